@@ -1,0 +1,22 @@
+"""Every option of jaxpose as typed dataclasses: defaults, meaning, units and rules.
+
+What comes in: a `Config` made by `configs/*.py` and changed by flags. What goes out: a checked, resolved `Config`, and
+`config.json`, which later commands read as data.
+"""
+
+from jaxpose.config.augment import PRESETS, AugmentConfig
+from jaxpose.config.check import resolve, validate
+from jaxpose.config.data import DataConfig
+from jaxpose.config.evaluate import EvalConfig
+from jaxpose.config.log import LogConfig
+from jaxpose.config.mesh import MeshConfig
+from jaxpose.config.model import BACKBONES, ModelConfig
+from jaxpose.config.optim import OptimConfig
+from jaxpose.config.root import Config, config_hash, differing_keys, from_json, harmless_keys, to_json
+from jaxpose.config.train import TrainConfig
+
+__all__ = [
+    "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "MeshConfig", "ModelConfig",
+    "OptimConfig", "PRESETS", "TrainConfig", "config_hash", "differing_keys", "from_json", "harmless_keys", "resolve",
+    "to_json", "validate",
+]  # fmt: skip

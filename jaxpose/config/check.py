@@ -1,0 +1,133 @@
+"""Rules that a config has to keep, checked before anything is read or compiled."""
+
+import dataclasses
+import difflib
+import math
+import re
+import typing
+from pathlib import Path
+from typing import Any
+
+from jaxpose.config.augment import resolve_preset
+from jaxpose.config.root import Config, flat_options
+
+
+def resolve(config: Config) -> Config:
+    """Returns a copy with the preset's numbers filled in and the project made absolute, after `validate`.
+
+    Raises:
+      ValueError: an option breaks a rule.
+    """
+    validate(config)
+    augment = resolve_preset(config.augment)
+    project = str(Path(config.data.project).expanduser().resolve()) if config.data.project else ""
+    data = dataclasses.replace(config.data, project=project)
+    resolved = dataclasses.replace(config, augment=augment, data=data)
+    validate(resolved)
+    return resolved
+
+
+def validate(config: Config) -> None:
+    """Checks every option against its own rule and the options against each other.
+
+    Raises:
+      ValueError: one line for each broken rule: the option, its value, the rule.
+    """
+    problems = [problem for name, (field, value) in flat_options(config).items()
+                for problem in _problems_of(name, field, value)]  # fmt: skip
+    if not problems:
+        problems = list(_problems_together(config))
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def _problems_of(name: str, field: dataclasses.Field, value: Any) -> typing.Iterator[str]:
+    if not _has_type(value, field.type):
+        yield f"{name} is {value!r}; it must be {_type_name(field.type)}"
+        return
+    choices, minimum, maximum = (field.metadata[key] for key in ("choices", "minimum", "maximum"))
+    if choices and value not in choices:
+        near = difflib.get_close_matches(str(value), choices, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        yield f"{name} is {value!r}; it must be one of {', '.join(choices)}{hint}"
+    numbers = value if isinstance(value, tuple) else (value,)
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            continue
+        if not math.isfinite(number):
+            yield f"{name} is {value!r}; it must be finite"
+        elif minimum is not None and number < minimum:
+            yield f"{name} is {value!r}; it must be at least {minimum:g}"
+        elif maximum is not None and number > maximum:
+            yield f"{name} is {value!r}; it must be at most {maximum:g}"
+
+
+def _has_type(value: Any, annotation: Any) -> bool:
+    if annotation is object:
+        return True
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return isinstance(value, tuple) and all(_has_type(entry, arguments[0]) for entry in value)
+    if arguments:
+        return any(_has_type(value, option) for option in arguments)
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, annotation)
+
+
+def _type_name(annotation: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "none"}
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return f"a list of entries, each {_type_name(arguments[0])}"
+    if arguments:
+        return " or ".join(_type_name(option) for option in arguments)
+    return names.get(annotation, str(annotation))
+
+
+def _problems_together(config: Config) -> typing.Iterator[str]:
+    data, model, train, optim = config.data, config.model, config.train, config.optim
+    for name, side in (("input_height_px", data.input_height_px), ("input_width_px", data.input_width_px)):
+        if side % 32:
+            yield f"data.{name} is {side}; it must be a multiple of 32 (the backbone's stride), or 0"
+    if bool(data.input_height_px) != bool(data.input_width_px):
+        yield "data.input_height_px and data.input_width_px must be given together, or both be 0"
+    if data.crop_px and (len(data.crop_px) != 4 or min(data.crop_px[:2]) < 0 or min(data.crop_px[2:]) < 1):
+        yield f"data.crop_px is {data.crop_px}; it must be (x, y, width, height) with width and height above 0"
+    if data.train_share + data.val_share > 1.0 + 1e-9:
+        yield f"data.train_share + data.val_share is {data.train_share + data.val_share:g}; it must be at most 1"
+    if data.train_frames == 0:
+        yield "data.train_frames is 0; above 1 it is a number of frames, below 1 a share, 1 means all"
+    for pair in data.flip_pairs:
+        if len(pair.split(":")) != 2:
+            yield f"data.flip_pairs has {pair!r}; each entry must be 'left_name:right_name'"
+    if config.augment.flip_p and data.mirror_views:
+        yield "augment.flip_p is above 0, but the frames hold mirror views (data.mirror_views); a flip would make poses that cannot be"  # noqa: E501
+    for low, high in (("scale_min", "scale_max"), ("salt_pepper_size_min", "salt_pepper_size_max"),
+                      ("emboss_strength_min", "emboss_strength_max"), ("clahe_tiles_min", "clahe_tiles_max")):  # fmt: skip
+        least, most = getattr(config.augment, low), getattr(config.augment, high)
+        if least is not None and most is not None and least > most:
+            yield f"augment.{low} is {least:g}, above augment.{high} = {most:g}"
+    if model.heatmap_stride not in (2, 4, 8):
+        yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
+    if model.width % 4:
+        yield f"model.width is {model.width}; it must be a multiple of 4"
+    if train.microbatch_size and train.accum_steps:
+        yield f"train.microbatch_size is {train.microbatch_size} and train.accum_steps is {train.accum_steps}; give one of them"  # noqa: E501
+    for name in ("microbatch_size", "accum_steps"):
+        if getattr(train, name) > train.batch_size:
+            yield f"train.{name} is {getattr(train, name)}; it must be at most train.batch_size = {train.batch_size}"
+    if not train.epochs and not train.steps:
+        yield "train.epochs and train.steps are both 0; say how long to train"
+    if model.norm == "frozen" and not train.init_from:
+        yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"
+    if optim.schedule == "multistep" and list(optim.milestones_steps) != sorted(set(optim.milestones_steps)):
+        yield f"optim.milestones_steps is {optim.milestones_steps}; it must rise"
+    if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(set(optim.milestones_epochs)):
+        yield f"optim.milestones_epochs is {optim.milestones_epochs}; it must rise"
+    if config.log.profile_steps:
+        match = re.fullmatch(r"(\d+):(\d+)", config.log.profile_steps)
+        if not match or int(match[1]) >= int(match[2]):
+            yield f"log.profile_steps is {config.log.profile_steps!r}; it must be FIRST:LAST with FIRST below LAST"

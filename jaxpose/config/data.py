@@ -1,0 +1,51 @@
+"""Where the labelled frames come from, how they are fitted into the network's input, and how they are split."""
+
+import dataclasses
+
+from jaxpose.config.option import option
+
+
+@dataclasses.dataclass
+class DataConfig:
+    project: str = option("", "project folder (CollectedData*.csv, labeled-data/, videos/)")
+    labels: str = option("CollectedData.csv", "label file, relative to the project folder")
+    input_height_px: int = option(0, "height of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
+    input_width_px: int = option(0, "width of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
+    resize: str = option("pad", "pad keeps the aspect ratio, stretch does not", choices=("pad", "stretch"))
+    crop_px: tuple[int, ...] = option((), "fixed crop (x, y, width, height) in frame pixels; () = whole frame")
+    missing: str = option(
+        "ignore",
+        "an empty label cell: ignore = no loss, not_visible = uniform target",
+        choices=("ignore", "not_visible"),
+    )
+    on_bad_frame: str = option(
+        "stop",
+        "a bad row or image: stop with a list, or skip it and count",
+        choices=("stop", "skip"),
+    )
+    split: str = option(
+        "frame",
+        "frame, video (whole folders), a CSV file with columns path,set, or a finished run's folder",
+    )
+    train_share: float = option(0.95, "share of the frames (or videos) that train", minimum=0.0, maximum=1.0)
+    val_share: float = option(0.05, "share of the frames (or videos) that validate", minimum=0.0, maximum=1.0)
+    train_frames: float = option(
+        1.0,
+        "of the training frames use: above 1 a number, below 1 a share, 1 all of them",
+        minimum=0.0,
+    )
+    seed: int = option(0, "decides the split and the order of the frames", minimum=0)
+    flip_pairs: tuple[str, ...] = option(
+        (), "pairs that a horizontal flip swaps, each 'left_name:right_name'; () = by the names"
+    )
+    mirror_views: bool = option(
+        False, "the frame holds mirror images of the animal: a flip would make a pose that cannot be; refused"
+    )
+    memory_limit_gib: float = option(
+        2.0, "decoded frames above this are memory-mapped from the cache folder", minimum=0.0, harmless=True
+    )
+    cache_limit_gib: float = option(
+        20.0, "size of the cache folder; the oldest entries go first", minimum=0.0, harmless=True
+    )
+    read_ahead_steps: int = option(3, "steps that the loader prepares ahead", minimum=1, harmless=True)
+    threads: int = option(0, "threads that decode and load; 0 = as many as allowed cores", minimum=0, harmless=True)

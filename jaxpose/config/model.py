@@ -1,0 +1,23 @@
+"""The network and what it is trained to draw."""
+
+import dataclasses
+
+from jaxpose.config.option import option
+
+BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+
+
+@dataclasses.dataclass
+class ModelConfig:
+    kind: str = option("heatmap", "heatmap: one map per keypoint from one frame", choices=("heatmap",))
+    backbone: str = option("resnet50", "the network before the head", choices=BACKBONES)
+    width: int = option(64, "channels of the first stage; 64 is the published network", minimum=4)
+    norm: str = option(
+        "sync",
+        "sync: statistics over the whole batch, all devices; group: per frame; frozen: the loaded statistics; "
+        "local: per device (the result then depends on the number of devices)",
+        choices=("sync", "group", "frozen", "local"),
+    )
+    heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
+    sigma_cells: float = option(1.25, "standard deviation of a target, in heatmap cells", minimum=0.3)
+    loss: str = option("mse", "how maps are compared with targets", choices=("mse", "kl", "js"))

@@ -1,0 +1,105 @@
+"""The whole config, and its form as JSON."""
+
+import dataclasses
+import hashlib
+import json
+import typing
+from typing import Any
+
+from jaxpose.config.augment import AugmentConfig
+from jaxpose.config.data import DataConfig
+from jaxpose.config.evaluate import EvalConfig
+from jaxpose.config.log import LogConfig
+from jaxpose.config.mesh import MeshConfig
+from jaxpose.config.model import ModelConfig
+from jaxpose.config.option import option
+from jaxpose.config.optim import OptimConfig
+from jaxpose.config.train import TrainConfig
+
+
+@dataclasses.dataclass
+class Config:
+    out: str = option("", "run folder; '' = runs/<project>/<hash of the config>", harmless=True)
+    resume: str = option(
+        "auto",
+        "when the run folder exists: auto = go on if it is the same run, must, never, or overwrite",
+        choices=("auto", "must", "never", "overwrite"),
+        harmless=True,
+    )
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
+    eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+
+
+def flat_options(config: Any, prefix: str = "") -> dict[str, tuple[dataclasses.Field, Any]]:
+    """Returns {dotted name: (field, value)} of every option."""
+    found: dict[str, tuple[dataclasses.Field, Any]] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= flat_options(value, f"{prefix}{field.name}.")
+        else:
+            found[prefix + field.name] = (field, value)
+    return found
+
+
+def to_json(config: Config) -> str:
+    """Returns the config as JSON text that `from_json` reads back."""
+    return json.dumps(dataclasses.asdict(config), indent=1) + "\n"
+
+
+def from_json(text: str) -> Config:
+    """Returns the config that `to_json` wrote.
+
+    Raises:
+      ValueError: the text is not such a config; the message names the key.
+    """
+    try:
+        return _build(Config, json.loads(text), "config")
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not a jaxpose config: {error}") from None
+
+
+def _build(kind: type, values: Any, name: str) -> Any:
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} must be a table of options, not {type(values).__name__}")
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    unknown = sorted(set(values) - set(fields))
+    if unknown:
+        raise ValueError(f"{name} has no option {unknown[0]!r}; written by another version of jaxpose?")
+    arguments = {}
+    for key, value in values.items():
+        field_type = typing.cast(Any, fields[key].type)
+        if dataclasses.is_dataclass(field_type):
+            value = _build(typing.cast(type, field_type), value, f"{name}.{key}")
+        elif isinstance(value, list) and field_type is not object:
+            value = tuple(value)
+        arguments[key] = value
+    return kind(**arguments)
+
+
+def harmless_keys() -> set[str]:
+    """Returns the options that a resumed run may have otherwise, because they change no number."""
+    return {name for name, (field, _) in flat_options(Config()).items() if field.metadata["harmless"]}
+
+
+def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Returns {dotted name: (old value, new value)} of the options that differ and are not harmless."""
+    before, after, harmless = flat_options(old), flat_options(new), harmless_keys()
+    return {
+        name: (value, after[name][1])
+        for name, (_, value) in before.items()
+        if name not in harmless and value != after[name][1]
+    }
+
+
+def config_hash(config: Config) -> str:
+    """Returns 8 hexadecimal digits of the options that decide the run's numbers."""
+    harmless = harmless_keys()
+    deciding = {name: value for name, (_, value) in flat_options(config).items() if name not in harmless}
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]

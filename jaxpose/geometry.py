@@ -1,0 +1,68 @@
+"""Affine maps between frame, input and heatmap pixels.
+
+An affine is a 2x3 matrix [A | b] that maps (x, y) to A (x, y) + b. Integer coordinates are pixel centres: the top-left
+pixel's centre is (0, 0), so an image of width w covers [-0.5, w - 0.5]. Names read right to left: `frame_from_input`
+maps a point of the input to the frame. Every function takes numpy or jax arrays and returns the same kind.
+"""
+
+from typing import Any
+
+import numpy as np
+
+# numpy and jax arrays share the operators used here; importing jax would start it in loader workers.
+Array = Any
+
+
+def input_from_frame(
+    frame_size_px: tuple[int, int],
+    input_size_px: tuple[int, int],
+    resize: str,
+    crop_px: tuple[int, ...] = (),
+) -> np.ndarray:
+    """Returns the affine (2, 3, float64) that fits a frame, or a crop of it, into the network's input.
+
+    Args:
+      frame_size_px: (width, height) of the frame.
+      input_size_px: (width, height) of the input.
+      resize: "pad" keeps the aspect ratio and centres, "stretch" fills the input.
+      crop_px: (x, y, width, height) in frame pixels, or () for the whole frame.
+    """
+    x, y, width, height = crop_px or (0, 0, *frame_size_px)
+    scale = np.array([input_size_px[0] / width, input_size_px[1] / height])
+    if resize == "pad":
+        scale[:] = scale.min()
+    crop_centre = np.array([x + (width - 1) / 2, y + (height - 1) / 2])
+    input_centre = (np.array(input_size_px) - 1) / 2
+    return np.column_stack([np.diag(scale), input_centre - scale * crop_centre])
+
+
+def apply(affine: Array, points: Array) -> Array:
+    """Maps points (..., k, 2) by affines (..., 2, 3)."""
+    return points @ affine[..., :2].swapaxes(-1, -2) + affine[..., None, :, 2]
+
+
+def compose(outer: Array, inner: Array) -> Array:
+    """Returns the affine (..., 2, 3) that applies `inner` first and `outer` to its result."""
+    linear = outer[..., :2] @ inner[..., :2]
+    shift = outer[..., :2] @ inner[..., 2:] + outer[..., 2:]
+    xp = linear.__array_namespace__()
+    return xp.concatenate([linear, shift], axis=-1)
+
+
+def invert(affine: Array) -> Array:
+    """Returns the inverse (..., 2, 3) of affines whose linear part is invertible."""
+    a, b, c, d = affine[..., 0, 0], affine[..., 0, 1], affine[..., 1, 0], affine[..., 1, 1]
+    xp = affine.__array_namespace__()
+    determinant = (a * d - b * c)[..., None, None]
+    linear = xp.stack([xp.stack([d, -b], axis=-1), xp.stack([-c, a], axis=-1)], axis=-2) / determinant
+    return xp.concatenate([linear, -(linear @ affine[..., 2:])], axis=-1)
+
+
+def cells_from_input(points_px: Array, stride: int) -> Array:
+    """Maps input pixels to heatmap cells: cell c of a map of stride s is input pixel (c + 0.5) s - 0.5."""
+    return (points_px + 0.5) / stride - 0.5
+
+
+def input_from_cells(points: Array, stride: int) -> Array:
+    """Maps heatmap cells to input pixels; the inverse of `cells_from_input`."""
+    return (points + 0.5) * stride - 0.5
