@@ -5,6 +5,7 @@ import difflib
 import math
 import re
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def validate(config: Config) -> None:
         raise ValueError("\n".join(problems))
 
 
-def _problems_of(name: str, field: dataclasses.Field, value: Any) -> typing.Iterator[str]:
+def _problems_of(name: str, field: dataclasses.Field, value: Any) -> Iterator[str]:
     if not _has_type(value, field.type):
         yield f"{name} is {value!r}; it must be {_type_name(field.type)}"
         return
@@ -78,7 +79,13 @@ def _has_type(value: Any, annotation: Any) -> bool:
 
 
 def _type_name(annotation: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "none"}
+    names = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+        type(None): "none",
+    }
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is tuple:
         return f"a list of entries, each {_type_name(arguments[0])}"
@@ -87,7 +94,7 @@ def _type_name(annotation: Any) -> str:
     return names.get(annotation, str(annotation))
 
 
-def _problems_together(config: Config) -> typing.Iterator[str]:
+def _problems_together(config: Config) -> Iterator[str]:
     data, model, train, optim = config.data, config.model, config.train, config.optim
     for name, side in (("input_height_px", data.input_height_px), ("input_width_px", data.input_width_px)):
         if side % 32:
@@ -125,7 +132,9 @@ def _problems_together(config: Config) -> typing.Iterator[str]:
         yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"
     if optim.schedule == "multistep" and list(optim.milestones_steps) != sorted(set(optim.milestones_steps)):
         yield f"optim.milestones_steps is {optim.milestones_steps}; it must rise"
-    if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(set(optim.milestones_epochs)):
+    if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(
+        set(optim.milestones_epochs)
+    ):
         yield f"optim.milestones_epochs is {optim.milestones_epochs}; it must rise"
     if config.log.profile_steps:
         match = re.fullmatch(r"(\d+):(\d+)", config.log.profile_steps)

@@ -19,5 +19,6 @@ class ModelConfig:
         choices=("sync", "group", "frozen", "local"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
+    head_width: int = option(32, "channels between the layers of the head", minimum=1)
     sigma_cells: float = option(1.25, "standard deviation of a target, in heatmap cells", minimum=0.3)
     loss: str = option("mse", "how maps are compared with targets", choices=("mse", "kl", "js"))

@@ -9,8 +9,8 @@ def option(
     doc: str,
     *,
     choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-    maximum: float | None = None,
+    minimum: float | int | None = None,
+    maximum: float | int | None = None,
     harmless: bool = False,
 ) -> Any:
     """Returns a dataclass field that carries its documentation and its rule.

@@ -12,8 +12,8 @@ from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import ModelConfig
-from jaxpose.config.option import option
 from jaxpose.config.optim import OptimConfig
+from jaxpose.config.option import option
 from jaxpose.config.train import TrainConfig
 
 

@@ -1,0 +1,137 @@
+"""From decoded frames to batches: one element of the loader is one step of this host.
+
+What a step holds is a pure function of its number, so a run that starts at step s sees what an uninterrupted one sees,
+whatever was decoded before, on any number of hosts or threads.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+import grain
+import numpy as np
+
+from jaxpose.config import AugmentConfig
+from jaxpose.data import tone
+
+Batch = dict[str, np.ndarray]
+
+# Keeps the order of the frames apart from other uses of data.seed.
+_ORDER = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Labelled frames as the network sees them.
+
+    Attributes:
+      pixels: uint8 (n, h, w, 3), RGB.
+      keypoints_px: float32 (n, k, 2), in input pixels, NaN where there is no position.
+      visibility: int8 (n, k).
+      frame_from_input: float32 (n, 2, 3).
+    """
+
+    pixels: np.ndarray
+    keypoints_px: np.ndarray
+    visibility: np.ndarray
+    frame_from_input: np.ndarray
+
+    def batch(self, rows: np.ndarray, draws: np.ndarray) -> Batch:
+        """Returns the labelled batch of the given rows (m,); a negative row is an empty slot."""
+        valid = rows >= 0
+        chosen = np.where(valid, rows, 0)
+        return {
+            "frames": self.pixels[chosen][:, None],
+            "keypoints_px": self.keypoints_px[chosen],
+            "visibility": self.visibility[chosen],
+            "frame_from_input": self.frame_from_input[chosen],
+            "draw": draws.astype(np.int32),
+            "valid": valid,
+        }
+
+
+@functools.lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, count: int) -> np.ndarray:
+    sequence = np.random.SeedSequence([seed, _ORDER, epoch])
+    return np.random.Generator(np.random.Philox(sequence)).permutation(count)
+
+
+def rows_of_draws(draws: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
+    """Returns the row of each draw of the endless stream; negative draws (empty slots) give -1.
+
+    Epoch e is the e-th shuffle of all rows: draw d is row `shuffle_e[d mod n]` with e = d div n.
+
+    Args:
+      draws: int64 array of any shape.
+      rows: int array (n,), the rows that train.
+      seed: data.seed.
+    """
+    found = np.full(draws.shape, -1, np.int64)
+    epochs = draws // len(rows)
+    for epoch in np.unique(epochs[draws >= 0]):
+        here = (epochs == epoch) & (draws >= 0)
+        found[here] = rows[_order(seed, int(epoch), len(rows))[draws[here] % len(rows)]]
+    return found
+
+
+class _Steps:
+    """What grain reads from: element s is this host's part of step s."""
+
+    def __init__(
+        self, samples: Samples, rows: np.ndarray, draws_of: Callable[[int], np.ndarray], seeds: tuple[int, int],
+        augment: AugmentConfig, total_steps: int,
+    ):  # fmt: skip
+        self._samples, self._rows, self._draws_of = samples, rows, draws_of
+        self._data_seed, self._train_seed = seeds
+        self._augment, self._total = augment, total_steps
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __getitem__(self, step: int) -> Batch:
+        draws = self._draws_of(step).reshape(-1)
+        batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
+        changed = tone.apply_rare(
+            batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment
+        )
+        return batch if changed is None else {**batch, "frames": changed}
+
+
+def training_batches(
+    samples: Samples,
+    rows: np.ndarray,
+    draws_of: Callable[[int], np.ndarray],
+    *,
+    first_step: int,
+    total_steps: int,
+    data_seed: int,
+    train_seed: int,
+    augment: AugmentConfig,
+    threads: int,
+    read_ahead: int,
+) -> Iterator[Batch]:
+    """Yields this host's batch of each step from `first_step` on, prepared ahead by threads.
+
+    Args:
+      samples: all labelled frames.
+      rows: int array, the rows that train.
+      draws_of: step -> the draws in this host's slots, int64, any shape (flattened in order), -1 where empty.
+      first_step: where to start.
+      total_steps: where to end.
+      data_seed: decides the order.
+      train_seed: decides the augmentation.
+      augment: resolved options; the rare tone changes are made here, the rest on the device.
+      threads: threads that prepare batches.
+      read_ahead: batches that wait ready.
+    """
+    source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, total_steps)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, read_ahead))
+    return iter(grain.MapDataset.source(source)[first_step:total_steps].to_iter_dataset(options))
+
+
+def evaluation_batches(samples: Samples, rows: np.ndarray, batch_rows: int) -> Iterator[Batch]:
+    """Yields labelled batches of `batch_rows` rows in order, the last one filled up with `valid = False`."""
+    for first in range(0, len(rows), batch_rows):
+        part = rows[first : first + batch_rows]
+        padded = np.concatenate([part, np.full(batch_rows - len(part), -1, part.dtype)])
+        yield samples.batch(padded, np.arange(first, first + batch_rows))

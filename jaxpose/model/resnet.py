@@ -1,0 +1,108 @@
+"""Residual networks (He et al. 2016) with torchvision's parameter names, so that its weights convert by name."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxpose.model.conv import Conv, max_pool
+from jaxpose.model.norm import Norm
+from jaxpose.shapes import Array, Bool, Float
+
+STRIDE = 32
+_BLOCKS = {
+    "resnet18": (2, 2, 2, 2),
+    "resnet34": (3, 4, 6, 3),
+    "resnet50": (3, 4, 6, 3),
+    "resnet101": (3, 4, 23, 3),
+    "resnet152": (3, 8, 36, 3),
+}
+
+
+class Block(nnx.Module):
+    """One residual block: two 3x3 convolutions, or 1x1, 3x3, 1x1 with four times the channels out.
+
+    Args:
+      in_channels: channels of the input.
+      channels: channels inside.
+      stride: step of the 3x3 convolution (the first of two, or the middle one as in torchvision's version 1.5).
+      bottleneck: which of the two forms.
+      norm: kind of normalisation.
+      dtypes: `dtype` and `param_dtype` of every layer.
+      rngs: source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int,
+        stride: int,
+        bottleneck: bool,
+        norm: str,
+        dtypes: dict,
+        rngs: nnx.Rngs,
+    ):
+        self.bottleneck = bottleneck
+        out_channels = channels * (4 if bottleneck else 1)
+        sizes, strides = ((1, 3, 1), (1, stride, 1)) if bottleneck else ((3, 3), (stride, 1))
+        widths = [in_channels, *[channels] * (len(sizes) - 1), out_channels]
+        for i, (size, step) in enumerate(zip(sizes, strides, strict=True)):
+            setattr(self, f"conv{i + 1}", Conv(widths[i], widths[i + 1], size, step, rngs=rngs, **dtypes))
+            setattr(self, f"bn{i + 1}", Norm(widths[i + 1], norm, **dtypes))
+        self.downsample = nnx.List([])
+        if stride != 1 or in_channels != out_channels:
+            self.downsample.append(Conv(in_channels, out_channels, 1, stride, rngs=rngs, **dtypes))
+            self.downsample.append(Norm(out_channels, norm, **dtypes))
+
+    def __call__(
+        self, x: Float[Array, "b h w c"], valid: Bool[Array, " b"], count: Float[Array, ""], train: bool
+    ) -> Float[Array, "b h2 w2 c2"]:
+        """Returns the block's maps; see `Norm` for valid, count and train."""
+        shortcut = x
+        for i in range(1, 4 if self.bottleneck else 3):
+            if i > 1:
+                x = jax.nn.relu(x)
+            x = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(x), valid, count, train)
+        if len(self.downsample):
+            conv, norm = self.downsample
+            shortcut = norm(conv(shortcut), valid, count, train)
+        return jax.nn.relu(x + shortcut)
+
+
+class ResNet(nnx.Module):
+    """A residual network without its classifier: frames to features at stride 32.
+
+    Args:
+      name: resnet18, resnet34, resnet50, resnet101 or resnet152.
+      width: channels of the first stage (64 in the published networks).
+      norm: kind of normalisation.
+      dtype: type of the arithmetic.
+      param_dtype: type of the parameters.
+      rngs: source of the initial weights.
+    """
+
+    def __init__(
+        self, name: str, width: int, norm: str, *, dtype: jnp.dtype, param_dtype: jnp.dtype, rngs: nnx.Rngs
+    ):
+        dtypes = {"dtype": dtype, "param_dtype": param_dtype}
+        bottleneck = name not in ("resnet18", "resnet34")
+        self.conv1 = Conv(3, width, 7, 2, rngs=rngs, **dtypes)
+        self.bn1 = Norm(width, norm, **dtypes)
+        channels = width
+        for stage, count in enumerate(_BLOCKS[name]):
+            blocks = []
+            for i in range(count):
+                stride = 2 if stage > 0 and i == 0 else 1
+                blocks.append(Block(channels, width << stage, stride, bottleneck, norm, dtypes, rngs))
+                channels = (width << stage) * (4 if bottleneck else 1)
+            setattr(self, f"layer{stage + 1}", nnx.List(blocks))
+        self.out_channels = channels
+
+    def __call__(
+        self, x: Float[Array, "b h w 3"], valid: Bool[Array, " b"], count: Float[Array, ""], train: bool
+    ) -> Float[Array, "b h2 w2 c"]:
+        """Returns features (b, h / 32, w / 32, out_channels) of normalised frames."""
+        x = max_pool(jax.nn.relu(self.bn1(self.conv1(x), valid, count, train)))
+        for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
+            for block in stage:
+                x = block(x, valid, count, train)
+        return x

@@ -1,0 +1,64 @@
+"""Everything that a run carries from one step to the next."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The state of a run, replicated over all devices.
+
+    Attributes:
+      step: int32, number of steps taken, skipped ones included.
+      params: nested dict of parameters.
+      statistics: nested dict of batch statistics.
+      optimizer: the optimizer's state.
+      ema: {"params": ..., "statistics": ...} or {} where the moving average is off.
+      skipped_in_row: int32, non-finite steps since the last good one.
+      best_metric: float32, best value of the monitored metric (NaN before the first).
+      validations_since_best: int32, for early stopping.
+    """
+
+    step: jax.Array
+    params: dict
+    statistics: dict
+    optimizer: Any
+    ema: dict
+    skipped_in_row: jax.Array
+    best_metric: jax.Array
+    validations_since_best: jax.Array
+
+
+def initial_state(
+    params: dict, statistics: dict, optimizer: optax.GradientTransformation, ema: bool
+) -> State:
+    """Returns the state before the first step."""
+    # Copies: the step donates its state, and one buffer cannot be given away twice.
+    average = jax.tree.map(jnp.copy, {"params": params, "statistics": statistics}) if ema else {}
+    return State(
+        step=jnp.int32(0),
+        params=params,
+        statistics=statistics,
+        optimizer=optimizer.init(params),
+        ema=average,
+        skipped_in_row=jnp.int32(0),
+        best_metric=jnp.float32(jnp.nan),
+        validations_since_best=jnp.int32(0),
+    )
+
+
+def evaluated_weights(state: State) -> tuple[dict, dict]:
+    """Returns the (parameters, batch statistics) that validation and prediction use: the moving averages when on."""
+    if state.ema:
+        return state.ema["params"], state.ema["statistics"]
+    return state.params, state.statistics
+
+
+def parameter_count(params: dict) -> int:
+    """Returns the number of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
