@@ -1,0 +1,57 @@
+"""SIGTERM and Ctrl-C as a flag that the training loop reads between two steps.
+
+For runs of one process. With more than one, jax.distributed catches SIGTERM itself and the processes agree
+on a step.
+"""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+_EXIT_CODES = {signal.SIGTERM: 85, signal.SIGINT: 130}
+
+
+class Interrupt:
+    """A context in which SIGTERM and SIGINT set `signal` (None or the first one's number) instead of killing.
+
+    Only the main thread may install handlers: in another thread nothing is installed and `signal` stays None.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._asked_by_hand = False
+        self._old_handlers: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code to use: 85 after SIGTERM (requeue, please), 130 after Ctrl-C, 0 without a signal."""
+        return 0 if self.signal is None else _EXIT_CODES[signal.Signals(self.signal)]
+
+    def __enter__(self) -> "Interrupt":
+        if threading.current_thread() is threading.main_thread():
+            for number in _EXIT_CODES:
+                self._old_handlers[number] = signal.signal(number, self._caught)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for number, handler in self._old_handlers.items():
+            # None: the old handler was not installed from Python and cannot be put back from here.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._old_handlers.clear()
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self._asked_by_hand:
+            _say("leaving at once; what was not saved is lost")
+            os._exit(130)
+        self._asked_by_hand |= number == signal.SIGINT
+        if self.signal is None:
+            self.signal = int(number)
+            name = signal.Signals(number).name
+            _say(f"{name}: saving at the next step, press Ctrl-C again to leave at once")
+
+
+def _say(message: str) -> None:
+    # os.write and not print: a handler may run in the middle of another print, which raises.
+    os.write(2, f"\n{message}\n".encode())
