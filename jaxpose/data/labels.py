@@ -1,0 +1,208 @@
+"""Label files: keypoints by row, as Lightning Pose and DeepLabCut write them.
+
+What comes in: a CSV with the header rows scorer (may be absent), bodyparts, coords and one row a frame. What goes out:
+`Labels`, in pixels of the original frames, and one sentence for every row that cannot be used.
+"""
+
+import csv
+import dataclasses
+import math
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+COORDS = ("x", "y", "visible")
+# What pandas, with which these files are usually written and read, takes for an empty cell.
+EMPTY = ("", "nan", "na", "n/a", "null", "none")
+NOT_USED, NOT_VISIBLE, VISIBLE = 0, 1, 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The usable rows of a label file.
+
+    Attributes:
+      file: where they were read.
+      scorer: the name in the scorer row, "" without one.
+      keypoint_names: k names in the file's order.
+      images: n paths relative to the project, with forward slashes.
+      lines: n line numbers in the file, counted from 1.
+      keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN where the cells are empty.
+      visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
+    """
+
+    file: Path
+    scorer: str
+    keypoint_names: tuple[str, ...]
+    images: tuple[str, ...]
+    lines: tuple[int, ...]
+    keypoints_frame_px: np.ndarray
+    visibility: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class _Header:
+    scorer: str
+    rows: int
+    index_columns: int
+    columns: dict[tuple[str, str], int]  # (keypoint, coord) -> column
+
+    @property
+    def keypoint_names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for name, _ in self.columns))
+
+    @property
+    def width(self) -> int:
+        return self.index_columns + len(self.columns)
+
+
+def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
+    """Reads a label file.
+
+    Args:
+      file: the CSV.
+      missing: what an empty pair of cells means: "ignore" = visibility 0, "not_visible" = visibility 1.
+
+    Returns:
+      The usable rows, and "FILE:LINE: reason" for every row that is not among them.
+
+    Raises:
+      ValueError: the file is not a CSV, its header rows are not understood, or no row follows them.
+    """
+    rows = _read_rows(file)
+    header = _read_header(file, [row for _, row in rows])
+    images: list[str] = []
+    lines: list[int] = []
+    keypoints: list[np.ndarray] = []
+    visibility: list[np.ndarray] = []
+    problems: list[str] = []
+    first_line: dict[str, int] = {}
+    for line, row in rows[header.rows :]:
+        try:
+            image = _read_image(row, header)
+            if image in first_line:
+                raise ValueError(f"{image} is labelled in line {first_line[image]} already")
+            first_line[image] = line
+            row_keypoints, row_visibility = _read_keypoints(row, header, missing)
+        except ValueError as error:
+            problems.append(f"{file}:{line}: {error}")
+            continue
+        images.append(image)
+        lines.append(line)
+        keypoints.append(row_keypoints)
+        visibility.append(row_visibility)
+    names = header.keypoint_names
+    labels = Labels(
+        file=file,
+        scorer=header.scorer,
+        keypoint_names=names,
+        images=tuple(images),
+        lines=tuple(lines),
+        keypoints_frame_px=np.array(keypoints, np.float64).reshape(-1, len(names), 2),
+        visibility=np.array(visibility, np.int8).reshape(-1, len(names)),
+    )
+    return labels, problems
+
+
+def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
+    try:
+        with open(file, encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{file} is not a CSV file: {error}") from None
+    while rows and not rows[-1][1]:
+        rows.pop()
+    if not rows:
+        raise ValueError(
+            f"{file} is empty; it must have the header rows scorer, bodyparts, coords and a row for each frame"
+        )
+    if any("\0" in cell for _, row in rows for cell in row):
+        raise ValueError(f"{file} is not a CSV file: it holds zero bytes")
+    return rows
+
+
+def _read_header(file: Path, rows: list[list[str]]) -> _Header:
+    number = next((number for number, row in enumerate(rows[:4]) if _is_coords_row(row)), 0)
+    if number not in (1, 2):
+        kind = " (a project with several animals?)" if number == 3 else ""
+        raise ValueError(
+            f"{file} must begin with the header rows scorer, bodyparts, coords, or bodyparts, coords{kind}; "
+            f"the coords row (coords,x,y,...) is {f'row {number + 1}' if number else 'not among the first four rows'}"
+        )
+    coords, parts = rows[number], rows[number - 1]
+    index_columns = next((column for column, cell in enumerate(coords) if column and cell), 0)
+    if index_columns not in (1, 3):
+        raise ValueError(
+            f"{file} has {index_columns} columns before the first keypoint; it must be 1 (the image's path) or "
+            "3 (labeled-data, folder, image)"
+        )
+    if len(parts) != len(coords):
+        raise ValueError(f"{file}: the bodyparts row has {len(parts)} cells, the coords row {len(coords)}")
+    columns: dict[tuple[str, str], int] = {}
+    for column in range(index_columns, len(coords)):
+        name, coord = parts[column], coords[column]
+        if coord not in COORDS:
+            raise ValueError(f"{file}: column {column + 1} is {coord!r} in the coords row; it must be x, y or visible")
+        if not name:
+            raise ValueError(f"{file}: column {column + 1} has no name in the bodyparts row")
+        if (name, coord) in columns:
+            raise ValueError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
+        columns[name, coord] = column
+    for name in dict.fromkeys(name for name, _ in columns):
+        absent = [coord for coord in ("x", "y") if (name, coord) not in columns]
+        if absent:
+            raise ValueError(f"{file}: keypoint {name!r} has no column {absent[0]!r}")
+    if len(rows) == number + 1:
+        raise ValueError(f"{file} has no row after its header")
+    scorer = next((cell for cell in rows[0][index_columns:] if cell), "") if number == 2 else ""
+    return _Header(scorer, number + 1, index_columns, columns)
+
+
+def _is_coords_row(row: list[str]) -> bool:
+    # The first cell is "coords" in files of every tool, but not in every hand-made one.
+    return bool(row) and (row[0] == "coords" or {"x", "y"} <= set(row[1:]))
+
+
+def _read_image(row: list[str], header: _Header) -> str:
+    if not any(row):
+        raise ValueError("the row is empty")
+    if len(row) < header.width or any(row[header.width :]):
+        raise ValueError(f"the row has {len(row)} cells, the header {header.width}")
+    parts = row[: header.index_columns]
+    if not all(parts):
+        raise ValueError("the image's name is empty")
+    return PurePosixPath("/".join(parts).replace("\\", "/")).as_posix()
+
+
+def _read_keypoints(row: list[str], header: _Header, missing: str) -> tuple[np.ndarray, np.ndarray]:
+    names = header.keypoint_names
+    keypoints = np.full((len(names), 2), np.nan)
+    visibility = np.zeros(len(names), np.int8)
+    for index, name in enumerate(names):
+        x, y = (_read_number(row[header.columns[name, coord]], name, coord) for coord in ("x", "y"))
+        if math.isnan(x) != math.isnan(y):
+            raise ValueError(f"{name} has only one of x and y")
+        keypoints[index] = x, y
+        absent = NOT_VISIBLE if missing == "not_visible" else NOT_USED
+        visibility[index] = absent if math.isnan(x) else VISIBLE
+        column = header.columns.get((name, "visible"))
+        flag = math.nan if column is None else _read_number(row[column], name, "visible")
+        if not math.isnan(flag):
+            if flag not in (NOT_USED, NOT_VISIBLE, VISIBLE):
+                raise ValueError(f"visible of {name} is {row[header.columns[name, 'visible']]!r}; it must be 0, 1 or 2")
+            # A point that is called visible but lies nowhere has no target.
+            visibility[index] = NOT_USED if flag == VISIBLE and math.isnan(x) else int(flag)
+    return keypoints, visibility
+
+
+def _read_number(cell: str, name: str, coord: str) -> float:
+    if cell.lower() in EMPTY:
+        return math.nan
+    try:
+        number = float(cell)
+    except ValueError:
+        raise ValueError(f"{coord} of {name} is {cell!r}, not a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{coord} of {name} is {cell!r}; it must be finite")
+    return number

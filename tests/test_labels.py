@@ -1,0 +1,148 @@
+"""Label files of every layout are read to the cell, and what is wrong is named by file and line."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose.data.labels import read_labels
+
+HEADER = "scorer,me,me,me,me\nbodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\n"
+THREE_COLUMNS = "scorer,,,me,me\nbodyparts,,,nose,nose\ncoords,,,x,y\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "CollectedData.csv"
+    file.write_text(text)
+    return file
+
+
+def test_the_real_file_is_what_pandas_reads(real_data: Path) -> None:
+    file = real_data / "mirror-mouse-example" / "CollectedData.csv"
+    labels, problems = read_labels(file, "ignore")
+    table = pd.read_csv(file, header=[0, 1, 2], index_col=0)
+    np.testing.assert_array_equal(labels.keypoints_frame_px.reshape(90, 34), table.to_numpy())
+    assert labels.images == tuple(table.index)
+    assert labels.keypoint_names == tuple(table.columns.get_level_values(1)[::2])
+    assert (labels.scorer, labels.lines, problems) == ("rick", tuple(range(4, 94)), [])
+    missing = (labels.visibility == 0).sum(axis=0).tolist()
+    assert missing == [2, 2, 0, 2, 8, 12, 0, 35, 0, 0, 0, 1, 0, 1, 0, 36, 35]
+    assert (labels.visibility.all(axis=1).sum(), (labels.visibility == 2).sum()) == (42, 1396)
+
+
+def test_empty_cells_are_ignored_or_not_visible(tmp_path: Path) -> None:
+    file = write(tmp_path, HEADER + "a.png,1,2,,\nb.png,NaN,nan,3,4.5\n")
+    labels, problems = read_labels(file, "ignore")
+    assert problems == []
+    np.testing.assert_array_equal(labels.visibility, [[2, 0], [0, 2]])
+    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2], [np.nan, np.nan]], [[np.nan, np.nan], [3, 4.5]]])
+    labels, _ = read_labels(file, "not_visible")
+    np.testing.assert_array_equal(labels.visibility, [[2, 1], [1, 2]])
+
+
+@pytest.mark.parametrize("first", ["img0.png,,,,", '"img0.png","","","",""'])
+def test_a_first_row_without_values_is_kept(tmp_path: Path, first: str) -> None:
+    labels, problems = read_labels(write(tmp_path, HEADER + first + "\nimg1.png,1,2,3,4\n"), "ignore")
+    assert (labels.images, labels.lines, problems) == (("img0.png", "img1.png"), (4, 5), [])
+    assert np.isnan(labels.keypoints_frame_px[0]).all()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "bodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\n",
+        ",nose,nose,tail,tail\n,x,y,x,y\n",
+        "\ufeffscorer,me,me,me,me\r\nbodyparts,nose,nose,tail,tail\r\ncoords,x,y,x,y\r\n",
+    ],
+)
+def test_variants_of_the_header_read_the_same(tmp_path: Path, header: str) -> None:
+    labels, problems = read_labels(write(tmp_path, header + "labeled-data/a/1.png,1,2,3,4\n\n"), "ignore")
+    assert (labels.keypoint_names, labels.images, problems) == (("nose", "tail"), ("labeled-data/a/1.png",), [])
+    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2], [3, 4]]])
+
+
+def test_index_columns_of_deeplabcut_are_joined(tmp_path: Path) -> None:
+    labels, problems = read_labels(write(tmp_path, THREE_COLUMNS + "labeled-data,mouse,img1.png,1,2\n"), "ignore")
+    assert (labels.images, labels.keypoint_names, problems) == (("labeled-data/mouse/img1.png",), ("nose",), [])
+    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2]]])
+
+
+def test_windows_paths_are_made_posix(tmp_path: Path) -> None:
+    labels, _ = read_labels(write(tmp_path, HEADER + "labeled-data\\mouse\\a.png,1,2,3,4\n"), "ignore")
+    assert labels.images == ("labeled-data/mouse/a.png",)
+
+
+def test_columns_are_found_by_name(tmp_path: Path) -> None:
+    text = "scorer,m,m,m,m\nbodyparts,tail,nose,nose,tail\ncoords,y,y,x,x\na.png,1,2,3,4\n"
+    labels, _ = read_labels(write(tmp_path, text), "ignore")
+    assert labels.keypoint_names == ("tail", "nose")
+    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[4, 1], [3, 2]]])
+
+
+def test_the_visible_column_decides(tmp_path: Path) -> None:
+    header = "scorer,m,m,m\nbodyparts,nose,nose,nose\ncoords,x,y,visible\n"
+    rows = "a.png,1,2,0\nb.png,1,2,1\nc.png,1,2,2\nd.png,1,2,2.0\ne.png,,,2\nf.png,,,1\ng.png,,,0\nh.png,1,2,\n"
+    labels, problems = read_labels(write(tmp_path, header + rows), "not_visible")
+    assert problems == []
+    assert labels.visibility[:, 0].tolist() == [0, 1, 2, 2, 0, 1, 0, 2]
+    labels, problems = read_labels(write(tmp_path, header + "a.png,1,2,3\nb.png,1,2,yes\nc.png,1,2,0.5\n"), "ignore")
+    assert labels.images == ()
+    assert ["3", "yes", "0.5"] == [problem.split("'")[1] for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("b.png,1,2,three,4", "x of tail is 'three', not a number"),
+        ("b.png,1,2,3,inf", "y of tail is 'inf'; it must be finite"),
+        ("b.png,1,2,3,-1e999", "y of tail is '-1e999'; it must be finite"),
+        ("b.png,1,,3,4", "nose has only one of x and y"),
+        ("b.png,1,2,3", "4 cells, the header 5"),
+        ("b.png,1,2,3,4,5", "6 cells, the header 5"),
+        ('b.png,"1,5",2,3,4', "x of nose is '1,5', not a number"),
+        (",1,2,3,4", "the image's name is empty"),
+        (",,,,", "the row is empty"),
+        ("", "the row is empty"),
+        ("a.png,1,2,3,4", "a.png is labelled in line 4 already"),
+        ("./a.png,1,2,3,4", "a.png is labelled in line 4 already"),
+    ],
+)
+def test_a_bad_row_is_left_out_and_named(tmp_path: Path, row: str, reason: str) -> None:
+    file = write(tmp_path, HEADER + f"a.png,1,2,3,4\n{row}\nz.png,5,6,7,8\n")
+    labels, problems = read_labels(file, "ignore")
+    assert (labels.images, labels.lines) == (("a.png", "z.png"), (4, 6))
+    (problem,) = problems
+    assert problem.startswith(f"{file}:5: ") and reason in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("hello", "must begin with the header rows"),
+        ("a,b,c\n1,2,3\n4,5,6\n", "must begin with the header rows"),
+        (HEADER, "no row after its header"),
+        (HEADER.replace("x,y,x,y", "x,y,u,v") + "a.png,1,2,3,4\n", "column 4 is 'u' in the coords row"),
+        (HEADER.replace("tail,tail", "nose,nose") + "a.png,1,2,3,4\n", "'nose' has two columns 'x'"),
+        (HEADER.replace("x,y,x,y", "x,y,x,visible") + "a.png,1,2,3,4\n", "'tail' has no column 'y'"),
+        (HEADER.replace("tail,tail", "tail,") + "a.png,1,2,3,4\n", "column 5 has no name"),
+        (HEADER.replace("nose,nose,tail,tail", "nose,nose") + "a.png,1,2,3,4\n", "bodyparts row has 3 cells"),
+        ("scorer,m,m\nindividuals,a,a\nbodyparts,n,n\ncoords,x,y\na.png,1,2\n", "several animals"),
+        ("scorer,,m,m\nbodyparts,,n,n\ncoords,,x,y\nd,a.png,1,2\n", "2 columns before the first keypoint"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ValueError, match=reason) as caught:
+        read_labels(file, "ignore")
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\xff\xfe", b"PK\x03\x04\0\0\0\0\0", b"\0" * 64])
+def test_other_kinds_of_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "CollectedData.csv"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match="is not a CSV file"):
+        read_labels(file, "ignore")
