@@ -1,0 +1,267 @@
+"""The run folder: which run it holds, whether that run starts, goes on or is done, and who may write in it.
+
+What comes in: a resolved config and the text of split.csv. What goes out: a `RunFolder` that is locked until
+it is closed. With more than one process, process 0 alone opens it and tells the others.
+"""
+
+import csv
+import fcntl
+import io
+import json
+import logging
+import math
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+from jaxpose.config import Config, config_hash, differing_keys, from_json, to_json
+
+CONFIG_FILE = "config.json"
+SPLIT_FILE = "split.csv"
+FINISHED_FILE = "finished.json"
+PARAMETERS_FILE = "best.safetensors"
+LOCK_FILE = ".lock"
+
+# Everything that jaxpose writes into a run folder, as globs. resume=overwrite deletes these and nothing else.
+WRITTEN = (
+    FINISHED_FILE,
+    "train.log",
+    "metrics.jsonl",
+    "report.html",
+    PARAMETERS_FILE,
+    "predictions.csv",
+    "predictions_*.csv",
+    "video_preds/*.csv",
+    "tensorboard/events.out.tfevents.*",
+    "profile/plugins",
+    "checkpoints/[0-9]*",
+    SPLIT_FILE,
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """A run folder that is this process's own: its `path`, and `action`: "start", "resume" or "finished"."""
+
+    def __init__(self, path: Path, action: str, lock: int):
+        self.path = path
+        self.action = action
+        self._lock = lock
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Marks the run as finished, with its summary (JSON-ready)."""
+        write_atomic(self.path / FINISHED_FILE, f"{json_text(summary)}\n".encode())
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the summary of a finished run.
+
+        Raises:
+          ValueError: the run is not finished, or its summary cannot be read.
+        """
+        file = self.path / FINISHED_FILE
+        try:
+            return json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(f"the run in {self.path} is not finished: it has no {FINISHED_FILE}") from None
+        except ValueError as error:
+            raise ValueError(f"{file} cannot be read: {error}") from None
+
+    def close(self) -> None:
+        """Gives the folder free for another process."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+
+def open_run(config: Config, split_text: str) -> RunFolder:
+    """Returns the run folder of a config, locked and ready to be written in.
+
+    Args:
+      config: resolved config (`jaxpose.config.resolve`).
+      split_text: content of split.csv for this config and data, columns path,bytes,sha256,set.
+
+    Raises:
+      ValueError: the folder holds another run, foreign files, a run that is running, or what `config.resume`
+        does not allow; or it cannot be written in.
+    """
+    path = Path(config.out).expanduser() if config.out else default_path(config)
+    lock = -1
+    try:
+        _refuse_foreign(path)
+        lock = _locked(path)
+        # Looked at again: another process may have put something here in between.
+        _refuse_foreign(path)
+        return RunFolder(path, _decided(path, config, split_text), lock)
+    except BaseException as error:
+        if lock >= 0:
+            os.close(lock)
+        if isinstance(error, OSError):
+            raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
+        raise
+
+
+def default_path(config: Config) -> Path:
+    """Returns the run folder of a config whose `out` is empty: runs/<project>/<hash of the config>."""
+    project = Path(config.data.project).name or "synthetic"
+    return Path("runs") / project / config_hash(config)
+
+
+def write_atomic(file: Path, data: bytes) -> None:
+    """Writes a file so that at any moment either the old content or the new one is there."""
+    temporary = file.with_name(_temporary_name(file.name))
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def json_text(value: Any) -> str:
+    """Returns a value as one line of JSON, with null for NaN and the infinities, which JSON does not have."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _temporary_name(name: str) -> str:
+    return f".{name}.tmp"
+
+
+def _decided(path: Path, config: Config, split_text: str) -> str:
+    """Applies the table of run folder and `resume`; returns the action."""
+    if config.resume == "overwrite":
+        _remove_written(path)
+        return _started(path, config, split_text)
+    if not (path / CONFIG_FILE).exists():
+        if config.resume == "must":
+            raise ValueError(f"resume is must, but {path} holds no run; use resume=auto to start one")
+        return _started(path, config, split_text)
+    if config.resume == "never":
+        raise ValueError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
+    differences = _differences(path, config, split_text)
+    if differences:
+        raise ValueError(
+            f"{path} holds another run; differing: {'; '.join(differences)}. "
+            "Choose another out, or resume=overwrite to start anew"
+        )
+    if (path / FINISHED_FILE).exists():
+        return "finished"
+    # A harmless option may have changed, and split.csv is absent if the run was killed while it started.
+    write_atomic(path / CONFIG_FILE, to_json(config).encode())
+    write_atomic(path / SPLIT_FILE, split_text.encode())
+    return "resume"
+
+
+def _started(path: Path, config: Config, split_text: str) -> str:
+    # The config first: a folder with split.csv alone could not be told from a foreign one.
+    write_atomic(path / CONFIG_FILE, to_json(config).encode())
+    write_atomic(path / SPLIT_FILE, split_text.encode())
+    return "start"
+
+
+def _differences(path: Path, config: Config, split_text: str) -> list[str]:
+    stored = _read_config(path / CONFIG_FILE)
+    found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, config).items()]
+    if (path / SPLIT_FILE).exists():
+        found += _differing_rows((path / SPLIT_FILE).read_text(encoding="utf-8"), split_text)
+    return found
+
+
+def _differing_rows(old_text: str, new_text: str, shown: int = 3) -> list[str]:
+    old, new = _rows_of(old_text), _rows_of(new_text)
+    rows = []
+    for path in dict.fromkeys([*old, *new]):
+        if path not in new:
+            rows.append(f"{path} is no longer a usable frame")
+        elif path not in old:
+            rows.append(f"{path} is new")
+        elif old[path] != new[path]:
+            changes = [f"{key} {old[path].get(key)} -> {value}" for key, value in new[path].items()
+                       if old[path].get(key) != value]  # fmt: skip
+            rows.append(f"{path}: {', '.join(changes)}")
+    if rows:
+        more = f", and {len(rows) - shown} more" if len(rows) > shown else ""
+        return [f"{len(rows)} of the rows of {SPLIT_FILE} ({', '.join(rows[:shown])}{more})"]
+    # The stream of samples counts rows, so another order is another run.
+    return [] if list(old) == list(new) else [f"the order of the rows of {SPLIT_FILE}"]
+
+
+def _rows_of(text: str) -> dict[str, dict[str, str]]:
+    return {row.get("path") or "": row for row in csv.DictReader(io.StringIO(text))}
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuses a folder that holds files but no run."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ValueError(f"the run folder {path} is a file; choose another out")
+    if (path / CONFIG_FILE).exists():
+        _read_config(path / CONFIG_FILE)
+        return
+    foreign = sorted({entry.name for entry in path.iterdir()} - {LOCK_FILE, _temporary_name(CONFIG_FILE)})
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise ValueError(
+            f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
+            "deleted: choose another out"
+        )
+
+
+def _read_config(file: Path) -> Config:
+    try:
+        text = file.read_text(encoding="utf-8")
+        config = from_json(text)
+        absent = {"data", "model", "train"} - set(json.loads(text))
+        if absent:
+            raise ValueError(f"it has no {min(absent)!r}")
+    except ValueError as error:
+        raise ValueError(f"{file} is not the config of a run ({error}); choose another out") from None
+    return config
+
+
+def _locked(path: Path) -> int:
+    """Makes the folder, returns the descriptor with its lock; the system frees it when the process dies."""
+    path.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise ValueError(f"a run is writing in {path} ({owner}); wait for it, or choose another out") from None
+    except OSError as error:
+        _logger.warning("%s cannot be locked (%s): do not start a second run in it", path, error.strerror)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    return lock
+
+
+def _remove_written(path: Path) -> None:
+    """Deletes what jaxpose wrote, but config.json, which is replaced: without it the folder would be foreign."""
+    for pattern in WRITTEN:
+        folder, name = path / Path(pattern).parent, Path(pattern).name
+        for entry in sorted([*folder.glob(name), *folder.glob(_temporary_name(name))]):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()

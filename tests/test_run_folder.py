@@ -1,0 +1,232 @@
+"""The run folder, cell by cell of the table in the design, on real folders, locks and processes."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxpose.config import Config, config_hash, from_json, resolve
+from jaxpose.training.run_folder import default_path, open_run, write_atomic
+
+SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
+
+
+def config_for(out: Path | str, resume: str = "auto", **train: object) -> Config:
+    config = Config(out=str(out), resume=resume)
+    return resolve(dataclasses.replace(config, train=dataclasses.replace(config.train, **train)))
+
+
+def begin(out: Path, finished: bool = False) -> None:
+    with open_run(config_for(out), SPLIT) as run:
+        assert run.action == "start"
+        (out / "checkpoints" / "20").mkdir(parents=True)
+        (out / "checkpoints" / "20" / "manifest.json").write_text("{}")
+        (out / "checkpoints" / "20-2").mkdir()
+        (out / "tensorboard").mkdir()
+        (out / "tensorboard" / "events.out.tfevents.1").write_text("")
+        (out / "metrics.jsonl").write_text("{}\n")
+        if finished:
+            run.finish({"val_loss": 0.5, "best": {"pck": float("nan")}})
+
+
+def test_absent_and_empty_folders(tmp_path: Path):
+    (tmp_path / "empty").mkdir()
+    for resume in ("auto", "never", "overwrite"):
+        for name in (f"absent/{resume}", f"empty/{resume}"):
+            with open_run(config_for(tmp_path / name, resume), SPLIT) as run:
+                assert (run.action, run.path) == ("start", tmp_path / name)
+            assert from_json((tmp_path / name / "config.json").read_text()).train.batch_size == 16
+            assert (tmp_path / name / "split.csv").read_text() == SPLIT
+    (tmp_path / "empty2").mkdir()
+    for name in ("absent2", "empty2"):
+        with pytest.raises(ValueError, match=f"resume is must, but .*{name} holds no run"):
+            open_run(config_for(tmp_path / name, "must"), SPLIT)
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_unfinished_and_same_is_resumed(tmp_path: Path, resume: str):
+    begin(tmp_path)
+    with open_run(config_for(tmp_path, resume), SPLIT) as run:
+        assert run.action == "resume"
+        with pytest.raises(ValueError, match="is not finished"):
+            run.summary()
+    assert (tmp_path / "checkpoints" / "20" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_never_refuses_every_run(tmp_path: Path, finished: bool):
+    begin(tmp_path, finished)
+    for config in (config_for(tmp_path, "never"), config_for(tmp_path, "never", seed=3)):
+        with pytest.raises(ValueError, match="resume is never, but .* holds a run"):
+            open_run(config, SPLIT)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_changed_config_is_refused_with_its_keys(tmp_path: Path, resume: str, finished: bool):
+    begin(tmp_path, finished)
+    with pytest.raises(ValueError) as refused:
+        open_run(config_for(tmp_path, resume, batch_size=12, seed=3), SPLIT)
+    assert "train.batch_size 16 -> 12; train.seed 0 -> 3" in str(refused.value)
+    assert "epochs" not in str(refused.value)
+    assert from_json((tmp_path / "config.json").read_text()).train.batch_size == 16
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        (SPLIT.replace("20,bb", "21,xx"), r"1 of the rows .*b\.png: bytes 20 -> 21, sha256 bb -> xx"),
+        (SPLIT.replace("bb,train", "bb,val"), r"b\.png: set train -> val"),
+        (SPLIT.replace("c.png,30,cc,val\n", ""), r"c\.png is no longer a usable frame"),
+        (SPLIT + "d.png,1,dd,val\n", r"d\.png is new"),
+        (SPLIT + "".join(f"n{i}.png,1,dd,val\n" for i in range(7)), r"7 of the rows .*n2\.png is new, and 4 more\)"),
+        ("path,bytes,sha256,set\nb.png,20,bb,train\na.png,10,aa,train\nc.png,30,cc,val\n", "the order of the rows"),
+    ],
+)  # fmt: skip
+def test_changed_data_is_refused_with_its_rows(tmp_path: Path, resume: str, split: str, message: str):
+    begin(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        open_run(config_for(tmp_path, resume), split)
+    assert (tmp_path / "split.csv").read_text() == SPLIT
+
+
+@pytest.mark.parametrize("resume", ["auto", "must"])
+def test_finished_and_same_says_so(tmp_path: Path, resume: str):
+    begin(tmp_path, finished=True)
+    with open_run(config_for(tmp_path, resume), SPLIT) as run:
+        assert run.action == "finished"
+        assert run.summary() == {"val_loss": 0.5, "best": {"pck": None}}
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"seed": 3}])
+def test_overwrite_starts_anew_and_deletes_only_what_jaxpose_wrote(tmp_path: Path, finished: bool, changes: dict):
+    begin(tmp_path, finished)
+    for name in ("notes.txt", "checkpoints/mine.txt", "tensorboard/mine.txt", "my.safetensors"):
+        (tmp_path / name).write_text("keep me")
+    (tmp_path / ".metrics.jsonl.tmp").write_text("half a file")
+    with open_run(config_for(tmp_path, "overwrite", **changes), SPLIT) as run:
+        assert run.action == "start"
+    left = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+    assert left == {
+        ".lock", "config.json", "split.csv", "notes.txt", "checkpoints/mine.txt", "tensorboard/mine.txt",
+        "my.safetensors",
+    }  # fmt: skip
+    assert from_json((tmp_path / "config.json").read_text()).train.seed == changes.get("seed", 0)
+
+
+@pytest.mark.parametrize("resume", ["auto", "must", "never", "overwrite"])
+@pytest.mark.parametrize(
+    "foreign",
+    [{"photo.png": "x"}, {"split.csv": SPLIT}, {"config.json": "{}"}, {"config.json": '{"lr": 1}'},
+     {"config.json": "[1"}, {"config.json": '{"data": 3}'}, {"checkpoints": None}],
+)  # fmt: skip
+def test_foreign_files_are_refused_and_kept(tmp_path: Path, resume: str, foreign: dict):
+    for name, text in foreign.items():
+        (tmp_path / name).mkdir() if text is None else (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match="choose another out"):
+        open_run(config_for(tmp_path, resume), SPLIT)
+    assert {file.name: file.read_text() if file.is_file() else None for file in tmp_path.iterdir()} == foreign
+
+
+def test_harmless_options_may_change_on_resume(tmp_path: Path):
+    begin(tmp_path)
+    with open_run(config_for(tmp_path, save_every_minutes=9.0), SPLIT) as run:
+        assert run.action == "resume"
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert stored["train"]["save_every_minutes"] == 9.0
+
+
+def test_killed_while_starting_is_resumed(tmp_path: Path):
+    begin(tmp_path)
+    (tmp_path / "split.csv").unlink()
+    with open_run(config_for(tmp_path), SPLIT) as run:
+        assert run.action == "resume"
+    assert (tmp_path / "split.csv").read_text() == SPLIT
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early" / ".lock").write_text("process 1 on elsewhere")
+    (tmp_path / "early" / ".config.json.tmp").write_text('{"out"')
+    with open_run(config_for(tmp_path / "early"), SPLIT) as run:
+        assert run.action == "start"
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path):
+    with open_run(config_for(tmp_path), SPLIT):
+        for resume in ("auto", "must", "never", "overwrite"):
+            with pytest.raises(ValueError, match=f"a run is writing in .*process {os.getpid()} on "):
+                open_run(config_for(tmp_path, resume), SPLIT)
+    with open_run(config_for(tmp_path), SPLIT) as run:
+        assert run.action == "resume"
+
+
+def test_lock_of_a_killed_process_is_free_again(tmp_path: Path):
+    code = """
+import sys, time
+from jaxpose.config import Config, resolve
+from jaxpose.training.run_folder import open_run
+run = open_run(resolve(Config(out=sys.argv[1])), sys.argv[2])
+print("locked", flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), SPLIT], stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None and process.stdout.readline() == "locked\n"
+        with pytest.raises(ValueError, match=f"process {process.pid} on "):
+            open_run(config_for(tmp_path), SPLIT)
+        process.send_signal(signal.SIGKILL)
+    with open_run(config_for(tmp_path), SPLIT) as run:
+        assert run.action == "resume"
+
+
+def test_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    for out in (tmp_path / "file", tmp_path / "file" / "run", Path("/proc/jaxpose-run")):
+        with pytest.raises(ValueError, match=f"run folder {out} .*choose another out") as refused:
+            open_run(config_for(out), SPLIT)
+        assert "\n" not in str(refused.value)
+
+
+def test_read_only_folder_is_one_clear_error():
+    code = """
+import os, tempfile
+from jaxpose.config import Config, resolve
+from jaxpose.training.run_folder import open_run
+folder = tempfile.mkdtemp()
+open_run(resolve(Config(out=folder)), "path\\n").close()
+os.chmod(folder, 0o555)
+os.chmod(folder + "/.lock", 0o666)
+if os.geteuid() == 0:  # permissions bind everybody but root
+    os.setuid(65534)
+try:
+    open_run(resolve(Config(out=folder)), "path\\n")
+except ValueError as error:
+    print(error)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "cannot be used" in out and "ermission denied" in out and "choose another out" in out
+
+
+def test_default_folder_is_named_after_the_project_and_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = config_for("")
+    assert default_path(config) == Path("runs/synthetic") / config_hash(config)
+    other = dataclasses.replace(config, data=dataclasses.replace(config.data, project="/data/mouse"))
+    with open_run(other, SPLIT) as run:
+        assert run.path == Path("runs/mouse") / config_hash(other)
+    assert (tmp_path / run.path / "config.json").exists()
+
+
+def test_write_atomic_leaves_no_temporary_file_when_it_fails(tmp_path: Path):
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError):
+        write_atomic(tmp_path / "taken", b"new")
+    write_atomic(tmp_path / "file", b"old")
+    write_atomic(tmp_path / "file", b"new")
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "taken"]
