@@ -14,7 +14,7 @@ def get_config(project: str = "") -> c.Config:
 
 def _synthetic() -> c.Config:
     return c.Config(
-        data=c.DataConfig(project="runs/synthetic-project", split="video", train_share=0.7, val_share=0.1),
+        data=c.DataConfig(project="synthetic", split="video", train_share=0.7, val_share=0.1),
         augment=c.AugmentConfig(preset="dlc-top-down"),
         model=c.ModelConfig(backbone="resnet18", width=16),
     )

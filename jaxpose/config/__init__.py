@@ -5,7 +5,7 @@ What comes in: a `Config` made by `configs/*.py` and changed by flags. What goes
 """
 
 from jaxpose.config.augment import PRESETS, AugmentConfig
-from jaxpose.config.check import resolve, validate
+from jaxpose.config.check import SYNTHETIC, resolve, validate
 from jaxpose.config.data import DataConfig
 from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
@@ -17,6 +17,6 @@ from jaxpose.config.train import TrainConfig
 
 __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "MeshConfig", "ModelConfig",
-    "OptimConfig", "PRESETS", "TrainConfig", "config_hash", "differing_keys", "from_json", "harmless_keys", "resolve",
-    "to_json", "validate",
+    "OptimConfig", "PRESETS", "SYNTHETIC", "TrainConfig", "config_hash", "differing_keys", "from_json",
+    "harmless_keys", "resolve", "to_json", "validate",
 ]  # fmt: skip

@@ -77,18 +77,14 @@ class AugmentConfig:
     quarter_turns: tuple[int, ...] | None = option(
         None, "the numbers of 90-degree turns to choose from", minimum=0, maximum=3
     )
-    flip_p: float | None = option(
-        None, "probability of a horizontal flip (swaps left and right keypoints)", **_P
-    )
+    flip_p: float | None = option(None, "probability of a horizontal flip (swaps left and right keypoints)", **_P)
     rotate_p: float | None = option(None, "probability of a rotation about the centre", **_P)
     rotate_deg: float | None = option(None, "largest rotation, degrees either way", minimum=0.0)
     scale_p: float | None = option(None, "probability of a change of scale", **_P)
     scale_min: float | None = option(None, "smallest factor of scale", minimum=0.01)
     scale_max: float | None = option(None, "largest factor of scale", minimum=0.01)
     translate_p: float | None = option(None, "probability of a shift", **_P)
-    translate_share: float | None = option(
-        None, "largest shift as a share of the side, either way", minimum=0.0
-    )
+    translate_share: float | None = option(None, "largest shift as a share of the side, either way", minimum=0.0)
     crop_pad_p: float | None = option(None, "probability of moving each side in or out", **_P)
     crop_pad_share: float | None = option(None, "largest move of a side as a share of the side", **_P)
     elastic_p: float | None = option(None, "probability of an elastic field", **_P)
@@ -98,22 +94,14 @@ class AugmentConfig:
     motion_blur_px: float | None = option(None, "length of the motion blur", minimum=1.0)
     dropout_p: float | None = option(None, "probability of black cells", **_P)
     dropout_share: float | None = option(None, "share of the cells that turn black", **_P)
-    dropout_size: float | None = option(
-        None, "number of cells along a side over its frame pixels", minimum=0.001
-    )
-    dropout_per_channel_p: float | None = option(
-        None, "probability that each channel has its own cells", **_P
-    )
+    dropout_size: float | None = option(None, "number of cells along a side over its frame pixels", minimum=0.001)
+    dropout_per_channel_p: float | None = option(None, "probability that each channel has its own cells", **_P)
     salt_p: float | None = option(None, "probability of bright blocks", **_P)
     salt_share: float | None = option(None, "share of the blocks that turn bright", **_P)
     pepper_p: float | None = option(None, "probability of dark blocks", **_P)
     pepper_share: float | None = option(None, "share of the blocks that turn dark", **_P)
-    salt_pepper_size_min: float | None = option(
-        None, "fewest blocks along a side over its frame pixels", minimum=0.001
-    )
-    salt_pepper_size_max: float | None = option(
-        None, "most blocks along a side over its frame pixels", minimum=0.001
-    )
+    salt_pepper_size_min: float | None = option(None, "fewest blocks along a side over its frame pixels", minimum=0.001)
+    salt_pepper_size_max: float | None = option(None, "most blocks along a side over its frame pixels", minimum=0.001)
     brightness_p: float | None = option(None, "probability of a change of brightness", **_P)
     brightness_max: float | None = option(None, "largest change of the brightness factor from 1", **_P)
     contrast_p: float | None = option(None, "probability of a change of contrast about the mid grey", **_P)

@@ -12,6 +12,8 @@ from typing import Any
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.root import Config, flat_options
 
+SYNTHETIC = "synthetic"
+
 
 def resolve(config: Config) -> Config:
     """Returns a copy with the preset's numbers filled in and the project made absolute, after `validate`.
@@ -21,7 +23,9 @@ def resolve(config: Config) -> Config:
     """
     validate(config)
     augment = resolve_preset(config.augment)
-    project = str(Path(config.data.project).expanduser().resolve()) if config.data.project else ""
+    project = config.data.project
+    if project and project != SYNTHETIC:
+        project = str(Path(project).expanduser().resolve())
     data = dataclasses.replace(config.data, project=project)
     resolved = dataclasses.replace(config, augment=augment, data=data)
     validate(resolved)
@@ -111,7 +115,7 @@ def _problems_together(config: Config) -> Iterator[str]:
         if len(pair.split(":")) != 2:
             yield f"data.flip_pairs has {pair!r}; each entry must be 'left_name:right_name'"
     if config.augment.flip_p and data.mirror_views:
-        yield "augment.flip_p is above 0, but the frames hold mirror views (data.mirror_views); a flip would make poses that cannot be"  # noqa: E501
+        yield "augment.flip_p is above 0, but data.mirror_views says that a flip would make poses that cannot be"
     for low, high in (("scale_min", "scale_max"), ("salt_pepper_size_min", "salt_pepper_size_max"),
                       ("emboss_strength_min", "emboss_strength_max"), ("clahe_tiles_min", "clahe_tiles_max")):  # fmt: skip
         least, most = getattr(config.augment, low), getattr(config.augment, high)
@@ -132,9 +136,7 @@ def _problems_together(config: Config) -> Iterator[str]:
         yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"
     if optim.schedule == "multistep" and list(optim.milestones_steps) != sorted(set(optim.milestones_steps)):
         yield f"optim.milestones_steps is {optim.milestones_steps}; it must rise"
-    if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(
-        set(optim.milestones_epochs)
-    ):
+    if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(set(optim.milestones_epochs)):
         yield f"optim.milestones_epochs is {optim.milestones_epochs}; it must rise"
     if config.log.profile_steps:
         match = re.fullmatch(r"(\d+):(\d+)", config.log.profile_steps)

@@ -7,18 +7,15 @@ from jaxpose.config.option import option
 
 @dataclasses.dataclass
 class DataConfig:
-    project: str = option("", "project folder (CollectedData*.csv, labeled-data/, videos/)")
+    project: str = option(
+        "", "project folder (CollectedData*.csv, labeled-data/, videos/); synthetic = made by jaxpose"
+    )
     labels: str = option("CollectedData.csv", "label file, relative to the project folder")
-    input_height_px: int = option(
-        0, "height of the network's input, a multiple of 32; 0 = by the frames", minimum=0
-    )
-    input_width_px: int = option(
-        0, "width of the network's input, a multiple of 32; 0 = by the frames", minimum=0
-    )
+    keypoint_names: tuple[str, ...] = option((), "keypoints to train, by name; () = all of the label file")
+    input_height_px: int = option(0, "height of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
+    input_width_px: int = option(0, "width of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
     resize: str = option("pad", "pad keeps the aspect ratio, stretch does not", choices=("pad", "stretch"))
-    crop_px: tuple[int, ...] = option(
-        (), "fixed crop (x, y, width, height) in frame pixels; () = whole frame"
-    )
+    crop_px: tuple[int, ...] = option((), "fixed crop (x, y, width, height) in frame pixels; () = whole frame")
     missing: str = option(
         "ignore",
         "an empty label cell: ignore = no loss, not_visible = uniform target",
@@ -54,6 +51,4 @@ class DataConfig:
         20.0, "size of the cache folder; the oldest entries go first", minimum=0.0, harmless=True
     )
     read_ahead_steps: int = option(3, "steps that the loader prepares ahead", minimum=1, harmless=True)
-    threads: int = option(
-        0, "threads that decode and load; 0 = as many as allowed cores", minimum=0, harmless=True
-    )
+    threads: int = option(0, "threads that decode and load; 0 = as many as allowed cores", minimum=0, harmless=True)

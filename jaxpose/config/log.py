@@ -10,6 +10,4 @@ class LogConfig:
     every_steps: int = option(10, "steps between lines of metrics", minimum=1, harmless=True)
     tensorboard: bool = option(True, "write TensorBoard files", harmless=True)
     frames: int = option(4, "predicted validation frames shown in TensorBoard", minimum=0, harmless=True)
-    profile_steps: str = option(
-        "", "first:last step of a profiler trace, such as 10:15; '' = none", harmless=True
-    )
+    profile_steps: str = option("", "first:last step of a profiler trace, such as 10:15; '' = none", harmless=True)

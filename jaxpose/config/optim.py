@@ -19,9 +19,7 @@ class OptimConfig:
     milestones_epochs: tuple[int, ...] = option(
         (150, 200, 250), "multistep: epochs at which the rate is multiplied by optim.gamma", minimum=0
     )
-    milestones_steps: tuple[int, ...] = option(
-        (), "the same in steps; replaces the epochs where given", minimum=0
-    )
+    milestones_steps: tuple[int, ...] = option((), "the same in steps; replaces the epochs where given", minimum=0)
     gamma: float = option(0.5, "multistep: the factor at each milestone", minimum=0.0)
     warmup_steps: int = option(0, "steps over which the rate rises linearly from 0", minimum=0)
     momentum: float = option(0.9, "sgd only", minimum=0.0, maximum=1.0)
@@ -35,9 +33,7 @@ class OptimConfig:
         -1, "the backbone's rate is 0 before this epoch; -1 = 20 with loaded weights, 0 without", minimum=-1
     )
     unfreeze_factor: float = option(0.1, "the backbone's rate over the head's at that epoch", minimum=0.0)
-    unfreeze_growth: float = option(
-        1.5, "growth of that factor per epoch, up to backbone_lr_factor", minimum=1.0
-    )
+    unfreeze_growth: float = option(1.5, "growth of that factor per epoch, up to backbone_lr_factor", minimum=1.0)
     clip_norm: float = option(0.0, "clip the gradient to this norm; 0 = never", minimum=0.0)
     ema_decay: float = option(
         0.0,

@@ -10,9 +10,7 @@ class TrainConfig:
     batch_size: int = option(16, "labelled frames per update, over all devices and hosts", minimum=1)
     microbatch_size: int = option(0, "frames per pass over all devices; 0 = the whole batch", minimum=0)
     accum_steps: int = option(0, "passes per update; 0 = by microbatch_size", minimum=0)
-    epochs: int = option(
-        300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0
-    )
+    epochs: int = option(300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0)
     steps: int = option(0, "length in steps; replaces epochs where above 0", minimum=0)
     seed: int = option(0, "decides the initial weights and the augmentation", minimum=0)
     precision: str = option(
@@ -25,9 +23,7 @@ class TrainConfig:
     val_every_epochs: int = option(5, "epochs between validations", minimum=1)
     monitor: str = option("val_loss", "metric that decides which checkpoint is best and when to stop early")
     monitor_mode: str = option("min", "whether less or more of it is better", choices=("min", "max"))
-    early_stop_patience: int = option(
-        0, "stop after this many validations without a better one; 0 = never", minimum=0
-    )
+    early_stop_patience: int = option(0, "stop after this many validations without a better one; 0 = never", minimum=0)
     save_every_minutes: float = option(3.0, "minutes between checkpoints", minimum=0.0, harmless=True)
     save_every_steps: int = option(
         0, "steps between checkpoints; replaces the minutes where above 0", minimum=0, harmless=True

@@ -39,9 +39,7 @@ class PoseNet(nnx.Module):
         dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         self.dtype = dtype
         self.backbone = ResNet(model.backbone, model.width, model.norm, **dtypes)
-        self.head = HeatmapHead(
-            self.backbone.out_channels, keypoints, model.heatmap_stride, model.head_width, **dtypes
-        )
+        self.head = HeatmapHead(self.backbone.out_channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
 
     def __call__(
         self, frames: Float[Array, "b h w 3"], valid: Bool[Array, " b"], count: Float[Array, ""], train: bool
@@ -58,9 +56,7 @@ class PoseNet(nnx.Module):
         return self.head(self.backbone(((frames - mean) / std).astype(self.dtype), valid, count, train))
 
 
-def make_network(
-    model: ModelConfig, keypoints: int, precision: str, seed: int
-) -> tuple[nnx.GraphDef, dict, dict]:
+def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) -> tuple[nnx.GraphDef, dict, dict]:
     """Returns (graph definition, parameters, batch statistics), the last two as nested dicts of arrays."""
 
     def make(key: jax.Array) -> PoseNet:

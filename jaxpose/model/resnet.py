@@ -80,9 +80,7 @@ class ResNet(nnx.Module):
       rngs: source of the initial weights.
     """
 
-    def __init__(
-        self, name: str, width: int, norm: str, *, dtype: jnp.dtype, param_dtype: jnp.dtype, rngs: nnx.Rngs
-    ):
+    def __init__(self, name: str, width: int, norm: str, *, dtype: jnp.dtype, param_dtype: jnp.dtype, rngs: nnx.Rngs):
         dtypes = {"dtype": dtype, "param_dtype": param_dtype}
         bottleneck = name not in ("resnet18", "resnet34")
         self.conv1 = Conv(3, width, 7, 2, rngs=rngs, **dtypes)

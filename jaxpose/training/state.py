@@ -34,9 +34,7 @@ class State:
     validations_since_best: jax.Array
 
 
-def initial_state(
-    params: dict, statistics: dict, optimizer: optax.GradientTransformation, ema: bool
-) -> State:
+def initial_state(params: dict, statistics: dict, optimizer: optax.GradientTransformation, ema: bool) -> State:
     """Returns the state before the first step."""
     # Copies: the step donates its state, and one buffer cannot be given away twice.
     average = jax.tree.map(jnp.copy, {"params": params, "statistics": statistics}) if ema else {}

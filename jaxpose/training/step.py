@@ -74,9 +74,7 @@ def _metric_specs() -> dict[str, P]:
     return {**dict.fromkeys(names, P()), "sample_loss": P(AXIS)}
 
 
-def _update(
-    state: State, batch: Batch, config: Config, graphdef: nnx.GraphDef, plan: Plan
-) -> tuple[State, Metrics]:
+def _update(state: State, batch: Batch, config: Config, graphdef: nnx.GraphDef, plan: Plan) -> tuple[State, Metrics]:
     pieces, used_count, valid_counts = _prepare(batch, config, plan)
     gradients, statistics, loss, sample_loss = _gradients(
         state, pieces, used_count, valid_counts, config, graphdef, plan
@@ -94,9 +92,10 @@ def _prepare(batch: Batch, config: Config, plan: Plan) -> tuple[Batch, jax.Array
     dtype = DTYPES[config.train.precision][1]
     valid = batch["valid"]
     keys = augment.sample_keys(config.train.seed, LABELLED, batch["draw"], AUGMENTATION)
-    frame_from_input = batch["frame_from_input"].astype(dtype)
-    drawn = augment.plan(keys, config.augment, frame_from_input, plan.size_px)
+    identity = jnp.eye(2, 3, dtype=dtype)[None]
     # What lies in an empty slot is anything at all: it is replaced before any arithmetic.
+    frame_from_input = jnp.where(valid[:, None, None], batch["frame_from_input"].astype(dtype), identity)
+    drawn = augment.plan(keys, config.augment, frame_from_input, plan.size_px)
     keypoints_px = jnp.where(valid[:, None, None], batch["keypoints_px"].astype(dtype), 0)
     visibility = jnp.where(valid[:, None], batch["visibility"], 0)
     keypoints_px, visibility = augment.move_keypoints(
@@ -125,7 +124,7 @@ def _gradients(
     graphdef: nnx.GraphDef,
     plan: Plan,
 ) -> tuple[dict, dict, jax.Array, jax.Array]:
-    """Returns (gradients, moved statistics, loss, per-sample loss) of the whole step: one reduction, after all passes."""
+    """Returns (gradients, moved statistics, loss, loss of each sample) of the step: one reduction, after all passes."""
     compare = losses.heatmap_loss(config.model.loss)
     one_over_count = jnp.where(used_count > 0, 1 / jnp.maximum(used_count, 1), 0)
     # Varying copies: with replicated parameters the gradient would already be a sum over devices, and the mean below
@@ -181,9 +180,7 @@ def _apply(
     )
     norm = optax.global_norm(gradients)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-    directions, optimizer = optim.make_optimizer(config.optim).update(
-        gradients, state.optimizer, state.params
-    )
+    directions, optimizer = optim.make_optimizer(config.optim).update(gradients, state.optimizer, state.params)
     params = optim.apply_directions(state.params, directions, head_rate, backbone_rate)
     ema = state.ema
     if ema:
@@ -191,9 +188,7 @@ def _apply(
         ema = optim.moving_average(ema, now, config.optim.ema_decay, state.step)
     moved = (params, statistics, optimizer, ema)
     kept = (state.params, state.statistics, state.optimizer, state.ema)
-    params, statistics, optimizer, ema = jax.tree.map(
-        lambda new, old: jnp.where(finite, new, old), moved, kept
-    )
+    params, statistics, optimizer, ema = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, kept)
     state = dataclasses.replace(
         state,
         step=state.step + 1,

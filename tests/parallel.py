@@ -1,0 +1,100 @@
+"""Runs the step that the public builder makes, on any number of fake devices, from the same global batch."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpose import config as c
+from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
+from jaxpose.data.loader import Samples, rows_of_draws
+from jaxpose.model.pose_net import make_network
+from jaxpose.training.optim import make_optimizer
+from jaxpose.training.slots import microbatch_size, slots
+from jaxpose.training.state import State, initial_state
+from jaxpose.training.step import Plan, build_train_step
+
+SIDE_PX = 32
+KEYPOINTS = 3
+FRAMES = 24
+
+
+def samples() -> Samples:
+    """Smooth pictures with 40 % of the labels missing, unevenly: none at all in some frames."""
+    rng = np.random.default_rng(0)
+    coarse = rng.uniform(0, 255, (FRAMES, 8, 8, 3))
+    pixels = np.kron(coarse, np.ones((1, 4, 4, 1))).astype(np.uint8)
+    keypoints_px = rng.uniform(4, SIDE_PX - 5, (FRAMES, KEYPOINTS, 2)).astype(np.float32)
+    share = np.linspace(0, 0.8, FRAMES)[:, None]
+    visibility = np.where(rng.uniform(size=(FRAMES, KEYPOINTS)) < share, 0, 2).astype(np.int8)
+    visibility[5, 0] = 1
+    keypoints_px[visibility < 2] = np.nan
+    frame_from_input = np.tile(np.float32([[2, 0, 0.5], [0, 2, 0.5]]), (FRAMES, 1, 1))
+    return Samples(pixels, keypoints_px, visibility, frame_from_input)
+
+
+def make_config(
+    *, backbone: str = "resnet18", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
+    batch: int = 10, microbatch: int = 0, preset: str = "dlc", ema: float = 0.9, clip: float = 1.0, loss: str = "mse",
+) -> c.Config:  # fmt: skip
+    return c.Config(
+        data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX),
+        augment=dataclasses.replace(c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment),
+        model=c.ModelConfig(backbone=backbone, width=8, norm=norm, head_width=8, loss=loss),
+        optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),
+        train=c.TrainConfig(batch_size=batch, microbatch_size=microbatch, precision=precision),
+    )
+
+
+def batch_of(config: c.Config, step: int, devices: int, poison: bool = False) -> dict[str, np.ndarray]:
+    """The global batch of a step as it lies on so many devices; with poison, pads hold random bytes and NaN."""
+    source = samples()
+    dealt = slots(step, config.train.batch_size, microbatch_size(config.train), devices).reshape(-1)
+    batch = source.batch(rows_of_draws(dealt, np.arange(FRAMES), config.data.seed), dealt)
+    if poison:
+        pads, rng = ~batch["valid"], np.random.default_rng(step)
+        batch["frames"][pads] = rng.integers(0, 256, batch["frames"][pads].shape, np.uint8)
+        batch["keypoints_px"][pads] = np.nan
+        batch["visibility"][pads] = 2
+        batch["frame_from_input"][pads] = np.nan
+    return batch
+
+
+class Trainer:
+    """The compiled step of a config on so many devices, and its state."""
+
+    def __init__(self, config: c.Config, devices: int):
+        self.config, self.devices = config, devices
+        self.mesh = make_mesh(jax.devices()[:devices])
+        graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
+        state = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+        self.state: State = replicate(self.mesh, state)
+        passes = -(-config.train.batch_size // microbatch_size(config.train))
+        plan = Plan(size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100)
+        step = build_train_step(config, graphdef, self.mesh, plan)
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+            (self.state, put_batch(self.mesh, batch_of(config, 0, devices))),
+        )
+        self.compiled = step.lower(*abstract).compile()
+
+    def run(self, steps: int, poison: bool = False) -> list[dict[str, Any]]:
+        """Takes steps and returns the metrics of each, on the host."""
+        history = []
+        for step in range(int(self.state.step), int(self.state.step) + steps):
+            batch = put_batch(self.mesh, batch_of(self.config, step, self.devices, poison))
+            self.state, metrics = self.compiled(self.state, batch)
+            history.append(jax.tree.map(np.asarray, metrics))
+        return history
+
+
+def distance(a: Any, b: Any) -> float:
+    """The largest ||a - b|| / ||b|| over the tensors of a tree; tensors below 1e-6 of the tree's norm: absolute."""
+    leaves_a, leaves_b = ([np.asarray(x, np.float64) for x in jax.tree.leaves(t)] for t in (a, b))
+    whole = np.sqrt(sum(np.sum(x**2) for x in leaves_b))
+    worst = 0.0
+    for x, y in zip(leaves_a, leaves_b, strict=True):
+        scale = np.linalg.norm(y)
+        worst = max(worst, np.linalg.norm(x - y) / (scale if scale > 1e-6 * whole else 1.0))
+    return worst
