@@ -1,0 +1,252 @@
+"""Which devices do the work: chosen by `mesh.platform` and `mesh.devices`, never by accident the CPU.
+
+What comes in: the config. What goes out: the list of devices that `cluster/mesh.py` makes a mesh of.
+"""
+
+# pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
+# (jaxlib has no stubs: pyright knows neither jax.Device nor jax.config's options)
+
+import ast
+import fnmatch
+import glob
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxpose.config import MeshConfig
+
+_FORMS = "give auto, a number of devices, a list such as 0,2 or gpu:1, a glob such as gpu:*, or re:EXPRESSION"
+
+# The numbers of the GPUs that `start_backend` left visible, in the order of jax.local_devices(). CUDA counts them anew
+# from 0; the user's numbers must stay the same when the same process asks again.
+_numbers_left: list[int] = []
+
+
+def select_devices(spec: object, names: list[str]) -> list[int]:
+    """Returns the positions in `names` of the devices that `spec` asks for, in the order in which it asks.
+
+    Args:
+      spec: "auto" (all), a number (the first ones), or entries in a list or separated by commas: a device's number, its
+        name, a glob or "re:" and a regular expression. Each must match a whole name; upper and lower case are the same.
+      names: what is there, such as ["gpu:0", "gpu:1"]; a device's number is the one in its name.
+
+    Raises:
+      ValueError: it asks for nothing, for what is not there or twice for the same, or is no such text.
+    """
+    if isinstance(spec, str):
+        spec = _read_text(spec)
+    if spec == "auto":
+        return list(range(len(names)))
+    if isinstance(spec, int) and not isinstance(spec, bool):
+        return _first(spec, names)
+    if not isinstance(spec, list | tuple):
+        raise ValueError(f"mesh.devices is {spec!r}; {_FORMS}")
+    if not spec:
+        raise ValueError(f"mesh.devices is empty; {_FORMS}")
+    chosen: list[int] = []
+    by_name: set[int] = set()
+    for entry in spec:
+        found, is_pattern = _match(entry, names)
+        if not found:
+            raise ValueError(f"mesh.devices asks for {entry!r}, but {_what_is_there(names)}")
+        if not is_pattern and by_name.intersection(found):
+            raise ValueError(f"mesh.devices names {names[found[0]]} twice; leave one of them out")
+        if not is_pattern:
+            by_name.update(found)
+        chosen.extend(position for position in found if position not in chosen)
+    return chosen
+
+
+def start_backend(mesh: MeshConfig) -> list[jax.Device]:
+    """Starts JAX on the platform and devices that the config asks for and returns those devices, of every process.
+
+    GPUs that are not asked for are hidden first, so that nothing is reserved on them. A backend that runs already is
+    left as it is and its devices are selected from. Must be called before anything else touches a device.
+
+    Raises:
+      ValueError: the platform or a device is not there, or a GPU is there but JAX could only use the CPU.
+    """
+    if not _backend_runs():
+        if mesh.platform != "auto":
+            jax.config.update("jax_platforms", {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}.get(mesh.platform, mesh.platform))
+        if (jax.config.jax_platforms or "cuda").startswith("cuda"):
+            _hide_other_gpus(mesh.devices)
+    platform = None if mesh.platform == "auto" else mesh.platform
+    try:
+        devices = jax.devices(platform)
+        local = jax.local_devices(backend=platform)
+    except RuntimeError as error:
+        raise ValueError(_why_absent(mesh.platform, error)) from error
+    unasked = mesh.platform == "auto" and not jax.config.jax_platforms
+    if unasked and devices[0].platform == "cpu" and _nvidia_driver_is_visible():
+        raise ValueError(
+            "an NVIDIA driver is here, but JAX found no GPU and would train on the CPU: install the plug-in with "
+            "pip install '.[cuda12]' (or '.[cuda13]', for a driver of CUDA 13), or ask for the CPU with "
+            "--config.mesh.platform=cpu"
+        )
+    if _numbers_left and local[0].platform == "gpu" and len(local) != len(_numbers_left):
+        raise ValueError(f"mesh.devices asks for {len(_numbers_left)} GPUs, but CUDA offers {len(local)} of them "
+                         f"({_visibility()})")  # fmt: skip
+    positions = select_devices(mesh.devices, _names(local))
+    processes = sorted({device.process_index for device in devices})
+    of_process = {index: [device for device in devices if device.process_index == index] for index in processes}
+    return [of_process[index][position] for index in processes for position in positions]
+
+
+def describe(devices: list[jax.Device]) -> list[str]:
+    """Returns lines for people: kind, number, memory and names of the devices, and what CUDA was told to show."""
+    here = [device for device in devices if device.process_index == jax.process_index()]
+    local = jax.local_devices(backend=here[0].platform)
+    names = dict(zip(local, _names(local), strict=True))
+    bytes_limit = (here[0].memory_stats() or {}).get("bytes_limit")
+    memory = f", {bytes_limit / 2**30:.1f} GiB usable each" if bytes_limit else ""
+    lines = [f"{len(devices)} x {here[0].device_kind}{memory}: " + ", ".join(names[device] for device in here)]
+    if len(here) != len(devices):
+        lines[0] += f" (of this process; {len(devices) - len(here)} more on others)"
+    if here[0].platform == "gpu":
+        lines.append(_visibility())
+    return lines
+
+
+def compile_options(mesh: MeshConfig, devices: list[jax.Device]) -> dict[str, bool]:
+    """Returns the XLA options of the train step. The CPU repeats bit for bit without any."""
+    return {"xla_gpu_deterministic_ops": True} if mesh.deterministic and devices[0].platform == "gpu" else {}
+
+
+def cuda_visible_devices(positions: list[int], visible: str | None) -> str:
+    """Returns the CUDA_VISIBLE_DEVICES that shows only `positions` of what its value `visible` (None: unset) shows."""
+    entries = None if visible is None else [entry.strip() for entry in visible.split(",")]
+    return ",".join(str(position) if entries is None else entries[position] for position in positions)
+
+
+def _read_text(spec: str) -> object:
+    """Turns "auto", "2", "0,2" or "[1,3]" into "auto", 2, ["0", "2"] or ["1", "3"]."""
+    text = spec.strip()
+    if text.lower() == "auto":
+        return "auto"
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    if re.fullmatch(r"\[[^\[\]]*\]|\([^()]*\)", text):
+        text = text[1:-1].strip()
+        entries = [_unquote(entry) for entry in _split(text)]
+    else:
+        entries = list(_split(text))
+    if entries and not entries[-1]:  # a trailing comma, as in a tuple of one
+        entries.pop()
+    if "" in entries:
+        raise ValueError(f"mesh.devices is {spec!r}, which has an empty entry; {_FORMS}")
+    return entries
+
+
+def _split(text: str) -> Iterator[str]:
+    """Splits at commas outside of brackets: an expression may hold some inside, as in re:gpu:[0-9]{1,2}."""
+    depth = start = 0
+    for position, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            yield text[start:position].strip()
+            start = position + 1
+    yield text[start:].strip()
+
+
+def _unquote(entry: str) -> str:
+    return str(ast.literal_eval(entry)) if re.fullmatch(r"'[^'\\]*'|\"[^\"\\]*\"", entry) else entry
+
+
+def _first(count: int, names: list[str]) -> list[int]:
+    if count < 1:
+        raise ValueError(
+            f"mesh.devices is {count}; a number of devices must be at least 1 (for device number {max(count, 0)} write "
+            f"'[{max(count, 0)}]', for the CPU --config.mesh.platform=cpu)"
+        )
+    if count > len(names):
+        raise ValueError(f"mesh.devices asks for {count} devices, but {_what_is_there(names)}")
+    return list(range(count))
+
+
+def _match(entry: Any, names: list[str]) -> tuple[list[int], bool]:
+    """Returns the positions that an entry matches, and whether it is a pattern."""
+    if isinstance(entry, bool) or not isinstance(entry, int | str):
+        raise ValueError(f"mesh.devices has the entry {entry!r}; {_FORMS}")
+    text = str(entry).strip()
+    if text.startswith("re:"):
+        try:
+            expression = re.compile(text[3:], re.IGNORECASE)
+        except re.error as error:
+            raise ValueError(f"mesh.devices has {text!r}, which is not a regular expression: {error}") from None
+        return [position for position, name in enumerate(names) if expression.fullmatch(name)], True
+    if re.fullmatch(r"[+-]?\d+", text):
+        number = str(int(text))
+        return [position for position, name in enumerate(names) if name.rpartition(":")[2] == number], False
+    matching = [position for position, name in enumerate(names) if fnmatch.fnmatchcase(name.lower(), text.lower())]
+    return matching, any(letter in text for letter in "*?[")
+
+
+def _what_is_there(names: list[str]) -> str:
+    text = f"there is {', '.join(names) or 'no device'}"
+    if any(name.startswith("gpu") for name in names):
+        return f"{text} ({_visibility()})"
+    if any(name.startswith("cpu") for name in names):
+        return f"{text} (JAX_NUM_CPU_DEVICES=8 divides the CPU into 8)"
+    return text
+
+
+def _visibility() -> str:
+    shown = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+    if shown["CUDA_VISIBLE_DEVICES"] is None:
+        return "CUDA_VISIBLE_DEVICES is not set"
+    return ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
+
+
+def _names(local: list[jax.Device]) -> list[str]:
+    numbers = _numbers_left if _numbers_left and local[0].platform == "gpu" else range(len(local))
+    return [f"{device.platform}:{number}" for number, device in zip(numbers, local, strict=True)]
+
+
+def _backend_runs() -> bool:
+    # There is no public question for this, but this option refuses to be changed once a backend runs.
+    before = jax.config.jax_num_cpu_devices
+    try:
+        jax.config.update("jax_num_cpu_devices", before + 2)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", before)
+    return False
+
+
+def _hide_other_gpus(spec: object) -> None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        count = len(glob.glob("/dev/nvidia[0-9]*"))
+    else:
+        entries = [entry.strip() for entry in visible.split(",")]
+        # CUDA stops reading at the first entry that is no device.
+        count = next((position for position, entry in enumerate(entries) if entry in ("", "-1")), len(entries))
+    if count == 0:  # WSL has no such files; the devices are then selected after the start
+        return
+    positions = select_devices(spec, [f"gpu:{number}" for number in range(count)])
+    if positions != list(range(count)):
+        os.environ["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices(positions, visible)
+        _numbers_left[:] = positions
+
+
+def _nvidia_driver_is_visible() -> bool:
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+
+
+def _why_absent(platform: str, error: RuntimeError) -> str:
+    first_line = str(error).splitlines()[0]
+    if platform == "gpu":
+        return (
+            "mesh.platform is gpu, but JAX finds no GPU. Install the plug-in with pip install '.[cuda12]' (or "
+            "'.[cuda13]', for a driver of CUDA 13), or ask for the CPU with --config.mesh.platform=cpu. "
+            f"JAX says: {first_line}"
+        )
+    return f"mesh.platform is {platform}, which JAX cannot start: {first_line}"

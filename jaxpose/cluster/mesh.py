@@ -1,0 +1,56 @@
+"""The mesh: every device holds all parameters and its share of the batch along the axis `data`.
+
+What comes in: devices, and this host's rows of a batch as numpy arrays. What goes out: global arrays for the step.
+"""
+
+# pyright: reportInvalidTypeForm=false
+# (jaxlib has no stubs: pyright does not know jax.Device)
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+
+def make_mesh(devices: list[jax.Device]) -> Mesh:
+    """Returns the mesh of one axis, `data`, over the devices in the order given."""
+    return Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
+
+
+def put_batch(mesh: Mesh, host_batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    """Returns global arrays whose first axis is divided evenly over the devices.
+
+    Args:
+      mesh: the mesh.
+      host_batch: this process's rows of each field, (its devices * rows per device, ...), in the order of its devices.
+        Must not be written to afterwards: on the CPU a device may use the same memory.
+
+    Raises:
+      ValueError: the rows of a field cannot be divided evenly over this process's devices.
+    """
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    local_count = mesh.local_mesh.size
+
+    def put(name: str, rows: np.ndarray) -> jax.Array:
+        if rows.ndim == 0 or len(rows) == 0 or len(rows) % local_count:
+            raise ValueError(
+                f"batch field {name!r} has shape {rows.shape}; its first axis must be a multiple of the {local_count} "
+                "devices of this process (pad it, with valid = False)"
+            )
+        global_shape = (len(rows) // local_count * mesh.size, *rows.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, rows, global_shape)
+
+    return {name: put(name, rows) for name, rows in host_batch.items()}
+
+
+def replicate(mesh: Mesh, tree: Any) -> Any:
+    """Returns the tree with every leaf (numpy or a fully readable jax array) copied whole onto every device."""
+    sharding = NamedSharding(mesh, PartitionSpec())
+
+    def put(leaf: Any) -> jax.Array:
+        # From numpy: put over two processes, a jax array becomes one whose shards cannot be listed (jax 0.10.2).
+        array = np.asarray(leaf)
+        return jax.make_array_from_process_local_data(sharding, array, array.shape)
+
+    return jax.tree.map(put, tree)
