@@ -1,0 +1,157 @@
+"""Keypoints to heatmaps and back, in the pixels of the network's input (see jaxpose.geometry for cells and pixels).
+
+What goes out of `encode` is the target that the network learns to draw; `decode` reads a drawn map.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxpose.geometry import cells_from_input, input_from_cells
+from jaxpose.shapes import Array, Bool, Float, Int
+
+NOT_USED, NOT_VISIBLE, VISIBLE = 0, 1, 2
+
+# Enough for an encoded point to be found to 1e-4 cells at any border for every sigma_cells that the config allows.
+_STEPS = 8
+
+
+def in_frame(
+    keypoints_px: Float[Array, "b k 2"], visibility: Int[Array, "b k"], size_px: tuple[int, int]
+) -> Int[Array, "b k"]:
+    """Returns the visibility with visible points that are NaN or outside the input marked as not used.
+
+    Args:
+      keypoints_px: (x, y) in input pixels.
+      visibility: 0 not used, 1 not visible, 2 visible.
+      size_px: (height, width) of the input, which covers [-0.5, side - 0.5].
+    """
+    height, width = size_px
+    x, y = keypoints_px[..., 0], keypoints_px[..., 1]
+    # A comparison with NaN is false, so a NaN counts as outside.
+    inside = (x >= -0.5) & (x <= width - 0.5) & (y >= -0.5) & (y <= height - 0.5)
+    return jnp.where((visibility == VISIBLE) & ~inside, jnp.zeros_like(visibility), visibility)
+
+
+def encode(
+    keypoints_px: Float[Array, "b k 2"],
+    visibility: Int[Array, "b k"],
+    size_px: tuple[int, int],
+    stride: int,
+    sigma_cells: float,
+) -> Float[Array, "b k h w"]:
+    """Returns target heatmaps: a Gaussian of sum 1, a uniform map of sum 1, or zeros (as Lightning Pose draws them).
+
+    Args:
+      keypoints_px: (x, y) in input pixels; may be NaN.
+      visibility: 2 draws the Gaussian (zeros if the point is not in the input), 1 the uniform map, 0 zeros.
+      size_px: (height, width) of the input.
+      stride: input pixels per heatmap cell.
+      sigma_cells: standard deviation of the Gaussian in heatmap cells.
+    """
+    visibility = in_frame(keypoints_px, visibility, size_px)
+    visible = (visibility == VISIBLE)[..., None]
+    size = (size_px[0] // stride, size_px[1] // stride)
+    # Points that are not drawn may be NaN: replaced before any arithmetic, or their gradient would be NaN too.
+    points = cells_from_input(jnp.where(visible, keypoints_px, 0), stride)
+    gaussian = _draw(points, size, sigma_cells)
+    uniform = jnp.full_like(gaussian, 1 / (size[0] * size[1]))
+    flat = jnp.where((visibility == NOT_VISIBLE)[..., None, None], uniform, 0)
+    return jnp.where(visible[..., None], gaussian, flat)
+
+
+def decode(
+    heatmaps: Float[Array, "b k h w"], stride: int, sigma_cells: float
+) -> tuple[Float[Array, "b k 2"], Float[Array, "b k"]]:
+    """Returns the point of each map to a fraction of a cell, differentiable, and how sure the map is of it.
+
+    The point is where a Gaussian of width sigma_cells, cut off at the map's edge as a target is, fits the cells around
+    the highest cell best (least squares, its height free). It lies within one cell of the highest cell and in the map.
+
+    Args:
+      heatmaps: maps that sum to 1; a map that holds a NaN gives NaN.
+      stride: input pixels per heatmap cell.
+      sigma_cells: standard deviation of the targets in heatmap cells.
+
+    Returns:
+      The points (x, y) in input pixels, and the confidence in [0, 1]: the mass within 2 sigma (at least one cell) of
+      the point over the mass that a target has in the same cells.
+    """
+    batch, count, height, width = heatmaps.shape
+    # Of equal cells the first wins: the topmost, then the leftmost.
+    peak = jnp.argmax(heatmaps.reshape(batch, count, height * width), axis=-1)
+    peak = jnp.stack([peak % width, peak // width], axis=-1)
+    # A disc of less than one cell might hold no cell at all. The point may be one cell away from the peak.
+    reach = max(2 * sigma_cells, 1.0)
+    radius = int(reach + 1)
+    offsets = jnp.arange(-radius, radius + 1)[None, None, None]
+    sides = jnp.array((width, height))[None, None]
+    cells = peak[..., None] + offsets
+    in_map = (cells >= 0) & (cells < sides[..., None])
+    low = jnp.maximum(-0.5 - peak.astype(heatmaps.dtype), -1)
+    high = jnp.minimum((sides - peak).astype(heatmaps.dtype) - 0.5, 1)
+
+    window = _window(heatmaps, peak, radius)
+    shift = _fit(window, in_map, low, high, sigma_cells)
+    points = peak.astype(heatmaps.dtype) + shift
+
+    distance = jnp.square(offsets.astype(heatmaps.dtype) - shift[..., None])
+    near = distance[..., 1, :, None] + distance[..., 0, None, :] <= reach**2
+    target = _window(_draw(points, (height, width), sigma_cells), peak, radius)
+    mass = jnp.where(near, window, 0).sum((-2, -1)) / jnp.where(near, target, 0).sum((-2, -1))
+    return input_from_cells(points, stride), jnp.clip(mass, 0, 1)
+
+
+def _draw(points: Float[Array, "b k 2"], size: tuple[int, int], sigma: float) -> Float[Array, "b k h w"]:
+    """Returns Gaussians at points (x, y) in cells, each of sum 1 over a map of size (height, width)."""
+    along_x = _gaussian(jnp.arange(size[1], dtype=points.dtype)[None, None] - points[..., 0, None], sigma)
+    along_y = _gaussian(jnp.arange(size[0], dtype=points.dtype)[None, None] - points[..., 1, None], sigma)
+    along_x = along_x / along_x.sum(-1, keepdims=True)
+    along_y = along_y / along_y.sum(-1, keepdims=True)
+    return along_y[..., :, None] * along_x[..., None, :]
+
+
+def _gaussian(distance: Float[Array, "..."], sigma: float) -> Float[Array, "..."]:
+    return jnp.exp(-0.5 * jnp.square(distance / sigma))
+
+
+def _window(heatmaps: Float[Array, "b k h w"], peak: Int[Array, "b k 2"], radius: int) -> Float[Array, "b k n n"]:
+    """Returns the cells up to `radius` from each peak (x, y), zero where there is no map."""
+    padded = jnp.pad(heatmaps, ((0, 0), (0, 0), (radius, radius), (radius, radius)))
+    side = 2 * radius + 1
+
+    def cut(heatmap: Array, corner: Array) -> Array:
+        return jax.lax.dynamic_slice(heatmap, (corner[1], corner[0]), (side, side))
+
+    return jax.vmap(jax.vmap(cut))(padded, peak)
+
+
+def _fit(
+    window: Float[Array, "b k n n"],
+    in_map: Bool[Array, "b k 2 n"],
+    low: Float[Array, "b k 2"],
+    high: Float[Array, "b k 2"],
+    sigma: float,
+) -> Float[Array, "b k 2"]:
+    """Returns the place (x, y) of the best fitting Gaussian in cells from the window's centre, in [low, high].
+
+    With its height solved for, the squared error of a Gaussian g is least where the mean place under map x g equals
+    the mean place under g x g. Each step is Gauss-Newton: sigma^2 times the difference of the two means over the
+    variance under g x g, for x and y alone, as g x g has no mixed term. Cells outside the map count in neither.
+    """
+    radius = window.shape[-1] // 2
+    offsets = jnp.arange(-radius, radius + 1, dtype=window.dtype)[None, None, None]
+    shift = jnp.zeros_like(low)
+    for _ in range(_STEPS):
+        gaussian = jnp.where(in_map, _gaussian(offsets - shift[..., None], sigma), 0)
+        weighted = window * gaussian[..., 1, :, None] * gaussian[..., 0, None, :]
+        seen = _mean(offsets, jnp.stack([weighted.sum(-2), weighted.sum(-1)], axis=-2))
+        expected = _mean(offsets, jnp.square(gaussian))
+        variance = _mean(jnp.square(offsets - expected[..., None]), jnp.square(gaussian))
+        # At most half a cell at a time: with a narrow Gaussian a full step would overshoot.
+        step = jnp.clip(sigma**2 * (seen - expected) / variance, -0.5, 0.5)
+        shift = jnp.clip(shift + step, low, high)
+    return shift
+
+
+def _mean(values: Float[Array, "... n"], weights: Float[Array, "... n"]) -> Float[Array, "..."]:
+    return (values * weights).sum(-1) / weights.sum(-1)
