@@ -48,7 +48,7 @@ def validate(config: Config) -> None:
 
 def _problems_of(name: str, field: dataclasses.Field, value: Any) -> Iterator[str]:
     if not _has_type(value, field.type):
-        yield f"{name} is {value!r}; it must be {_type_name(field.type)}"
+        yield f"{name} is {value!r}; it must be {type_name(field.type)}"
         return
     choices, minimum, maximum = (field.metadata[key] for key in ("choices", "minimum", "maximum"))
     if choices and value not in choices:
@@ -82,7 +82,7 @@ def _has_type(value: Any, annotation: Any) -> bool:
     return isinstance(value, annotation)
 
 
-def _type_name(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
     names = {
         int: "a whole number",
         float: "a number",
@@ -92,9 +92,9 @@ def _type_name(annotation: Any) -> str:
     }
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is tuple:
-        return f"a list of entries, each {_type_name(arguments[0])}"
+        return f"a list of entries, each {type_name(arguments[0])}"
     if arguments:
-        return " or ".join(_type_name(option) for option in arguments)
+        return " or ".join(type_name(option) for option in arguments)
     return names.get(annotation, str(annotation))
 
 

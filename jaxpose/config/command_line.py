@@ -1,0 +1,282 @@
+"""The command line of a verb: `--config FILE.py[:ARGUMENT]`, options as `--config.SECTION.OPTION=VALUE`, plain errors.
+
+What comes in: the arguments. What goes out: a call of the verb with a checked `Config`, and an exit code. The options
+are parsed by absl and ml_collections.config_flags; what their messages leave unclear is said here.
+"""
+
+import ast
+import dataclasses
+import difflib
+import importlib.util
+import linecache
+import re
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+from ml_collections import config_flags
+
+from jaxpose.config.check import type_name, validate
+from jaxpose.config.root import Config, flat_options
+
+DONE, USERS_MISTAKE, INTERRUPTED = 0, 2, 130
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+@dataclasses.dataclass
+class Options:
+    """What a verb is asked beside its config."""
+
+    dry_run: bool = False
+
+
+class Mistake(Exception):
+    """A mistake in the arguments; the text has a line for each.
+
+    Not a ValueError: absl would wrap that in words of its own.
+    """
+
+
+def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *, verb: str, description: str) -> int:
+    """Calls `main` with the config that the arguments ask for and returns the exit code.
+
+    A mistake of the user (2) is a line on stderr for each thing that is wrong, without a traceback: whatever is wrong
+    with the arguments, and a ValueError that jaxpose itself raises. Any other exception is passed on.
+
+    Args:
+      main: does the work and returns the exit code.
+      argv: the arguments without the program's name; None takes the process's.
+      verb: the name of the program after `python -m`, such as "jaxpose.train".
+      description: what the verb does, one or two sentences for --help.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    if {"--help", "-help", "-h"}.intersection(argv):
+        print(_help(verb, description))
+        return DONE
+    if {"--help_options", "-help_options"}.intersection(argv):
+        print("\n".join(_option_lines()))
+        return DONE
+    try:
+        config, options = read(argv)
+        validate(config)
+        return main(config, options)
+    except KeyboardInterrupt:
+        print(f"{verb}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (Mistake, ValueError) as error:
+        if isinstance(error, ValueError) and not _was_raised_by_jaxpose(error):
+            raise
+        for line in str(error).splitlines():
+            print(f"{verb}: {line}", file=sys.stderr)
+        return USERS_MISTAKE
+
+
+def read(argv: list[str]) -> tuple[Config, Options]:
+    """Returns the config, with the options given, and the verb's own options.
+
+    Raises:
+      Mistake: an argument cannot be understood, or the config file does not give a `Config`.
+    """
+    is_given = _check_order(argv)
+    _check_names(argv)
+    # A set of flags of its own for every call; grain looks into the process's set, which therefore has to be parsed.
+    values = flags.FlagValues()
+    flags.FLAGS.mark_as_parsed()
+    config_flags.register_flag_parser_for_type(float, _NumberOrNone())
+    config_flags.register_flag_parser_for_type(tuple, _Entries())
+    config_flags.register_flag_parser_for_type(object, _Literal())
+    program_argv = ["jaxpose", *argv]
+    config_flags.DEFINE_config_dataclass(
+        "config", Config(), flag_values=values, sys_argv=program_argv, parse_fn=_load_config
+    )
+    flags.DEFINE_boolean("dry_run", False, "build, compile, print and stop", flag_values=values)
+    try:
+        rest = values(program_argv)[1:]
+    except flags.UnrecognizedFlagError as error:
+        known = ["--config", "--dry_run", "--help", "--help_options"]
+        options = [f"--config.{name}" for name in flat_options(Config())]
+        hint = _did_you_mean(f"--{error.flagname}", [*known, *options]) or f"; there is {', '.join(known)}"
+        raise Mistake(f"there is no flag --{error.flagname}{hint}") from None
+    except flags.IllegalFlagValueError as error:
+        raise Mistake(_explain_value(error)) from None
+    except flags.Error as error:
+        raise Mistake(str(error)) from None
+    if rest:
+        hint = " (an option is written --config.SECTION.OPTION=VALUE)" if "=" in rest[0] else ""
+        raise Mistake(f"unexpected argument {rest[0]!r}{hint}")
+    if not is_given:
+        found = ", ".join(str(path) for path in sorted(Path("configs").glob("*.py")))
+        there = f" (there is {found})" if found else ""
+        raise Mistake(f"no experiment is given; give --config FILE.py, such as --config configs/pose.py{there}")
+    return values.config, Options(dry_run=values.dry_run)
+
+
+class _NumberOrNone(flags.FloatParser):
+    """Reads the numbers of a preset too, which `none` gives back to the preset."""
+
+    def parse(self, argument: Any) -> Any:
+        return None if isinstance(argument, str) and argument.lower() == "none" else super().parse(argument)
+
+
+class _Entries(flags.ArgumentParser):
+    """Reads a list: "(0, 1)", "[0, 1]", "0,1", "a:b,c:d", "" (no entry) or "none"."""
+
+    def parse(self, argument: Any) -> Any:
+        if not isinstance(argument, str):
+            return argument
+        if argument.strip().lower() == "none":
+            return None
+        value = _literal(argument)
+        if isinstance(value, str):
+            value = [entry.strip() for entry in value.strip(" ()[]").split(",") if entry.strip()]
+        return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+class _Literal(flags.ArgumentParser):
+    """Reads a number or a list where the text is one, and leaves any other text as it is."""
+
+    def parse(self, argument: Any) -> Any:
+        return _literal(argument) if isinstance(argument, str) else argument
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _check_order(argv: list[str]) -> bool:
+    """Returns whether --config is given; refuses two of them, and options before it."""
+    places = [place for place, argument in enumerate(argv) if re.match(r"--?config(=|$)", argument)]
+    if len(places) > 1:
+        raise Mistake("--config is given twice; give one")
+    early = [argument for argument in argv[: places[0] if places else 0] if re.match(r"--?(no)?config\.", argument)]
+    if early:
+        raise Mistake(f"{early[0]} comes before --config; give --config first, then what changes in it")
+    return bool(places)
+
+
+def _check_names(argv: list[str]) -> None:
+    """Refuses options that no `Config` has, all at once and before the config file is run."""
+    names = list(flat_options(Config()))
+    problems = []
+    for argument in argv:
+        match = re.match(r"--?(?:no)?config\.([^=]*)", argument)
+        if not match or match[1] in names:
+            continue
+        in_section = [name.split(".")[1] for name in names if name.startswith(f"{match[1]}.")]
+        if in_section:
+            problems.append(f"--config.{match[1]} is a section, not an option; it has {', '.join(in_section)}")
+        else:
+            near = _nearest_option(match[1], names)
+            hint = f"did you mean --config.{near}?" if near else "--help_options lists all of them"
+            problems.append(f"there is no option --config.{match[1]}; {hint}")
+    if problems:
+        raise Mistake("\n".join(problems))
+
+
+def _nearest_option(given: str, names: list[str]) -> str | None:
+    """Returns the option whose last name is most like the given one; a like section decides among equals."""
+    section, _, last = given.rpartition(".")
+
+    def likeness(name: str) -> float:
+        its_section, _, its_last = name.rpartition(".")
+        of_sections = difflib.SequenceMatcher(None, section, its_section).ratio()
+        return difflib.SequenceMatcher(None, last, its_last).ratio() + 0.1 * of_sections
+
+    nearest = max(names, key=likeness)
+    return nearest if likeness(nearest) >= 0.65 else None
+
+
+def _did_you_mean(given: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(given, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _explain_value(error: flags.IllegalFlagValueError) -> str:
+    name, _, value = str(error).removeprefix("flag --").removeprefix("config.").partition("=")
+    value = value.removesuffix(f": {error.__context__}")
+    annotation = bool if name == "dry_run" else flat_options(Config())[name][0].type
+    return f"{name} is {value!r}; it must be {type_name(annotation)}"
+
+
+def _load_config(text: str) -> Config:
+    """Runs FILE.py and returns what its get_config gives for the argument after the colon."""
+    file, colon, argument = text.partition(":")
+    path = Path(file)
+    if not path.is_file():
+        there = sorted({str(found) for folder in (path.parent, Path("configs")) for found in folder.glob("*.py")})
+        raise Mistake(f"--config: there is no file {file!r}" + _did_you_mean(file, there))
+    if path.suffix != ".py":
+        raise Mistake(f"--config: {file!r} must be a Python file (.py) with a function get_config")
+    try:
+        spec = importlib.util.spec_from_file_location("jaxpose_experiment", path)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if not hasattr(module, "get_config"):
+            raise Mistake(f"--config: {file} has no function get_config()")
+        config = module.get_config(argument) if colon else module.get_config()
+    except Mistake:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        raise Mistake(f"--config: {file}, line {_line_in(path, error)}: {reason}") from None
+    if not isinstance(config, Config):
+        raise Mistake(f"--config: get_config() of {file} returns {type(config).__name__}; it must return a Config")
+    return config
+
+
+def _line_in(path: Path, error: Exception) -> int | None:
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), 1)
+
+
+def _was_raised_by_jaxpose(error: ValueError) -> bool:
+    """Tells a rule that jaxpose checks from a fault in jaxpose or below it, which needs its traceback."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    statement = linecache.getline(last.filename, last.lineno or 0).strip()
+    return last.filename.startswith(_PACKAGE) and statement.startswith("raise")
+
+
+def _help(verb: str, description: str) -> str:
+    sections: dict[str, list[str]] = {}
+    for name in flat_options(Config()):
+        section, _, last = name.rpartition(".")
+        sections.setdefault(section, []).append(last)
+    lines = [f"  {section:8} {textwrap.shorten(', '.join(names), 68, placeholder=' ...')}"
+             for section, names in sections.items()]  # fmt: skip
+    return f"""usage: python -m {verb} --config FILE.py[:ARGUMENT]
+         [--config.SECTION.OPTION=VALUE ...]
+
+{textwrap.fill(description, 78)}
+
+  python -m {verb} --config configs/pose.py
+  python -m {verb} --config configs/pose.py:PROJECT_FOLDER
+  python -m {verb} --config configs/pose.py --config.train.batch_size=12
+
+  --config FILE.py[:ARGUMENT]  the experiment: what its get_config returns
+  --dry_run                    build, compile, print and stop
+  --help_options               print every option with its default and meaning
+  --help                       print this page
+
+sections and their options (the first line: --config.OPTION=VALUE):
+{chr(10).join(lines)}"""
+
+
+def _option_lines() -> Iterator[str]:
+    for name, (field, default) in flat_options(Config()).items():
+        rule = field.metadata
+        limits = [f"one of {', '.join(rule['choices'])}"] if rule["choices"] else []
+        limits += [f"at least {rule['minimum']:g}"] if rule["minimum"] is not None else []
+        limits += [f"at most {rule['maximum']:g}"] if rule["maximum"] is not None else []
+        text = rule["doc"] + (f" [{'; '.join(limits)}]" if limits else "")
+        yield f"--config.{name}={default!r}"
+        yield textwrap.fill(text, 80, initial_indent="    ", subsequent_indent="    ")

@@ -1,0 +1,252 @@
+"""The command line: what it reads, and that every mistake is a line of text and exit code 2."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxpose.config import Config, check
+from jaxpose.config.command_line import Options, run
+from jaxpose.config.root import flat_options
+
+ROOT = Path(__file__).resolve().parents[1]
+POSE = f"--config={ROOT}/configs/pose.py"
+
+
+class Outcome:
+    """What a run of the command line did; `seen` is what main was called with."""
+
+    def __init__(self, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        self.seen: list[tuple[Config, Options]] = []
+        self.code = run(self._main, argv, verb="jaxpose.train", description="Trains a network.")
+        self.out, self.err = capsys.readouterr()
+
+    def _main(self, config: Config, options: Options) -> int:
+        self.seen.append((config, options))
+        return 0
+
+
+def test_the_config_file_gets_its_argument_and_the_options_change_it(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome([f"{POSE}:some/project", "--config.train.batch_size=12", "--dry_run"], capsys)
+    ((config, options),) = outcome.seen
+    assert (outcome.code, outcome.err) == (0, "")
+    assert config.data.project == "some/project" and config.train.batch_size == 12 and options.dry_run
+    ((config, options),) = Outcome(["--config", POSE.partition("=")[2], "--config.optim.lr", "0.5"], capsys).seen
+    assert config.optim.lr == 0.5 and not options.dry_run
+
+
+@pytest.mark.parametrize(
+    ("argument", "section", "option", "value"),
+    [
+        ("mesh.devices=auto", "mesh", "devices", "auto"),
+        ("mesh.devices=2", "mesh", "devices", 2),
+        ("mesh.devices=0,2", "mesh", "devices", (0, 2)),
+        ("mesh.devices=[1,3]", "mesh", "devices", [1, 3]),
+        ("mesh.devices=gpu:1", "mesh", "devices", "gpu:1"),
+        ("mesh.devices=GPU:*", "mesh", "devices", "GPU:*"),
+        ("mesh.devices=re:gpu:[0-3]", "mesh", "devices", "re:gpu:[0-3]"),
+        ("data.crop_px=(0,0,10,10)", "data", "crop_px", (0, 0, 10, 10)),
+        ("data.crop_px=[0, 0, 10, 10]", "data", "crop_px", (0, 0, 10, 10)),
+        ("data.crop_px=0,0,10,10", "data", "crop_px", (0, 0, 10, 10)),
+        ("data.crop_px=", "data", "crop_px", ()),
+        ("data.crop_px=()", "data", "crop_px", ()),
+        ("data.flip_pairs=paw_l:paw_r", "data", "flip_pairs", ("paw_l:paw_r",)),
+        ("data.flip_pairs=paw_l:paw_r,ear_l:ear_r", "data", "flip_pairs", ("paw_l:paw_r", "ear_l:ear_r")),
+        ("data.flip_pairs=('paw_l:paw_r',)", "data", "flip_pairs", ("paw_l:paw_r",)),
+        ("augment.quarter_turns=(0,2)", "augment", "quarter_turns", (0, 2)),
+        ("augment.quarter_turns=2", "augment", "quarter_turns", (2,)),
+        ("augment.quarter_turns=none", "augment", "quarter_turns", None),
+        ("augment.rotate_p=0.25", "augment", "rotate_p", 0.25),
+        ("augment.rotate_p=1", "augment", "rotate_p", 1.0),
+        ("augment.rotate_p=none", "augment", "rotate_p", None),
+        ("optim.lr=1e-4", "optim", "lr", 1e-4),
+        ("optim.unfreeze_epoch=-1", "optim", "unfreeze_epoch", -1),
+        ("eval.pck_px=3", "eval", "pck_px", (3,)),
+        ("log.tensorboard=false", "log", "tensorboard", False),
+        ("log.tensorboard", "log", "tensorboard", True),
+        ("data.split=runs/a:b=c", "data", "split", "runs/a:b=c"),
+    ],
+)
+def test_every_form_of_value_is_read(
+    argument: str, section: str, option: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = Outcome([POSE, f"--config.{argument}"], capsys)
+    assert outcome.err == ""
+    ((config, _),) = outcome.seen
+    assert getattr(getattr(config, section), option) == value
+    if "=" in argument and not isinstance(value, bool):
+        ((config, _),) = Outcome([POSE, *f"--config.{argument}".split("=", 1)], capsys).seen
+        assert getattr(getattr(config, section), option) == value
+
+
+def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {name: default for name, (_, default) in flat_options(Config()).items() if name != "data.project"}
+    arguments = [f"--config.{name}={default}" for name, default in options.items()]
+    outcome = Outcome([f"{POSE}:project", *arguments], capsys)
+    assert outcome.err == ""
+    ((config, _),) = outcome.seen
+    assert {name: value for name, (_, value) in flat_options(config).items() if name != "data.project"} == options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--config.train.lrr=1"], "there is no option --config.train.lrr; did you mean --config.optim.lr?"),
+        (["--config.lr=1"], "did you mean --config.optim.lr?"),
+        (["--config.trian.seed=1"], "no option --config.trian.seed; did you mean --config.train.seed?"),
+        (["--config.data.sede=1"], "did you mean --config.data.seed?"),
+        (["--config.batch_sise", "1"], "did you mean --config.train.batch_size?"),
+        (["--config.zzzz.qqqq=1"], "--help_options lists all of them"),
+        (["--config.mesh=1"], "--config.mesh is a section, not an option; it has platform, devices, deterministic"),
+        (["--noconfig.log.tensorbord"], "did you mean --config.log.tensorboard?"),
+        (["--config.train.batch_size=a"], "train.batch_size is 'a'; it must be a whole number"),
+        (["--config.train.batch_size=1.5"], "train.batch_size is '1.5'; it must be a whole number"),
+        (["--config.train.batch_size="], "train.batch_size is ''; it must be a whole number"),
+        (["--config.train.batch_size"], "Missing value for flag --config.train.batch_size"),
+        (["--config.optim.lr=fast: very"], "optim.lr is 'fast: very'; it must be a number"),
+        (["--config.optim.lr=none"], "optim.lr is None; it must be a number"),
+        (["--config.optim.lr=nan"], "optim.lr is nan; it must be finite"),
+        (["--config.augment.rotate_p=often"], "augment.rotate_p is 'often'; it must be a number or none"),
+        (["--config.data.crop_px=a,b"], "data.crop_px is ('a', 'b'); it must be a list of entries, each a whole"),
+        (["--config.log.tensorboard=perhaps"], "log.tensorboard is 'perhaps'; it must be true or false"),
+        (["--config.model.backbone=resnet5"], "(did you mean 'resnet50'?)"),
+        (["--config.train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
+        (["--dry_run=perhaps"], "dry_run is 'perhaps'; it must be true or false"),
+        (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
+        (["--optim.lr=1"], "there is no flag --optim.lr; did you mean --config.optim.lr?"),
+        (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --help, --help_options"),
+        (["somewhere"], "unexpected argument 'somewhere'"),
+        (["train.steps=3"], "'train.steps=3' (an option is written --config.SECTION.OPTION=VALUE)"),
+        ([POSE], "--config is given twice; give one"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = Outcome([POSE, *arguments], capsys)
+    assert (outcome.code, outcome.out, outcome.seen) == (2, "", [])
+    assert outcome.err.startswith("jaxpose.train: ") and outcome.err.count("\n") == 1
+    assert expected in outcome.err
+
+
+def test_every_mistyped_option_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome([POSE, "--config.train.lrr=1", "--config.modle.width=8"], capsys)
+    assert outcome.err.splitlines() == [
+        "jaxpose.train: there is no option --config.train.lrr; did you mean --config.optim.lr?",
+        "jaxpose.train: there is no option --config.modle.width; did you mean --config.model.width?",
+    ]
+
+
+def test_options_before_the_config_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(["--config.train.batch_size=1", POSE], capsys)
+    assert outcome.code == 2 and "--config.train.batch_size=1 comes before --config" in outcome.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--config.train.steps=3"], ["--dry_run"]])
+def test_no_config_says_what_to_give(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    outcome = Outcome(arguments, capsys)
+    assert outcome.code == 2 and outcome.seen == []
+    assert "no experiment is given; give --config FILE.py" in outcome.err and "configs/pose.py" in outcome.err
+
+
+def test_mistyped_flag_and_file_get_the_nearest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert "no flag --confg; did you mean --config?" in Outcome(["--confg=configs/pose.py"], capsys).err
+    outcome = Outcome(["--config=configs/poes.py"], capsys)
+    assert outcome.code == 2
+    assert outcome.err.endswith("there is no file 'configs/poes.py'; did you mean configs/pose.py?\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import missing_package_xyz\n", "line 1: ModuleNotFoundError: No module named 'missing_package_xyz'"),
+        ("x = 1\ndef get_config(\n", "line 2: SyntaxError"),
+        ("def config():\n    return 1\n", "has no function get_config()"),
+        ("def get_config():\n    return {'a': 1}\n", "returns dict; it must return a Config"),
+        ("def get_config():\n    pass\n", "returns NoneType; it must return a Config"),
+        ("def get_config():\n\n    raise ValueError('no\\nway')\n", "line 3: ValueError: no"),
+        ("from jaxpose.config import Config\ndef get_config():\n    return Config(ou=1)\n", "line 3: TypeError"),
+        ("from jaxpose.config import Config\nget_config = Config(\n  out=int('a'))\n", "line 3: ValueError"),
+    ],
+)
+@pytest.mark.parametrize("more", [[], ["--config.train.steps=1"]])
+def test_a_broken_config_file_is_named_with_its_line(
+    text: str, expected: str, more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    outcome = Outcome([f"--config={file}", *more], capsys)
+    assert (outcome.code, outcome.seen, outcome.err.count("\n")) == (2, [], 1)
+    assert str(file) in outcome.err and expected in outcome.err
+
+
+def test_a_config_file_must_be_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert "must be a Python file (.py)" in Outcome([f"--config={tmp_path}/config.json"], capsys).err
+
+
+def test_a_rule_that_main_finds_broken_is_a_line_and_a_fault_keeps_its_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(config: Config, options: Options) -> int:
+        config.train.batch_size = 0
+        config.optim.lr = -1.0
+        check.validate(config)
+        return 0
+
+    def fail(config: Config, options: Options) -> int:
+        return int("not a number")
+
+    def stop(config: Config, options: Options) -> int:
+        raise KeyboardInterrupt
+
+    assert run(refuse, [POSE], verb="jaxpose.train", description="") == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "jaxpose.train: optim.lr is -1.0; it must be at least 0",
+        "jaxpose.train: train.batch_size is 0; it must be at least 1",
+    ]
+    with pytest.raises(ValueError, match="invalid literal"):
+        run(fail, [POSE], verb="jaxpose.train", description="")
+    assert run(stop, [POSE], verb="jaxpose.train", description="") == 130
+
+
+def test_help_is_one_screen_and_names_every_section(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in ("--help", "-h"):
+        outcome = Outcome([POSE, flag], capsys)
+        assert (outcome.code, outcome.seen, outcome.err) == (0, [], "")
+        lines = outcome.out.splitlines()
+        assert len(lines) <= 40 and max(map(len, lines)) <= 80
+        assert "python -m jaxpose.train" in outcome.out and "--help_options" in outcome.out
+        for section in ("data", "augment", "model", "optim", "train", "mesh", "eval", "log"):
+            assert any(line.strip().startswith(section) for line in lines)
+
+
+def test_all_options_are_listed_with_meaning_and_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(["--help_options"], capsys)
+    assert outcome.code == 0
+    assert "--config.train.batch_size=16\n    labelled frames per update" in outcome.out
+    assert "one of none, linear, sqrt" in " ".join(outcome.out.split()) and "at least 1" in outcome.out
+
+
+def test_reading_the_command_line_starts_no_backend_and_imports_no_jax(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from absl import flags\n"
+        "from jaxpose.config.command_line import run\n"
+        "code = run(lambda config, options: 0, verb='jaxpose.train', description='')\n"
+        "print(code, 'jax' in sys.modules, flags.FLAGS.is_parsed())\n"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    command = [sys.executable, "-c", code, POSE, "--config.train.steps=3"]
+    result = subprocess.run(
+        command, env=clean | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (result.stdout, result.stderr) == ("0 False True\n", "")
