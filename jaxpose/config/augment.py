@@ -5,6 +5,7 @@ parameters of the dlc family are those of Lightning Pose 2.4 (imgaug), see docs/
 """
 
 import dataclasses
+from typing import Any
 
 from jaxpose.config.option import option
 
@@ -68,7 +69,7 @@ PRESETS: dict[str, dict[str, float | tuple[int, ...]]] = {
     "dlc-mv": _OFF | _DLC_PIXELS,
 }
 
-_P = dict(minimum=0.0, maximum=1.0)
+_P: dict[str, Any] = dict(minimum=0.0, maximum=1.0)
 
 
 @dataclasses.dataclass
