@@ -1,0 +1,178 @@
+"""Files of predictions, with the names, headers and columns of Lightning Pose, so that its users' tools read them.
+
+A file of predictions has three header rows (scorer, bodyparts, coords), a row for each frame (image path or frame
+number, then x, y, likelihood of each keypoint) and, for labelled frames, a last column `set`. A file of errors has one
+header row and a column for each keypoint. Coordinates and errors are in frame pixels; an empty cell is NaN.
+"""
+
+import contextlib
+import csv
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SETS = ("train", "validation", "test", "unused")
+_COORDS = ["x", "y", "likelihood"]
+
+
+class Predictions(NamedTuple):
+    """What a file of predictions holds: n frames, k keypoints."""
+
+    index: list[str]
+    """Image path, or frame number as text."""
+    keypoint_names: list[str]
+    keypoints_frame_px: np.ndarray
+    """(n, k, 2) float64, x and y; NaN where the cell is empty."""
+    confidence: np.ndarray
+    """(n, k) float64."""
+    sets: list[str] | None
+    """The set of each frame, where the file has that column."""
+
+
+class PredictionWriter:
+    """Writes predictions row by row; the file has its name only when all rows are in it.
+
+    A context manager. Until it is left, and for good if that happens by an error, the rows are in a file of the same
+    name with `.partial` behind it.
+    """
+
+    def __init__(
+        self, file: Path, keypoint_names: Sequence[str], scorer: str = "heatmap_tracker", *, with_sets: bool = False
+    ) -> None:
+        self._file, self._keypoint_names, self._scorer, self._with_sets = file, keypoint_names, scorer, with_sets
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> "PredictionWriter":
+        self._rows = self._opened.enter_context(_write_rows(self._file))
+        count = len(self._keypoint_names)
+        names = [name for name in self._keypoint_names for _ in _COORDS]
+        for head, cells, last in (
+            ("scorer", [self._scorer] * 3 * count, "set"), ("bodyparts", names, ""), ("coords", _COORDS * count, "")
+        ):  # fmt: skip
+            self._rows.writerow([head, *cells, last] if self._with_sets else [head, *cells])
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._opened.__exit__(*error)
+
+    def append(
+        self,
+        index: Sequence[str | int],
+        keypoints_frame_px: np.ndarray,
+        confidence: np.ndarray,
+        sets: Sequence[str] | None = None,
+    ) -> None:
+        """Writes a row for each frame.
+
+        Args:
+          index: n image paths or frame numbers.
+          keypoints_frame_px: (n, k, 2), x and y in frame pixels.
+          confidence: (n, k), 0 to 1.
+          sets: the set of each frame, exactly where the file has that column.
+
+        Raises:
+          ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
+        """
+        if (sets is not None) != self._with_sets:
+            raise ValueError(f"{self._file}: sets are {sets!r}, but the file has {'' if self._with_sets else 'no '}"
+                             "column for them")  # fmt: skip
+        if keypoints_frame_px.shape[-1:] != (2,):
+            raise ValueError(f"{self._file}: keypoints have shape {keypoints_frame_px.shape}; it must be (n, k, 2)")
+        cells = np.concatenate([keypoints_frame_px, confidence[..., None]], axis=-1)
+        _write_cells(self._rows, self._file, index, cells, (len(self._keypoint_names), 3), sets)
+
+
+def write_predictions(
+    file: Path,
+    index: Sequence[str | int],
+    keypoint_names: Sequence[str],
+    keypoints_frame_px: np.ndarray,
+    confidence: np.ndarray,
+    scorer: str = "heatmap_tracker",
+    sets: Sequence[str] | None = None,
+) -> None:
+    """Writes a whole file of predictions; arguments and errors are those of `PredictionWriter`."""
+    with PredictionWriter(file, keypoint_names, scorer, with_sets=sets is not None) as writer:
+        writer.append(index, keypoints_frame_px, confidence, sets)
+
+
+def write_pixel_errors(
+    file: Path,
+    index: Sequence[str | int],
+    keypoint_names: Sequence[str],
+    errors: np.ndarray,
+    sets: Sequence[str] | None = None,
+) -> None:
+    """Writes a number for each frame and keypoint: errors (n, k), in frame pixels, NaN as an empty cell.
+
+    Raises:
+      ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
+    """
+    with _write_rows(file) as rows:
+        rows.writerow(["", *keypoint_names, *(["set"] if sets is not None else [])])
+        _write_cells(rows, file, index, errors, (len(keypoint_names),), sets)
+
+
+def read_predictions(file: Path) -> Predictions:
+    """Reads a file of predictions of jaxpose, Lightning Pose or DeepLabCut.
+
+    Raises:
+      ValueError: the file is not there or is no such file; the message names the row.
+    """
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file of predictions")
+    with file.open(newline="", encoding="utf-8") as stream:
+        header = [row for _, row in zip(range(3), csv.reader(stream), strict=False)]
+        rows = list(csv.reader(stream))
+    if [row[0] for row in header if row] != ["scorer", "bodyparts", "coords"]:
+        raise ValueError(f"{file}: the first three rows must start with scorer, bodyparts, coords")
+    has_sets = header[0][-1] == "set"
+    columns = len(header[0]) - has_sets
+    names, count = header[1][1:columns:3], (columns - 1) // 3
+    in_threes = [name for name in names for _ in _COORDS]
+    if header[2][1:columns] != _COORDS * count or header[1][1:columns] != in_threes:
+        raise ValueError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
+    values = np.empty((len(rows), columns - 1))
+    for number, row in enumerate(rows):
+        if len(row) != len(header[0]):
+            raise ValueError(f"{file}, row {number + 4}: {len(row)} cells instead of {len(header[0])}")
+        try:
+            values[number] = [float(cell) if cell else math.nan for cell in row[1:columns]]
+        except ValueError as error:
+            raise ValueError(f"{file}, row {number + 4}: {error}") from None
+    values = values.reshape(len(rows), count, 3)
+    sets = [row[-1] for row in rows] if has_sets else None
+    return Predictions([row[0] for row in rows], names, values[..., :2], values[..., 2], sets)
+
+
+@contextlib.contextmanager
+def _write_rows(file: Path) -> Iterator[Any]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(file.name + ".partial")
+    with partial.open("w", newline="", encoding="utf-8") as stream:
+        yield csv.writer(stream, lineterminator="\n")
+    os.replace(partial, file)
+
+
+def _write_cells(
+    rows: Any,
+    file: Path,
+    index: Sequence[str | int],
+    cells: np.ndarray,
+    row_shape: tuple[int, ...],
+    sets: Sequence[str] | None,
+) -> None:
+    if cells.shape != (len(index), *row_shape) or (sets is not None and len(sets) != len(index)):
+        raise ValueError(f"{file}: values of shape {cells.shape} and {'no' if sets is None else len(sets)} sets do not "
+                         f"fit {len(index)} frames with {row_shape[0]} keypoints")  # fmt: skip
+    wrong = sorted(set(sets or ()) - set(SETS))
+    if wrong:
+        raise ValueError(f"{file}: {wrong[0]!r} is no set; there is {', '.join(SETS)}")
+    numbers = cells.astype(np.float64).reshape(len(index), math.prod(row_shape)).tolist()
+    for position, (name, row) in enumerate(zip(index, numbers, strict=True)):
+        last = [] if sets is None else [sets[position]]
+        rows.writerow([name, *("" if math.isnan(value) else value for value in row), *last])
