@@ -87,7 +87,9 @@ class AugmentConfig:
     translate_p: float | None = option(None, "probability of a shift", **_P)
     translate_share: float | None = option(None, "largest shift as a share of the side, either way", minimum=0.0)
     crop_pad_p: float | None = option(None, "probability of moving each side in or out", **_P)
-    crop_pad_share: float | None = option(None, "largest move of a side as a share of the side", **_P)
+    crop_pad_share: float | None = option(
+        None, "largest move of a side as a share of the side", minimum=0.0, maximum=0.45
+    )
     elastic_p: float | None = option(None, "probability of an elastic field", **_P)
     elastic_alpha_px: float | None = option(None, "largest strength of the elastic field", minimum=0.0)
     elastic_sigma_px: float | None = option(None, "smoothness of the elastic field", minimum=0.1)

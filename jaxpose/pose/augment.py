@@ -1,0 +1,200 @@
+"""Augmentation of labelled frames on the device: one warp, cheap work on pixels, and the keypoints moved alike.
+
+What comes in: a batch, one key per sample, and the config. `plan` draws every number of every sample; `render` makes
+the pixels and `move_keypoints` the labels from the same plan, so that they cannot disagree. A transform whose
+probability is 0 is not compiled. docs/augmentation.md says what the numbers mean.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpose import geometry
+from jaxpose.pose import elastic, pixels
+from jaxpose.pose.pixels import Plan, Resolved
+from jaxpose.shapes import Array, Float, Int, UInt8
+
+# Every number has its own column of a sample's draw: switching a transform on or off moves no other.
+_COLUMNS: tuple[str, ...] = (
+    "quarter_turns", "flip", "rotate", "rotate_deg", "scale", "scale_factor", "translate", "translate_x", "translate_y",
+    "crop_pad", "crop_pad_left", "crop_pad_right", "crop_pad_top", "crop_pad_bottom",
+    "elastic", "elastic_alpha", "elastic_seed_x", "elastic_seed_y",
+    "motion_blur", "motion_blur_angle", "motion_blur_direction",
+    "dropout", "dropout_per_channel", "dropout_seed_r", "dropout_seed_g", "dropout_seed_b",
+    "salt", "salt_size", "salt_seed", "pepper", "pepper_size", "pepper_seed", "grain_seed",
+    "emboss", "emboss_alpha", "emboss_strength", "brightness", "brightness_change", "contrast", "contrast_change",
+)  # fmt: skip
+
+
+def sample_keys(seed: int, stream: int, draw: Int[Array, "b"], purpose: int) -> Array:
+    """Returns one jax key per sample (b,), which depends on the four numbers and on nothing else.
+
+    Args:
+      seed: the run's seed.
+      stream: which endless stream of samples.
+      draw: position of each sample in that stream.
+      purpose: what the key is for.
+    """
+    stream_key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), stream)
+    return jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(stream_key, index), purpose))(draw)
+
+
+def plan(keys: Array, augment: Resolved, frame_from_input: Float[Array, "b 2 3"], size_px: tuple[int, int]) -> Plan:
+    """Returns every number that decides a sample's augmentation, as small arrays whose first axis is the sample.
+
+    Args:
+      keys: jax keys (b,), as made by `sample_keys`.
+      augment: the resolved config: no option is None.
+      frame_from_input: maps input pixels to frame pixels; its dtype is the dtype of the plan.
+      size_px: (height, width) of the input.
+    """
+    bits = jax.vmap(lambda key: jax.random.bits(key, (len(_COLUMNS),), jnp.uint32))(keys)
+    # 24 bits fit a float32, so the numbers are the same in every dtype.
+    uniform = (bits >> 8).astype(frame_from_input.dtype) / 2**24
+    seeds = dict(zip(_COLUMNS, jnp.unstack(bits, axis=1), strict=True))
+    share = dict(zip(_COLUMNS, jnp.unstack(uniform, axis=1), strict=True))
+    linear = frame_from_input[..., :2]
+    frame_px_per_px = jnp.sqrt(jnp.abs(linear[:, 0, 0] * linear[:, 1, 1] - linear[:, 0, 1] * linear[:, 1, 0]))
+    drawn = _plan_geometry(share, augment, linear, size_px)
+    drawn |= pixels.plan(share, seeds, augment, frame_px_per_px)
+    if augment.elastic_p:
+        alpha = jnp.where(share["elastic"] < augment.elastic_p, share["elastic_alpha"] * augment.elastic_alpha_px, 0.0)
+        seed = jnp.stack([seeds["elastic_seed_x"], seeds["elastic_seed_y"]], axis=-1)
+        drawn |= elastic.plan(alpha, augment.elastic_sigma_px, frame_px_per_px, seed)
+    return drawn
+
+
+def move_keypoints(
+    plan: Plan,
+    augment: Resolved,
+    keypoints_px: Float[Array, "b k 2"],
+    visibility: Int[Array, "b k"],
+    flip_permutation: tuple[int, ...] | None,
+) -> tuple[Float[Array, "b k 2"], Int[Array, "b k"]]:
+    """Returns the keypoints in pixels of the augmented input and their visibility; NaN stays NaN.
+
+    Args:
+      plan: the numbers of these samples.
+      augment: the config that the plan was made with.
+      keypoints_px: (x, y) in pixels of the input.
+      visibility: 0, 1 or 2; it changes places with its keypoint in a flip.
+      flip_permutation: the entry that each keypoint becomes in a flip, or None where no flip can happen.
+
+    Raises:
+      ValueError: flips are on and there is no permutation of as many entries as keypoints.
+    """
+    if not _moves(augment):
+        return keypoints_px, visibility
+    with jax.default_matmul_precision("highest"):
+        keypoints_px = geometry.apply(geometry.invert(plan["input_from_augmented"]), keypoints_px)
+    if augment.elastic_p:
+        keypoints_px = elastic.undo(plan, keypoints_px)
+    if augment.flip_p:
+        if flip_permutation is None or len(flip_permutation) != keypoints_px.shape[1]:
+            raise ValueError(
+                f"augment.flip_p is {augment.flip_p:g} and the flip permutation is {flip_permutation}; a flip needs "
+                f"one entry for each of the {keypoints_px.shape[1]} keypoints (see data.flip_pairs)"
+            )
+        order = np.array(flip_permutation)
+        flip = plan["flip"][:, None]
+        keypoints_px = jnp.where(flip[..., None], keypoints_px[:, order], keypoints_px)
+        visibility = jnp.where(flip, visibility[:, order], visibility)
+    return keypoints_px, visibility
+
+
+def render(
+    plan: Plan, augment: Resolved, frames: UInt8[Array, "b t h w 3"], dtype: jax.typing.DTypeLike
+) -> Float[Array, "b t h w 3"]:
+    """Returns the augmented frames, 0..255, in `dtype`; all frames of a sample are treated alike.
+
+    Args:
+      plan: the numbers of these samples.
+      augment: the config that the plan was made with.
+      frames: RGB, at the input's size.
+      dtype: of the result; the work is done in it, but never below float32.
+    """
+    work = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
+    plan = {
+        name: value.astype(work) if jnp.issubdtype(value.dtype, jnp.floating) else value for name, value in plan.items()
+    }
+    pictures = frames.astype(work)
+    if _moves(augment):
+        pictures = pixels.warp(frames, *_sampled_px(plan, augment, frames.shape[2], frames.shape[3]))
+    return pixels.filter(plan, augment, pictures).astype(dtype)
+
+
+def _turns(augment: Resolved) -> bool:
+    return any(augment.quarter_turns)
+
+
+def _moves(augment: Resolved) -> bool:
+    probabilities = (augment.flip_p, augment.rotate_p, augment.scale_p, augment.translate_p, augment.crop_pad_p)
+    return any(probabilities) or bool(augment.elastic_p) or _turns(augment)
+
+
+def _sampled_px(
+    plan: Plan, augment: Resolved, height: int, width: int
+) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"]]:
+    """The point (x, y) of the input that each pixel of the augmented picture shows."""
+    affine = plan["input_from_augmented"][..., None, None]
+    x = jnp.arange(width, dtype=affine.dtype)[None, None, :]
+    y = jnp.arange(height, dtype=affine.dtype)[None, :, None]
+    if augment.elastic_p:
+        moved_x, moved_y = elastic.shifts_of_grid(plan, height, width)
+        x, y = x + moved_x, y + moved_y
+    sampled_x, sampled_y = (row[:, 0] * x + row[:, 1] * y + row[:, 2] for row in (affine[:, 0], affine[:, 1]))
+    return sampled_x, sampled_y
+
+
+def _plan_geometry(share: Plan, augment: Resolved, frame_from_input: Array, size_px: tuple[int, int]) -> Plan:
+    """The affine: turn, rotate and scale the frame about the centre, shift, move the sides, flip, in this order."""
+    if not _moves(augment):
+        return {}
+    one = jnp.ones_like(share["rotate"])
+    size = jnp.array([size_px[1], size_px[0]], one.dtype)
+    angle, scale = 0.0 * one, one
+    if augment.rotate_p:
+        radians = math.radians(augment.rotate_deg) * (2 * share["rotate_deg"] - 1)
+        angle = jnp.where(share["rotate"] < augment.rotate_p, radians, 0.0)
+    if augment.scale_p:
+        factor = augment.scale_min + (augment.scale_max - augment.scale_min) * share["scale_factor"]
+        scale = jnp.where(share["scale"] < augment.scale_p, factor, 1.0)
+    if _turns(augment):
+        choices = augment.quarter_turns
+        turns = jnp.array(choices)[(share["quarter_turns"] * len(choices)).astype(jnp.int32)]
+        angle += math.pi / 2 * turns.astype(one.dtype)
+        # An odd turn shrinks the picture until all of it fits: nothing is lost and no shape changes.
+        sides = size[None] * jnp.sqrt(jnp.sum(frame_from_input**2, axis=1))
+        fit = jnp.min(sides, axis=-1) / jnp.max(sides, axis=-1)
+        scale = jnp.where(turns % 2 == 1, scale * fit, scale)
+
+    # R = cos I + sin J; in input pixels J becomes L^-1 J L. Written so, no rotation is exactly the identity.
+    (a, b), (c, d) = (jnp.unstack(row, axis=-1) for row in jnp.unstack(frame_from_input, axis=1))
+    quarter = jnp.stack([-(a * b + c * d), -(b * b + d * d), a * a + c * c, a * b + c * d], axis=-1)
+    quarter = (quarter / (a * d - b * c)[:, None]).reshape(-1, 2, 2)
+    identity = jnp.eye(2, dtype=one.dtype)[None]
+    linear = scale[:, None, None] * (jnp.cos(angle)[:, None, None] * identity + jnp.sin(angle)[:, None, None] * quarter)
+    centre = (size - 1) / 2
+    shift = centre[None] - jnp.sum(linear * centre[None, None], axis=-1)
+    if augment.translate_p:
+        moved = jnp.stack([share["translate_x"], share["translate_y"]], axis=-1) * 2 - 1
+        chosen = (share["translate"] < augment.translate_p)[:, None]
+        shift += jnp.where(chosen, moved * augment.translate_share * size[None], 0.0)
+    if augment.crop_pad_p:
+        sides = jnp.stack([share[f"crop_pad_{side}"] for side in ("left", "top", "right", "bottom")], axis=-1)
+        chosen = (share["crop_pad"] < augment.crop_pad_p)[:, None]
+        sides = jnp.where(chosen, augment.crop_pad_share * (2 * sides - 1), 0.0)
+        factor = 1 / (1 + sides[:, :2] + sides[:, 2:])
+        linear *= factor[..., None]
+        shift = (shift + sides[:, :2] * size[None]) * factor + (factor - 1) / 2
+    drawn = {}
+    if augment.flip_p:
+        drawn["flip"] = share["flip"] < augment.flip_p
+        sign = jnp.stack([jnp.where(drawn["flip"], -one, one), one], axis=-1)
+        linear *= sign[..., None]
+        shift = shift * sign + (1 - sign) * centre[None]
+    with jax.default_matmul_precision("highest"):
+        drawn["input_from_augmented"] = geometry.invert(jnp.concatenate([linear, shift[..., None]], axis=-1))
+    return drawn
