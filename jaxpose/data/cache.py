@@ -1,0 +1,92 @@
+"""The cache folder: arrays on disk that are too large for memory and can be made again at any time."""
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import platformdirs
+
+GIB = 2**30
+STALE_SECONDS = 24 * 3600
+
+
+def cache_folder() -> Path:
+    """Returns the folder named by JAXPOSE_CACHE, else the user's cache folder for jaxpose."""
+    return Path(os.environ.get("JAXPOSE_CACHE") or platformdirs.user_cache_dir("jaxpose"))
+
+
+def open_cached(key: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Returns the uint8 array stored under a key, memory-mapped read-only, or None; it counts as used now.
+
+    Args:
+      key: a name made of letters and digits that says everything the array depends on.
+      shape: of the array; an entry of another shape is not returned.
+    """
+    file = _file(key)
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        os.utime(file)
+    except (OSError, ValueError):
+        return None
+    return array if array.shape == shape and array.dtype == np.uint8 else None
+
+
+def store(key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float) -> None:
+    """Writes a uint8 array under a key, row by row, after removing the entries used longest ago.
+
+    Args:
+      key: as in `open_cached`.
+      shape: of the array.
+      rows: shape[0] arrays of shape[1:].
+      limit_gib: size of all entries together.
+
+    Raises:
+      ValueError: the array alone is above the limit.
+      OSError: the disk is full; nothing is left of the entry.
+    """
+    size = int(np.prod(shape))
+    if size > limit_gib * GIB:
+        raise ValueError(
+            f"{shape[0]} decoded frames take {size / GIB:.2f} GiB, above data.cache_limit_gib = {limit_gib:g}; raise "
+            "it, or data.memory_limit_gib to keep them in memory"
+        )
+    file = _file(key)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _make_room(file.parent, limit_gib * GIB - size)
+    # Written, not memory-mapped: a full disk is then an error, where a page fault would end the process.
+    unfinished = file.with_name(f".{key}.{os.getpid()}.tmp")
+    try:
+        with open(unfinished, "wb") as stream:
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(stream, header)
+            for row in rows:
+                stream.write(row.tobytes())
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _file(key: str) -> Path:
+    return cache_folder() / "frames" / f"{key}.npy"
+
+
+def _make_room(folder: Path, limit: float) -> None:
+    # Another process may remove the same entries, or still have one open: its pages stay until it closes them.
+    entries = []
+    for file in folder.iterdir():
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            continue
+        if file.suffix == ".npy":
+            entries.append((status.st_mtime, status.st_size, file))
+        elif file.suffix == ".tmp" and time.time() - status.st_mtime > STALE_SECONDS:
+            file.unlink(missing_ok=True)
+    total = sum(size for _, size, _ in entries)
+    for _, size, file in sorted(entries):
+        if total <= limit:
+            break
+        file.unlink(missing_ok=True)
+        total -= size

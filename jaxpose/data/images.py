@@ -1,0 +1,142 @@
+"""Labelled frames, decoded once and fitted into the network's input by one affine each.
+
+What comes in: a `Project`. What goes out: `Frames`, uint8, in memory or memory-mapped from the cache folder.
+"""
+
+import dataclasses
+import hashlib
+import math
+
+import cv2
+import numpy as np
+
+from jaxpose import geometry
+from jaxpose.config import DataConfig
+from jaxpose.data import cache
+from jaxpose.data.image_file import decode_image
+from jaxpose.data.project import Project
+from jaxpose.data.threads import map_in_threads
+
+# Part of the key of cached frames: a change of how pixels are made must change it.
+FIT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Frames:
+    """The frames of a project as the network takes them.
+
+    Attributes:
+      pixels: (n, height, width, 3) uint8 RGB, not to be written.
+      frame_from_input: (n, 2, 3) float32, maps pixels of the input to pixels of the original frame.
+      input_from_frame: (n, 2, 3) float64, the other way.
+    """
+
+    pixels: np.ndarray
+    frame_from_input: np.ndarray
+    input_from_frame: np.ndarray
+
+
+def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
+    """Returns (width, height) of the network's input.
+
+    It is `data.input_width_px` and `data.input_height_px` where given. Else a square by the rule of Lightning Pose's
+    recommender, on the median frame or the crop: 128 if the short side is below 192, 384 if the long side is above
+    1024 and there are more than 500 frames, otherwise 256.
+    """
+    if data.input_width_px and data.input_height_px:
+        return data.input_width_px, data.input_height_px
+    sizes_px = np.array([data.crop_px[2:]]) if data.crop_px else project.sizes_px
+    short_px, long_px = np.median(sizes_px.min(axis=1)), np.median(sizes_px.max(axis=1))
+    side_px = 128 if short_px < 192 else 384 if long_px > 1024 and len(project.images) > 500 else 256
+    return side_px, side_px
+
+
+def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) -> Frames:
+    """Decodes the frames of a project, or finds them in the cache folder where they were too large for memory.
+
+    Args:
+      project: the frames.
+      data: how they are fitted, and the limits of memory and cache.
+      size_px: (width, height) of the input.
+
+    Raises:
+      ValueError: an image does not decode or has changed since the project was read, or the frames are above both
+        limits.
+      OSError: the cache folder cannot be written.
+    """
+    affines = np.stack(
+        [
+            geometry.input_from_frame((int(width), int(height)), size_px, data.resize, data.crop_px)
+            for width, height in project.sizes_px
+        ]
+    )
+
+    def load(row: int) -> np.ndarray:
+        place = f"{project.label_file}:{project.lines[row]}: {project.images[row]}"
+        content = project.paths[row].read_bytes()
+        if hashlib.sha256(content).hexdigest() != project.checksums[row]:
+            raise ValueError(f"{place} has changed since the project was read; start again")
+        try:
+            return fit_image(decode_image(content), affines[row], size_px)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}; remove it from the label file") from None
+
+    shape = (len(project.images), size_px[1], size_px[0], 3)
+    decoded = map_in_threads(load, range(shape[0]), data.threads, "decoding images")
+    if np.prod(shape) <= data.memory_limit_gib * cache.GIB:
+        pixels = np.empty(shape, np.uint8)
+        for row, image in enumerate(decoded):
+            pixels[row] = image
+    else:
+        key = _cache_key(project, affines, size_px)
+        pixels = cache.open_cached(key, shape)
+        if pixels is None:
+            cache.store(key, shape, decoded, data.cache_limit_gib)
+            pixels = cache.open_cached(key, shape)
+        if pixels is None:
+            raise OSError(f"the frames written to {cache.cache_folder()} cannot be read back")
+    return Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
+
+
+def fit_image(image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int]) -> np.ndarray:
+    """Returns an image (height, width, 3) uint8 that shows another through an affine, without aliasing.
+
+    Args:
+      image: (frame height, frame width, 3) uint8.
+      affine: (2, 3) input_from_frame, a scale and a shift along each axis.
+      size_px: (width, height) of the result. What the frame does not cover is black.
+    """
+    height, width = image.shape[:2]
+    scale = np.array([affine[0, 0], affine[1, 1]])
+    # Whole-number shrinking by means of blocks is fast; a block's centre is pixel (block - 1) / 2 of it.
+    block_x, block_y = (max(1, math.floor(1 / factor + 1e-9)) for factor in scale.tolist())
+    reduced = image
+    if (block_x, block_y) != (1, 1):
+        bottom, right = -height % block_y, -width % block_x
+        reduced = cv2.copyMakeBorder(image, 0, bottom, 0, right, cv2.BORDER_REPLICATE)
+        small = ((width + right) // block_x, (height + bottom) // block_y)
+        reduced = cv2.resize(reduced, small, interpolation=cv2.INTER_AREA)
+    blocks = np.array([block_x, block_y])
+    affine_reduced = np.column_stack([np.diag(scale * blocks), affine[:, 2] + scale * (blocks - 1) / 2])
+    # The rest, below a factor of 2, is blurred to what the coarser grid can hold, then sampled bilinearly.
+    shrink = np.maximum(1 / (scale * blocks), 1)
+    sigma_x, sigma_y = (0.5 * np.sqrt(shrink**2 - 1)).tolist()
+    kernel_size = (2 * math.ceil(3 * sigma_x) + 1, 2 * math.ceil(3 * sigma_y) + 1)
+    if kernel_size != (1, 1):
+        reduced = cv2.GaussianBlur(reduced, kernel_size, sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE)
+    result = cv2.warpAffine(reduced, affine_reduced, size_px, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    # The frame covers [-0.5, width - 0.5]; repeated rims beyond it become black.
+    first_x, first_y = np.ceil(affine[:, 2] - 0.5 * scale - 1e-6).astype(int).tolist()
+    last = affine[:, 2] + scale * (np.array([width, height]) - 0.5)
+    last_x, last_y = np.floor(last + 1e-6).astype(int).tolist()
+    result[:, : max(first_x, 0)] = 0
+    result[: max(first_y, 0)] = 0
+    result[:, max(last_x + 1, 0) :] = 0
+    result[max(last_y + 1, 0) :] = 0
+    return result
+
+
+def _cache_key(project: Project, affines: np.ndarray, size_px: tuple[int, int]) -> str:
+    digest = hashlib.sha256(repr((FIT_VERSION, size_px, project.checksums)).encode())
+    digest.update(np.ascontiguousarray(affines, "<f8").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,169 @@
+"""Which frame trains, validates or tests: fixed before step 1 and kept in the run's split.csv."""
+
+import csv
+import difflib
+import math
+import os
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from jaxpose.config import DataConfig
+from jaxpose.data.project import Project
+
+SETS = ("train", "validation", "test", "unused")
+FEWEST_TEST_FRAMES = 5
+# Keep these uses of data.seed apart from each other and from the loader's.
+_DIVIDE, _LIMIT = 2, 3
+
+
+def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
+    """Returns the set of every frame: (n,) text, "train", "validation", "test" or "unused".
+
+    The split depends on the names of the images and on `data.seed`, not on the order of the rows.
+
+    Raises:
+      ValueError: `data.split` is none of its kinds, its file does not know a frame, `data.train_frames` is not a
+        number of frames, or no frame is left to train on.
+    """
+    sets = np.full(len(project.images), "", "<U10")
+    new = np.argsort(np.array(project.images), kind="stable")
+    if data.split == "frame":
+        _divide_frames(sets, new, data, at_least_one=True)
+    elif data.split == "video":
+        _divide_videos(sets, project, data)
+    else:
+        place = _find_split(project.folder, data.split)
+        known = read_split(place / "split.csv" if place.is_dir() else place)
+        sets[:] = [known.get(image, "") for image in project.images]
+        unknown = new[sets[new] == ""]
+        if place.is_dir():
+            new = unknown
+            _divide_frames(sets, new, data, at_least_one=False)
+        elif len(unknown):
+            raise ValueError(
+                f"{place} has no row for {len(unknown)} of {len(sets)} frames, the first is "
+                f"{project.images[unknown[0]]}; every frame needs a set (it may be unused)"
+            )
+    _limit_training(sets, new, data)
+    if not (sets == "train").any():
+        raise ValueError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
+    return sets
+
+
+def write_split(file: Path, project: Project, sets: np.ndarray) -> None:
+    """Writes the CSV path,bytes,sha256,set with a row for every frame.
+
+    Args:
+      file: where to.
+      project: n frames.
+      sets: (n,) text from `assign_sets`.
+    """
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    with open(unfinished, "w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(("path", "bytes", "sha256", "set"))
+        writer.writerows(zip(project.images, project.byte_counts, project.checksums, sets.tolist(), strict=True))
+    os.replace(unfinished, file)
+
+
+def read_split(file: Path) -> dict[str, str]:
+    """Returns {path: set} of a CSV with the columns path and set; others are not read.
+
+    Raises:
+      ValueError: it does not exist, is not such a CSV, names a path twice or a set that is none of SETS.
+    """
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist; a run folder that is to give its split must have split.csv")
+    found: dict[str, str] = {}
+    try:
+        with open(file, encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            absent = sorted({"path", "set"} - set(reader.fieldnames or ()))
+            if absent:
+                raise ValueError(f"{file} has no column {absent[0]!r}; it must have path and set")
+            for row in reader:
+                place, name = f"{file}:{reader.line_num}", (row["set"] or "").strip()
+                path = PurePosixPath((row["path"] or "").strip().replace("\\", "/")).as_posix()
+                if name not in SETS:
+                    near = difflib.get_close_matches(name, SETS, 1, 0.4)
+                    hint = f"; did you mean {near[0]}?" if near else ""
+                    raise ValueError(f"{place}: set is {name!r}; it must be one of {', '.join(SETS)}{hint}")
+                if path in found:
+                    raise ValueError(f"{place}: {path} has a row already")
+                found[path] = name
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{file} is not a CSV file: {error}") from None
+    return found
+
+
+def _shuffled(rows: np.ndarray, seed: int, use: int) -> np.ndarray:
+    # Only a bit generator's raw stream is promised to stay the same in later versions of numpy.
+    return rows[np.argsort(np.random.Philox([seed, use]).random_raw(len(rows)), kind="stable")]
+
+
+def _divide_frames(sets: np.ndarray, rows: np.ndarray, data: DataConfig, at_least_one: bool) -> None:
+    # The sizes are those of Lightning Pose, data/utils.py:split_sizes_from_probabilities.
+    count = len(rows)
+    train, validation = _share(data.train_share, count), _share(data.val_share, count)
+    if count - train - validation < FEWEST_TEST_FRAMES:
+        train = count - validation
+    if at_least_one and not validation:
+        train, validation = train - 1, 1
+    if at_least_one and train < 1:
+        raise ValueError(
+            f"{count} frames cannot be divided: data.train_share = {data.train_share:g} leaves none to train on beside "
+            f"{validation} to validate"
+        )
+    _deal(sets, _shuffled(rows, data.seed, _DIVIDE), train, validation)
+
+
+def _divide_videos(sets: np.ndarray, project: Project, data: DataConfig) -> None:
+    folder_of = np.array([PurePosixPath(image).parent.as_posix() for image in project.images])
+    folders = np.unique(folder_of)
+    count = len(folders)
+    # One folder alone trains; of two or more, one validates.
+    validation = min(max(_share(data.val_share, count), 1), count - 1)
+    train = min(max(_share(data.train_share, count), 1), count - validation)
+    if data.train_share + data.val_share > 1 - 1e-9:
+        train = count - validation
+    folder_sets = np.full(count, "", sets.dtype)
+    _deal(folder_sets, _shuffled(np.arange(count), data.seed, _DIVIDE), train, validation)
+    sets[:] = folder_sets[np.searchsorted(folders, folder_of)]
+
+
+def _deal(sets: np.ndarray, order: np.ndarray, train: int, validation: int) -> None:
+    sets[order[:train]] = "train"
+    sets[order[train : train + validation]] = "validation"
+    sets[order[train + validation :]] = "test"
+
+
+def _share(share: float, count: int) -> int:
+    # 0.29 * 100 is 28.999999999999996.
+    return math.floor(share * count + 1e-9)
+
+
+def _limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
+    """Turns all but `data.train_frames` training frames into unused ones; only rows of `new` may change."""
+    limit, candidates = data.train_frames, new[sets[new] == "train"]
+    if limit == 1:
+        return
+    if limit > 1 and limit != int(limit):
+        raise ValueError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
+    # Frames that an earlier run left unused were training frames of the same kind, so a share counts them.
+    settled = np.setdiff1d(np.arange(len(sets)), new)
+    pool = len(candidates) + np.isin(sets[settled], ("train", "unused")).sum()
+    wanted = int(limit) if limit > 1 else max(_share(limit, int(pool)), 1)
+    room = max(wanted - int((sets[settled] == "train").sum()), 0)
+    sets[_shuffled(candidates, data.seed, _LIMIT)[room:]] = "unused"
+
+
+def _find_split(folder: Path, split: str) -> Path:
+    for place in (Path(split).expanduser(), folder / split):
+        if place.exists():
+            return place
+    near = difflib.get_close_matches(split, ("frame", "video"), 1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(
+        f"data.split is {split!r}{hint}; it must be frame, video, a CSV file or a run folder, and no such file exists"
+    )

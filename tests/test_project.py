@@ -1,0 +1,224 @@
+"""A project's usable frames are counted exactly, and every other row is named with its reason."""
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxpose.config import DataConfig
+from jaxpose.data.project import extra_label_files, read_project
+
+HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
+
+
+def make_project(folder: Path, count: int = 3) -> DataConfig:
+    """Writes `count` frames of 40 x 30 px (width x height) with one keypoint each."""
+    rng = np.random.default_rng(0)
+    (folder / "labeled-data" / "a").mkdir(parents=True)
+    rows = []
+    for number in range(count):
+        name = f"labeled-data/a/img{number}.png"
+        Image.fromarray(rng.integers(0, 256, (30, 40, 3), np.uint8)).save(folder / name)
+        rows.append(f"{name},{number},5")
+    (folder / "CollectedData.csv").write_text(HEADER + "\n".join(rows) + "\n")
+    return DataConfig(project=str(folder))
+
+
+def add_row(data: DataConfig, row: str) -> None:
+    with open(Path(data.project) / "CollectedData.csv", "a") as stream:
+        stream.write(row + "\n")
+
+
+def skip(data: DataConfig) -> DataConfig:
+    return DataConfig(project=data.project, on_bad_frame="skip", crop_px=data.crop_px)
+
+
+def test_the_real_project(real_data: Path) -> None:
+    folder = real_data / "mirror-mouse-example"
+    project = read_project(DataConfig(project=str(folder)))
+    assert (len(project.images), len(project.keypoint_names), project.problems) == (90, 17, ())
+    np.testing.assert_array_equal(project.sizes_px, np.tile([396, 406], (90, 1)))
+    assert (project.visibility == 2).sum() == 1396
+    assert project.keypoints_frame_px.shape == (90, 17, 2)
+    assert set(project.videos) == {"labeled-data"}
+    first = folder / project.images[0]
+    assert project.paths[0] == first.resolve() and project.lines[0] == 4
+    assert project.byte_counts[0] == first.stat().st_size
+    assert project.checksums[0] == hashlib.sha256(first.read_bytes()).hexdigest()
+
+
+def test_another_label_file_is_read_in_place_of_the_first(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    assert extra_label_files(data) == []
+    for name in ("CollectedData_new.csv", "CollectedData_test.csv", "Mine.csv", "Mine_new.csv", "CollectedData_x.csv"):
+        (tmp_path / name).write_text(HEADER + "labeled-data/a/img2.png,7,8\n")
+    assert extra_label_files(data) == ["CollectedData_new.csv", "CollectedData_test.csv"]
+    mine = DataConfig(project=str(tmp_path), labels="Mine.csv")
+    assert extra_label_files(mine) == ["Mine_new.csv", "CollectedData_new.csv", "CollectedData_test.csv"]
+    project = read_project(data, "CollectedData_new.csv")
+    np.testing.assert_array_equal(project.keypoints_frame_px, [[[7, 8]]])
+    assert project.label_file == tmp_path.resolve() / "CollectedData_new.csv"
+
+
+def test_frames_of_different_sizes_and_videos(tmp_path: Path) -> None:
+    data = make_project(tmp_path, 1)
+    (tmp_path / "labeled-data" / "b").mkdir()
+    Image.new("RGB", (64, 50)).save(tmp_path / "labeled-data" / "b" / "img0.png")
+    add_row(data, "labeled-data/b/img0.png,63,49")
+    project = read_project(data)
+    np.testing.assert_array_equal(project.sizes_px, [[40, 30], [64, 50]])
+    assert project.videos == ("a", "b")
+
+
+def test_a_missing_folder_names_the_nearest(tmp_path: Path) -> None:
+    make_project(tmp_path / "mouse")
+    with pytest.raises(ValueError, match=f"has no folder 'mose'; did you mean {tmp_path.resolve() / 'mouse'}"):
+        read_project(DataConfig(project=str(tmp_path / "mose")))
+    with pytest.raises(ValueError, match="has no folder 'mose'"):
+        read_project(DataConfig(project=str(tmp_path / "mose" / "deeper")))
+    with pytest.raises(ValueError, match="data.project is empty"):
+        read_project(DataConfig())
+
+
+def test_a_missing_label_file_lists_those_that_exist(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    data.labels = "Labels.csv"
+    with pytest.raises(ValueError, match="CSV files are CollectedData.csv"):
+        read_project(data)
+    (tmp_path / "CollectedData.csv").unlink()
+    with pytest.raises(ValueError, match="no CSV file at all"):
+        read_project(data)
+
+
+def damage(content: bytes) -> bytes:
+    position = len(content) // 2
+    return content[:position] + bytes([content[position] ^ 0x55]) + content[position + 1 :]
+
+
+IMAGES = {
+    "empty.png": (lambda png, jpeg: b"", "the image file is empty"),
+    "text.png": (lambda png, jpeg: b"not an image at all", "does not decode"),
+    "half.png": (lambda png, jpeg: png[: len(png) // 2], "cut short"),
+    "nearly.png": (lambda png, jpeg: png[:-1], "cut short"),
+    "signature.png": (lambda png, jpeg: png[:8], "cut short"),
+    "flipped.png": (lambda png, jpeg: damage(png), "damaged"),
+    "half.jpg": (lambda png, jpeg: jpeg[: len(jpeg) // 2], "cut short"),
+    "nearly.jpg": (lambda png, jpeg: jpeg[:-2], "cut short"),
+    "head.jpg": (lambda png, jpeg: jpeg[:10], "cut short"),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_that_does_not_decode_is_named(tmp_path: Path, name: str) -> None:
+    data = make_project(tmp_path)
+    png = (tmp_path / "labeled-data/a/img0.png").read_bytes()
+    Image.open(tmp_path / "labeled-data/a/img0.png").save(tmp_path / "good.jpg")
+    make, reason = IMAGES[name]
+    content = make(png, (tmp_path / "good.jpg").read_bytes())
+    (tmp_path / name).write_bytes(content)
+    # The check that decodes nothing must not be stricter than the decoder.
+    assert not content or cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) is None
+    add_row(data, f"{name},1,1")
+    with pytest.raises(ValueError, match=f"1 of 4 rows(.|\n)*csv:7: {name}: .*{reason}"):
+        read_project(data)
+    project = read_project(skip(data))
+    assert len(project.images) == 3 and len(project.problems) == 1
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16", "CMYK", "wrong suffix", "bmp", "tif", "exif"])
+def test_every_kind_of_image_is_accepted(tmp_path: Path, mode: str) -> None:
+    data = make_project(tmp_path, 1)
+    image, name = Image.new("RGB", (52, 34), (200, 100, 50)), "labeled-data/a/new.png"
+    if mode == "I;16":
+        image = Image.fromarray(np.full((34, 52), 51400, np.uint16))
+    elif mode in ("CMYK", "wrong suffix"):
+        image = image.convert("CMYK" if mode == "CMYK" else "RGB")
+        name = name.replace("png", "jpg") if mode == "CMYK" else name
+    elif mode in ("bmp", "tif"):
+        name = name.replace("png", mode)
+    elif mode != "exif":
+        image = image.convert(mode)
+    exif = Image.Exif()
+    if mode == "exif":
+        name, exif[0x0112] = name.replace("png", "jpg"), 6
+    image.save(tmp_path / name, format="JPEG" if mode == "wrong suffix" else None, exif=exif)
+    add_row(data, f"{name},50,30")
+    project = read_project(data)
+    assert project.problems == ()
+    np.testing.assert_array_equal(project.sizes_px[1], [52, 34])
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("labeled-data/a/none.png", "does not exist"),
+        ("labeled-data/a", "cannot be read"),
+        ("../outside.png", "leaves the project folder"),
+        ("labeled-data/../../outside.png", "leaves the project folder"),
+        ("C:\\data\\img.png", "leaves the project folder"),
+        ("/etc/hostname", "leaves the project folder"),
+    ],
+)
+def test_a_bad_path_is_named(tmp_path: Path, name: str, reason: str) -> None:
+    data = make_project(tmp_path / "project")
+    shutil.copy(tmp_path / "project/labeled-data/a/img0.png", tmp_path / "outside.png")
+    add_row(data, f"{name},1,1")
+    with pytest.raises(ValueError, match=f"csv:7: .*{reason}"):
+        read_project(data)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "good"),
+    [(-1, -1, True), (40, 30, True), (-1.01, 5, False), (5, -1.01, False), (40.01, 5, False), (5, 30.01, False)],
+)
+def test_keypoints_outside_the_frame_are_named(tmp_path: Path, x: float, y: float, good: bool) -> None:
+    data = make_project(tmp_path)
+    shutil.copy(tmp_path / "labeled-data/a/img0.png", tmp_path / "labeled-data/a/edge.png")
+    add_row(data, f"labeled-data/a/edge.png,{x},{y}")
+    if good:
+        assert len(read_project(data).images) == 4
+    else:
+        with pytest.raises(ValueError, match=r"csv:7: .*40 x 30 pixels; outside of it: nose \("):
+            read_project(data)
+
+
+def test_positions_that_are_not_used_may_lie_anywhere(tmp_path: Path) -> None:
+    data = make_project(tmp_path, 1)
+    rows = "scorer,m,m,m\nbodyparts,nose,nose,nose\ncoords,x,y,visible\nlabeled-data/a/img0.png,-99,5,0\n"
+    (tmp_path / "CollectedData.csv").write_text(rows)
+    assert read_project(data).visibility.tolist() == [[0]]
+
+
+def test_a_crop_must_lie_in_the_frame(tmp_path: Path) -> None:
+    data = make_project(tmp_path, 2)
+    data.crop_px = (8, 0, 32, 30)
+    assert len(read_project(data).images) == 2
+    data.crop_px = (9, 0, 32, 30)
+    with pytest.raises(ValueError, match=r"2 of 2 rows(.|\n)*40 x 30 pixels; data.crop_px"):
+        read_project(skip(data))
+
+
+def test_the_count_is_exact_and_the_list_short(tmp_path: Path) -> None:
+    data = make_project(tmp_path, 40)
+    for number in range(30):
+        add_row(data, f"labeled-data/a/none{number}.png,1,1" if number % 2 else f"labeled-data/a/img{number}.png,x,1")
+    with pytest.raises(ValueError) as caught:
+        read_project(data)
+    lines = str(caught.value).splitlines()
+    assert "30 of 70 rows" in lines[0] and "data.on_bad_frame=skip" in lines[0]
+    numbers = [int(line.split(".csv:")[1].split(":")[0]) for line in lines[1:-1]]
+    assert numbers == list(range(44, 64)) and lines[-1] == "... and 10 more"
+    project = read_project(skip(data))
+    assert (len(project.images), len(project.problems)) == (40, 30)
+    assert len(project.paths) == len(project.keypoints_frame_px) == len(project.sizes_px) == 40
+
+
+def test_a_project_without_a_usable_frame_is_refused(tmp_path: Path) -> None:
+    data = make_project(tmp_path, 2)
+    shutil.rmtree(tmp_path / "labeled-data")
+    with pytest.raises(ValueError, match="2 of 2 rows .* none is left"):
+        read_project(skip(data))

@@ -1,0 +1,201 @@
+"""Splits have the sizes of the field's reference trainer, stay the same, and grow without moving old frames."""
+
+import csv
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxpose.config import DataConfig
+from jaxpose.data.project import Project
+from jaxpose.data.split import assign_sets, read_split, write_split
+
+
+def make_project(images: list[str]) -> Project:
+    n = len(images)
+    return Project(
+        folder=Path("/nowhere"),
+        label_file=Path("/nowhere/CollectedData.csv"),
+        keypoint_names=("nose",),
+        images=tuple(images),
+        paths=tuple(Path("/nowhere", image) for image in images),
+        lines=tuple(range(4, n + 4)),
+        videos=tuple(image.split("/")[-2] for image in images),
+        keypoints_frame_px=np.zeros((n, 1, 2)),
+        visibility=np.full((n, 1), 2, np.int8),
+        sizes_px=np.full((n, 2), 64, np.int32),
+        byte_counts=tuple(range(n)),
+        checksums=tuple(f"{i:064x}" for i in range(n)),
+        problems=(),
+    )
+
+
+def frames(count: int, video: str = "a") -> list[str]:
+    return [f"labeled-data/{video}/img{number:03d}.png" for number in range(count)]
+
+
+def count_sets(sets: np.ndarray) -> tuple[int, int, int, int]:
+    train, validation, test, unused = ((sets == name).sum() for name in ("train", "validation", "test", "unused"))
+    assert train + validation + test + unused == len(sets)
+    return int(train), int(validation), int(test), int(unused)
+
+
+@pytest.mark.parametrize(
+    ("count", "train_share", "val_share", "expected"),
+    [
+        # The first five are the reference trainer's own table, the others its rule by hand.
+        (100, 0.8, 0.1, (80, 10, 10)),
+        (100, 0.7, 0.15, (70, 15, 15)),
+        (101, 0.7, 0.15, (70, 15, 16)),
+        (10, 0.95, 0.05, (9, 1, 0)),
+        (90, 0.8, 0.1, (72, 9, 9)),
+        (90, 0.95, 0.05, (86, 4, 0)),
+        (100, 0.29, 0.29, (29, 29, 42)),
+        (100, 0.9, 0.06, (94, 6, 0)),
+        (2, 0.95, 0.05, (1, 1, 0)),
+    ],
+)
+def test_sizes_by_frame(count: int, train_share: float, val_share: float, expected: tuple[int, int, int]) -> None:
+    data = DataConfig(train_share=train_share, val_share=val_share)
+    assert count_sets(assign_sets(make_project(frames(count)), data)) == (*expected, 0)
+
+
+def test_one_frame_cannot_be_divided() -> None:
+    with pytest.raises(ValueError, match="1 frames cannot be divided"):
+        assign_sets(make_project(frames(1)), DataConfig())
+
+
+def test_the_split_is_this_one_on_every_machine() -> None:
+    sets = assign_sets(make_project(frames(12)), DataConfig(train_share=0.5, val_share=0.25, seed=3))
+    assert np.flatnonzero(sets == "validation").tolist() == [0, 5, 7]
+
+
+def test_seeds_and_names_decide_and_the_order_of_rows_does_not() -> None:
+    images, data = frames(90), DataConfig(train_share=0.8, val_share=0.1, train_frames=20.0, seed=5)
+    sets = dict(zip(images, assign_sets(make_project(images), data), strict=True))
+    shuffled = [images[i] for i in np.random.default_rng(0).permutation(90)]
+    assert dict(zip(shuffled, assign_sets(make_project(shuffled), data), strict=True)) == sets
+    other = assign_sets(make_project(images), dataclasses.replace(data, seed=6))
+    assert (other != np.array(list(sets.values()))).any()
+
+
+@pytest.mark.parametrize(
+    ("train_frames", "expected"), [(1.0, 10), (11.0, 10), (5.0, 5), (0.5, 5), (0.2, 2), (0.01, 1), (2.0, 2)]
+)
+def test_train_frames_is_a_number_or_a_share(train_frames: float, expected: int) -> None:
+    data = DataConfig(train_share=0.5, val_share=0.25, train_frames=train_frames)
+    assert count_sets(assign_sets(make_project(frames(20)), data)) == (expected, 5, 5, 10 - expected)
+
+
+def test_fewer_train_frames_are_among_more() -> None:
+    project = make_project(frames(60))
+    chosen = [
+        set(np.flatnonzero(assign_sets(project, DataConfig(train_frames=count)) == "train"))
+        for count in (5.0, 20.0, 1.0)
+    ]
+    assert chosen[0] < chosen[1] < chosen[2]
+
+
+def test_train_frames_above_one_is_whole() -> None:
+    with pytest.raises(ValueError, match="data.train_frames is 2.5"):
+        assign_sets(make_project(frames(60)), DataConfig(train_frames=2.5))
+
+
+@pytest.mark.parametrize(
+    ("videos", "train_share", "val_share", "expected"),
+    [
+        (1, 0.95, 0.05, (1, 0, 0)),
+        (2, 0.95, 0.05, (1, 1, 0)),
+        (25, 0.95, 0.05, (24, 1, 0)),
+        (10, 0.7, 0.1, (7, 1, 2)),
+        (3, 0.7, 0.1, (2, 1, 0)),
+        (5, 0.7, 0.1, (3, 1, 1)),
+        (3, 0.0, 1.0, (1, 2, 0)),
+    ],
+)
+def test_videos_stay_whole(videos: int, train_share: float, val_share: float, expected: tuple[int, int, int]) -> None:
+    images = [image for video in range(videos) for image in frames(3 + video % 4, f"v{video}")]
+    project = make_project(images)
+    sets = assign_sets(project, DataConfig(split="video", train_share=train_share, val_share=val_share))
+    of_video = {
+        video: {str(s) for v, s in zip(project.videos, sets, strict=True) if v == video} for video in project.videos
+    }
+    assert all(len(names) == 1 for names in of_video.values())
+    counts = [sum(names == {name} for names in of_video.values()) for name in ("train", "validation", "test")]
+    assert tuple(counts) == expected
+
+
+def test_folders_of_one_name_are_two_videos() -> None:
+    images = [f"{parent}/images/{i}.png" for parent in ("a", "b") for i in range(4)]
+    assert count_sets(assign_sets(make_project(images), DataConfig(split="video"))) == (4, 4, 0, 0)
+
+
+def test_a_file_gives_the_sets(tmp_path: Path) -> None:
+    images = frames(4)
+    names = ["train", "test", "unused", "validation"]
+    file = tmp_path / "mine.csv"
+    file.write_text(
+        "set,note,path\n" + "".join(f"{s},x,{i}\n" for i, s in zip(images, names, strict=True)) + "test,,z\n"
+    )
+    data = DataConfig(split=str(file))
+    assert assign_sets(make_project(images), data).tolist() == names
+    in_project = dataclasses.replace(make_project(images), folder=tmp_path)
+    assert assign_sets(in_project, DataConfig(split="mine.csv")).tolist() == names
+    with pytest.raises(ValueError, match="no row for 2 of 6 frames, the first is labeled-data/a/img004.png"):
+        assign_sets(make_project(frames(6)), data)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("path,kind\na,train\n", "no column 'set'"),
+        ("", "no column 'path'"),
+        ("path,set\na,val\n", "csv:2: set is 'val'; it must be one of .*did you mean validation"),
+        ("path,set\na\n", "csv:2: set is ''"),
+        ("path,set\na,train\nb,test\n./a,test\n", "csv:4: a has a row already"),
+        ("path,set\nlabeled-data/a/img000.png,test\n", "leaves none of 1 frames to train on"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "mine.csv").write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        assign_sets(make_project(frames(1)), DataConfig(split=str(tmp_path / "mine.csv")))
+
+
+def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"'vidoe' \(did you mean 'video'\?\); it must be frame, video"):
+        assign_sets(make_project(frames(9)), DataConfig(split="vidoe"))
+    with pytest.raises(ValueError, match="split.csv does not exist"):
+        assign_sets(make_project(frames(9)), DataConfig(split=str(tmp_path)))
+
+
+@pytest.mark.parametrize(("train_frames", "wanted"), [(1.0, 18), (0.5, 9), (12.0, 0), (30.0, 6)])
+def test_a_run_keeps_its_frames_and_divides_the_new(tmp_path: Path, train_frames: float, wanted: int) -> None:
+    images = frames(40)
+    data = DataConfig(train_share=0.6, val_share=0.2, train_frames=train_frames)
+    old = assign_sets(make_project(images), data)
+    assert count_sets(old)[1:3] == (8, 8)
+    write_split(tmp_path / "split.csv", make_project(images), old)
+    again = dataclasses.replace(data, split=str(tmp_path), seed=9)
+    np.testing.assert_array_equal(assign_sets(make_project(images), again), old)
+
+    # 30 new frames are 18 / 6 / 6; the number or share of training frames then counts old and new ones together.
+    sets = assign_sets(make_project(frames(30, "b") + images), again)
+    np.testing.assert_array_equal(sets[30:], old)
+    assert count_sets(sets[:30]) == (wanted, 6, 6, 18 - wanted)
+
+    fewer = assign_sets(make_project([*images[5:], "labeled-data/c/img0.png"]), again)
+    np.testing.assert_array_equal(fewer[:35], old[5:])
+
+
+def test_written_and_read_back(tmp_path: Path) -> None:
+    images = ["labeled-data/a, b/ü.png", 'labeled-data/"c"/1.png', "labeled-data/d/1.png"]
+    project, sets = make_project(images), np.array(["train", "validation", "unused"])
+    file = tmp_path / "split.csv"
+    write_split(file, project, sets)
+    assert read_split(file) == dict(zip(images, sets.tolist(), strict=True))
+    rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
+    assert rows[0] == ["path", "bytes", "sha256", "set"]
+    assert rows[2] == [images[1], "1", f"{1:064x}", "validation"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["split.csv"]
