@@ -1,0 +1,72 @@
+"""Two trackers that learn almost nothing, to print beside the network's errors."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+_DIFFERENT_GREY_LEVELS = 30
+
+
+def mean_position_errors_px(keypoints_frame_px: np.ndarray, sets: Sequence[str]) -> np.ndarray:
+    """Returns the errors (n_test, k) of predicting each keypoint at its mean place in the training frames.
+
+    Args:
+      keypoints_frame_px: labels (n, k, 2), NaN where absent; their errors are NaN.
+      sets: the set of each row; rows of "train" are learned from, rows of "test" are predicted.
+
+    Raises:
+      ValueError: there is no row of "train" or of "test".
+    """
+    train, test = _rows(sets, "train"), _rows(sets, "test")
+    predicted_px = np.nanmean(keypoints_frame_px[train], axis=0)
+    return np.linalg.norm(keypoints_frame_px[test] - predicted_px, axis=-1)
+
+
+def blob_errors_px(
+    paths: Sequence[Path], videos: Sequence[str], keypoints_frame_px: np.ndarray, sets: Sequence[str]
+) -> np.ndarray:
+    """Returns the errors (n_test, k) of the animal's centroid plus each keypoint's mean offset from it.
+
+    The animal is what differs from the background, and the background is the median of the labelled frames of the
+    same video. The centroid of a frame without a difference is the frame's centre.
+
+    Args:
+      paths: the image of each row; the images of one video have one size.
+      videos: the video of each row.
+      keypoints_frame_px: labels (n, k, 2), NaN where absent; their errors are NaN.
+      sets: the set of each row; rows of "train" are learned from, rows of "test" are predicted.
+
+    Raises:
+      ValueError: there is no row of "train" or of "test", or an image is missing or does not decode.
+    """
+    train, test = _rows(sets, "train"), _rows(sets, "test")
+    centroids_px = np.empty((len(paths), 2))
+    for video in sorted(set(videos)):
+        rows = [row for row, name in enumerate(videos) if name == video]
+        frames = np.stack([_read(paths[row]) for row in rows]).astype(np.float32)
+        background = np.median(frames, axis=0)
+        for row, frame in zip(rows, frames, strict=True):
+            centroids_px[row] = _centroid(np.abs(frame - background).max(axis=-1) > _DIFFERENT_GREY_LEVELS)
+    offsets_px = keypoints_frame_px - centroids_px[:, None]
+    return np.linalg.norm(offsets_px[test] - np.nanmean(offsets_px[train], axis=0), axis=-1)
+
+
+def _rows(sets: Sequence[str], name: str) -> np.ndarray:
+    rows = np.flatnonzero(np.array(sets) == name)
+    if not len(rows):
+        raise ValueError(f"no row is of the set {name!r}; the sets are {sorted(set(sets))}")
+    return rows
+
+
+def _read(path: Path) -> np.ndarray:
+    image = cv2.imread(str(path), cv2.IMREAD_COLOR)
+    if image is None:
+        raise ValueError(f"{path} is missing or is no image")
+    return image
+
+
+def _centroid(mask: np.ndarray) -> np.ndarray:
+    y, x = np.nonzero(mask if mask.any() else np.ones_like(mask))
+    return np.array([x.mean(), y.mean()])

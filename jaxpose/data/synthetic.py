@@ -1,0 +1,153 @@
+"""A small project with known truth: an articulated animal that walks through textured clutter, seen from above.
+
+Left and right limbs look the same, so only the direction of the body tells them apart, and the animal turns all the
+way round. Every video has its own background, lighting and animal; every pixel and label follows from the seed.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pandas as pd
+
+from jaxpose.data.animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, walk
+
+MARKER = "synthetic.json"
+_VERSION = 1
+_FPS = 30
+
+
+def make_project(
+    folder: Path,
+    seed: int = 0,
+    videos: int = 12,
+    labelled_frames: int = 32,
+    video_frames: int = 256,
+    side_px: int = 128,
+) -> Path:
+    """Writes the synthetic project, complete or not at all, and returns its folder.
+
+    The layout is Lightning Pose's: CollectedData.csv, labeled-data/<video>/img<8-digit frame number>.png and
+    videos/<video>.mp4; ground_truth/<video>.csv has the labels of every video frame. Does nothing where the folder
+    already holds this very project.
+
+    Args:
+      folder: the project's folder, absent or empty.
+      videos: how many videos; each is one background, lighting and animal.
+      labelled_frames: labelled frames of each video, spread evenly over it.
+      video_frames: frames of each video.
+      side_px: width and height of the frames, even.
+
+    Raises:
+      ValueError: the folder holds something else, or a number is out of its range.
+    """
+    if seed < 0 or videos < 1 or not 1 <= labelled_frames <= video_frames or side_px < 32 or side_px % 2:
+        raise ValueError(
+            f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}; needed "
+            "are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames and an even side_px >= 32"
+        )
+    folder = Path(folder)
+    parameters = {
+        "version": _VERSION,
+        "seed": seed,
+        "videos": videos,
+        "labelled_frames": labelled_frames,
+        "video_frames": video_frames,
+        "side_px": side_px,
+    }
+    if _holds(folder, parameters):
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        # A subfolder, because mkdtemp makes a folder that only its owner can read.
+        project = staging / "project"
+        labels = [
+            _write_video(project, number, seed, labelled_frames, video_frames, side_px) for number in range(videos)
+        ]
+        _write_labels(project / "CollectedData.csv", pd.concat(labels))
+        (project / MARKER).write_text(json.dumps(parameters, indent=1) + "\n")
+        try:
+            os.replace(project, folder)
+        except OSError:
+            # Another process may have finished the same project meanwhile.
+            if not _holds(folder, parameters):
+                raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def _holds(folder: Path, parameters: dict[str, int]) -> bool:
+    """Returns whether the folder is this project; False is an absent or empty folder, all else is refused."""
+    if not folder.exists():
+        return False
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a synthetic project needs a folder of its own")
+    if not any(folder.iterdir()):
+        return False
+    marker = folder / MARKER
+    if not marker.is_file():
+        raise ValueError(f"{folder} holds files that are no synthetic project; give an absent or empty folder")
+    found = marker.read_text()
+    if found != json.dumps(parameters, indent=1) + "\n":
+        raise ValueError(
+            f"{folder} holds another synthetic project than {parameters} (see {marker}); delete it or give another "
+            "folder"
+        )
+    return True
+
+
+def _write_video(
+    project: Path, number: int, seed: int, labelled_frames: int, video_frames: int, side_px: int
+) -> pd.DataFrame:
+    """Writes one video, its truth and its labelled frames; returns the rows of its labels."""
+    name = f"session{number:02d}"
+    for part in (f"labeled-data/{name}", "videos", "ground_truth"):
+        (project / part).mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng([seed, number])
+    background = draw_background(rng, side_px)
+    look = draw_look(rng, side_px)
+    joints_px = walk(rng, video_frames, side_px, look.size)
+    truth = _table([joints_px[part] for part in KEYPOINT_NAMES])
+    _write_labels(project / "ground_truth" / f"{name}.csv", truth)
+    labelled = np.arange(labelled_frames) * video_frames // labelled_frames
+    codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+    with av.open(str(project / "videos" / f"{name}.mp4"), "w") as container:
+        stream = container.add_stream(codec, rate=_FPS, options={"preset": "veryfast", "crf": "18"})
+        stream.width = stream.height = side_px
+        stream.pix_fmt = "yuv420p"
+        # One thread: with more, what the encoder writes depends on the number of cores.
+        stream.codec_context.thread_count = 1
+        for i in range(video_frames):
+            joints_now_px = {part: points_px[i] for part, points_px in joints_px.items()}
+            image = draw_frame(background, joints_now_px, look, rng)
+            # PyAV's own conversion rounds by where in memory the frame happens to lie.
+            planes = cv2.cvtColor(image, cv2.COLOR_RGB2YUV_I420)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
+            if i in labelled:
+                cv2.imwrite(str(project / "labeled-data" / name / _image_name(i)), image[..., ::-1])
+        container.mux(stream.encode())
+    rows = truth.iloc[labelled]
+    return rows.set_axis([f"labeled-data/{name}/{_image_name(i)}" for i in labelled.tolist()])
+
+
+def _image_name(frame: int) -> str:
+    return f"img{frame:08d}.png"
+
+
+def _table(keypoints_px: list[np.ndarray]) -> pd.DataFrame:
+    """Returns the label table, one row a frame, of one (frames, 2) array a keypoint."""
+    columns = pd.MultiIndex.from_product(
+        [["synthetic"], KEYPOINT_NAMES, ["x", "y"]], names=["scorer", "bodyparts", "coords"]
+    )
+    return pd.DataFrame(np.concatenate(keypoints_px, axis=1), columns=columns)
+
+
+def _write_labels(path: Path, table: pd.DataFrame) -> None:
+    table.to_csv(path, float_format="%.3f", lineterminator="\n")
