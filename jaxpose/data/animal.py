@@ -92,7 +92,7 @@ def paint_limb(
     along = end_px - start_px
     share = ((x * along[0] + y * along[1]) / max(along @ along, 1e-9)).clip(0, 1)
     distance = np.hypot(x - share * along[0], y - share * along[1])
-    # A pixel is covered by its distance from the edge; over two pixels, which keeps the centre of a dot true to 0.03 px.
+    # Cover falls off over two pixels around the edge: so soft, the centre of a dot is true to 0.03 px.
     radius = start_radius_px + share * (end_radius_px - start_radius_px)
     cover = ((radius - distance) / 2 + 0.5).clip(0, 1)[..., None]
     part = canvas[low[1] : high[1], low[0] : high[0]]

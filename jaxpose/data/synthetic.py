@@ -128,7 +128,7 @@ def _write_video(
             joints_now_px = {part: points_px[i] for part, points_px in joints_px.items()}
             image = draw_frame(background, joints_now_px, look, rng)
             # PyAV's own conversion rounds by where in memory the frame happens to lie.
-            planes = cv2.cvtColor(image, cv2.COLOR_RGB2YUV_I420)
+            planes = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2YUV_I420), np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
             if i in labelled:
                 cv2.imwrite(str(project / "labeled-data" / name / _image_name(i)), image[..., ::-1])
