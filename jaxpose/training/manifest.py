@@ -1,0 +1,79 @@
+"""The manifest of a checkpoint: what it holds, and size and SHA-256 of every file, checked before anything is read.
+
+Orbax restores flipped bits without a word, so a checkpoint is believed only when all of its bytes are as written.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from jaxpose.training.run_folder import write_atomic
+
+MANIFEST_FILE = "manifest.json"
+
+
+def write_manifest(folder: Path, content: dict[str, Any]) -> None:
+    """Writes the manifest of a complete checkpoint folder: `content` (JSON-ready), its name and its files."""
+    manifest = {"name": folder.name, **content, "files": _files(folder)}
+    write_atomic(folder / MANIFEST_FILE, _text(manifest).encode())
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest of a checkpoint folder.
+
+    Raises:
+      ValueError: it is absent, changed, or another folder's; the message is the reason alone.
+    """
+    try:
+        text = (folder / MANIFEST_FILE).read_bytes().decode()
+        manifest = json.loads(text)
+        del manifest["sha256"]
+        changed = _text(manifest) != text
+    except OSError as error:
+        raise ValueError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        changed = True
+    if changed:
+        raise ValueError(f"{MANIFEST_FILE} is not as it was written")
+    if manifest["name"] != folder.name:
+        raise ValueError(f"{MANIFEST_FILE} is that of checkpoint {manifest['name']}")
+    return manifest
+
+
+def damage(folder: Path) -> str:
+    """Returns what is wrong with a checkpoint folder, or "" if every file is as it was written."""
+    try:
+        recorded = read_manifest(folder)["files"]
+        found = _files(folder)
+    except ValueError as error:
+        return str(error)
+    except OSError as error:
+        return f"a file cannot be read: {error}"
+    for name in sorted({*recorded, *found}):
+        if name not in found:
+            return f"{name} is missing"
+        if name not in recorded:
+            return f"{name} does not belong to it"
+        if found[name] != recorded[name]:
+            size, there = recorded[name][0], found[name][0]
+            return f"{name} has {there} bytes, not {size}" if size != there else f"{name} has changed bytes"
+    return ""
+
+
+def _files(folder: Path) -> dict[str, list]:
+    """Returns {path: [bytes, SHA-256]} of all files below a folder but its manifest; a folder is "path/": [0, ""]."""
+    found: dict[str, list] = {}
+    for entry in sorted(folder.rglob("*")):
+        name = entry.relative_to(folder).as_posix()
+        if entry.is_dir():
+            found[name + "/"] = [0, ""]
+        elif name != MANIFEST_FILE:
+            with open(entry, "rb") as stream:
+                found[name] = [entry.stat().st_size, hashlib.file_digest(stream, "sha256").hexdigest()]
+    return found
+
+
+def _text(manifest: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
+    return json.dumps(manifest | {"sha256": digest}, indent=1) + "\n"
