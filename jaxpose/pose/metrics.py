@@ -1,0 +1,172 @@
+"""How far predicted keypoints are from the labelled ones, in pixels of the original frame: numpy, float64, with counts.
+
+What goes in: the points of all frames, gathered, pads removed. What goes out: one dict that JSON can hold.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxpose.shapes import Float
+
+OKS_AREA = "product of the ranges of the labelled points"
+SHARE_OF = "longest side of the labelled box"
+
+_PERCENTILES = (75, 90, 95, 99)
+_OKS_THRESHOLDS = np.linspace(0.5, 0.95, 10)
+_RECALLS = np.linspace(0.0, 1.0, 101)
+
+
+def pixel_errors(
+    predicted_frame_px: Float[np.ndarray, "n k 2"], labelled_frame_px: Float[np.ndarray, "n k 2"]
+) -> Float[np.ndarray, "n k"]:
+    """Returns the Euclidean distances in frame pixels, float64, NaN where a point is not labelled or not predicted."""
+    difference = np.asarray(predicted_frame_px, np.float64) - np.asarray(labelled_frame_px, np.float64)
+    distance = np.hypot(difference[..., 0], difference[..., 1])
+    return np.where(np.isfinite(distance), distance, np.nan)
+
+
+def summarize(
+    predicted_frame_px: Float[np.ndarray, "n k 2"],
+    labelled_frame_px: Float[np.ndarray, "n k 2"],
+    *,
+    keypoint_names: Sequence[str],
+    confidence: Float[np.ndarray, "n k"] | None,
+    pck_px: Sequence[float],
+    pck_share: Sequence[float],
+    oks_sigma: float,
+) -> dict[str, Any]:
+    """Returns every figure about the predictions, with the number of points behind it; None where there is none.
+
+    Percentiles are numpy's linear ones. PCK is the share of labelled points nearer than a threshold: `micro` over
+    points, `macro` the mean over keypoints that have labels. OKS AP is COCO's with DeepLabCut's area and one sigma,
+    over frames with two or more labelled points. No figure depends on the order of the frames.
+
+    Args:
+      predicted_frame_px: (x, y) in frame pixels. One that is not finite is left out of the pixel errors, counted as
+        `points_not_predicted`, and wrong in PCK and OKS.
+      labelled_frame_px: (x, y) in frame pixels, NaN where not labelled.
+      keypoint_names: one name for each of the k points.
+      confidence: of each point; its mean orders the frames for OKS AP (None: the least good frame first).
+      pck_px: thresholds in frame pixels.
+      pck_share: thresholds as a share of the longest side of the box around a frame's labelled points.
+      oks_sigma: the sigma of every keypoint.
+
+    Raises:
+      ValueError: the number of names is not the number of keypoints.
+    """
+    if len(keypoint_names) != labelled_frame_px.shape[1]:
+        raise ValueError(f"{len(keypoint_names)} keypoint names for {labelled_frame_px.shape[1]} keypoints")
+    predicted, labelled = (np.asarray(p, np.float64) for p in (predicted_frame_px, labelled_frame_px))
+    is_labelled = np.isfinite(labelled.sum(-1))
+    errors = pixel_errors(predicted, labelled)
+    sides_px = _box_sides(labelled, is_labelled)
+    longest_px = sides_px.max(-1, keepdims=True)
+    in_box = is_labelled & (longest_px > 0)
+    several = is_labelled.sum(-1) >= 2
+    oks = _oks(errors[several], is_labelled[several], sides_px[several].prod(-1), oks_sigma)
+    scores = np.zeros(len(errors)) if confidence is None else np.nan_to_num(np.float64(confidence)).mean(-1)
+    return {
+        "frames": len(errors),
+        "labelled_points": int(is_labelled.sum()),
+        "points_not_predicted": int((is_labelled & np.isnan(errors)).sum()),
+        "mean_px_error": _over(np.mean, errors),
+        "median_px_error": _over(np.median, errors),
+        **{f"p{q}_px_error": _over(functools.partial(np.percentile, q=q), errors) for q in _PERCENTILES},
+        "rms_px_error": _over(lambda e: np.sqrt(np.square(e).mean()), errors),
+        "keypoints": {
+            name: {
+                "mean_px_error": _over(np.mean, errors[:, i]),
+                "median_px_error": _over(np.median, errors[:, i]),
+                "labelled_points": int(is_labelled[:, i].sum()),
+            }
+            for i, name in enumerate(keypoint_names)
+        },
+        "pck_px": [{"threshold_px": float(t), **_pck(errors < t, is_labelled)} for t in pck_px],
+        "pck_share": [{"threshold_share": float(t), **_pck(errors < t * longest_px, in_box)} for t in pck_share],
+        "pck_share_of": SHARE_OF,
+        "oks_ap": _average_precision(oks, scores[several]),
+        "oks_frames": len(oks),
+        "oks_sigma": float(oks_sigma),
+        "oks_area": OKS_AREA,
+    }
+
+
+def format_summary(summary: dict[str, Any]) -> str:
+    """Returns the figures of `summarize` as a table of at most 80 columns."""
+    lines = [f"{summary['labelled_points']} labelled points in {summary['frames']} frames"]
+    if summary["points_not_predicted"]:
+        lines.append(f"{summary['points_not_predicted']} of them have no prediction (wrong in PCK and OKS)")
+    names = ["mean", "median", *(f"p{q}" for q in _PERCENTILES), "rms"]
+    lines += ["", f"{'error in frame pixels':<24}" + "".join(f"{name:>8}" for name in names)]
+    lines += [f"{'all points':<24}" + "".join(_number(summary[f"{name}_px_error"], 8) for name in names)]
+    lines += ["", f"{'keypoint':<40}{'mean':>8}{'median':>8}{'points':>8}"]
+    for name, row in summary["keypoints"].items():
+        short = name if len(name) < 40 else name[:38] + "~"
+        mean, median = _number(row["mean_px_error"], 8), _number(row["median_px_error"], 8)
+        lines.append(f"{short:<40}{mean}{median}{row['labelled_points']:>8}")
+    lines += ["", f"{'share of points nearer than (PCK)':<40}{'micro':>8}{'macro':>8}{'points':>8}"]
+    rows = [(f"{row['threshold_px']:g} px", row) for row in summary["pck_px"]]
+    rows += [(f"{row['threshold_share']:g} x {summary['pck_share_of']}", row) for row in summary["pck_share"]]
+    for name, row in rows:
+        lines.append(f"{name:<40}{_number(row['micro'], 8)}{_number(row['macro'], 8)}{row['points']:>8}")
+    ap = _number(summary["oks_ap"], 0)
+    lines += ["", f"OKS AP {ap} over {summary['oks_frames']} frames with two or more labelled points"]
+    lines += [f"  (sigma {summary['oks_sigma']:g}, area = {summary['oks_area']})"]
+    return "\n".join(lines)
+
+
+def _number(value: float | None, width: int) -> str:
+    return f"{'-' if value is None else format(value, '.3f'):>{width}}"
+
+
+def _over(figure: Callable[[np.ndarray], Any], errors: np.ndarray) -> float | None:
+    # Sorted, because the order of a sum changes its last bits.
+    known = np.sort(errors[~np.isnan(errors)])
+    return float(figure(known)) if known.size else None
+
+
+def _box_sides(labelled: np.ndarray, is_labelled: np.ndarray) -> np.ndarray:
+    """Returns the width and height (n, 2) of the box around the labelled points, 0 where there is none."""
+    counts = is_labelled[..., None]
+    low = np.where(counts, labelled, np.inf).min(1, initial=np.inf)
+    high = np.where(counts, labelled, -np.inf).max(1, initial=-np.inf)
+    return np.where(is_labelled.any(-1, keepdims=True), high - low, 0.0)
+
+
+def _pck(near: np.ndarray, counted: np.ndarray) -> dict[str, Any]:
+    hits, points = (near & counted).sum(0), counted.sum(0)
+    has_points = points > 0
+    if not has_points.any():
+        return {"micro": None, "macro": None, "points": 0}
+    macro = (hits[has_points] / points[has_points]).mean()
+    return {"micro": float(hits.sum() / points.sum()), "macro": float(macro), "points": int(points.sum())}
+
+
+def _oks(errors: np.ndarray, is_labelled: np.ndarray, area_px2: np.ndarray, sigma: float) -> np.ndarray:
+    """Returns each frame's OKS (n,): the mean over labelled points of exp(-d^2 / (2 (2 sigma)^2 area)), as COCO."""
+    # COCO adds the same smallest number to the area, so that points on one line have an area.
+    scale = 2 * (2 * sigma) ** 2 * (area_px2 + np.spacing(1))
+    distance = np.where(np.isnan(errors), np.inf, errors)
+    similarity = np.where(is_labelled, np.exp(-np.square(distance) / scale[:, None]), 0.0)
+    return similarity.sum(-1) / is_labelled.sum(-1)
+
+
+def _average_precision(oks: np.ndarray, scores: np.ndarray) -> float | None:
+    """Returns COCO's AP at OKS .50:.05:.95 for one label and one prediction a frame: 101 recalls, highest score first.
+
+    Of equal scores the lower OKS comes first, so that the order of the frames does not matter.
+    """
+    if not len(oks):
+        return None
+    ranked = oks[np.lexsort((oks, -scores))]
+    precisions = []
+    for threshold in _OKS_THRESHOLDS:
+        hits = np.cumsum(ranked >= threshold)
+        precision = hits / (np.arange(len(hits)) + 1 + np.spacing(1))
+        precision = np.maximum.accumulate(precision[::-1])[::-1]
+        reached = np.searchsorted(hits / len(hits), _RECALLS)
+        precisions.append(np.append(precision, 0.0)[reached])
+    return float(np.mean(precisions))
