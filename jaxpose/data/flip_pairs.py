@@ -1,0 +1,84 @@
+"""Which keypoint becomes which in a horizontal flip: from given pairs, or from the keypoints' names."""
+
+import re
+
+_TOKENS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^A-Za-z\d]+")
+_OTHER_SIDE = {
+    "left": "right", "right": "left", "l": "r", "r": "l", "lh": "rh", "rh": "lh", "lf": "rf", "rf": "lf",
+}  # fmt: skip
+_HINT = (
+    "give every pair in data.flip_pairs, each 'left_name:right_name' ('name:name' for one without a partner), "
+    "or set augment.flip_p=0"
+)
+
+
+def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[str, ...]) -> tuple[int, ...]:
+    """Returns for each keypoint the index of the keypoint that it becomes in a horizontal flip.
+
+    Args:
+      keypoint_names: every keypoint of the project, in order.
+      given: pairs "left_name:right_name"; where there are any, they alone decide. Without them two names are a pair if
+        they are equal, case apart, after one whole token was swapped (left/right, l/r, lh/rh, lf/rf); tokens are split
+        at `_ - .`, digits and case changes.
+
+    Raises:
+      ValueError: a pair is wrong, a name that tells a side has no partner or several, or no name tells a side.
+    """
+    names = list(keypoint_names)
+    partners = _partners_given(names, given) if given else _partners_by_name(names)
+    return tuple(names.index(partners.get(name, name)) for name in names)
+
+
+def _partners_given(names: list[str], given: tuple[str, ...]) -> dict[str, str]:
+    partners: dict[str, str] = {}
+    for pair in given:
+        left, colon, right = pair.partition(":")
+        if not colon or left not in names or right not in names:
+            raise ValueError(
+                f"data.flip_pairs has {pair!r}; it must be 'left_name:right_name' with keypoints of {', '.join(names)}"
+            )
+        for name in {left, right} & set(partners):
+            raise ValueError(f"data.flip_pairs names {name!r} twice; a keypoint has one partner")
+        partners |= {left: right, right: left}
+    forgotten = [name for name in names if name not in partners and _swapped(name)]
+    if forgotten:
+        raise ValueError(f"data.flip_pairs leaves out {', '.join(forgotten)}, whose names tell a side; {_HINT}")
+    return partners
+
+
+def _partners_by_name(names: list[str]) -> dict[str, str]:
+    partners: dict[str, str] = {}
+    alone, ambiguous, hidden = [], [], []
+    for name in names:
+        swapped = _swapped(name)
+        matches = [other for other in names if other.lower() in swapped and other != name]
+        if len(matches) == 1:
+            partners[name] = matches[0]
+        elif matches:
+            ambiguous.append(f"{name} ({' or '.join(matches)})")
+        elif swapped:
+            alone.append(name)
+        elif "left" in name.lower() or "right" in name.lower():
+            hidden.append(name)
+    problems = []
+    if alone:
+        problems.append(f"{', '.join(alone)} have no partner on the other side")
+    if ambiguous:
+        problems.append(f"{', '.join(ambiguous)} have several partners")
+    if hidden:
+        problems.append(f"{', '.join(hidden)} hold a side that is not a word of its own")
+    if not problems and not partners:
+        problems.append(f"no name of {', '.join(names)} tells a side")
+    if problems:
+        raise ValueError(f"augment.flip_p is above 0, but {'; '.join(problems)}: {_HINT}")
+    return partners
+
+
+def _swapped(name: str) -> set[str]:
+    """Every name, in lower case, that is this one with one side token swapped."""
+    tokens = [token.lower() for token in _TOKENS.findall(name)]
+    return {
+        "".join([*tokens[:place], _OTHER_SIDE[token], *tokens[place + 1 :]])
+        for place, token in enumerate(tokens)
+        if token in _OTHER_SIDE
+    }

@@ -1,0 +1,54 @@
+"""Histogram equalisation and CLAHE of labelled frames, on the host.
+
+Both are sequential and rare: on the device a batch would pay for them in every sample (docs/augmentation.md has the
+figures). The draws depend on (seed, stream, draw, purpose) alone, so any worker of any host makes the same pixels.
+"""
+
+from typing import Any
+
+import cv2
+import numpy as np
+
+_STREAM = 0  # labelled frames
+_PURPOSE = 0x746F6E65  # "tone"
+
+
+def apply_rare(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, seed: int, augment: Any) -> None:
+    """Equalises the samples that are drawn for it, in place; the frames of a sample get the same draw.
+
+    Args:
+      frames: uint8 (b, t, h, w, 3), writable.
+      draw: int32 (b,), position of each sample in the stream.
+      valid: bool (b,); the other samples are left alone.
+      seed: the run's seed.
+      augment: the resolved AugmentConfig: no option is None.
+    """
+    if not (augment.equalize_p or augment.clahe_p):
+        return
+    for sample in np.flatnonzero(valid):
+        equalize, clahe, clip, tiles = _uniform(seed, int(draw[sample]), 4)
+        for frame in frames[sample]:
+            if equalize < augment.equalize_p:
+                _change_channels(frame, cv2.equalizeHist)
+            if clahe < augment.clahe_p:
+                limit = 0.1 + (augment.clahe_clip_max - 0.1) * clip
+                choices = int(augment.clahe_tiles_max) - int(augment.clahe_tiles_min) + 1
+                side = int(augment.clahe_tiles_min) + int(choices * tiles)
+                _change_channels(frame, cv2.createCLAHE(clipLimit=limit, tileGridSize=(side, side)).apply)
+
+
+def _uniform(seed: int, draw: int, count: int) -> np.ndarray:
+    """Numbers in [0, 1) from raw bits, which numpy keeps the same between its versions, unlike its distributions."""
+    bits = np.random.Philox(np.random.SeedSequence([seed, _STREAM, draw, _PURPOSE])).random_raw(count)
+    return (bits >> np.uint64(11)) * 2.0**-53
+
+
+def _change_channels(frame: np.ndarray, change: Any) -> None:
+    """Changes each channel of a frame (h, w, 3) inside its black borders, which would spoil the histogram."""
+    brightest = frame.max(axis=-1)
+    rows, columns = np.flatnonzero(brightest.max(axis=1)), np.flatnonzero(brightest.max(axis=0))
+    if not rows.size:
+        return
+    picture = frame[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    for channel in range(3):
+        picture[..., channel] = change(np.ascontiguousarray(picture[..., channel]))
