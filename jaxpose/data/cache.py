@@ -28,7 +28,7 @@ def open_cached(key: str, shape: tuple[int, ...]) -> np.ndarray | None:
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
         os.utime(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
     return array if array.shape == shape and array.dtype == np.uint8 else None
 
