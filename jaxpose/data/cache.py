@@ -2,6 +2,7 @@
 
 import os
 import time
+import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -55,8 +56,8 @@ def store(key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gi
     file = _file(key)
     file.parent.mkdir(parents=True, exist_ok=True)
     _make_room(file.parent, limit_gib * GIB - size)
-    # Written, not memory-mapped: a full disk is then an error, where a page fault would end the process.
-    unfinished = file.with_name(f".{key}.{os.getpid()}.tmp")
+    # Hosts may share the folder, so the name is random. Written, not memory-mapped: a full disk is then an error, where a page fault would end the process.
+    unfinished = file.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
     try:
         with open(unfinished, "wb") as stream:
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
