@@ -56,7 +56,8 @@ def store(key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gi
     file = _file(key)
     file.parent.mkdir(parents=True, exist_ok=True)
     _make_room(file.parent, limit_gib * GIB - size)
-    # Hosts may share the folder, so the name is random. Written, not memory-mapped: a full disk is then an error, where a page fault would end the process.
+    # The name is random, as hosts may share the folder. Written, not memory-mapped: a full disk is then an error, where
+    # a page fault would end the process.
     unfinished = file.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
     try:
         with open(unfinished, "wb") as stream:
