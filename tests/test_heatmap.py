@@ -213,7 +213,7 @@ def test_gradients_of_decoded_points_match_finite_differences():
             points, _ = decode(as_maps(logits), 4, SIGMA)
             return jnp.square(points - wanted).sum()
 
-        gradient = np.asarray(jax.grad(loss)(logits))
+        gradient = np.asarray(jax.jit(jax.grad(loss))(logits))
         assert gradient.dtype == np.float64 and np.isfinite(gradient).all()
         rng = np.random.default_rng(0)
         for _ in range(20):
