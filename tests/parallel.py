@@ -21,10 +21,14 @@ FRAMES = 24
 
 
 def samples() -> Samples:
-    """Smooth pictures with 40 % of the labels missing, unevenly: none at all in some frames."""
+    """Pictures that differ much, with 40 % of the labels missing, unevenly: none at all in some frames."""
     rng = np.random.default_rng(0)
-    coarse = rng.uniform(0, 255, (FRAMES, 8, 8, 3))
-    pixels = np.kron(coarse, np.ones((1, 4, 4, 1))).astype(np.uint8)
+    # Colour, contrast and grain differ from frame to frame: a batch norm over 3 values of nearly the same frame would
+    # amplify the rounding of float32 a thousandfold, whatever the layout.
+    colour, contrast = rng.uniform(0, 255, (FRAMES, 1, 1, 3)), rng.uniform(0, 1, (FRAMES, 1, 1, 1))
+    cells = [rng.uniform(-255, 255, (1, 32 // size, 32 // size, 3)) for size in rng.choice([2, 4, 8, 16], FRAMES)]
+    grain = np.concatenate([np.kron(c, np.ones((1, 32 // c.shape[1], 32 // c.shape[1], 1))) for c in cells])
+    pixels = np.clip(colour + contrast * grain, 0, 255).astype(np.uint8)
     keypoints_px = rng.uniform(4, SIDE_PX - 5, (FRAMES, KEYPOINTS, 2)).astype(np.float32)
     share = np.linspace(0, 0.8, FRAMES)[:, None]
     visibility = np.where(rng.uniform(size=(FRAMES, KEYPOINTS)) < share, 0, 2).astype(np.int8)

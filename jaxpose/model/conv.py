@@ -1,7 +1,7 @@
 """Convolution on NHWC arrays, written the way that XLA runs fastest on both CPU and GPU."""
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 
@@ -18,7 +18,7 @@ class Conv(nnx.Module):
       stride: step of the kernel.
       dtype: type of the arithmetic; parameters stay in `param_dtype`.
       param_dtype: type of the parameters.
-      rngs: source of the initial weights (normal, variance 2 / (kernel_size^2 out_channels): He et al. 2015, fan out).
+      rng: source of the initial weights (normal, variance 2 / (kernel_size^2 out_channels): He et al. 2015, fan out).
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class Conv(nnx.Module):
         *,
         dtype: jnp.dtype,
         param_dtype: jnp.dtype,
-        rngs: nnx.Rngs,
+        rng: np.random.Generator,
     ):
         self.stride = stride
         self.dtype = dtype
         shape = (kernel_size, kernel_size, in_channels, out_channels)
         scale = (2.0 / (kernel_size * kernel_size * out_channels)) ** 0.5
-        self.kernel = nnx.Param(jax.random.normal(rngs.params(), shape, param_dtype) * scale)
+        self.kernel = nnx.Param(jnp.asarray(rng.normal(0, scale, shape), param_dtype))
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
         """Returns the convolved maps, of `ceil(side / stride)` cells."""

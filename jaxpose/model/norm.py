@@ -19,8 +19,7 @@ class Norm(nnx.Module):
 
     In training, `sync` takes its statistics over the valid samples of all devices (Ioffe and Szegedy 2015 over the
     global micro-batch), `local` over this device's, `group` over the channel groups of one sample (Wu and He 2018), and
-    `frozen` uses the stored ones. Outside training all but `group` use the stored ones. Sums are taken about the stored
-    mean, so that a large mean does not eat the variance's digits.
+    `frozen` uses the stored ones. Outside training all but `group` use the stored ones.
 
     Args:
       channels: channels of the maps.
@@ -54,33 +53,34 @@ class Norm(nnx.Module):
           train: whether this is a training pass.
         """
         scale, bias = self.scale[...], self.bias[...]
+        x = x.astype(scale.dtype)
         if self.kind == "group":
-            mean, var = self._group_moments(x.astype(scale.dtype))
-        elif self.kind == "frozen" or not train:
-            mean, var = self.mean[...], self.var[...]
+            mean, var = self._group_moments(x)
         else:
-            mean, var = self._batch_moments(x.astype(scale.dtype), valid, count)
-        factor = lax.rsqrt(var + EPSILON) * scale
-        shift = bias - mean * factor
-        # In two roundings where the type is narrow: the product alone would lose the small differences.
-        return (x.astype(scale.dtype) * _spread(factor) + _spread(shift)).astype(self.dtype)
+            # About the stored mean, so that a large mean eats no digits of the variance. Nothing flows back through it.
+            x = x - _spread(self.mean[...])
+            mean, var = jnp.zeros_like(self.mean[...]), self.var[...]
+            if train and self.kind != "frozen":
+                mean, var = self._batch_moments(x, valid, count)
+        # The difference first: it is exactly 0 where a batch holds one value, and the sign of a rounding elsewhere.
+        factor = _spread(lax.rsqrt(var + EPSILON)) * _spread(scale)
+        return ((x - _spread(mean)) * factor + _spread(bias)).astype(self.dtype)
 
     def _batch_moments(self, x: jax.Array, valid: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-        stored = self.mean[...]
+        """Returns mean and variance of maps that are relative to the stored mean, and moves the stored statistics."""
         if self.kind == "local":
             count = jnp.sum(valid, dtype=x.dtype)
         cells = jnp.maximum(count, 1) * (x.shape[1] * x.shape[2])
-        centred = jnp.where(valid[:, None, None, None], x - lax.stop_gradient(stored), 0)
-        sums = jnp.stack([jnp.sum(centred, (0, 1, 2)), jnp.sum(jnp.square(centred), (0, 1, 2))])
+        kept = jnp.where(valid[:, None, None, None], x, 0)
+        sums = jnp.stack([jnp.sum(kept, (0, 1, 2)), jnp.sum(jnp.square(kept), (0, 1, 2))])
         if self.kind == "sync":
             sums = lax.psum(sums, self.axis)
-            self._move_statistics(lax.stop_gradient(sums), cells, count)
+        self._move_statistics(lax.stop_gradient(sums), cells, count)
+        if self.kind == "sync":
             # Varying again as one array, so that the backward pass needs one reduction, not two.
             sums = lax.pcast(sums, self.axis, to="varying")
-        else:
-            self._move_statistics(lax.stop_gradient(sums), cells, count)
-        mean, square = sums[0] / cells, sums[1] / cells
-        return stored + mean, jnp.maximum(square - jnp.square(mean), 0)
+        mean = sums[0] / cells
+        return mean, jnp.maximum(sums[1] / cells - jnp.square(mean), 0)
 
     def _move_statistics(self, sums: jax.Array, cells: jax.Array, count: jax.Array) -> None:
         mean = sums[0] / cells

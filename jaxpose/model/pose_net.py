@@ -1,6 +1,5 @@
 """The whole network: frames of 0..255 to heatmap logits."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -31,12 +30,12 @@ class PoseNet(nnx.Module):
       model: its options.
       keypoints: number of keypoints.
       precision: f32, tf32, bf16 or f64.
-      rngs: source of the initial weights.
+      rng: source of the initial weights.
     """
 
-    def __init__(self, model: ModelConfig, keypoints: int, precision: str, *, rngs: nnx.Rngs):
+    def __init__(self, model: ModelConfig, keypoints: int, precision: str, *, rng: np.random.Generator):
         dtype, param_dtype = DTYPES[precision]
-        dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rng": rng}
         self.dtype = dtype
         self.backbone = ResNet(model.backbone, model.width, model.norm, **dtypes)
         self.head = HeatmapHead(self.backbone.out_channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
@@ -57,20 +56,13 @@ class PoseNet(nnx.Module):
 
 
 def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) -> tuple[nnx.GraphDef, dict, dict]:
-    """Returns (graph definition, parameters, batch statistics), the last two as nested dicts of arrays."""
+    """Returns (graph definition, parameters, batch statistics), the last two as nested dicts of arrays.
 
-    def make(key: jax.Array) -> PoseNet:
-        return PoseNet(model, keypoints, precision, rngs=nnx.Rngs(params=key))
-
-    graphdef = nnx.split(nnx.eval_shape(make, jax.random.key(0)))[0]
-
-    @jax.jit
-    def initial(key: jax.Array) -> tuple[dict, dict]:
-        _, params, statistics = nnx.split(make(key), nnx.Param, nnx.BatchStat)
-        return nnx.to_pure_dict(params), nnx.to_pure_dict(statistics)
-
-    params, statistics = initial(jax.random.key(seed))
-    return graphdef, params, statistics
+    The initial weights are drawn on the host, so they are the same on every platform and nothing is compiled.
+    """
+    rng = np.random.Generator(np.random.Philox(seed))
+    graphdef, params, statistics = nnx.split(PoseNet(model, keypoints, precision, rng=rng), nnx.Param, nnx.BatchStat)
+    return graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(statistics)
 
 
 def apply_network(

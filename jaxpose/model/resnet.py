@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxpose.model.conv import Conv, max_pool
@@ -28,7 +29,7 @@ class Block(nnx.Module):
       bottleneck: which of the two forms.
       norm: kind of normalisation.
       dtypes: `dtype` and `param_dtype` of every layer.
-      rngs: source of the initial weights.
+      rng: source of the initial weights.
     """
 
     def __init__(
@@ -39,18 +40,18 @@ class Block(nnx.Module):
         bottleneck: bool,
         norm: str,
         dtypes: dict,
-        rngs: nnx.Rngs,
+        rng: np.random.Generator,
     ):
         self.bottleneck = bottleneck
         out_channels = channels * (4 if bottleneck else 1)
         sizes, strides = ((1, 3, 1), (1, stride, 1)) if bottleneck else ((3, 3), (stride, 1))
         widths = [in_channels, *[channels] * (len(sizes) - 1), out_channels]
         for i, (size, step) in enumerate(zip(sizes, strides, strict=True)):
-            setattr(self, f"conv{i + 1}", Conv(widths[i], widths[i + 1], size, step, rngs=rngs, **dtypes))
+            setattr(self, f"conv{i + 1}", Conv(widths[i], widths[i + 1], size, step, rng=rng, **dtypes))
             setattr(self, f"bn{i + 1}", Norm(widths[i + 1], norm, **dtypes))
         self.downsample = nnx.List([])
         if stride != 1 or in_channels != out_channels:
-            self.downsample.append(Conv(in_channels, out_channels, 1, stride, rngs=rngs, **dtypes))
+            self.downsample.append(Conv(in_channels, out_channels, 1, stride, rng=rng, **dtypes))
             self.downsample.append(Norm(out_channels, norm, **dtypes))
 
     def __call__(
@@ -77,20 +78,22 @@ class ResNet(nnx.Module):
       norm: kind of normalisation.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
-      rngs: source of the initial weights.
+      rng: source of the initial weights.
     """
 
-    def __init__(self, name: str, width: int, norm: str, *, dtype: jnp.dtype, param_dtype: jnp.dtype, rngs: nnx.Rngs):
+    def __init__(
+        self, name: str, width: int, norm: str, *, dtype: jnp.dtype, param_dtype: jnp.dtype, rng: np.random.Generator
+    ):
         dtypes = {"dtype": dtype, "param_dtype": param_dtype}
         bottleneck = name not in ("resnet18", "resnet34")
-        self.conv1 = Conv(3, width, 7, 2, rngs=rngs, **dtypes)
+        self.conv1 = Conv(3, width, 7, 2, rng=rng, **dtypes)
         self.bn1 = Norm(width, norm, **dtypes)
         channels = width
         for stage, count in enumerate(_BLOCKS[name]):
             blocks = []
             for i in range(count):
                 stride = 2 if stage > 0 and i == 0 else 1
-                blocks.append(Block(channels, width << stage, stride, bottleneck, norm, dtypes, rngs))
+                blocks.append(Block(channels, width << stage, stride, bottleneck, norm, dtypes, rng))
                 channels = (width << stage) * (4 if bottleneck else 1)
             setattr(self, f"layer{stage + 1}", nnx.List(blocks))
         self.out_channels = channels

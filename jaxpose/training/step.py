@@ -70,7 +70,7 @@ def build_train_step(
 
 
 def _metric_specs() -> dict[str, P]:
-    names = ("loss", "targets", "gradient_norm", "learning_rate", "backbone_learning_rate", "finite")
+    names = ("loss", "targets", "gradient_norm", "learning_rate", "backbone_learning_rate", "skipped_in_row")
     return {**dict.fromkeys(names, P()), "sample_loss": P(AXIS)}
 
 
@@ -203,7 +203,7 @@ def _apply(
         "gradient_norm": norm,
         "learning_rate": head_rate,
         "backbone_learning_rate": backbone_rate,
-        "finite": finite,
+        "skipped_in_row": state.skipped_in_row,
     }
 
 
@@ -226,7 +226,7 @@ def build_evaluate_step(
         valid = jnp.ones(frames.shape[0], bool)
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
             logits, _ = apply_network(graphdef, params, statistics, frames, valid, jnp.ones((), dtype), False)
-            keypoints_px, confidence = heatmap.decode(heatmap.softmax(logits), stride, sigma)
+            keypoints_px, confidence = heatmap.decode(jax.nn.softmax(logits, axis=(-2, -1)), stride, sigma)
             visibility = heatmap.in_frame(batch["keypoints_px"].astype(dtype), batch["visibility"], size_px)
             targets = heatmap.encode(batch["keypoints_px"].astype(dtype), visibility, size_px, stride, sigma)
             sums, counts = compare(logits, targets, visibility > 0)

@@ -1,0 +1,147 @@
+"""Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpose.cluster.devices import start_backend
+from jaxpose.cluster.mesh import make_mesh
+from jaxpose.config import Config, resolve
+from jaxpose.config.command_line import Options, run
+from jaxpose.data import dataset, split
+from jaxpose.evaluate import evaluate_dataset, print_baselines
+from jaxpose.pose import metrics
+from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.training.interrupt import Interrupt
+from jaxpose.training.log import RunLog
+from jaxpose.training.loop import Diverged, Loop
+from jaxpose.training.parameters import export_parameters
+from jaxpose.training.predictor import Predictor
+from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
+from jaxpose.training.session import Session, build_session
+from jaxpose.training.state import State, evaluated_weights
+
+
+def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
+    """Trains, evaluates and writes the run folder.
+
+    Initialises nothing but the devices, and installs signal handlers in the main thread only.
+
+    Args:
+      config: the options; not changed.
+      dry_run: build and compile, print what that tells, and stop.
+
+    Returns:
+      The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, or 85
+      or 130 where a signal stopped the run.
+
+    Raises:
+      ValueError: an option, the project or the run folder cannot be used.
+      Diverged: too many steps in a row were not finite.
+    """
+    # 1. The devices, then the data: the list of usable frames is fixed here, once.
+    config = resolve(config)
+    mesh = make_mesh(start_backend(config.mesh))
+    config, project = dataset.prepare(config)
+    data = dataset.load(project, config)
+    # 2. The run folder: start, go on, or say that it is done.
+    if dry_run:
+        session = build_session(config, mesh, data)
+        for name, text in session.describe(None).items():
+            print(f"{name:12} {text}")
+        return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
+    with open_run(config, split.split_text(project, data.sets)) as folder, Interrupt() as interrupt:
+        if folder.action == "finished":
+            print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
+            return folder.summary() | {"exit_code": 0}
+        # 3. Network, state and the compiled step.
+        session = build_session(config, mesh, data)
+        with Checkpoints(folder.path / "checkpoints") as checkpoints:
+            return _train_in(folder, session, checkpoints, interrupt)
+
+
+def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, interrupt: Interrupt) -> dict[str, Any]:
+    config, data = session.config, session.data
+    # 4. Go on from the newest whole checkpoint.
+    state, first_step = session.state, 0
+    if folder.action == "resume" and (found := checkpoints.restore(state, "newest")):
+        first_step, state, _ = found
+    with RunLog(folder.path, config.log, session.plan.total_steps, first_step) as log:
+        log.block("jaxpose", session.describe(folder.path))
+        for message in session.messages + list(data.project.problems):
+            log.text(message)
+        if first_step:
+            log.text(f"goes on from step {first_step}")
+        # 5. The loop.
+        predictor = Predictor(config, session.graphdef, session.mesh, _frames_per_step(session))
+        loop = Loop(
+            config=config,
+            mesh=session.mesh,
+            step=session.step,
+            validate=lambda state: _validate(state, session, predictor, log),
+            names_of=session.names_of,
+            checkpoints=checkpoints,
+            log=log,
+            interrupt=interrupt,
+            meta={"keypoint_names": list(config.data.keypoint_names)},
+            total_steps=session.plan.total_steps,
+            val_every=config.train.val_every_steps or config.train.val_every_epochs * session.plan.steps_per_epoch,
+        )
+        outcome = loop.run(state, session.batches(first_step))
+        summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
+        if outcome.reason == "interrupted":
+            log.text(f"stopped by a signal; saved at step {summary['steps']}. The same command goes on from there")
+            return summary | {"exit_code": interrupt.exit_code}
+        # 6. The best weights, exported and evaluated.
+        best_step, best, _ = checkpoints.restore(outcome.state, "best") or (summary["steps"], outcome.state, {})
+        params, statistics = evaluated_weights(best)
+        export_parameters(
+            folder.path / PARAMETERS_FILE,
+            jax.device_get({"params": params, "statistics": statistics}),
+            {"step": str(best_step), "keypoint_names": ",".join(config.data.keypoint_names)},
+        )
+        log.text(f"best weights: step {best_step}, by {config.train.monitor}")
+        results = evaluate_dataset(config, data, predictor, (params, statistics), folder.path, log.text)
+        summary |= {"best_step": best_step, "sets": results}
+        folder.finish(summary)
+        log.text(f"everything is in {folder.path}")
+        return summary
+
+
+def _frames_per_step(session: Session) -> int:
+    """Returns a batch for prediction that does not outgrow a small validation set (it would be filled up in vain)."""
+    return min(session.config.eval.batch_size, max(8, len(session.data.rows("validation"))))
+
+
+def _validate(state: State, session: Session, predictor: Predictor, log: RunLog) -> dict[str, float]:
+    """Returns loss and errors of the validation set, and shows a few of its frames."""
+    data = session.data
+    rows = data.rows("validation")
+    if not len(rows):
+        return {}
+    found = predictor.labelled(*evaluated_weights(state), data.samples, rows)
+    errors_px = metrics.pixel_errors(
+        found["keypoints_frame_px"].astype(np.float64), data.project.keypoints_frame_px[rows]
+    )
+    count = found["loss_count"].sum()
+    loss = float(found["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")
+    error = float(np.nanmean(errors_px)) if np.isfinite(errors_px).any() else float("nan")
+    return {"loss": loss, "mean_px_error": error}
+
+
+def main(config: Config, options: Options) -> int:
+    """Runs the verb and returns its exit code."""
+    try:
+        return train(config, dry_run=options.dry_run)["exit_code"]
+    except Diverged as error:
+        print(f"jaxpose.train: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    run(main, verb="train", description="Trains a network on a project of labelled frames.")

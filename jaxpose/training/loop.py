@@ -1,0 +1,194 @@
+"""The loop between two batches: take a step, watch it, validate, save, stop."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpose.cluster.mesh import put_batch, replicate
+from jaxpose.config import Config
+from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.training.interrupt import Interrupt
+from jaxpose.training.log import RunLog
+from jaxpose.training.state import State
+
+_logger = logging.getLogger(__name__)
+
+Step = Callable[[State, dict[str, jax.Array]], tuple[State, dict[str, jax.Array]]]
+HostBatch = dict[str, np.ndarray]
+
+
+class Diverged(RuntimeError):
+    """Too many non-finite steps in a row."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a loop ended: the last state, and why ("done", "early stop" or "interrupted")."""
+
+    state: State
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """What the loop works with.
+
+    Attributes:
+      config: the run's config.
+      mesh: the devices.
+      step: the compiled update.
+      validate: state -> metrics by name, without prefix.
+      names_of: draws (m,) -> image names, for messages.
+      checkpoints: where states are saved.
+      log: where metrics go.
+      interrupt: tells of signals.
+      meta: what is stored beside each state.
+      total_steps: where training ends.
+      val_every: steps between validations.
+    """
+
+    config: Config
+    mesh: jax.sharding.Mesh
+    step: Step
+    validate: Callable[[State], dict[str, float]]
+    names_of: Callable[[np.ndarray], list[str]]
+    checkpoints: Checkpoints
+    log: RunLog
+    interrupt: Interrupt
+    meta: dict[str, Any]
+    total_steps: int
+    val_every: int
+
+    def run(self, state: State, batches: Iterator[HostBatch]) -> Outcome:
+        """Trains from `state` to the end, an early stop or a signal; the last state is saved.
+
+        Raises:
+          Diverged: too many steps in a row were not finite.
+          ValueError: `train.monitor` is not among the metrics.
+        """
+        train = self.config.train
+        step = int(state.step)
+        saved_step, saved_at = step, time.monotonic()
+        pending: _Pending | None = None
+        reason = "done"
+        ahead = _ahead(self.mesh, batches)
+        while step < self.total_steps:
+            self._profile(step)
+            started = time.monotonic()
+            draws, batch = next(ahead)
+            waited_s = time.monotonic() - started
+            state, metrics = self.step(state, batch)
+            step += 1
+            # The step before is looked at while the devices work on this one.
+            if pending:
+                self._watch(pending)
+            pending = _Pending(step, draws, metrics, waited_s)
+            is_best = False
+            if step % self.val_every == 0 or step == self.total_steps:
+                training = self._watch(pending)
+                pending = None
+                state, is_best = self._validate(state, step, training)
+                patience = train.early_stop_patience
+                if patience and int(state.validations_since_best) >= patience and step < self.total_steps:
+                    reason = "early stop"
+            if self.interrupt.signal is not None and step < self.total_steps and reason == "done":
+                reason = "interrupted"
+            if is_best or reason != "done" or self._due(step, saved_step, saved_at):
+                self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
+                saved_step, saved_at = step, time.monotonic()
+            if reason != "done":
+                break
+        if pending:
+            self._watch(pending)
+        if saved_step != step:
+            self.checkpoints.save(step, state, self.meta | {"step": step}, False)
+        self.checkpoints.wait()
+        return Outcome(state, reason)
+
+    def _due(self, step: int, saved_step: int, saved_at: float) -> bool:
+        train = self.config.train
+        if train.save_every_steps:
+            return step - saved_step >= train.save_every_steps
+        return time.monotonic() - saved_at >= 60 * train.save_every_minutes
+
+    def _watch(self, pending: "_Pending") -> dict[str, float]:
+        """Logs a step and returns its metrics; names the frames of a skipped one."""
+        metrics = {name: value for name, value in pending.metrics.items() if name != "sample_loss"}
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        self.log.step(pending.step, values, images=self.config.train.batch_size, wait_s=pending.waited_s)
+        if values["skipped_in_row"]:
+            self._report_skip(pending, values)
+        return values
+
+    def _report_skip(self, pending: "_Pending", values: dict[str, float]) -> None:
+        shards = pending.metrics["sample_loss"].addressable_shards
+        ordered = sorted(shards, key=lambda shard: shard.index[0].start or 0)
+        sample_loss = np.concatenate([np.asarray(shard.data) for shard in ordered])
+        bad = pending.draws[~np.isfinite(sample_loss) & (pending.draws >= 0)]
+        frames = self.names_of(bad if len(bad) else pending.draws[pending.draws >= 0])
+        whose = "the loss of" if len(bad) else "the gradient of a batch with"
+        self.log.text(
+            f"step {pending.step} skipped: loss {values['loss']:g}, gradient norm {values['gradient_norm']:g}; "
+            f"not finite: {whose} {', '.join(frames)}"
+        )
+        limit = self.config.train.max_skipped_steps
+        if values["skipped_in_row"] >= limit:
+            raise Diverged(
+                f"{limit} steps in a row were not finite, the last is step {pending.step}; stopped with the last good "
+                "checkpoint kept. Try a lower optim.lr, optim.clip_norm=1, or look at the frames named above"
+            )
+
+    def _validate(self, state: State, step: int, training: dict[str, float]) -> tuple[State, bool]:
+        """Returns the state with its best metric and patience brought up to date, and whether it is the best."""
+        found = {f"val_{name}": value for name, value in self.validate(state).items()}
+        if not found:
+            return state, False
+        self.log.event(step, found)
+        known = training | found
+        monitor = self.config.train.monitor
+        if monitor not in known:
+            raise ValueError(f"train.monitor is {monitor!r}; it must be one of {', '.join(known)}")
+        value, best = np.float32(known[monitor]), np.asarray(state.best_metric)
+        better = value < best if self.config.train.monitor_mode == "min" else value > best
+        is_best = bool(np.isfinite(value) and (np.isnan(best) or better))
+        waited = np.int32(0) if is_best else np.asarray(state.validations_since_best) + np.int32(1)
+        changed = replicate(self.mesh, {"best": value if is_best else best, "waited": waited})
+        state = dataclasses.replace(state, best_metric=changed["best"], validations_since_best=changed["waited"])
+        return state, is_best
+
+    def _profile(self, step: int) -> None:
+        if not self.config.log.profile_steps:
+            return
+        first, last = map(int, self.config.log.profile_steps.split(":"))
+        if step == first:
+            jax.profiler.start_trace(str(self.log.folder / "profile"))
+        elif step == min(last, self.total_steps - 1):
+            jax.profiler.stop_trace()
+            self.log.text(f"profile of steps {first} to {step} is in {self.log.folder / 'profile'}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pending:
+    """A step whose metrics have not been read yet: its number, its draws on this host, and the wait for its data."""
+
+    step: int
+    draws: np.ndarray
+    metrics: dict[str, jax.Array]
+    waited_s: float
+
+
+def _ahead(mesh: jax.sharding.Mesh, batches: Iterator[HostBatch]) -> Iterator[tuple[np.ndarray, dict[str, jax.Array]]]:
+    """Yields (draws, batch on the devices), with the next batch already on its way."""
+    waiting = None
+    for batch in batches:
+        coming = np.where(batch["valid"], batch["draw"], -1), put_batch(mesh, batch)
+        if waiting:
+            yield waiting
+        waiting = coming
+    if waiting:
+        yield waiting

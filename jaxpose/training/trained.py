@@ -1,0 +1,135 @@
+"""A trained network read back from its run folder, and its parameters as the start of another run."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxpose.config import Config, from_json
+from jaxpose.model.pose_net import make_network
+from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.training.optim import make_optimizer
+from jaxpose.training.parameters import load_parameters
+from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE
+from jaxpose.training.state import evaluated_weights, initial_state
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A network with its weights, as numpy arrays.
+
+    Attributes:
+      config: the run's config; `config.data.keypoint_names` names the keypoints.
+      graphdef: definition of the network.
+      params: nested dict.
+      statistics: nested dict.
+    """
+
+    config: Config
+    graphdef: nnx.GraphDef
+    params: dict
+    statistics: dict
+
+
+def read_run_config(run: Path) -> Config:
+    """Returns the config of a run folder; the file is data, nothing in it is executed.
+
+    Raises:
+      ValueError: the folder is no run.
+    """
+    file = run / CONFIG_FILE
+    if not file.is_file():
+        here = ", ".join(sorted(str(path.parent) for path in run.parent.glob(f"*/{CONFIG_FILE}"))[:5])
+        raise ValueError(
+            f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
+        )
+    return from_json(file.read_text())
+
+
+def load_trained(run: Path) -> Trained:
+    """Returns the best network of a run: of a finished one its exported weights, else its best checkpoint.
+
+    Raises:
+      ValueError: the folder is no run, or holds no usable weights.
+    """
+    config = read_run_config(run)
+    train, names = config.train, config.data.keypoint_names
+    graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
+    exported = run / PARAMETERS_FILE
+    if exported.is_file():
+        stored, _ = load_parameters(exported)
+        filled = {"params": params, "statistics": statistics}
+        filled = jax.tree_util.tree_map_with_path(lambda path, like: _stored(stored, path, like, exported), filled)
+        return Trained(config, graphdef, filled["params"], filled["statistics"])
+    like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
+    if found is None:
+        raise ValueError(f"{run} holds no whole checkpoint yet: train it first")
+    return Trained(config, graphdef, *evaluated_weights(found[1]))
+
+
+def _stored(stored: dict, path: tuple, like: Any, file: Path) -> np.ndarray:
+    value: Any = stored
+    for part in path:
+        value = value.get(str(part.key)) if isinstance(value, dict) else None
+    if not isinstance(value, np.ndarray) or value.shape != like.shape:
+        name = ".".join(str(part.key) for part in path)
+        raise ValueError(f"{file} does not fit the run's config: it should hold {name} of shape {like.shape}")
+    return value.astype(like.dtype)
+
+
+def transfer(trained: Trained, names: tuple[str, ...], params: dict, statistics: dict) -> tuple[dict, dict, list[str]]:
+    """Returns (parameters, statistics, what was not taken over): a new network that starts from a trained one.
+
+    The backbone is taken whole. Of the head, what fits is; the last layer keypoint by keypoint, by name.
+
+    Args:
+      trained: where the weights come from.
+      names: keypoint names of the new network.
+      params: fresh parameters of the new network.
+      statistics: fresh batch statistics of the new network.
+
+    Raises:
+      ValueError: the backbones differ.
+    """
+    old_shapes = jax.tree.map(lambda leaf: leaf.shape, (trained.params["backbone"], trained.statistics))
+    new_shapes = jax.tree.map(lambda leaf: leaf.shape, (params["backbone"], statistics))
+    if old_shapes != new_shapes:
+        old = trained.config.model
+        raise ValueError(
+            f"train.init_from is a run of {old.backbone}, width {old.width}, norm {old.norm}; "
+            "the backbone, width and kind of norm must be the same"
+        )
+    head, remade = dict(params["head"]["layers"]), []
+    old_head = trained.params["head"]["layers"]
+    last = max(head)
+    for number, layer in head.items():
+        fits = number in old_head and number != last and old_head[number]["kernel"].shape == layer["kernel"].shape
+        if fits:
+            head[number] = old_head[number]
+        elif number != last:
+            remade.append(f"head layer {number}")
+    old_last = old_head[max(old_head)]
+    old_names = trained.config.data.keypoint_names
+    if max(old_head) == last and old_last["kernel"].shape[2] == head[last]["kernel"].shape[2]:
+        head[last], missing = _by_name(old_last, old_names, head[last], names)
+        remade += [f"keypoint {name}" for name in missing]
+    else:
+        remade.append("the last head layer")
+    return {"backbone": trained.params["backbone"], "head": {"layers": head}}, trained.statistics, remade
+
+
+def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[str, ...]) -> tuple[dict, list[str]]:
+    """Returns the last layer with the columns of known keypoints replaced, and the names that were unknown."""
+    kernel = np.array(new["kernel"])
+    # The channels are (phase, keypoint): see `SubPixelConv`.
+    columns = kernel.reshape(*kernel.shape[:3], 4, len(new_names))
+    old_columns = np.asarray(old["kernel"]).reshape(*columns.shape[:4], len(old_names))
+    for column, name in enumerate(new_names):
+        if name in old_names:
+            columns[..., column] = old_columns[..., old_names.index(name)]
+    return {"kernel": kernel}, [name for name in new_names if name not in old_names]

@@ -1,0 +1,84 @@
+"""What crosses devices, read from the compiled program: one reduction of gradients, one of counts, nothing hidden."""
+
+import re
+from typing import NamedTuple
+
+import jax
+import pytest
+
+from tests.parallel import Trainer, make_config
+
+_BYTES = {"f32": 4, "f64": 8, "s32": 4, "u32": 4, "bf16": 2, "pred": 1}
+
+
+class Reduction(NamedTuple):
+    size_bytes: int
+    in_loop: bool
+
+
+def reductions(program: str) -> list[Reduction]:
+    """The all-reduces of a compiled program; any other collective fails the test."""
+    computations: dict[str, list[str]] = {}
+    name = ""
+    for line in program.splitlines():
+        if match := re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
+            name = match[1]
+            computations[name] = []
+        elif name:
+            computations[name].append(line)
+    looped = {
+        body for lines in computations.values() for line in lines for body in re.findall(r"body=%?([\w.\-]+)", line)
+    }
+    reached: set[str] = set()
+    while looped - reached:
+        here = (looped - reached).pop()
+        reached.add(here)
+        for line in computations[here]:
+            looped |= {called for called in re.findall(r"%([\w.\-]+)", line) if called in computations}
+    found = []
+    for name, lines in computations.items():
+        for line in lines:
+            assert not re.search(r" (all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\(", line), line
+            if match := re.search(r"= (.*?) all-reduce(-start)?\(", line):
+                shapes = re.findall(r"(\w+)\[([\d,]*)\]", match[1])
+                size = sum(_BYTES[kind] * _product(dims) for kind, dims in shapes)
+                found.append(Reduction(size, name in reached))
+    return found
+
+
+def _product(dims: str) -> int:
+    result = 1
+    for dim in filter(None, dims.split(",")):
+        result *= int(dim)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("norm", "microbatch", "devices"),
+    [("group", 0, 2), ("group", 3, 8), ("frozen", 3, 2), ("sync", 0, 2), ("sync", 3, 8)],
+)
+def test_what_crosses_devices(norm: str, microbatch: int, devices: int) -> None:
+    trainer = Trainer(make_config(norm=norm, microbatch=microbatch), devices)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(trainer.state.params))
+    norm_layers = len(jax.tree.leaves(trainer.state.statistics)) // 2
+    found = reductions(trainer.compiled.as_text())
+    gradients = [r for r in found if r.size_bytes >= 4 * parameters]
+    assert len(gradients) == 1
+    assert gradients[0].size_bytes <= 1.01 * 4 * parameters
+    assert not gradients[0].in_loop
+    small = [r for r in found if r.size_bytes < 4 * parameters]
+    if norm != "sync":
+        assert len(small) == 1 and not small[0].in_loop
+        return
+    # One reduction per layer forward and one backward; XLA may join those that do not wait for each other, and with one
+    # pass there is no loop.
+    in_loop = [r for r in small if r.in_loop]
+    per_pass = in_loop if microbatch else small
+    assert len(per_pass) <= 2 * norm_layers + (0 if microbatch else 1)
+    assert sum(r.size_bytes for r in per_pass) <= 2 * 2 * 4 * _channels(trainer) + 4 * 2
+    if microbatch:
+        assert len(small) - len(in_loop) == 1
+
+
+def _channels(trainer: Trainer) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(trainer.state.statistics)) // 2
