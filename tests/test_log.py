@@ -1,0 +1,247 @@
+"""The log on real files, a real terminal (pty) and a file size limit that stands for a full disk."""
+
+import fcntl
+import json
+import logging
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+from typing import Any
+
+import cv2
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.crc32c import crc32c
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+from jaxpose.config import LogConfig
+from jaxpose.training.log import RunLog
+
+
+def lines_of(folder: Path) -> list[dict]:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    text = (folder / "metrics.jsonl").read_text()
+    return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
+
+
+def events_of(folder: Path) -> list[Any]:
+    """Reads TensorBoard's record format: length, masked checksum, event, masked checksum."""
+    events = []
+    for file in sorted((folder / "tensorboard").iterdir(), key=lambda file: file.stat().st_mtime_ns):
+        content = file.read_bytes()
+        while content:
+            (length,) = struct.unpack("<Q", content[:8])
+            record, check = content[12 : 12 + length], struct.unpack("<I", content[12 + length : 16 + length])[0]
+            plain = crc32c(record)
+            assert check == (((plain >> 15) | (plain << 17 & 0xFFFFFFFF)) + 0xA282EAD8) & 0xFFFFFFFF
+            events.append(Event.FromString(record))
+            content = content[16 + length :]
+    return events
+
+
+def scalars_of(folder: Path) -> list[tuple[int, str, float]]:
+    return [
+        (event.step, value.tag, value.simple_value)
+        for event in events_of(folder)
+        for value in event.summary.value
+        if value.HasField("simple_value")
+    ]
+
+
+def train(folder: Path, first: int, last: int, total: int, config: LogConfig, stop: int | None = None) -> None:
+    with RunLog(folder, config, total, first) as log:
+        for step in range(first + 1, (stop or last) + 1):
+            log.step(step, {"loss": jnp.float32(1 / step), "lr": 0.5}, images=4, wait_s=0.0)
+
+
+def test_metrics_of_every_nth_step_and_the_last(tmp_path: Path):
+    train(tmp_path, 0, 25, 25, LogConfig(every_steps=10))
+    lines = lines_of(tmp_path)
+    assert [line["step"] for line in lines] == [10, 20, 25]
+    assert [set(line) for line in lines] == [{"step", "time_s", "loss", "lr"}] * 3
+    assert lines[1]["loss"] == float(np.float32(1 / 20))
+    assert scalars_of(tmp_path)[:2] == [(10, "loss", float(np.float32(0.1))), (10, "lr", 0.5)]
+    assert len(scalars_of(tmp_path)) == 6
+    assert events_of(tmp_path)[0].file_version == "brain.Event:2"
+
+
+def test_no_tensorboard_when_it_is_off(tmp_path: Path):
+    config = LogConfig(tensorboard=False)
+    train(tmp_path, 0, 10, 10, config)
+    with RunLog(tmp_path, config, 10, 10) as log:
+        log.images(10, "frames", np.zeros((1, 8, 8, 3), np.uint8))
+    assert not (tmp_path / "tensorboard").exists()
+    code = "import sys, jaxpose.training.log; sys.exit('tensorboardX' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_step_is_there_twice_after_a_resume(tmp_path: Path):
+    config = LogConfig(every_steps=2)
+    train(tmp_path, 0, 20, 20, config, stop=13)
+    with (tmp_path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 14, "ti')
+    train(tmp_path, 8, 20, 20, config)
+    lines = lines_of(tmp_path)
+    assert [line["step"] for line in lines] == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
+    assert [line["time_s"] for line in lines] == sorted(line["time_s"] for line in lines)
+    starts = [event.step for event in events_of(tmp_path) if event.session_log.status == SessionLog.START]
+    assert starts[-1] == 9
+    assert [step for step, tag, _ in scalars_of(tmp_path) if tag == "loss"][-6:] == [10, 12, 14, 16, 18, 20]
+
+
+def test_start_at_zero_drops_the_lines_of_a_run_killed_before_its_first_checkpoint(tmp_path: Path):
+    with RunLog(tmp_path, LogConfig(), 100, 0) as log:
+        log.event(0, {"loss": 3.0}, prefix="val_")
+    with RunLog(tmp_path, LogConfig(), 100, 0) as log:
+        log.event(0, {"loss": 2.0}, prefix="val_")
+    assert [line["val_loss"] for line in lines_of(tmp_path)] == [2.0]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "garbage\n", "3\n", '{"step": "x"}\n', "\x00\x00\x00"])
+def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, text: str):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "time_s": 7.5}\n' + text)
+    with RunLog(tmp_path, LogConfig(tensorboard=False), 100, 1) as log:
+        log.event(2, {"a": 1})
+    lines = lines_of(tmp_path)
+    assert [line["step"] for line in lines] == [1, 2] and lines[1]["time_s"] >= 7.5
+
+
+def test_nan_and_infinity_are_null_in_json(tmp_path: Path, capsys: pytest.CaptureFixture):
+    with RunLog(tmp_path, LogConfig(every_steps=1), 9, 0) as log:
+        log.step(1, {"loss": float("nan"), "norm": np.float32(np.inf)}, images=1, wait_s=0.0)
+        log.event(1, {"rmse_px": -np.inf, "frames": 5}, prefix="val_")
+    first, second = lines_of(tmp_path)
+    assert (first["loss"], first["norm"]) == (None, None)
+    assert (second["val_rmse_px"], second["val_frames"]) == (None, 5.0)
+    assert "step 1  val_rmse_px -inf  val_frames 5" in capsys.readouterr().out
+
+
+def test_text_and_blocks_go_to_the_console_and_the_file(tmp_path: Path, capsys: pytest.CaptureFixture):
+    with RunLog(tmp_path, LogConfig(tensorboard=False), 9, 0) as log:
+        log.text("hello")
+        log.block("the run", {"devices": "8 x cpu", "batch": "16, 2 on each device"})
+    block = "the run\n  devices  8 x cpu\n  batch    16, 2 on each device\n"
+    assert capsys.readouterr().out == "hello\n" + block
+    written = (tmp_path / "train.log").read_text()
+    assert written.endswith(" " + block) and written[:2] == "20" and written[19:26] == " hello\n"
+    with RunLog(tmp_path, LogConfig(tensorboard=False), 9, 5) as log:
+        log.text("again")
+    assert (tmp_path / "train.log").read_text().startswith(written)
+
+
+def test_warnings_of_the_package_go_to_the_file_until_the_log_is_closed(tmp_path: Path, capsys: pytest.CaptureFixture):
+    logger = logging.getLogger("jaxpose.training.checkpoint")
+    with RunLog(tmp_path, LogConfig(tensorboard=False), 9, 0):
+        thread = threading.Thread(target=logger.warning, args=("step %s is broken", 20))
+        thread.start()
+        thread.join()
+    logger.warning("after")
+    assert capsys.readouterr().err == "warning: step 20 is broken\n"
+    assert (tmp_path / "train.log").read_text().count("warning: step 20 is broken\n") == 1
+    assert "after" not in (tmp_path / "train.log").read_text()
+    assert logging.getLogger("jaxpose").propagate and not logging.getLogger("jaxpose").handlers
+
+
+def test_another_process_than_the_first_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture):
+    with RunLog(None, LogConfig(every_steps=1), 9, 0) as log:
+        log.text("hello")
+        log.block("title", {"a": "b"})
+        log.step(9, {"loss": 1.0}, images=1, wait_s=0.0)
+        log.event(9, {"loss": 1.0})
+        log.images(9, "frames", np.zeros((1, 8, 8, 3), np.uint8))
+    assert capsys.readouterr() == ("", "") and not list(tmp_path.iterdir())
+
+
+def test_images_come_back_from_tensorboard(tmp_path: Path):
+    images = np.random.default_rng(0).integers(0, 256, (2, 5, 7, 3), dtype=np.uint8)
+    with RunLog(tmp_path, LogConfig(), 9, 0) as log:
+        log.images(3, "val/frames", images)
+    event = events_of(tmp_path)[-1]
+    assert event.step == 3 and [value.tag for value in event.summary.value] == ["val/frames/0", "val/frames/1"]
+    for value, image in zip(event.summary.value, images, strict=True):
+        assert (value.image.height, value.image.width, value.image.colorspace) == (5, 7, 3)
+        png = np.frombuffer(value.image.encoded_image_string, np.uint8)
+        np.testing.assert_array_equal(cv2.imdecode(png, cv2.IMREAD_COLOR)[..., ::-1], image)
+
+
+def test_plain_lines_of_progress_without_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture):
+    train(tmp_path, 0, 200, 200, LogConfig(tensorboard=False))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == [f"{step}/200" for step in range(20, 201, 20)]
+    for part in ("step 100/200  50%  loss 0.01  lr 0.5", "steps/s", "images/s", "0% waiting for data", "ETA 00:"):
+        assert part in lines[4]
+
+
+TERMINAL = """
+import sys
+import time
+from pathlib import Path
+from jaxpose.config import LogConfig
+from jaxpose.training.log import RunLog
+
+with RunLog(Path(sys.argv[1]), LogConfig(tensorboard=False), 300, 100) as log:
+    log.text("before")
+    for step in range(101, 301):
+        log.step(step, {"loss": 1.0}, images=4, wait_s=0.001)
+        if step == 200:
+            log.event(step, {"loss": 0.5}, prefix="val_")
+        time.sleep(0.007)
+"""
+
+
+def test_progress_bar_on_a_terminal(tmp_path: Path):
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    child = subprocess.Popen([sys.executable, "-c", TERMINAL, str(tmp_path)], stdout=slave, stderr=slave)
+    os.close(slave)
+    shown = b""
+    try:
+        while part := os.read(master, 65536):
+            shown += part
+    except OSError:
+        pass  # the other end is closed
+    assert child.wait(20) == 0
+    screen = shown.decode()
+    for part in ("300/300", "100%", "step/s", "images/s", "waiting for data", "before", "step 200  val_loss 0.5\r\n"):
+        assert part in screen, screen[-2000:]
+    assert "step 110/300" not in screen
+    assert [line["step"] for line in lines_of(tmp_path)] == [*range(110, 201, 10), 200, *range(210, 301, 10)]
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from jaxpose.config import LogConfig
+from jaxpose.training.log import RunLog
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file that grows too large is an error of write, as on a full disk
+with RunLog(Path(sys.argv[1]), LogConfig(every_steps=1), 90, 0) as log:
+    for step in range(1, 91):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (700 if 30 < step <= 60 else -1, -1))
+        log.step(step, {"loss": 1.0}, images=4, wait_s=0.0)
+        log.text(f"text {step}")
+"""
+
+
+@pytest.mark.faults
+def test_full_disk_is_one_warning_and_the_files_go_on_when_there_is_room(tmp_path: Path):
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    for name in ("metrics.jsonl", "train.log", "tensorboard"):
+        assert ended.stderr.count(f"warning: {name} cannot be written (") == 1, ended.stderr
+    assert len(ended.stderr.splitlines()) == 3
+    expected = [*range(1, 31), *range(61, 91)]
+    assert [line["step"] for line in lines_of(tmp_path)] == expected
+    assert [step for step, _, _ in scalars_of(tmp_path)] == expected
+    texts = [line.split(" ", 2)[2] for line in (tmp_path / "train.log").read_text().splitlines()]
+    assert [text for text in texts if text.startswith("text")] == [f"text {step}" for step in expected]
