@@ -8,7 +8,6 @@ import ast
 import dataclasses
 import difflib
 import importlib.util
-import linecache
 import re
 import sys
 import textwrap
@@ -20,11 +19,9 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
+from jaxpose.config.arguments import DONE, Mistake, did_you_mean, guard
 from jaxpose.config.check import type_name, validate
 from jaxpose.config.root import Config, flat_options
-
-DONE, USERS_MISTAKE, INTERRUPTED = 0, 2, 130
-_PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
 @dataclasses.dataclass
@@ -34,18 +31,10 @@ class Options:
     dry_run: bool = False
 
 
-class Mistake(Exception):
-    """A mistake in the arguments; the text has a line for each.
-
-    Not a ValueError: absl would wrap that in words of its own.
-    """
-
-
 def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *, verb: str, description: str) -> int:
     """Calls `main` with the config that the arguments ask for and returns the exit code.
 
-    A mistake of the user (2) is a line on stderr for each thing that is wrong, without a traceback: whatever is wrong
-    with the arguments, and a ValueError that jaxpose itself raises. Any other exception is passed on.
+    Mistakes of the user are told as `guard` tells them.
 
     Args:
       main: does the work and returns the exit code.
@@ -60,19 +49,13 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
     if {"--help_options", "-help_options"}.intersection(argv):
         print("\n".join(_option_lines()))
         return DONE
-    try:
+
+    def work() -> int:
         config, options = read(argv)
         validate(config)
         return main(config, options)
-    except KeyboardInterrupt:
-        print(f"{verb}: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except (Mistake, ValueError) as error:
-        if isinstance(error, ValueError) and not _was_raised_by_jaxpose(error):
-            raise
-        for line in str(error).splitlines():
-            print(f"{verb}: {line}", file=sys.stderr)
-        return USERS_MISTAKE
+
+    return guard(verb, work)
 
 
 def read(argv: list[str]) -> tuple[Config, Options]:
@@ -99,7 +82,7 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     except flags.UnrecognizedFlagError as error:
         known = ["--config", "--dry_run", "--help", "--help_options"]
         options = [f"--config.{name}" for name in flat_options(Config())]
-        hint = _did_you_mean(f"--{error.flagname}", [*known, *options]) or f"; there is {', '.join(known)}"
+        hint = did_you_mean(f"--{error.flagname}", [*known, *options]) or f"; there is {', '.join(known)}"
         raise Mistake(f"there is no flag --{error.flagname}{hint}") from None
     except flags.IllegalFlagValueError as error:
         raise Mistake(_explain_value(error)) from None
@@ -193,11 +176,6 @@ def _nearest_option(given: str, names: list[str]) -> str | None:
     return nearest if likeness(nearest) >= 0.65 else None
 
 
-def _did_you_mean(given: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(given, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
 def _explain_value(error: flags.IllegalFlagValueError) -> str:
     name, _, value = str(error).removeprefix("flag --").removeprefix("config.").partition("=")
     value = value.removesuffix(f": {error.__context__}")
@@ -211,7 +189,7 @@ def _load_config(text: str) -> Config:
     path = Path(file)
     if not path.is_file():
         there = sorted({str(found) for folder in (path.parent, Path("configs")) for found in folder.glob("*.py")})
-        raise Mistake(f"--config: there is no file {file!r}" + _did_you_mean(file, there))
+        raise Mistake(f"--config: there is no file {file!r}" + did_you_mean(file, there))
     if path.suffix != ".py":
         raise Mistake(f"--config: {file!r} must be a Python file (.py) with a function get_config")
     try:
@@ -237,13 +215,6 @@ def _line_in(path: Path, error: Exception) -> int | None:
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), 1)
-
-
-def _was_raised_by_jaxpose(error: ValueError) -> bool:
-    """Tells a rule that jaxpose checks from a fault in jaxpose or below it, which needs its traceback."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    statement = linecache.getline(last.filename, last.lineno or 0).strip()
-    return last.filename.startswith(_PACKAGE) and statement.startswith("raise")
 
 
 def _help(verb: str, description: str) -> str:

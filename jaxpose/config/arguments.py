@@ -1,0 +1,94 @@
+"""Arguments of the verbs that read a run, and how every verb tells a mistake of its user: a line each, exit code 2."""
+
+import argparse
+import difflib
+import linecache
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+DONE, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 2, 4, 130
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+class Mistake(Exception):
+    """A mistake in the arguments; the text has a line for each.
+
+    Not a ValueError: absl would wrap that in words of its own.
+    """
+
+
+class RunArguments(argparse.ArgumentParser):
+    """The flags of a verb that reads a run, with the ones that all of them have; more can be added."""
+
+    def __init__(self, verb: str, description: str):
+        super().__init__(f"python -m {verb}", description=description, allow_abbrev=False)
+        self.add_argument("--run", required=True, metavar="RUN", help="run folder of jaxpose.train")
+        self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
+        self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
+        self.add_argument("--batch_size", type=int, metavar="N", help="frames at once, over all devices")
+
+    def error(self, message: str) -> NoReturn:
+        """Raises a Mistake in place of printing the usage and leaving."""
+        raise Mistake(message)
+
+    def read(self, argv: list[str]) -> argparse.Namespace:
+        """Returns the values of the arguments.
+
+        Raises:
+          Mistake: an argument is unknown, absent or of the wrong type.
+        """
+        known = re.findall(r"--\w+", self.format_help())
+        for argument in argv:
+            flag = argument.partition("=")[0]
+            if flag.startswith("-") and flag not in ("-", "-h", *known):
+                hint = did_you_mean(f"--{flag.lstrip('-')}", known) or f"; there is {', '.join(dict.fromkeys(known))}"
+                raise Mistake(f"there is no flag {flag}{hint}")
+        return self.parse_args(argv)
+
+    def run(self, main: Callable[[argparse.Namespace], int], argv: list[str] | None) -> int:
+        """Calls `main` with the arguments (None: the process's) and returns the exit code; see `guard`."""
+        argv = sys.argv[1:] if argv is None else argv
+        if {"--help", "-h"}.intersection(argv):
+            print(self.format_help(), end="")
+            return DONE
+        return guard(self.prog.removeprefix("python -m "), lambda: main(self.read(argv)))
+
+
+def guard(verb: str, work: Callable[[], int]) -> int:
+    """Calls `work` and returns its exit code, or that of a mistake (2) or of Ctrl-C (130).
+
+    A mistake is a line on stderr for each thing that is wrong, without a traceback: whatever is wrong with the
+    arguments, and a ValueError that jaxpose itself raises. Any other exception is passed on.
+
+    Args:
+      verb: what each line begins with.
+      work: does everything and returns the exit code.
+    """
+    try:
+        return work()
+    except KeyboardInterrupt:
+        print(f"{verb}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (Mistake, ValueError) as error:
+        if isinstance(error, ValueError) and not _was_raised_by_jaxpose(error):
+            raise
+        for line in str(error).splitlines():
+            print(f"{verb}: {line}", file=sys.stderr)
+        return USERS_MISTAKE
+
+
+def did_you_mean(given: str, known: list[str]) -> str:
+    """Returns "; did you mean ...?" with the nearest of the known names, or "" where none is near."""
+    near = difflib.get_close_matches(given, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _was_raised_by_jaxpose(error: ValueError) -> bool:
+    """Tells a rule that jaxpose checks from a fault in jaxpose or below it, which needs its traceback."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    statement = linecache.getline(last.filename, last.lineno or 0).strip()
+    return last.filename.startswith(_PACKAGE) and statement.startswith("raise")
