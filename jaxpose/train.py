@@ -1,9 +1,6 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
-import dataclasses
 import sys
-import time
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +11,7 @@ from jaxpose.cluster.mesh import make_mesh
 from jaxpose.config import Config, resolve
 from jaxpose.config.command_line import Options, run
 from jaxpose.data import dataset, split
-from jaxpose.evaluate import evaluate_dataset, print_baselines
+from jaxpose.evaluate import evaluate_dataset
 from jaxpose.pose import metrics
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
@@ -144,4 +141,4 @@ def main(config: Config, options: Options) -> int:
 
 
 if __name__ == "__main__":
-    run(main, verb="train", description="Trains a network on a project of labelled frames.")
+    sys.exit(run(main, verb="jaxpose.train", description="Trains a network on a project of labelled frames."))

@@ -1,12 +1,15 @@
 """The claim of the project: the step gives the same numbers on any number of devices.
 
-Tested on the step that the public builder makes, with augmentation, clipping and moving averages on, batches that divide
-nothing, and 40 % of the labels missing unevenly. The suite takes a cover of the pairs (devices, batch, micro-batch, type,
-network) in 12 compilations; the mark `slow` takes the whole table.
+Tested on the step that the public builder makes, with augmentation, clipping and moving averages on, batches that
+divide nothing, and 40 % of the labels missing unevenly. The suite takes a cover of the pairs (devices, batch,
+micro-batch, type, network) in 12 compilations; the mark `slow` takes the whole table.
+
+Float64 holds the algebra to account. In float32 a first gradient may differ by 1e-5, or by as much as the one-device
+float32 gradient is itself off the float64 one: 3 frames of 32 px leave the last batch norms 3 values a channel, which
+amplify the rounding of any layout a thousandfold.
 """
 
 import dataclasses
-import itertools
 from typing import Any
 
 import jax
@@ -15,9 +18,6 @@ import pytest
 
 from tests import parallel
 from tests.parallel import Trainer, distance, make_config
-
-# Of design.md: float64 holds the algebra to account, float32 the arithmetic.
-TOLERANCE = {"f64": (1e-10, 1e-10, 1e-10), "f32": (1e-5, 1e-5, 1e-4)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,66 +46,69 @@ def course_of(config: Any, devices: int, poison: bool = False) -> Course:
         )
 
 
-def assert_equal(course: Course, reference: Course, precision: str) -> None:
-    loss, gradient, state = TOLERANCE[precision]
+def assert_equal(course: Course, reference: Course, exact: Course | None = None) -> None:
+    """Asserts equality as design.md defines it: of float64 courses, or of float32 ones where `exact` is given."""
     assert course.targets == reference.targets
     assert min(course.targets) > 0
-    assert abs(course.losses[0] / reference.losses[0] - 1) < loss
-    assert distance(course.first_gradient, reference.first_gradient) < gradient
-    assert distance(course.state, reference.state) < state
+    limits = (1e-10, 1e-10, 1e-10)
+    if exact:
+        limits = (1e-5, max(1e-5, distance(reference.first_gradient, exact.first_gradient)), 1e-4)
+    assert abs(course.losses[0] / reference.losses[0] - 1) < limits[0]
+    assert distance(course.first_gradient, reference.first_gradient) < limits[1]
+    assert distance(course.state, reference.state) < limits[2]
+
+
+def check(options: dict, devices64: tuple[int, ...], devices32: tuple[int, ...]) -> None:
+    """Compares so many devices with one, in both types; what lies in empty slots is random bytes and NaN."""
+    exact = course_of(make_config(precision="f64", **options), 1)
+    for count in devices64:
+        assert_equal(course_of(make_config(precision="f64", **options), count, poison=True), exact)
+    if devices32:
+        reference = course_of(make_config(**options), 1)
+        for count in devices32:
+            assert_equal(course_of(make_config(**options), count, poison=True), reference, exact)
 
 
 @pytest.mark.parametrize(
-    ("options", "devices"),
+    ("options", "devices64", "devices32"),
     [
-        ({"batch": 10, "microbatch": 3}, (3, 8)),
-        ({"batch": 16, "precision": "f64"}, (4, 2)),
-        ({"batch": 10, "microbatch": 4, "backbone": "resnet50", "precision": "f64"}, (8,)),
-        ({"batch": 16, "microbatch": 3, "loss": "js"}, (4,)),
+        ({"batch": 16}, (4,), (3,)),
+        ({"batch": 10, "microbatch": 3, "loss": "js"}, (2,), (8,)),
+        ({"batch": 10, "microbatch": 4, "backbone": "resnet50"}, (8,), ()),
     ],
 )
-def test_any_number_of_devices(options: dict, devices: tuple[int, ...]) -> None:
-    config = make_config(**options)
-    reference = course_of(config, 1)
-    for count in devices:
-        # What lies in the empty slots is random bytes and NaN: it must change nothing.
-        assert_equal(course_of(config, count, poison=True), reference, config.train.precision)
+def test_any_number_of_devices(options: dict, devices64: tuple[int, ...], devices32: tuple[int, ...]) -> None:
+    check(options, devices64, devices32)
 
 
 def test_group_norm_does_not_see_the_microbatch() -> None:
     reference = course_of(make_config(norm="group", precision="f64"), 1)
     other = course_of(make_config(norm="group", precision="f64", microbatch=3), 8, poison=True)
-    assert_equal(other, reference, "f64")
+    assert_equal(other, reference)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["f32", "f64"])
 @pytest.mark.parametrize("microbatch", [0, 3, 4])
 @pytest.mark.parametrize("batch", [10, 16])
-def test_whole_table(batch: int, microbatch: int, precision: str) -> None:
-    config = make_config(batch=batch, microbatch=microbatch, precision=precision)
-    reference = course_of(config, 1)
-    for devices in (2, 3, 4, 8):
-        assert_equal(course_of(config, devices, poison=True), reference, precision)
+def test_whole_table(batch: int, microbatch: int) -> None:
+    check({"batch": batch, "microbatch": microbatch}, (2, 3, 4, 8), (2, 3, 4, 8))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "microbatch"), itertools.product((10, 16), (0, 3)))
+@pytest.mark.parametrize(("batch", "microbatch"), [(10, 3), (16, 0)])
 def test_whole_table_of_bottlenecks(batch: int, microbatch: int) -> None:
-    config = make_config(backbone="resnet50", batch=batch, microbatch=microbatch)
-    reference = course_of(config, 1)
-    for devices in (3, 8):
-        assert_equal(course_of(config, devices, poison=True), reference, "f32")
+    check({"batch": batch, "microbatch": microbatch, "backbone": "resnet50"}, (3, 8), (4,))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", ["group", "frozen"])
 def test_norms_that_do_not_see_the_microbatch(norm: str) -> None:
-    for precision in ("f64", "f32"):
-        reference = course_of(make_config(norm=norm, precision=precision), 1)
-        for microbatch, devices in ((3, 3), (4, 8)):
-            other = course_of(make_config(norm=norm, precision=precision, microbatch=microbatch), devices, poison=True)
-            assert_equal(other, reference, precision)
+    exact = course_of(make_config(norm=norm, precision="f64"), 1)
+    reference = course_of(make_config(norm=norm), 1)
+    for microbatch, devices in ((3, 3), (4, 8)):
+        options = {"norm": norm, "microbatch": microbatch}
+        assert_equal(course_of(make_config(precision="f64", **options), devices, poison=True), exact)
+        assert_equal(course_of(make_config(**options), devices, poison=True), reference, exact)
 
 
 @pytest.mark.slow

@@ -116,8 +116,8 @@ def _problems_together(config: Config) -> Iterator[str]:
             yield f"data.flip_pairs has {pair!r}; each entry must be 'left_name:right_name'"
     if config.augment.flip_p and data.mirror_views:
         yield "augment.flip_p is above 0, but data.mirror_views says that a flip would make poses that cannot be"
-    for low, high in (("scale_min", "scale_max"), ("salt_pepper_size_min", "salt_pepper_size_max"),
-                      ("emboss_strength_min", "emboss_strength_max"), ("clahe_tiles_min", "clahe_tiles_max")):  # fmt: skip
+    for option in ("scale", "salt_pepper_size", "emboss_strength", "clahe_tiles"):
+        low, high = f"{option}_min", f"{option}_max"
         least, most = getattr(config.augment, low), getattr(config.augment, high)
         if least is not None and most is not None and least > most:
             yield f"augment.{low} is {least:g}, above augment.{high} = {most:g}"

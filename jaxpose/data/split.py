@@ -2,8 +2,8 @@
 
 import csv
 import difflib
+import io
 import math
-import os
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -51,20 +51,18 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     return sets
 
 
-def write_split(file: Path, project: Project, sets: np.ndarray) -> None:
-    """Writes the CSV path,bytes,sha256,set with a row for every frame.
+def split_text(project: Project, sets: np.ndarray) -> str:
+    """Returns split.csv: columns path,bytes,sha256,set with a row for every frame.
 
     Args:
-      file: where to.
       project: n frames.
       sets: (n,) text from `assign_sets`.
     """
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    with open(unfinished, "w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(("path", "bytes", "sha256", "set"))
-        writer.writerows(zip(project.images, project.byte_counts, project.checksums, sets.tolist(), strict=True))
-    os.replace(unfinished, file)
+    stream = io.StringIO(newline="")
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("path", "bytes", "sha256", "set"))
+    writer.writerows(zip(project.images, project.byte_counts, project.checksums, sets.tolist(), strict=True))
+    return stream.getvalue()
 
 
 def read_split(file: Path) -> dict[str, str]:
