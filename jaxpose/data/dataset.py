@@ -85,13 +85,21 @@ def load(found: project.Project, config: Config) -> Dataset:
       ValueError: a frame does not decode, or the split cannot be made.
     """
     data = config.data
-    size_px = (data.input_width_px, data.input_height_px)
-    frames = images.load_frames(found, data, size_px)
+    samples = decode(found, data)
+    return Dataset(found, split.assign_sets(found, data), samples, (data.input_width_px, data.input_height_px))
+
+
+def decode(found: project.Project, data: DataConfig) -> Samples:
+    """Returns the frames of a project as the network sees them; the size of its input must be filled in.
+
+    Raises:
+      ValueError: a frame does not decode.
+    """
+    frames = images.load_frames(found, data, (data.input_width_px, data.input_height_px))
     keypoints_px = geometry.apply(frames.input_from_frame, found.keypoints_frame_px)
-    samples = Samples(
+    return Samples(
         pixels=frames.pixels,
         keypoints_px=keypoints_px.astype(np.float32),
         visibility=found.visibility,
         frame_from_input=frames.frame_from_input,
     )
-    return Dataset(found, split.assign_sets(found, data), samples, size_px)
