@@ -61,7 +61,7 @@ def shifts_of_grid(
 def undo(plan: dict[str, Array], shifted_px: Float[Array, "b k 2"]) -> Float[Array, "b k 2"]:
     """Returns the points p for which p + shift(p) are the given points, in input pixels; NaN stays NaN."""
 
-    def step(_: int, points: Array) -> Array:
+    def step(_: Array, points: Array) -> Array:
         return shifted_px - _shifts_of_points(plan, points)
 
     return jax.lax.fori_loop(0, _INVERSION_STEPS, step, shifted_px - _shifts_of_points(plan, shifted_px))
