@@ -1,5 +1,6 @@
 """A project, its split and its decoded frames: everything that training and evaluation read."""
 
+import csv
 import dataclasses
 from pathlib import Path
 
@@ -76,6 +77,41 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
         keypoints_frame_px=found.keypoints_frame_px[:, columns],
         visibility=found.visibility[:, columns],
     )
+
+
+def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.Project:
+    """Returns the project with exactly these keypoints, in this order; those that it does not have are not labelled.
+
+    Raises:
+      ValueError: it has none of them.
+    """
+    common = [name for name in names if name in found.keypoint_names]
+    if not common:
+        raise ValueError(
+            f"{found.label_file} has the keypoints {', '.join(found.keypoint_names)}; needed is one of "
+            f"{', '.join(names)}"
+        )
+    to, source = [names.index(name) for name in common], [found.keypoint_names.index(name) for name in common]
+    keypoints_frame_px = np.full((len(found.images), len(names), 2), np.nan)
+    visibility = np.zeros((len(found.images), len(names)), np.int8)
+    keypoints_frame_px[:, to] = found.keypoints_frame_px[:, source]
+    visibility[:, to] = found.visibility[:, source]
+    return dataclasses.replace(
+        found, keypoint_names=names, keypoints_frame_px=keypoints_frame_px, visibility=visibility
+    )
+
+
+def sets_in_run(found: project.Project, split_file: Path) -> np.ndarray:
+    """Returns the set (n,) that each frame had in a run (same path, same bytes), and "unused" where it was not in it.
+
+    Raises:
+      ValueError: the run's split.csv is missing or damaged.
+    """
+    sets = split.read_split(split_file)
+    with open(split_file, encoding="utf-8-sig", newline="") as stream:
+        checksums = {row["path"]: row.get("sha256") for row in csv.DictReader(stream)}
+    pairs = zip(found.images, found.checksums, strict=True)
+    return np.array([sets[image] if checksums.get(image) == checksum else "unused" for image, checksum in pairs])
 
 
 def load(found: project.Project, config: Config) -> Dataset:

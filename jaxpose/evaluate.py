@@ -1,0 +1,253 @@
+"""Evaluates a run on labelled frames: after training, and as `python -m jaxpose.evaluate`.
+
+What comes in: labelled frames and a network. What goes out: predictions.csv, predictions_pixel_error.csv, the same for
+CollectedData_new.csv and CollectedData_test.csv, tables, and evaluation.json.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpose.config import Config
+from jaxpose.config.arguments import DONE, RunArguments
+from jaxpose.data import baselines, dataset, synthetic
+from jaxpose.data.dataset import Dataset
+from jaxpose.data.project import Project, extra_label_files, read_project
+from jaxpose.data.split import SETS
+from jaxpose.formats.lightning_pose import write_pixel_errors, write_predictions
+from jaxpose.pose import metrics
+from jaxpose.training.estimator import load
+from jaxpose.training.predictor import Predictor
+from jaxpose.training.run_folder import SPLIT_FILE, json_text, write_atomic
+from jaxpose.training.trained import read_run_config
+
+EVALUATION_FILE = "evaluation.json"
+
+Weights = tuple[dict, dict]
+Summaries = dict[str, dict[str, Any]]
+Say = Callable[[str], None]
+
+
+def evaluate_dataset(
+    config: Config, data: Dataset, predictor: Predictor, weights: Weights, folder: Path, say: Say
+) -> Summaries:
+    """Predicts all labelled frames of a project, writes what is found and says how good it is.
+
+    Args:
+      config: the run's config, with everything filled in.
+      data: the labelled frames and their sets.
+      predictor: the network on all devices.
+      weights: (parameters, batch statistics) on the mesh.
+      folder: where the files are written.
+      say: is called with each table.
+
+    Returns:
+      The figures of `metrics.summarize` for each set (train, validation, test, unused) that has frames, and for each
+      extra label file by its name.
+
+    Raises:
+      ValueError: an extra label file cannot be used.
+    """
+    found = predictor.labelled(*weights, data.samples, np.arange(len(data.sets)))
+    predicted, confidence = found["keypoints_frame_px"], found["confidence"]
+    _write(folder, "predictions", data.project, predicted, confidence, data.sets.tolist())
+    results: Summaries = {}
+    for name in SETS:
+        rows = data.rows(name)
+        if len(rows):
+            labelled = _labelled_frame_px(data.project)[rows]
+            results[name] = _summarize(config, predicted[rows], labelled, confidence[rows])
+    for extra in extra_projects(config, say):
+        results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, weights, folder)
+    shown = next((name for name in ("test", "validation") if name in results), "")
+    compared = _baselines(data, shown) if shown else {}
+    say(_table(results))
+    if shown:
+        say(f"{shown} set: {metrics.format_summary(results[shown])}")
+    for name, error_px in compared.items():
+        ratio = results[shown]["mean_px_error"] / error_px
+        say(f"{name:<29} {error_px:8.2f} px on the {shown} set; the network has {ratio:.3f} of it")
+    if jax.process_index() == 0:
+        content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
+        write_atomic(folder / EVALUATION_FILE, f"{json_text(content)}\n".encode())
+    say(f"predictions and figures are in {folder}")
+    return results
+
+
+def extra_projects(config: Config, say: Say) -> list[Project]:
+    """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie beside the run's own label file.
+
+    Raises:
+      ValueError: one of them cannot be used.
+    """
+    return [_project(config, name, say) for name in extra_label_files(config.data)]
+
+
+def evaluate(
+    run: Path,
+    *,
+    project: str = "",
+    labels: str = "",
+    out: Path | None = None,
+    devices: object = "auto",
+    platform: str = "auto",
+    batch_size: int | None = None,
+    say: Say = print,
+) -> Summaries:
+    """Evaluates a run again; frames have the set that they had in the run, and `unused` where they were not in it.
+
+    Args:
+      run: a run folder of `jaxpose.train`.
+      project: a project folder in place of the run's own.
+      labels: a label file of the project, evaluated alone.
+      out: where the files are written; None is the run folder.
+      devices: as the option mesh.devices.
+      platform: as the option mesh.platform.
+      batch_size: frames at once, over all devices; None is the run's eval.batch_size.
+      say: is called with each table.
+
+    Returns:
+      As `evaluate_dataset`.
+
+    Raises:
+      ValueError: the run, the project or the labels cannot be used, or the run's own files would be replaced by those
+        of frames that are not the run's.
+    """
+    config = read_run_config(run)
+    if project:
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, project=project))
+    elif not Path(config.data.project).is_dir():
+        raise ValueError(f"the project of {run}, {config.data.project}, is not there; give it with --project FOLDER")
+    found = _project(config, labels, say)
+    sets = dataset.sets_in_run(found, run / SPLIT_FILE)
+    if not labels and not out and (sets == "unused").all():
+        raise ValueError(
+            f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER, so that the run's own "
+            "predictions stay"
+        )
+    estimator = load(run, devices=devices, platform=platform, batch_size=batch_size)
+    config, folder = dataclasses.replace(estimator.config, data=config.data), out or run
+    folder.mkdir(parents=True, exist_ok=True)
+    if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
+        summary = _evaluate_extra(config, found, estimator.predictor, estimator.weights, folder)
+        results = {found.label_file.name: summary}
+        say(_table(results))
+        say(metrics.format_summary(summary))
+        return results
+    size_px = config.data.input_width_px, config.data.input_height_px
+    data = Dataset(found, sets, dataset.decode(found, config.data), size_px)
+    return evaluate_dataset(config, data, estimator.predictor, estimator.weights, folder, say)
+
+
+def _project(config: Config, labels: str, say: Say) -> Project:
+    """Reads a label file (empty: the run's own), with the run's keypoints in the run's order."""
+    found = read_project(config.data, labels)
+    for problem in found.problems:
+        say(f"left out: {problem}")
+    names, there = config.data.keypoint_names, found.keypoint_names
+    if absent := [name for name in names if name not in there]:
+        say(f"{found.label_file} has no {', '.join(absent)}: predicted, but not evaluated")
+    if unknown := [name for name in there if name not in names]:
+        say(f"{found.label_file} has {', '.join(unknown)}: the run does not predict that")
+    return dataset.match_keypoints(found, names)
+
+
+def _labelled_frame_px(found: Project) -> np.ndarray:
+    """Returns the labels (n, k, 2), NaN where there is none; where visibility is 0 a position means nothing."""
+    return np.where(found.visibility[..., None] > 0, found.keypoints_frame_px, np.nan)
+
+
+def _evaluate_extra(
+    config: Config, found: Project, predictor: Predictor, weights: Weights, folder: Path
+) -> dict[str, Any]:
+    samples = dataset.decode(found, config.data)
+    predictions = predictor.labelled(*weights, samples, np.arange(len(found.images)))
+    predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
+    ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
+    _write(folder, f"predictions_{ending}", found, predicted, confidence, None)
+    return _summarize(config, predicted, _labelled_frame_px(found), confidence)
+
+
+def _write(
+    folder: Path, stem: str, found: Project, predicted: np.ndarray, confidence: np.ndarray, sets: list[str] | None
+) -> None:
+    if jax.process_index() != 0:
+        return
+    errors = metrics.pixel_errors(predicted, _labelled_frame_px(found))
+    names = found.keypoint_names
+    write_predictions(folder / f"{stem}.csv", found.images, names, predicted, confidence, sets=sets)
+    write_pixel_errors(folder / f"{stem}_pixel_error.csv", found.images, names, errors, sets)
+
+
+def _summarize(config: Config, predicted: np.ndarray, labelled: np.ndarray, confidence: np.ndarray) -> dict[str, Any]:
+    return metrics.summarize(
+        predicted,
+        labelled,
+        keypoint_names=config.data.keypoint_names,
+        confidence=confidence,
+        pck_px=config.eval.pck_px,
+        pck_share=config.eval.pck_share,
+        oks_sigma=config.eval.oks_sigma,
+    )
+
+
+def _baselines(data: Dataset, shown: str) -> dict[str, float]:
+    """Returns the mean errors in px of trackers that learn almost nothing, of the synthetic project alone."""
+    found = data.project
+    if not (found.folder / synthetic.MARKER).is_file() or not len(data.rows("train")):
+        return {}
+    sets = np.where(data.sets == shown, "test", np.where(data.sets == "train", "train", "unused")).tolist()
+    labelled = _labelled_frame_px(found)
+    errors = {
+        "mean position": baselines.mean_position_errors_px(labelled, sets),
+        "blob centroid + mean offset": baselines.blob_errors_px(found.paths, found.videos, labelled, sets),
+    }
+    return {name: float(np.nanmean(error)) for name, error in errors.items()}
+
+
+def _table(results: Summaries) -> str:
+    """Returns a line for each set."""
+    first = next(iter(results.values()))
+    shares = [f"<{row['threshold_px']:g} px" for row in first["pck_px"]]
+    figures = ("mean", "median", "p95", "rms")
+    width = max(10, *map(len, results))
+    lines = [f"{'error in px':<{width}} {'frames':>7} {'points':>7}" + "".join(f"{n:>9}" for n in (*figures, *shares))]
+    for name, result in results.items():
+        values = [result[f"{figure}_px_error"] for figure in figures] + [row["micro"] for row in result["pck_px"]]
+        cells = "".join(f"{'-':>9}" if value is None else f"{value:9.3f}" for value in values)
+        lines.append(f"{name:<{width}} {result['frames']:>7} {result['labelled_points']:>7}{cells}")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the verb and returns its exit code."""
+    arguments = RunArguments("jaxpose.evaluate", "Evaluates a trained run on labelled frames: tables and CSV files.")
+    arguments.add_argument(
+        "--project", default="", metavar="FOLDER", help="labelled frames; default: the run's project"
+    )
+    arguments.add_argument("--labels", default="", metavar="FILE", help="a label file of the project, evaluated alone")
+    arguments.add_argument("--out", metavar="FOLDER", help="where the files are written; default: the run folder")
+    return arguments.run(_run, argv)
+
+
+def _run(given: argparse.Namespace) -> int:
+    evaluate(
+        Path(given.run),
+        project=given.project,
+        labels=given.labels,
+        out=Path(given.out) if given.out else None,
+        devices=given.devices,
+        platform=given.platform,
+        batch_size=given.batch_size,
+    )
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

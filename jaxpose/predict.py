@@ -1,0 +1,176 @@
+"""Predicts the keypoints of images and videos: `python -m jaxpose.predict`, or `load(run).predict(frames)` from Python.
+
+What comes in: a run, and files or folders. What goes out: <out>/video_preds/<video>.csv and
+<out>/image_preds/<folder>/predictions.csv, in the form of Lightning Pose, in pixels of the original frame.
+"""
+
+import argparse
+import contextlib
+import csv
+import itertools
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tqdm
+
+from jaxpose.config.arguments import DONE, SOME_FAILED, RunArguments
+from jaxpose.data.image_file import decode_image
+from jaxpose.data.inputs import Inputs, find_inputs
+from jaxpose.data.threads import map_in_threads
+from jaxpose.data.video import scan
+from jaxpose.formats.lightning_pose import PredictionWriter
+from jaxpose.training.estimator import Estimator, load
+from jaxpose.training.trained import read_run_config
+
+__all__ = ["Estimator", "load", "main", "plan"]
+
+_HEADER_ROWS = 3
+_LISTED_PROBLEMS = 20
+
+# Output file -> the video, or the images, that it has a row for each frame of.
+Jobs = dict[Path, Path | list[Path]]
+
+
+class _Failed(Exception):
+    """An input could not be predicted, or not all of it; the text says why and where the rest is."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the verb and returns its exit code: 0, 2 (a mistake of the user), 4 (some inputs failed) or 130."""
+    arguments = RunArguments(
+        "jaxpose.predict", "Predicts the keypoints of images and videos with a trained run: a CSV row for each frame."
+    )
+    arguments.add_argument("inputs", nargs="+", metavar="FRAMES_OR_VIDEO", help="images, videos, or folders of them")
+    arguments.add_argument(
+        "--out", metavar="FOLDER", help="gets video_preds/ and image_preds/; default: the run folder"
+    )
+    arguments.add_argument("--overwrite", action="store_true", help="predict again what is predicted already")
+    return arguments.run(_run, argv)
+
+
+def _run(given: argparse.Namespace) -> int:
+    # All that can be checked is checked before the network is built.
+    run, out = Path(given.run), Path(given.out or given.run)
+    read_run_config(run)
+    jobs = plan(find_inputs(given.inputs), out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out is {out}, which cannot be made: {error.strerror}") from None
+    estimator = load(run, devices=given.devices, platform=given.platform, batch_size=given.batch_size)
+    failed = 0
+    for file, source in jobs.items():
+        try:
+            if isinstance(source, Path):
+                done = _predict_video(estimator, source, file, given.overwrite)
+            else:
+                done = _predict_images(estimator, source, file, given.overwrite)
+            print(done, flush=True)
+        except _Failed as error:
+            failed += 1
+            for line in str(error).splitlines():
+                print(f"jaxpose.predict: {line}", file=sys.stderr)
+    if failed:
+        print(f"jaxpose.predict: {failed} of {len(jobs)} inputs failed, the others are done", file=sys.stderr)
+    return SOME_FAILED if failed else DONE
+
+
+def plan(inputs: Inputs, out: Path) -> Jobs:
+    """Returns which file is written for what.
+
+    Raises:
+      ValueError: two inputs would write the same file.
+    """
+    jobs: Jobs = {}
+    pairs = [(out / "video_preds" / f"{video.stem}.csv", video) for video in inputs.videos]
+    pairs += [(out / "image_preds" / folder.name / "predictions.csv", files) for folder, files in inputs.images.items()]
+    for file, source in pairs:
+        if file in jobs:
+            first, second = (entry if isinstance(entry, Path) else entry[0].parent for entry in (jobs[file], source))
+            raise ValueError(f"{first} and {second} would both write {file}; predict them with different --out")
+        jobs[file] = source
+    return jobs
+
+
+def _predict_video(estimator: Estimator, path: Path, file: Path, overwrite: bool) -> str:
+    """Writes the predictions of a video; returns a line that says what was done."""
+    try:
+        video = scan(path)
+        reader, found = estimator.stream(video)
+    except ValueError as error:
+        raise _Failed(str(error)) from None
+    announced = video.announced_frames
+    if not overwrite and len(_index_of(file)) == announced:
+        return f"{path}: {file} has its {announced} frames already (--overwrite predicts them again)"
+    done, started = 0, time.monotonic()
+    with (
+        contextlib.closing(reader),
+        PredictionWriter(file, estimator.keypoint_names) as writer,
+        tqdm.tqdm(total=announced, desc=path.name, unit="frame", disable=None, leave=False) as bar,
+    ):
+        for keypoints, confidence in found:
+            writer.append(range(done, done + len(keypoints)), keypoints, confidence)
+            done += len(keypoints)
+            bar.update(len(keypoints))
+        if reader.problem:
+            raise _Failed(f"{reader.problem}; its {done} rows are in {file}.partial")
+    speed = done / (time.monotonic() - started)
+    return f"{path}: {done} frames of {announced} announced, {speed:.1f} frames/s, in {file}"
+
+
+def _predict_images(estimator: Estimator, paths: list[Path], file: Path, overwrite: bool) -> str:
+    """Writes the predictions of the images of a folder; returns a line that says what was done."""
+    project = Path(estimator.config.data.project)
+    index = [_row_name(path, project) for path in paths]
+    if not overwrite and _index_of(file) == index:
+        return f"{paths[0].parent}: {file} has its {len(index)} images already (--overwrite predicts them again)"
+    names: list[str] = []
+    problems: list[str] = []
+
+    def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
+        try:
+            return estimator.fit(decode_image(path.read_bytes()))
+        except (ValueError, OSError) as error:
+            return f"{path}: {error}"
+
+    def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        images = map_in_threads(read, paths, estimator.config.data.threads, paths[0].parent.name)
+        for name, image in zip(index, images, strict=True):
+            if isinstance(image, str):
+                problems.append(image)
+            else:
+                names.append(name)
+                yield image
+
+    done, started = 0, time.monotonic()
+    with PredictionWriter(file, estimator.keypoint_names) as writer:
+        for keypoints, confidence in estimator.fitted(frames()):
+            writer.append(names[done : done + len(keypoints)], keypoints, confidence)
+            done += len(keypoints)
+        if problems:
+            shown = [*problems[:_LISTED_PROBLEMS], f"{done} rows of {len(index)} images are in {file}.partial"]
+            raise _Failed("\n".join(shown))
+    speed = done / (time.monotonic() - started)
+    return f"{paths[0].parent}: {done} images, {speed:.1f} images/s, in {file}"
+
+
+def _row_name(path: Path, project: Path) -> str:
+    """Returns what an image is called in the CSV: as in the label file if it is the run's project's, else as given."""
+    with contextlib.suppress(ValueError):
+        return path.resolve().relative_to(project.resolve()).as_posix()
+    return path.as_posix()
+
+
+def _index_of(file: Path) -> list[str]:
+    """Returns the first column of a file of predictions, empty where there is no such file."""
+    if not file.is_file():
+        return []
+    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
+        return [row[0] for row in itertools.islice(csv.reader(stream), _HEADER_ROWS, None) if row]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

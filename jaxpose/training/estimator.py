@@ -1,0 +1,161 @@
+"""A trained run, ready for frames of any size and for videos: what comes out is in pixels of the original frame."""
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose import geometry
+from jaxpose.cluster.devices import start_backend
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.config import Config, validate
+from jaxpose.data.images import fit_image
+from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
+from jaxpose.training.predictor import Predictor
+from jaxpose.training.trained import load_trained, read_run_config
+
+# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32.
+Found = tuple[np.ndarray, np.ndarray]
+
+
+class Estimator:
+    """A trained network, compiled for its devices: see `load`.
+
+    Attributes:
+      config: the run's config, with the devices and the batch size that were asked for.
+      keypoint_names: k names, in the order of the results.
+      predictor: the compiled network.
+      weights: (parameters, batch statistics) on the mesh.
+    """
+
+    def __init__(self, config: Config, predictor: Predictor, weights: tuple[dict, dict]):
+        self.config = config
+        self.keypoint_names = config.data.keypoint_names
+        self.predictor = predictor
+        self.weights = weights
+        self._size_px = config.data.input_width_px, config.data.input_height_px
+
+    def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
+        """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
+
+        Args:
+          frames: uint8, (n, h, w, 3) RGB or (n, h, w) grey, or a list of n such images of any sizes.
+
+        Raises:
+          ValueError: a frame is of another type or shape, or is smaller than the run's crop.
+        """
+        # Most probably one colour frame, which would pass for h grey ones.
+        if isinstance(frames, np.ndarray) and frames.ndim == 3 and frames.shape[-1] == 3:
+            raise ValueError(f"frames has shape {frames.shape}; a single colour frame must be given as frames[None]")
+        return self._joined(self.fitted(self.fit(frame) for frame in frames))
+
+    def predict_video(self, path: str | os.PathLike) -> Found:
+        """Returns keypoints (n, k, 2) in frame pixels and their confidence (n, k), of every frame of a video.
+
+        Raises:
+          ValueError: the file is no video, is damaged, or its frames are smaller than the run's crop.
+        """
+        reader, stream = self.stream(scan(Path(path)))
+        with contextlib.closing(reader):
+            found = self._joined(stream)
+        if reader.problem:
+            raise ValueError(reader.problem)
+        return found
+
+    def stream(self, video: Video) -> tuple[ChunkReader, Iterator[Found]]:
+        """Returns the reader of a video, to be closed, and an iterator over the results of its frames, in order.
+
+        A thread decodes while the devices work.
+
+        Raises:
+          ValueError: the frames are smaller than the run's crop.
+        """
+        affine = self._input_from_frame((video.width_px, video.height_px))
+        reader = read_chunks(video, affine, self._size_px, self.predictor.frames_per_step)
+        stream = self.predictor.frames(*self.weights, reader, geometry.invert(affine), len(self.keypoint_names))
+        return reader, ((found["keypoints_frame_px"], found["confidence"]) for found in stream)
+
+    def fit(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a frame, (h, w, 3) or (h, w) uint8, as the network takes it, and its frame_from_input (2, 3).
+
+        Raises:
+          ValueError: the frame is of another type or shape, or is smaller than the run's crop.
+        """
+        frame = np.asarray(frame)
+        is_image = frame.ndim == 2 or (frame.ndim == 3 and frame.shape[2] == 3)
+        if frame.dtype != np.uint8 or not is_image or not frame.size:
+            raise ValueError(
+                f"a frame has shape {frame.shape} of {frame.dtype}; it must be uint8, (h, w, 3) RGB or (h, w) grey"
+            )
+        colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
+        affine = self._input_from_frame((frame.shape[1], frame.shape[0]))
+        return fit_image(colour, affine, self._size_px), geometry.invert(affine)
+
+    def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
+        """Yields the results of frames that `fit` returned, some at a time, in their order."""
+        under_way: collections.deque[np.ndarray] = collections.deque()
+
+        def chunks() -> Iterator[np.ndarray]:
+            waiting = iter(frames)
+            while chunk := list(itertools.islice(waiting, self.predictor.frames_per_step)):
+                under_way.append(np.stack([affine for _, affine in chunk]))
+                yield np.stack([pixels for pixels, _ in chunk])
+
+        # The affine differs from frame to frame, so the results are mapped here and not on the device.
+        for found in self.predictor.frames(*self.weights, chunks(), np.eye(2, 3), len(self.keypoint_names)):
+            keypoints = geometry.apply(under_way.popleft(), found["keypoints_px"].astype(np.float64))
+            yield keypoints.astype(np.float32), found["confidence"]
+
+    def _joined(self, parts: Iterable[Found]) -> Found:
+        count = len(self.keypoint_names)
+        parts = [(np.zeros((0, count, 2), np.float32), np.zeros((0, count), np.float32)), *parts]
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+    def _input_from_frame(self, frame_size_px: tuple[int, int]) -> np.ndarray:
+        data = self.config.data
+        if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > frame_size_px):
+            raise ValueError(
+                f"a frame has {frame_size_px[0]} x {frame_size_px[1]} pixels; the run's data.crop_px = {data.crop_px} "
+                "leaves it"
+            )
+        return geometry.input_from_frame(frame_size_px, self._size_px, data.resize, data.crop_px)
+
+
+def load(
+    run: str | os.PathLike, *, devices: object = "auto", platform: str = "auto", batch_size: int | None = None
+) -> Estimator:
+    """Returns the best network of a run (of an unfinished one: the best of its checkpoints so far), compiled.
+
+    Args:
+      run: a run folder of `jaxpose.train`.
+      devices: as the option mesh.devices.
+      platform: as the option mesh.platform.
+      batch_size: frames at once, over all devices; None is the run's eval.batch_size.
+
+    Raises:
+      ValueError: the folder is no run or has no weights, or a device is not there.
+    """
+    config = read_run_config(Path(run))
+    config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
+    if batch_size is not None:
+        config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
+    try:
+        validate(config)
+        chosen = start_backend(config.mesh)
+    except ValueError as error:
+        # What is --config.mesh.devices for train is --devices here.
+        text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
+        raise ValueError(text) from None
+    trained = load_trained(Path(run))
+    mesh = make_mesh(chosen)
+    predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
+    estimator = Estimator(config, predictor, replicate(mesh, (trained.params, trained.statistics)))
+    # Compiles, so that the first frames take no longer than the others.
+    black = np.zeros((config.data.input_height_px, config.data.input_width_px, 3), np.uint8)
+    list(estimator.fitted([(black, np.eye(2, 3))]))
+    return estimator
