@@ -14,7 +14,7 @@ _DIGEST = "sha256"
 
 
 def export_parameters(file: Path, parameters: dict[str, Any], metadata: dict[str, str]) -> None:
-    """Writes a nested dict of jax or numpy arrays, names joined by dots, and a SHA-256 of everything in it.
+    """Writes a nested dict of jax or numpy arrays, keys as text joined by dots, and a SHA-256 of everything in it.
 
     Raises:
       ValueError: a key holds a dot or is empty, or the metadata has the reserved key sha256.
@@ -45,9 +45,10 @@ def load_parameters(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return _nested(arrays), metadata
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, np.ndarray]:
+def _flat(tree: dict[Any, Any], prefix: str = "") -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
-    for key, value in tree.items():
+    # Lists of layers have whole numbers as keys.
+    for key, value in ((str(key), value) for key, value in tree.items()):
         if not key or "." in key:
             raise ValueError(f"the parameter key {prefix + key!r} is empty or holds a dot, which joins the names")
         if isinstance(value, dict):
