@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxpose.config import Config
-from jaxpose.config.arguments import DONE, RunArguments
+from jaxpose.config.arguments import DONE, RunArguments, make_folder
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
@@ -131,9 +131,11 @@ def evaluate(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER, so that the run's own "
             "predictions stay"
         )
+    folder = out or run
+    make_folder(folder)
     estimator = load(run, devices=devices, platform=platform, batch_size=batch_size)
-    config, folder = dataclasses.replace(estimator.config, data=config.data), out or run
-    folder.mkdir(parents=True, exist_ok=True)
+    say(f"{run} on {'; '.join(estimator.devices)}")
+    config = dataclasses.replace(estimator.config, data=config.data)
     if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
         summary = _evaluate_extra(config, found, estimator.predictor, estimator.weights, folder)
         results = {found.label_file.name: summary}

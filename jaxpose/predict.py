@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 import tqdm
 
-from jaxpose.config.arguments import DONE, SOME_FAILED, RunArguments
+from jaxpose.config.arguments import DONE, SOME_FAILED, RunArguments, make_folder
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video import scan
 from jaxpose.formats.lightning_pose import PredictionWriter
 from jaxpose.training.estimator import Estimator, load
+from jaxpose.training.run_folder import PARAMETERS_FILE
 from jaxpose.training.trained import read_run_config
 
 __all__ = ["Estimator", "load", "main", "plan"]
@@ -56,18 +57,18 @@ def _run(given: argparse.Namespace) -> int:
     run, out = Path(given.run), Path(given.out or given.run)
     read_run_config(run)
     jobs = plan(find_inputs(given.inputs), out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--out is {out}, which cannot be made: {error.strerror}") from None
+    make_folder(out)
     estimator = load(run, devices=given.devices, platform=given.platform, batch_size=given.batch_size)
+    print(f"{run} on {'; '.join(estimator.devices)}", flush=True)
     failed = 0
     for file, source in jobs.items():
+        # What an earlier training of this run predicted is not kept.
+        kept = [] if given.overwrite or not _is_newer(file, run) else _index_of(file)
         try:
             if isinstance(source, Path):
-                done = _predict_video(estimator, source, file, given.overwrite)
+                done = _predict_video(estimator, source, file, len(kept))
             else:
-                done = _predict_images(estimator, source, file, given.overwrite)
+                done = _predict_images(estimator, source, file, kept)
             print(done, flush=True)
         except _Failed as error:
             failed += 1
@@ -95,15 +96,15 @@ def plan(inputs: Inputs, out: Path) -> Jobs:
     return jobs
 
 
-def _predict_video(estimator: Estimator, path: Path, file: Path, overwrite: bool) -> str:
-    """Writes the predictions of a video; returns a line that says what was done."""
+def _predict_video(estimator: Estimator, path: Path, file: Path, kept_rows: int) -> str:
+    """Writes the predictions of a video, if not as many rows are there; returns a line that says what was done."""
     try:
         video = scan(path)
         reader, found = estimator.stream(video)
     except ValueError as error:
         raise _Failed(str(error)) from None
     announced = video.announced_frames
-    if not overwrite and len(_index_of(file)) == announced:
+    if kept_rows == announced:
         return f"{path}: {file} has its {announced} frames already (--overwrite predicts them again)"
     done, started = 0, time.monotonic()
     with (
@@ -121,11 +122,11 @@ def _predict_video(estimator: Estimator, path: Path, file: Path, overwrite: bool
     return f"{path}: {done} frames of {announced} announced, {speed:.1f} frames/s, in {file}"
 
 
-def _predict_images(estimator: Estimator, paths: list[Path], file: Path, overwrite: bool) -> str:
-    """Writes the predictions of the images of a folder; returns a line that says what was done."""
+def _predict_images(estimator: Estimator, paths: list[Path], file: Path, kept: list[str]) -> str:
+    """Writes the predictions of a folder's images, if not these are there; returns a line that says what was done."""
     project = Path(estimator.config.data.project)
     index = [_row_name(path, project) for path in paths]
-    if not overwrite and _index_of(file) == index:
+    if kept == index:
         return f"{paths[0].parent}: {file} has its {len(index)} images already (--overwrite predicts them again)"
     names: list[str] = []
     problems: list[str] = []
@@ -164,10 +165,14 @@ def _row_name(path: Path, project: Path) -> str:
     return path.as_posix()
 
 
+def _is_newer(file: Path, run: Path) -> bool:
+    """Returns whether a file is there and not older than the weights of a run."""
+    weights = [path for path in (run / PARAMETERS_FILE, run / "checkpoints") if path.exists()]
+    return file.is_file() and file.stat().st_mtime >= max(path.stat().st_mtime for path in weights)
+
+
 def _index_of(file: Path) -> list[str]:
-    """Returns the first column of a file of predictions, empty where there is no such file."""
-    if not file.is_file():
-        return []
+    """Returns the first column of a file of predictions."""
     with file.open(newline="", encoding="utf-8", errors="replace") as stream:
         return [row[0] for row in itertools.islice(csv.reader(stream), _HEADER_ROWS, None) if row]
 

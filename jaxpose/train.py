@@ -11,7 +11,7 @@ from jaxpose.cluster.mesh import make_mesh
 from jaxpose.config import Config, resolve
 from jaxpose.config.command_line import Options, run
 from jaxpose.data import dataset, split
-from jaxpose.evaluate import evaluate_dataset
+from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.pose import metrics
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
@@ -45,6 +45,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     config = resolve(config)
     mesh = make_mesh(start_backend(config.mesh))
     config, project = dataset.prepare(config)
+    extra_projects(config, lambda _: None)  # to refuse now what could not be evaluated at the end
     data = dataset.load(project, config)
     # 2. The run folder: start, go on, or say that it is done.
     if dry_run:

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import jax
+import pandas as pd
 import pytest
 from absl import flags
 
@@ -31,3 +32,37 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("JAXPOSE_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished small run beside its `project` of three videos: 33 frames of 64 px each, 6 of them labelled.
+
+    CollectedData_new.csv holds three of the frames with only some keypoints, and one that the run does not know.
+    """
+    # Not above: what is imported there escapes the check of types.
+    from jaxpose import config as c
+    from jaxpose.data.synthetic import make_project
+    from jaxpose.train import train
+
+    folder = tmp_path_factory.mktemp("trained")
+    project = make_project(folder / "project", videos=3, labelled_frames=6, video_frames=33, side_px=64)
+    labels = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2], index_col=0)
+    new = labels.iloc[[1, 7, 13]][["synthetic"]].loc[:, (slice(None), ["tail_base", "nose"], slice(None))]
+    new = new.rename(columns={"nose": "snout"})
+    new.to_csv(project / "CollectedData_new.csv")
+    config = c.Config(
+        out=str(folder / "run"),
+        data=c.DataConfig(project=str(project), split="video", train_share=0.4, val_share=0.3),
+        augment=c.AugmentConfig(preset="none"),
+        model=c.ModelConfig(backbone="resnet18", width=8),
+        optim=c.OptimConfig(lr=5e-3),
+        train=c.TrainConfig(steps=40, batch_size=6, val_every_steps=40),
+        mesh=c.MeshConfig(devices=1),
+        log=c.LogConfig(tensorboard=False),
+    )
+    config.data.input_width_px = config.data.input_height_px = 64
+    # Adam of optax takes a power of mixed types.
+    with jax.numpy_dtype_promotion("standard"):
+        assert train(config)["exit_code"] == 0
+    return folder / "run"

@@ -81,6 +81,18 @@ def guard(verb: str, work: Callable[[], int]) -> int:
         return USERS_MISTAKE
 
 
+def make_folder(folder: Path) -> None:
+    """Makes the folder that results go to, where it is not there.
+
+    Raises:
+      ValueError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out is {folder}, which cannot be made: {error.strerror}") from None
+
+
 def did_you_mean(given: str, known: list[str]) -> str:
     """Returns "; did you mean ...?" with the nearest of the known names, or "" where none is near."""
     near = difflib.get_close_matches(given, known, 1)

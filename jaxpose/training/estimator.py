@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose import geometry
-from jaxpose.cluster.devices import start_backend
+from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config, validate
 from jaxpose.data.images import fit_image
@@ -31,10 +31,12 @@ class Estimator:
       keypoint_names: k names, in the order of the results.
       predictor: the compiled network.
       weights: (parameters, batch statistics) on the mesh.
+      devices: what it runs on, lines for people.
     """
 
-    def __init__(self, config: Config, predictor: Predictor, weights: tuple[dict, dict]):
+    def __init__(self, config: Config, predictor: Predictor, weights: tuple[dict, dict], devices: list[str]):
         self.config = config
+        self.devices = devices
         self.keypoint_names = config.data.keypoint_names
         self.predictor = predictor
         self.weights = weights
@@ -154,7 +156,7 @@ def load(
     trained = load_trained(Path(run))
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
-    estimator = Estimator(config, predictor, replicate(mesh, (trained.params, trained.statistics)))
+    estimator = Estimator(config, predictor, replicate(mesh, (trained.params, trained.statistics)), describe(chosen))
     # Compiles, so that the first frames take no longer than the others.
     black = np.zeros((config.data.input_height_px, config.data.input_width_px, 3), np.uint8)
     list(estimator.fitted([(black, np.eye(2, 3))]))

@@ -1,0 +1,177 @@
+"""Evaluation of a small real run: files, figures and tables, the same on any number of devices."""
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose import evaluate
+from jaxpose.formats.lightning_pose import read_predictions
+
+
+def _labels(run: Path, file: str = "CollectedData.csv") -> pd.DataFrame:
+    return pd.read_csv(run.parent / "project" / file, header=[0, 1, 2], index_col=0)
+
+
+def _errors(run: Path, predictions: Path) -> np.ndarray:
+    """The errors (n, k) of a file of predictions, by pandas and numpy alone."""
+    table = pd.read_csv(predictions, header=[0, 1, 2], index_col=0)
+    predicted = table["heatmap_tracker"].to_numpy(np.float64).reshape(len(table), -1, 3)[..., :2]
+    truth = _labels(run).loc[table.index].to_numpy(np.float64).reshape(predicted.shape)
+    return np.linalg.norm(predicted - truth, axis=-1)
+
+
+def test_training_leaves_predictions_as_lightning_pose_writes_them(trained_run: Path, real_data: Path):
+    with (trained_run / "predictions.csv").open(newline="") as stream:
+        rows = list(csv.reader(stream))
+    with (real_data / "lightning-pose-run" / "predictions.csv").open(newline="") as stream:
+        theirs = list(csv.reader(stream))
+    names = list(dict.fromkeys(_labels(trained_run).columns.get_level_values(1)))
+    for place in (0, 1, 2):
+        assert rows[place][0] == theirs[place][0] and rows[place][-1] == theirs[place][-1]
+        assert len(rows[place]) == 3 * len(names) + 2
+    assert set(rows[0][1:-1]) == set(theirs[0][1:-1]) == {"heatmap_tracker"}
+    assert rows[1][1:-1] == [name for name in names for _ in range(3)] and rows[2][1:4] == theirs[2][1:4]
+    assert [row[0] for row in rows[3:]] == list(_labels(trained_run).index)
+    split = pd.read_csv(trained_run / "split.csv", index_col="path")["set"]
+    assert [row[-1] for row in rows[3:]] == list(split.loc[_labels(trained_run).index])
+
+
+def test_errors_and_figures_are_those_of_the_predictions(trained_run: Path):
+    errors = _errors(trained_run, trained_run / "predictions.csv")
+    written = pd.read_csv(trained_run / "predictions_pixel_error.csv", index_col=0)
+    np.testing.assert_allclose(written.drop(columns="set").to_numpy(np.float64), errors, rtol=1e-9)
+    content = json.loads((trained_run / "evaluation.json").read_text())
+    assert set(content["sets"]) == {"train", "validation", "test", "CollectedData_new.csv"}
+    for name in ("train", "validation", "test"):
+        expected = errors[(written["set"] == name).to_numpy()]
+        figures = content["sets"][name]
+        assert figures["frames"] == 6 and figures["labelled_points"] == expected.size
+        np.testing.assert_allclose(figures["mean_px_error"], expected.mean(), rtol=1e-9)
+        np.testing.assert_allclose(figures["rms_px_error"], np.sqrt((expected**2).mean()), rtol=1e-9)
+        assert figures["pck_px"][1]["micro"] == pytest.approx((expected < 5).mean())
+    assert content["sets"] == json.loads((trained_run / "finished.json").read_text())["sets"]
+
+
+def test_the_network_learned_something_and_baselines_stand_beside_it(trained_run: Path):
+    content = json.loads((trained_run / "evaluation.json").read_text())
+    truth = _labels(trained_run).to_numpy(np.float64).reshape(18, -1, 2)
+    sets = read_predictions(trained_run / "predictions.csv").sets
+    train, test = np.array(sets) == "train", np.array(sets) == "test"
+    mean = np.linalg.norm(truth[test] - truth[train].mean(axis=0), axis=-1).mean()
+    assert content["baselines"]["of"] == "test"
+    assert content["baselines"]["mean_px_error"]["mean position"] == pytest.approx(mean)
+    assert "blob centroid + mean offset" in content["baselines"]["mean_px_error"]
+    # Memorised after 40 steps on 6 frames: the errors of the tests here are not those of noise.
+    assert content["sets"]["train"]["mean_px_error"] < 8
+
+
+def test_extra_labels_are_taken_by_the_name_of_their_columns(trained_run: Path):
+    new = read_predictions(trained_run / "predictions_new.csv")
+    whole = read_predictions(trained_run / "predictions.csv")
+    assert new.keypoint_names == whole.keypoint_names and new.sets is None
+    rows = [whole.index.index(name) for name in new.index]
+    np.testing.assert_allclose(new.keypoints_frame_px, whole.keypoints_frame_px[rows], atol=1e-3)
+    errors = pd.read_csv(trained_run / "predictions_new_pixel_error.csv", index_col=0)
+    expected = _errors(trained_run, trained_run / "predictions.csv")[rows, whole.keypoint_names.index("tail_base")]
+    assert list(errors.columns) == whole.keypoint_names
+    np.testing.assert_allclose(errors["tail_base"], expected, atol=2e-3)
+    assert errors.drop(columns="tail_base").isna().all(axis=None)
+    log = (trained_run / "train.log").read_text()
+    assert "CollectedData_new.csv has no nose, neck, left_front_paw" in log and "has snout: the run does not" in log
+
+
+@pytest.mark.parametrize(("devices", "batch_size"), [("1", "5"), ("8", "16")])
+def test_the_verb_gives_the_same_files_on_any_number_of_devices(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], devices: str, batch_size: str
+):
+    arguments = ["--run", str(trained_run), "--out", str(tmp_path / "new"), "--devices", devices]
+    assert evaluate.main([*arguments, "--batch_size", batch_size]) == 0
+    for name in ("predictions.csv", "predictions_new.csv"):
+        ours, theirs = read_predictions(tmp_path / "new" / name), read_predictions(trained_run / name)
+        assert (ours.index, ours.sets) == (theirs.index, theirs.sets)
+        np.testing.assert_allclose(ours.keypoints_frame_px, theirs.keypoints_frame_px, rtol=0, atol=1e-3)
+        np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=0, atol=1e-4)
+    assert (tmp_path / "new" / "predictions_new_pixel_error.csv").is_file()
+    shown = capsys.readouterr().out
+    assert f"{devices} x cpu" in shown and "test set: 42 labelled points in 6 frames" in shown
+    assert "mean position" in shown and "blob centroid + mean offset" in shown
+    table = shown.splitlines()[shown.splitlines().index(next(s for s in shown.splitlines() if "frames  points" in s)) :]
+    assert [row.split()[0] for row in table[1:5]] == ["train", "validation", "test", "CollectedData_new.csv"]
+
+
+def test_frames_that_were_not_in_the_run_are_unused(trained_run: Path, tmp_path: Path):
+    project = shutil.copytree(trained_run.parent / "project", tmp_path / "moved")
+    changed = _labels(trained_run).index[0]
+    cv2.imwrite(str(project / changed), np.zeros((64, 64, 3), np.uint8))
+    results = evaluate.evaluate(trained_run, project=str(project), out=tmp_path / "out", devices=1, say=lambda _: None)
+    found = read_predictions(tmp_path / "out" / "predictions.csv")
+    assert found.sets is not None and found.sets[0] == "unused"
+    assert found.sets[1:] == read_predictions(trained_run / "predictions.csv").sets[1:]
+    assert results["unused"]["frames"] == 1 and sum(results[name]["frames"] for name in ("train", "test")) >= 11
+
+
+def test_a_label_file_alone_leaves_the_rest_as_it_is(trained_run: Path, tmp_path: Path):
+    results = evaluate.evaluate(
+        trained_run, labels="CollectedData_new.csv", out=tmp_path, devices=1, say=lambda _: None
+    )
+    assert list(results) == ["CollectedData_new.csv"] and results["CollectedData_new.csv"]["labelled_points"] == 3
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["predictions_new.csv", "predictions_new_pixel_error.csv"]
+
+
+def _foreign_project(trained_run: Path, folder: Path) -> Path:
+    project = shutil.copytree(trained_run.parent / "project", folder)
+    for image in project.glob("labeled-data/*/*.png"):
+        cv2.imwrite(str(image), 255 - cv2.imread(str(image)))
+    return project
+
+
+def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    foreign = _foreign_project(trained_run, tmp_path / "foreign")
+    (tmp_path / "file").write_text("")
+    run = str(trained_run)
+    for arguments, message in [
+        (["--run", str(tmp_path / "nope")], "nope is not a run folder: it has no config.json"),
+        ([], "the following arguments are required: --run"),
+        (["--run", run, "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
+        (["--run", run, "--labels", "a.csv"], "has no such file; its CSV files are CollectedData.csv"),
+        (["--run", run, "--project", str(tmp_path / "foreignn")], "did you mean"),
+        (["--run", run, "--project", str(foreign)], "give --out FOLDER, so that the run's own predictions stay"),
+        (["--run", run, "--out", str(tmp_path / "file")], "file, which cannot be made: File exists"),
+        (["--run", run, "--devices", "9"], "devices asks for 9 devices, but there is cpu:0"),
+        (["--run", run, "--batch_size", "0"], "batch_size is 0; it must be at least 1"),
+    ]:
+        assert evaluate.main(arguments) == 2, arguments
+        shown = capsys.readouterr()
+        assert message in shown.err and shown.err.startswith("jaxpose.evaluate: ")
+        assert len(shown.err.splitlines()) == 1 and shown.out == ""
+
+
+def test_a_project_that_moved_is_asked_for(trained_run: Path, tmp_path: Path):
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["project"] = str(tmp_path / "gone")
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="gone, is not there; give it with --project FOLDER"):
+        evaluate.evaluate(run)
+
+
+def test_labels_without_a_known_keypoint_are_refused(trained_run: Path, tmp_path: Path):
+    project = shutil.copytree(trained_run.parent / "project", tmp_path / "project")
+    labels = _labels(trained_run).iloc[:, :2].rename(columns={"nose": "snout"})
+    labels.to_csv(project / "CollectedData_new.csv")
+    with pytest.raises(ValueError, match="has the keypoints snout; needed is one of nose, neck"):
+        evaluate.evaluate(trained_run, project=str(project), labels="CollectedData_new.csv", out=tmp_path / "out")
+
+
+def test_help_fits_on_a_screen():
+    result = subprocess.run([sys.executable, "-m", "jaxpose.evaluate", "--help"], capture_output=True, text=True)
+    assert result.returncode == 0 and "--run RUN" in result.stdout and len(result.stdout.splitlines()) < 30
