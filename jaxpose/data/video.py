@@ -1,0 +1,226 @@
+"""Videos for prediction: read in order on a background thread, one row per frame, and none is lost in silence.
+
+What comes in: a video file. What goes out: chunks of frames fitted into the network's input, and a sentence about all
+that was wrong with the file. Frames are taken as they are stored: rotation that a phone notes in the file is ignored,
+as label tools ignore it, and a frame's time plays no part, so a variable frame rate is nothing special.
+"""
+
+import dataclasses
+import queue
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
+
+from jaxpose.data.images import fit_image
+
+# How often a thread that waits for a slow consumer looks whether it is still wanted.
+_WAIT_S = 0.1
+_LISTED_FRAMES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """What a video file says of itself.
+
+    Attributes:
+      path: the file.
+      width_px, height_px: size of its frames as stored.
+      fps: mean frames per second, 0 where the file does not say.
+      announced_frames: the container's count of frames, else the number of packets in the file.
+    """
+
+    path: Path
+    width_px: int
+    height_px: int
+    fps: float
+    announced_frames: int
+
+
+def scan(path: Path) -> Video:
+    """Returns what a video file says of itself; decodes nothing.
+
+    Raises:
+      ValueError: the file is missing or empty, is no video, or has no video stream or no frames.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty")
+    try:
+        with _open(path) as container:
+            stream = _video_stream(container, path)
+            shown = (packet for packet in container.demux(stream) if _shows(packet))
+            # A count without any packet behind it is what is left of a file that was cut short.
+            announced = (stream.frames or 1 + sum(1 for _ in shown)) if next(shown, None) is not None else 0
+            width, height, rate = stream.width, stream.height, stream.average_rate
+    except FFmpegError as error:
+        raise ValueError(f"{path} is no video that can be read: {error.strerror}") from None
+    if not announced or not width or not height:
+        raise ValueError(f"{path} has no video frames")
+    return Video(path, width, height, float(rate or 0), announced)
+
+
+def read_chunks(
+    video: Video, input_from_frame: np.ndarray, size_px: tuple[int, int], chunk_frames: int, read_ahead: int = 2
+) -> "ChunkReader":
+    """Returns an iterator over all frames of a video, fitted into the network's input.
+
+    Args:
+      video: as `scan` returned it.
+      input_from_frame: affine (2, 3), frame pixels to input pixels.
+      size_px: (width, height) of the input.
+      chunk_frames: frames in each chunk but the last, at least 1.
+      read_ahead: chunks that are decoded ahead of the consumer, at least 1.
+    """
+    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead)
+
+
+class ChunkReader:
+    """Iterates once over chunks (m, height, width, 3) uint8 RGB, in the order in which the frames are shown.
+
+    A damaged file ends early and `problem` says so: what was decoded before is delivered; what comes after is not, for
+    its frame numbers would be a guess. Frames that the decoder had to mend are delivered and named in `problem`. Damage
+    that the decoder does not notice (other pixels, as many frames) cannot be named. Where the iteration is left early
+    (break, exception), `close` ends the thread; so does the end of the iteration.
+
+    Attributes:
+      delivered: frames handed out so far.
+      problem: after the iteration, what was wrong with the file, or "".
+    """
+
+    def __init__(
+        self,
+        video: Video,
+        input_from_frame: np.ndarray,
+        size_px: tuple[int, int],
+        chunk_frames: int,
+        read_ahead: int,
+    ):
+        self.delivered = 0
+        self.problem = ""
+        self._video = video
+        self._input_from_frame = input_from_frame
+        self._chunk_shape = (chunk_frames, size_px[1], size_px[0], 3)
+        # Chunks, and at the end the problem or an error of the program.
+        self._queue: queue.Queue[np.ndarray | str | Exception] = queue.Queue(read_ahead)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"decode {video.path.name}", daemon=True)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """Yields the chunks.
+
+        Raises:
+          RuntimeError: the program, not the file, failed in the thread; or this is the second iteration.
+        """
+        self._thread.start()
+        try:
+            while not self._stop.is_set():
+                item = self._queue.get()
+                if isinstance(item, Exception):
+                    place = f"{self._video.path}: reading failed after {self.delivered} frames"
+                    raise RuntimeError(f"{place}: {item}") from item
+                if isinstance(item, str):
+                    self.problem = item
+                    return
+                self.delivered += len(item)
+                yield item
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the thread; chunks that were decoded ahead are dropped."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._put(self._decode())
+        except Exception as error:
+            self._put(error)
+
+    def _put(self, item: np.ndarray | str | Exception) -> None:
+        while not self._stop.is_set():
+            try:
+                return self._queue.put(item, timeout=_WAIT_S)
+            except queue.Full:
+                continue
+
+    def _decode(self) -> str:
+        """Puts all chunks and returns the problem."""
+        size_px = (self._chunk_shape[2], self._chunk_shape[1])
+        chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
+        stopped, announced = "", self._video.announced_frames
+        # One converter for all frames: a new one for each costs as much as decoding.
+        converter = VideoReformatter()
+        try:
+            with _open(self._video.path) as container:
+                stream = _video_stream(container, self._video.path)
+                stream.thread_type = "AUTO"
+                # The last packet is empty: it makes the decoder give out the frames that it holds back.
+                for packet in container.demux(stream):
+                    if self._stop.is_set():
+                        return ""
+                    announced -= packet.is_discard
+                    for frame in packet.decode():
+                        if (frame.width, frame.height) != (self._video.width_px, self._video.height_px):
+                            raise _SizeChanged(f"frame {count} has {frame.width} x {frame.height} pixels")
+                        if frame.is_corrupt:
+                            mended.append(count)
+                        image = converter.reformat(frame, format="rgb24").to_ndarray()
+                        chunk[filled] = fit_image(image, self._input_from_frame, size_px)
+                        filled, count = filled + 1, count + 1
+                        if filled == len(chunk):
+                            self._put(chunk)
+                            chunk, filled = np.empty(self._chunk_shape, np.uint8), 0
+        except FFmpegError as error:
+            stopped = error.strerror or str(error)
+        except _SizeChanged as error:
+            stopped = str(error)
+        if filled:
+            self._put(chunk[:filled])
+        return _problem(self._video, count, announced, stopped, mended)
+
+
+class _SizeChanged(Exception):
+    """A frame does not have the size that the file says."""
+
+
+def _open(path: Path) -> InputContainer:
+    # Text about the video that is not UTF-8 is no reason to refuse it.
+    return av.open(str(path), metadata_errors="replace")
+
+
+def _video_stream(container: InputContainer, path: Path) -> VideoStream:
+    stream = container.streams.best("video")
+    if not isinstance(stream, VideoStream):
+        raise ValueError(f"{path} has no video stream")
+    return stream
+
+
+def _shows(packet: av.Packet) -> bool:
+    # Packets before the start that an edit list sets are decoded, but not shown.
+    return packet.size > 0 and not packet.is_discard
+
+
+def _problem(video: Video, count: int, announced: int, stopped: str, mended: list[int]) -> str:
+    """Returns one sentence about all that was wrong, or ""."""
+    parts = []
+    if stopped:
+        parts.append(f"decoding stopped after {count} of {announced} frames: {stopped}")
+    elif count != announced:
+        parts.append(f"{count} frames were decoded, but the file announces {announced}")
+    if mended:
+        some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")
+        parts.append(
+            f"{len(mended)} damaged frames were mended by the decoder (frame {some}); they and those up to the "
+            "next key frame may be wrong"
+        )
+    return f"{video.path}: {'; '.join(parts)}" if parts else ""

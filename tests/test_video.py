@@ -1,0 +1,261 @@
+"""Reading videos: every frame in order, damage always said, and no thread left behind."""
+
+import contextlib
+import random
+import struct
+import threading
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from jaxpose import geometry
+from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
+
+IDENTITY = np.eye(2, 3)
+
+
+def _write(
+    path: Path,
+    frames: int,
+    width: int = 64,
+    height: int = 48,
+    codec: str = "libx264",
+    pixels: str = "yuv420p",
+    container_options: dict[str, str] | None = None,
+    times: list[int] | None = None,
+) -> Path:
+    """Writes a video whose frame i is a bright square that moves with i, in B-frames where the codec has them."""
+    options = {"bf": "3", "b-adapt": "0", "g": "12"} if codec == "libx264" else {}
+    with av.open(str(path), "w", options=container_options or {}) as container:
+        stream = container.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = width, height, pixels
+        for i in range(frames):
+            image = np.random.default_rng(0).integers(0, 60, size=(height, width, 3), dtype=np.uint8)
+            image[8:24, i % (width - 16) : i % (width - 16) + 16] = 230
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            if times:
+                frame.pts, frame.time_base = times[i], Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def _plain(path: Path) -> np.ndarray:
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def _whole(video: Video, chunk_frames: int = 4) -> tuple[ChunkReader, list[np.ndarray]]:
+    reader = read_chunks(video, IDENTITY, (video.width_px, video.height_px), chunk_frames)
+    return reader, list(reader)
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("decode ")]
+
+
+def test_the_real_video_is_read_whole(real_data: Path):
+    video = scan(real_data / "mirror-mouse-example" / "videos" / "test_vid.mp4")
+    assert (video.width_px, video.height_px, video.fps, video.announced_frames) == (396, 406, 250.0, 994)
+    affine = geometry.input_from_frame((396, 406), (64, 64), "pad")
+    reader = read_chunks(video, affine, (64, 64), 100)
+    shapes = [chunk.shape for chunk in reader]
+    assert shapes == [(100, 64, 64, 3)] * 9 + [(94, 64, 64, 3)]
+    assert reader.delivered == 994 and reader.problem == ""
+    assert _threads() == []
+
+
+def test_frames_are_those_of_a_plain_decode(real_data: Path):
+    path = real_data / "mirror-mouse-example" / "videos" / "test_vid.mp4"
+    with contextlib.closing(read_chunks(scan(path), IDENTITY, (396, 406), 7)) as reader:
+        chunks = iter(reader)
+        frames = np.concatenate([next(chunks) for _ in range(5)])
+    with av.open(str(path)) as container:
+        for frame, expected in zip(frames, container.decode(video=0), strict=False):
+            np.testing.assert_array_equal(frame, expected.to_ndarray(format="rgb24"))
+    assert _threads() == []
+
+
+@pytest.mark.parametrize("frames", [1, 2, 7])
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_no_frame_is_held_back(tmp_path: Path, frames: int, suffix: str):
+    path = _write(tmp_path / f"short{suffix}", frames)
+    with av.open(str(path)) as container:
+        kinds = [frame.pict_type for frame in container.decode(video=0)]
+    assert frames < 7 or av.video.frame.PictureType.B in kinds
+    video = scan(path)
+    assert video.announced_frames == frames and video.fps == 25.0
+    reader, chunks = _whole(video)
+    assert [len(chunk) for chunk in chunks] == [4] * (frames // 4) + [frames % 4] * (frames % 4 > 0)
+    np.testing.assert_array_equal(np.concatenate(chunks), _plain(path))
+    assert reader.problem == "" and reader.delivered == frames
+
+
+@pytest.mark.parametrize(
+    ("codec", "pixels", "size"),
+    [("libx264", "gray", (64, 48)), ("libx264", "yuv444p", (53, 37)), ("ffv1", "gray", (41, 33))],
+)
+def test_grey_and_odd_sizes(tmp_path: Path, codec: str, pixels: str, size: tuple[int, int]):
+    path = _write(tmp_path / "video.mkv", 6, *size, codec=codec, pixels=pixels)
+    video = scan(path)
+    assert (video.width_px, video.height_px) == size
+    reader, chunks = _whole(video)
+    np.testing.assert_array_equal(np.concatenate(chunks), _plain(path))
+    assert reader.problem == ""
+
+
+def test_full_range_keeps_black_and_white(tmp_path: Path):
+    path = tmp_path / "full.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
+        for level in (0, 20, 128, 235, 255):
+            planes = np.full((72, 64), 128, np.uint8)
+            planes[:48] = level
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuvj420p")))
+        container.mux(stream.encode())
+    _, chunks = _whole(scan(path))
+    levels = np.concatenate(chunks).mean(axis=(1, 2, 3))
+    np.testing.assert_allclose(levels, [0, 20, 128, 235, 255], atol=2)
+
+
+def test_variable_frame_rate_is_one_row_a_frame(tmp_path: Path):
+    path = _write(tmp_path / "variable.mkv", 9, times=[0, 40, 45, 300, 310, 320, 1000, 1001, 2000])
+    reader, chunks = _whole(scan(path))
+    assert reader.delivered == 9 and reader.problem == ""
+    np.testing.assert_array_equal(np.concatenate(chunks), _plain(path))
+
+
+def test_noted_rotation_is_ignored(tmp_path: Path):
+    path = _write(tmp_path / "turned.mp4", 3)
+    before = _plain(path)
+    content = bytearray(path.read_bytes())
+    # ISO 14496-12, 8.3.2: the matrix of version 0 lies 40 bytes behind the box's name.
+    at = content.index(b"tkhd") + 4 + 40
+    content[at : at + 36] = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
+    path.write_bytes(content)
+    with av.open(str(path)) as container:
+        assert next(container.decode(video=0)).rotation in (90, -90)
+    video = scan(path)
+    assert (video.width_px, video.height_px) == (64, 48)
+    np.testing.assert_array_equal(np.concatenate(_whole(video)[1]), before)
+
+
+def test_scan_refuses_what_is_no_video(tmp_path: Path):
+    with pytest.raises(ValueError, match="nothing.mp4 is not a file"):
+        scan(tmp_path / "nothing.mp4")
+    empty = tmp_path / "empty.mp4"
+    empty.touch()
+    with pytest.raises(ValueError, match="empty.mp4 is empty"):
+        scan(empty)
+    text = tmp_path / "text.mp4"
+    text.write_text("not a video\n" * 1000)
+    with pytest.raises(ValueError, match="text.mp4 is no video that can be read: Invalid data"):
+        scan(text)
+    sound = tmp_path / "sound.mp4"
+    with av.open(str(sound), "w") as container:
+        stream = container.add_stream("aac", rate=8000)
+        samples = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        samples.rate = 8000
+        container.mux(stream.encode(samples))
+        container.mux(stream.encode())
+    with pytest.raises(ValueError, match="sound.mp4 has no video stream"):
+        scan(sound)
+    nothing = tmp_path / "no_frames.avi"
+    _write(nothing, 1)
+    content = nothing.read_bytes()
+    nothing.write_bytes(content[: content.index(b"movi") + 4])
+    with pytest.raises(ValueError, match="no_frames.avi"):
+        scan(nothing)
+
+
+def test_a_truncated_file_says_how_much_was_read(tmp_path: Path):
+    path = _write(tmp_path / "cut.mp4", 60, container_options={"movflags": "faststart"})
+    whole, content = _plain(path), path.read_bytes()
+    path.write_bytes(content[: len(content) * 2 // 3])
+    video = scan(path)
+    assert video.announced_frames == 60
+    reader, chunks = _whole(video)
+    assert 10 < reader.delivered < 60
+    assert "cut.mp4: " in reader.problem and f"{reader.delivered} " in reader.problem and "60" in reader.problem
+    np.testing.assert_array_equal(np.concatenate(chunks)[:10], whole[:10])
+    path.write_bytes(_write(tmp_path / "plain.mp4", 60).read_bytes()[:-200])
+    with pytest.raises(ValueError, match="cut.mp4 is no video that can be read"):
+        scan(path)
+
+
+def test_damage_in_the_middle_loses_no_frame_in_silence(tmp_path: Path):
+    path = _write(tmp_path / "damaged.mp4", 60, 128, 96)
+    whole, content = _plain(path), path.read_bytes()
+    media = content.index(b"mdat") + 4
+    size = struct.unpack(">I", content[media - 8 : media - 4])[0]
+    problems = []
+    for seed in range(12):
+        rng = random.Random(seed)
+        at = media + rng.randrange(size // 3, size // 2)
+        path.write_bytes(content[:at] + rng.randbytes(200) + content[at + 200 :])
+        reader, chunks = _whole(scan(path))
+        frames = np.concatenate(chunks)
+        assert len(frames) == reader.delivered
+        if reader.problem:
+            problems.append(reader.problem.removeprefix(f"{path}: "))
+            assert len(problems[-1]) < len(reader.problem)
+        if reader.delivered != 60:
+            assert problems[-1].startswith(f"decoding stopped after {reader.delivered} of 60 frames: Invalid data")
+        np.testing.assert_array_equal(frames[:5], whole[:5])
+    # Random bytes may be a valid stream of other pixels: no decoder notices those.
+    assert len(problems) >= 8
+    assert any("stopped" in problem for problem in problems) and any("mended" in problem for problem in problems)
+    assert _threads() == []
+
+
+def test_a_wrong_count_is_said(tmp_path: Path):
+    video = scan(_write(tmp_path / "count.mp4", 5))
+    reader, _ = _whole(Video(video.path, video.width_px, video.height_px, video.fps, announced_frames=9))
+    assert reader.delivered == 5
+    assert reader.problem.endswith("count.mp4: 5 frames were decoded, but the file announces 9")
+
+
+def test_a_change_of_size_stops_the_reading(tmp_path: Path):
+    video = scan(_write(tmp_path / "size.mp4", 5))
+    reader, chunks = _whole(Video(video.path, 32, 32, video.fps, video.announced_frames))
+    assert chunks == []
+    assert reader.problem.endswith("decoding stopped after 0 of 5 frames: frame 0 has 64 x 48 pixels")
+
+
+def test_a_file_that_vanishes_is_said(tmp_path: Path):
+    video = scan(_write(tmp_path / "gone.mp4", 5))
+    video.path.unlink()
+    reader, chunks = _whole(video)
+    assert chunks == [] and "gone.mp4: decoding stopped after 0 of 5 frames: No such file" in reader.problem
+
+
+def test_leaving_early_ends_the_thread(tmp_path: Path):
+    video = scan(_write(tmp_path / "long.mp4", 60))
+    for _ in read_chunks(video, IDENTITY, (64, 48), 2):
+        assert _threads() == ["decode long.mp4"]
+        break
+    assert _threads() == []
+    with pytest.raises(KeyboardInterrupt):
+        with contextlib.closing(read_chunks(video, IDENTITY, (64, 48), 2)) as reader:
+            for _ in reader:
+                raise KeyboardInterrupt
+    assert _threads() == [] and reader.delivered == 2
+    with contextlib.closing(read_chunks(video, IDENTITY, (64, 48), 2)) as reader:
+        for _ in reader:
+            reader.close()
+    assert _threads() == [] and reader.delivered == 2
+    unused = read_chunks(video, IDENTITY, (64, 48), 2)
+    unused.close()
+    assert list(unused) == [] and _threads() == []
+
+
+def test_an_error_of_the_program_reaches_the_consumer(tmp_path: Path):
+    video = scan(_write(tmp_path / "video.mp4", 9))
+    reader = read_chunks(video, np.zeros((2, 3)), (64, 48), 2)
+    with pytest.raises(RuntimeError, match=r"video.mp4: reading failed after 0 frames"):
+        list(reader)
+    assert _threads() == []
