@@ -44,7 +44,7 @@ def make_config(
 ) -> c.Config:  # fmt: skip
     return c.Config(
         data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX),
-        augment=dataclasses.replace(c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment),
+        augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment,
         model=c.ModelConfig(backbone=backbone, width=8, norm=norm, head_width=8, loss=loss),
         optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),
         train=c.TrainConfig(batch_size=batch, microbatch_size=microbatch, precision=precision),
@@ -73,7 +73,8 @@ class Trainer:
         self.mesh = make_mesh(jax.devices()[:devices])
         graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
         state = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
-        self.state: State = replicate(self.mesh, state)
+        self.first_state: State = jax.tree.map(np.asarray, state)
+        self.restart()
         passes = -(-config.train.batch_size // microbatch_size(config.train))
         plan = Plan(size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100)
         step = build_train_step(config, graphdef, self.mesh, plan)
@@ -82,6 +83,17 @@ class Trainer:
             (self.state, put_batch(self.mesh, batch_of(config, 0, devices))),
         )
         self.compiled = step.lower(*abstract).compile()
+
+    def restart(self, rounding: bool = False) -> None:
+        """Goes back to the first state; with rounding, every parameter is moved by about one unit of its last place."""
+        state = self.first_state
+        if rounding:
+            rng = np.random.default_rng(1)
+            params = jax.tree.map(
+                lambda x: (x * (1 + np.finfo(x.dtype).eps * rng.standard_normal(x.shape))).astype(x.dtype), state.params
+            )
+            state = dataclasses.replace(state, params=params)
+        self.state = replicate(self.mesh, state)
 
     def run(self, steps: int, poison: bool = False) -> list[dict[str, Any]]:
         """Takes steps and returns the metrics of each, on the host."""

@@ -91,8 +91,9 @@ class _Steps:
     def __getitem__(self, step: int) -> Batch:
         draws = self._draws_of(step).reshape(-1)
         batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
-        changed = tone.apply_rare(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)
-        return batch if changed is None else {**batch, "frames": changed}
+        # Gathered just now, so these frames are the batch's own to change.
+        tone.apply_rare(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)
+        return batch
 
 
 def training_batches(

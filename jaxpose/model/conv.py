@@ -1,11 +1,16 @@
 """Convolution on NHWC arrays, written the way that XLA runs fastest on both CPU and GPU."""
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
 
 from jaxpose.shapes import Array, Float
+
+_AXES = ("NHWC", "HWIO", "NHWC")
 
 
 class Conv(nnx.Module):
@@ -28,8 +33,8 @@ class Conv(nnx.Module):
         kernel_size: int,
         stride: int = 1,
         *,
-        dtype: jnp.dtype,
-        param_dtype: jnp.dtype,
+        dtype: jax.typing.DTypeLike,
+        param_dtype: jax.typing.DTypeLike,
         rng: np.random.Generator,
     ):
         self.stride = stride
@@ -45,14 +50,72 @@ class Conv(nnx.Module):
         if size == 1:
             # As a matrix product: 2.3 times the speed of the whole ResNet-50 step on CPU.
             return x[:, :: self.stride, :: self.stride] @ kernel[0, 0]
-        half = size // 2
-        return lax.conv_general_dilated(
-            x,
-            kernel,
-            (self.stride, self.stride),
-            ((half, half), (half, half)),
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-        )
+        return convolve(x, kernel, self.stride, (size // 2, size // 2))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve(
+    x: Float[Array, "b h w c"], kernel: Float[Array, "n n c d"], stride: int, padding: tuple[int, int]
+) -> Float[Array, "b h2 w2 d"]:
+    """Returns the maps convolved with a kernel, with the same padding (before, after) in both directions.
+
+    Its gradient is its own, because XLA's CPU code for a convolution is fast in one order of axes only, into which it
+    brings others outside loops but not inside: a weight gradient in a loop of micro-batches was 40 times slower.
+    """
+    return _convolve(x, kernel, stride, padding)
+
+
+def _convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> jax.Array:
+    return lax.conv_general_dilated(x, kernel, (stride, stride), (padding, padding), dimension_numbers=_AXES)
+
+
+def _convolve_forward(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> tuple:
+    return _convolve(x, kernel, stride, padding), (x, kernel)
+
+
+def _convolve_backward(stride: int, padding: tuple[int, int], saved: tuple, given: jax.Array) -> tuple:
+    def plain(x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vjp(lambda x, kernel: _convolve(x, kernel, stride, padding), x, kernel)[1](given)
+
+    def ordered(x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _input_gradient(x, kernel, given, stride, padding), _kernel_gradient(x, kernel, given, stride, padding)
+
+    return lax.platform_dependent(*saved, given, cpu=ordered, default=plain)
+
+
+def _input_gradient(
+    x: jax.Array, kernel: jax.Array, given: jax.Array, stride: int, padding: tuple[int, int]
+) -> jax.Array:
+    """The gradient spread to the input's grid and convolved with the kernel turned round."""
+    size = kernel.shape[0]
+    before = size - 1 - padding[0]
+    pads = [(before, side + size - 1 - before - (stride * (cells - 1) + 1)) for side, cells in _sides(x, given)]
+    turned = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
+    return lax.conv_general_dilated(given, turned, (1, 1), pads, lhs_dilation=(stride, stride), dimension_numbers=_AXES)
+
+
+def _kernel_gradient(
+    x: jax.Array, kernel: jax.Array, given: jax.Array, stride: int, padding: tuple[int, int]
+) -> jax.Array:
+    """The input convolved with the gradient as a kernel, channels in the place of the batch."""
+    size = kernel.shape[0]
+    pads = [(padding[0], size + stride * (cells - 1) - side - padding[0]) for side, cells in _sides(x, given)]
+    found = lax.conv_general_dilated(
+        x.transpose(3, 1, 2, 0),
+        given.transpose(1, 2, 0, 3),
+        (1, 1),
+        pads,
+        rhs_dilation=(stride, stride),
+        dimension_numbers=_AXES,
+    )
+    return found.transpose(1, 2, 0, 3)
+
+
+def _sides(x: jax.Array, given: jax.Array) -> zip:
+    return zip(x.shape[1:3], given.shape[1:3], strict=True)
+
+
+convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:

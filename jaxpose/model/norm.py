@@ -30,7 +30,15 @@ class Norm(nnx.Module):
       axis: name of the mesh axis that `sync` sums over.
     """
 
-    def __init__(self, channels: int, kind: str, *, dtype: jnp.dtype, param_dtype: jnp.dtype, axis: str = "data"):
+    def __init__(
+        self,
+        channels: int,
+        kind: str,
+        *,
+        dtype: jax.typing.DTypeLike,
+        param_dtype: jax.typing.DTypeLike,
+        axis: str = "data",
+    ):
         self.kind = kind
         self.axis = axis
         self.dtype = dtype

@@ -1,7 +1,6 @@
 """Residual networks (He et al. 2016) with torchvision's parameter names, so that its weights convert by name."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -82,7 +81,14 @@ class ResNet(nnx.Module):
     """
 
     def __init__(
-        self, name: str, width: int, norm: str, *, dtype: jnp.dtype, param_dtype: jnp.dtype, rng: np.random.Generator
+        self,
+        name: str,
+        width: int,
+        norm: str,
+        *,
+        dtype: jax.typing.DTypeLike,
+        param_dtype: jax.typing.DTypeLike,
+        rng: np.random.Generator,
     ):
         dtypes = {"dtype": dtype, "param_dtype": param_dtype}
         bottleneck = name not in ("resnet18", "resnet34")

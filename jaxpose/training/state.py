@@ -13,6 +13,8 @@ import optax
 class State:
     """The state of a run, replicated over all devices.
 
+    As a pytree its leaves may be anything (shapes, shardings), hence `Any`.
+
     Attributes:
       step: int32, number of steps taken, skipped ones included.
       params: nested dict of parameters.
@@ -24,14 +26,14 @@ class State:
       validations_since_best: int32, for early stopping.
     """
 
-    step: jax.Array
+    step: Any
     params: dict
     statistics: dict
     optimizer: Any
     ema: dict
-    skipped_in_row: jax.Array
-    best_metric: jax.Array
-    validations_since_best: jax.Array
+    skipped_in_row: Any
+    best_metric: Any
+    validations_since_best: Any
 
 
 def initial_state(params: dict, statistics: dict, optimizer: optax.GradientTransformation, ema: bool) -> State:

@@ -178,7 +178,7 @@ def _apply(
         total_steps=plan.total_steps,
         loaded_weights=plan.loaded_weights,
     )
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     directions, optimizer = optim.make_optimizer(config.optim).update(gradients, state.optimizer, state.params)
     params = optim.apply_directions(state.params, directions, head_rate, backbone_rate)
