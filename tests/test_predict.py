@@ -1,0 +1,304 @@
+"""Prediction with a small real run: frames as arrays, images, videos, and all that can be wrong with them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from jaxpose import predict
+from jaxpose.formats.lightning_pose import Predictions, read_predictions
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def estimator(trained_run: Path) -> predict.Estimator:
+    return predict.load(trained_run, devices=1, batch_size=8)
+
+
+def _write_video(path: Path, source: Path, frames: int) -> Path:
+    """Writes so many frames of a video again, from the start and back, in a container that may be cut anywhere."""
+    with av.open(str(source)) as container:
+        images = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    images += images[-2:0:-1]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=30, options={"g": "4"})
+        stream.width, stream.height, stream.pix_fmt = images[0].shape[1], images[0].shape[0], "yuv420p"
+        stream.codec_context.thread_count = 1
+        for number in range(frames):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(images[number % len(images)], format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+def _session(run: Path) -> Path:
+    return run.parent / "project" / "videos" / "session00.mp4"
+
+
+def _images(run: Path) -> list[Path]:
+    return [run.parent / "project" / name for name in read_predictions(run / "predictions.csv").index]
+
+
+def _rgb(path: Path) -> np.ndarray:
+    return np.ascontiguousarray(cv2.imread(str(path))[..., ::-1])
+
+
+def _assert_close(found: Predictions, expected: Predictions) -> None:
+    assert found.index == expected.index
+    np.testing.assert_allclose(found.keypoints_frame_px, expected.keypoints_frame_px, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found.confidence, expected.confidence, rtol=0, atol=1e-4)
+
+
+def test_a_frame_given_as_an_array_is_the_frame_of_the_project(trained_run: Path, estimator: predict.Estimator):
+    expected = read_predictions(trained_run / "predictions.csv")
+    assert list(estimator.keypoint_names) == expected.keypoint_names
+    frames = np.stack([_rgb(path) for path in _images(trained_run)])
+    for given in (frames, list(frames)):
+        keypoints, confidence = estimator.predict(given)
+        assert keypoints.shape == (18, 7, 2) and confidence.shape == (18, 7)
+        np.testing.assert_allclose(keypoints, expected.keypoints_frame_px, rtol=0, atol=1e-3)
+        np.testing.assert_allclose(confidence, expected.confidence, rtol=0, atol=1e-4)
+    one, _ = estimator.predict(frames[3:4])
+    np.testing.assert_allclose(one, expected.keypoints_frame_px[3:4], rtol=0, atol=1e-3)
+
+
+def test_a_grey_frame_is_a_colour_frame_of_equal_channels(trained_run: Path, estimator: predict.Estimator):
+    grey = np.stack([_rgb(path)[..., 1] for path in _images(trained_run)[:3]])
+    keypoints, confidence = estimator.predict(grey)
+    again, confidence_again = estimator.predict(np.repeat(grey[..., None], 3, axis=-1))
+    np.testing.assert_array_equal(keypoints, again)
+    np.testing.assert_array_equal(confidence, confidence_again)
+
+
+def test_frames_of_several_sizes_are_each_predicted_in_their_own_pixels(
+    trained_run: Path, estimator: predict.Estimator
+):
+    frame = _rgb(_images(trained_run)[0])
+    larger = frame.repeat(2, axis=0).repeat(2, axis=1)
+    # Fitting adds 16 black rows above and below the lower one, which are in the other already.
+    lower, barred = frame[16:48], frame.copy()
+    barred[:16] = barred[48:] = 0
+    (plain, twice, of_lower, of_barred), _ = estimator.predict([frame, larger, lower, barred])
+    np.testing.assert_allclose(twice, 2 * plain + 0.5, atol=1e-3)
+    np.testing.assert_allclose(of_lower, of_barred - [0, 16], atol=1e-3)
+
+
+def test_no_frames_give_no_rows(estimator: predict.Estimator):
+    keypoints, confidence = estimator.predict([])
+    assert keypoints.shape == (0, 7, 2) and confidence.shape == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("frames", "message"),
+    [
+        (
+            np.zeros((64, 64, 3), np.uint8),
+            r"shape \(64, 64, 3\); a single colour frame must be given as frames\[None\]",
+        ),
+        (np.zeros((2, 64, 64, 3), np.float32), r"shape \(64, 64, 3\) of float32; it must be uint8"),
+        (np.zeros((2, 64, 64, 4), np.uint8), r"shape \(64, 64, 4\) of uint8; it must be uint8, \(h, w, 3\) RGB"),
+        (np.zeros((2, 0, 64, 3), np.uint8), r"shape \(0, 64, 3\)"),
+    ],
+)
+def test_what_is_no_frame_is_refused(estimator: predict.Estimator, frames: np.ndarray, message: str):
+    with pytest.raises(ValueError, match=message):
+        estimator.predict(frames)
+
+
+@pytest.mark.parametrize("frames", [1, 5, 33])
+def test_a_video_has_a_row_for_each_frame(trained_run: Path, estimator: predict.Estimator, tmp_path: Path, frames: int):
+    video = _write_video(tmp_path / "video.mkv", _session(trained_run), frames)
+    keypoints, confidence = estimator.predict_video(video)
+    assert keypoints.shape == (frames, 7, 2) and confidence.shape == (frames, 7)
+    with av.open(str(video)) as container:
+        decoded = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    np.testing.assert_allclose(keypoints, estimator.predict(decoded)[0], rtol=0, atol=1e-3)
+
+
+def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
+    trained_run: Path, tmp_path: Path, capsys: Capture
+):
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    for frames in (1, 5, 33):
+        _write_video(videos / f"of{frames}.avi", _session(trained_run), frames)
+    arguments = ["--run", str(trained_run), str(videos)]
+    for devices, batch_size in ((1, 8), (8, 8)):
+        out = ["--out", str(tmp_path / f"on{devices}"), "--devices", str(devices), "--batch_size", str(batch_size)]
+        assert predict.main([*arguments, *out]) == 0
+        shown = capsys.readouterr().out
+        for frames in (1, 5, 33):
+            assert f"of{frames}.avi: {frames} frames of {frames} announced, " in shown and "frames/s" in shown
+    files = [tmp_path / "on1" / "video_preds" / f"of{frames}.csv" for frames in (1, 5, 33)]
+    for file, frames in zip(files, (1, 5, 33), strict=True):
+        found = read_predictions(file)
+        assert found.index == [str(number) for number in range(frames)] and found.sets is None
+        _assert_close(read_predictions(tmp_path / "on8" / "video_preds" / file.name), found)
+    header = files[0].read_text().splitlines()[:3]
+    assert [row.split(",")[:4] for row in header] == [
+        ["scorer", *["heatmap_tracker"] * 3],
+        ["bodyparts", *["nose"] * 3],
+        ["coords", "x", "y", "likelihood"],
+    ]
+    # Again: one is complete, one has a row less, one is older than the weights.
+    files[1].write_text("\n".join(files[1].read_text().splitlines()[:-1]) + "\n")
+    os.utime(files[2], (0, 0))
+    before = files[0].stat().st_mtime_ns
+    assert predict.main([*arguments, "--out", str(tmp_path / "on1"), "--devices", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "of1.csv has its 1 frames already (--overwrite predicts them again)" in shown
+    assert "of5.avi: 5 frames of 5" in shown and "of33.avi: 33 frames of 33" in shown
+    assert files[0].stat().st_mtime_ns == before and len(read_predictions(files[1]).index) == 5
+    arguments = [*arguments, "--out", str(tmp_path / "on1"), "--devices", "1", "--overwrite"]
+    assert predict.main(arguments) == 0
+    assert files[0].stat().st_mtime_ns != before and "already" not in capsys.readouterr().out
+
+
+def test_damaged_files_are_named_and_the_others_are_done(trained_run: Path, tmp_path: Path, capsys: Capture):
+    whole = _write_video(tmp_path / "whole.avi", _session(trained_run), 20)
+    cut = _write_video(tmp_path / "cut.avi", _session(trained_run), 60)
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+    text = tmp_path / "text.mp4"
+    text.write_text("no video")
+    images = tmp_path / "frames"
+    images.mkdir()
+    for number in (2, 10):
+        shutil.copy(_images(trained_run)[number], images / f"img{number}.png")
+    (images / "img3.png").write_bytes((images / "img2.png").read_bytes()[:300])
+    out = tmp_path / "out"
+    arguments = ["--run", str(trained_run), "--devices", "1", "--out", str(out)]
+    assert predict.main([*arguments, str(cut), str(text), str(images), str(whole)]) == 4
+    shown = capsys.readouterr()
+    assert "whole.avi: 20 frames of 20 announced" in shown.out
+    assert "text.mp4 is no video" in shown.err and "3 of 4 inputs failed, the others are done" in shown.err
+    assert sorted(path.name for path in (out / "video_preds").iterdir()) == ["cut.csv.partial", "whole.csv"]
+    rows = len((out / "video_preds" / "cut.csv.partial").read_text().splitlines()) - 3
+    assert 0 < rows < 60
+    assert f"cut.avi: {rows} frames" in shown.err or f"after {rows} of" in shown.err
+    assert f"its {rows} rows are in {out / 'video_preds' / 'cut.csv.partial'}" in shown.err
+    assert "img3.png: the image does not decode" in shown.err and "2 rows of 3 images" in shown.err
+    assert [path.name for path in (out / "image_preds" / "frames").iterdir()] == ["predictions.csv.partial"]
+    with pytest.raises(ValueError, match="cut.avi"):
+        predict.load(trained_run, devices=1).predict_video(cut)
+
+
+def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, capsys: Capture):
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    for number, source in zip((10, 9, 100), _images(trained_run), strict=False):
+        shutil.copy(source, folder / f"img{number}.png")
+    (folder / "notes.txt").write_text("not looked at")
+    labelled = trained_run.parent / "project" / "labeled-data" / "session01"
+    arguments = [
+        "--run",
+        str(trained_run),
+        "--devices",
+        "8",
+        "--out",
+        str(tmp_path / "out"),
+        str(folder),
+        str(labelled),
+    ]
+    assert predict.main(arguments) == 0
+    expected = read_predictions(trained_run / "predictions.csv")
+    found = read_predictions(tmp_path / "out" / "image_preds" / "frames" / "predictions.csv")
+    assert [Path(name).name for name in found.index] == ["img9.png", "img10.png", "img100.png"]
+    np.testing.assert_allclose(found.keypoints_frame_px, expected.keypoints_frame_px[[1, 0, 2]], rtol=0, atol=1e-3)
+    # Of the run's own project: named as in its label file.
+    found = read_predictions(tmp_path / "out" / "image_preds" / "session01" / "predictions.csv")
+    rows = [row for row, name in enumerate(expected.index) if "session01" in name]
+    assert found.index == [expected.index[row] for row in rows]
+    np.testing.assert_allclose(found.keypoints_frame_px, expected.keypoints_frame_px[rows], rtol=0, atol=1e-3)
+    capsys.readouterr()
+    assert predict.main(arguments) == 0
+    assert capsys.readouterr().out.count("images already") == 2
+
+
+def test_ctrl_c_leaves_no_half_file(trained_run: Path, tmp_path: Path, capsys: Capture):
+    video = _write_video(tmp_path / "long.avi", _session(trained_run), 3000)
+    partial = tmp_path / "out" / "video_preds" / "long.csv.partial"
+
+    def press() -> None:
+        deadline = time.monotonic() + 60
+        while not partial.exists() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    arguments = ["--run", str(trained_run), "--devices", "1", "--out", str(tmp_path / "out"), str(video)]
+    assert predict.main([*arguments, "--batch_size", "4"]) == 130
+    pressing.join()
+    assert capsys.readouterr().err == "jaxpose.predict: interrupted\n"
+    assert [path.name for path in partial.parent.iterdir()] == ["long.csv.partial"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode ")]
+
+
+def test_an_unfinished_run_predicts_from_its_checkpoints(
+    trained_run: Path, estimator: predict.Estimator, tmp_path: Path
+):
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    (run / "best.safetensors").unlink()
+    (run / "finished.json").unlink()
+    frames = np.stack([_rgb(path) for path in _images(trained_run)[:4]])
+    unfinished = predict.load(run, devices=2)
+    np.testing.assert_allclose(unfinished.predict(frames)[0], estimator.predict(frames)[0], rtol=0, atol=1e-3)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(ValueError, match="holds no whole checkpoint yet: train it first"):
+        predict.load(run)
+
+
+def test_from_python_no_flags_are_needed(trained_run: Path):
+    code = (
+        "import sys, numpy as np\n"
+        "from jaxpose import predict\n"
+        "network = predict.load(sys.argv[1], platform='cpu')\n"
+        "print(network.predict(np.zeros((2, 50, 70), np.uint8))[0].shape)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(trained_run)], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout == "(2, 7, 2)\n", result.stderr
+
+
+def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path, capsys: Capture):
+    run, video = str(trained_run), str(_session(trained_run))
+    other = tmp_path / "session00.avi"
+    other.write_bytes(b"")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a" / "frames").mkdir(parents=True)
+    (tmp_path / "b" / "frames").mkdir(parents=True)
+    images = [shutil.copy(_images(trained_run)[0], tmp_path / place / "frames") for place in "ab"]
+    (tmp_path / "model.h5").write_text("")
+    for arguments, message in [
+        (["--run", str(tmp_path / "nope"), video], "nope is not a run folder: it has no config.json"),
+        (["--run", run], "the following arguments are required: FRAMES_OR_VIDEO"),
+        (["--run", run, "--overwrit", video], "there is no flag --overwrit; did you mean --overwrite?"),
+        (["--run", run, str(tmp_path / "model.h")], "model.h does not exist; did you mean"),
+        (["--run", run, str(tmp_path / "model.h5")], "model.h5 is neither an image (.png .jpg"),
+        (["--run", run, str(tmp_path / "empty")], "empty has neither images (.png"),
+        (["--run", run, video, str(other)], "session00.avi would both write"),
+        (["--run", run, *map(str, images)], f"{tmp_path / 'b' / 'frames'} would both write"),
+        (["--run", run, video, str(Path(video).parent)], "session00.mp4 is given twice"),
+        (["--run", run, "--out", str(other), video], "session00.avi, which cannot be made: File exists"),
+        (["--run", run, "--devices", "gpu:1", video], "devices asks for 'gpu:1', but there is cpu:0"),
+        (["--run", run, "--platform", "gpuu", video], "platform is 'gpuu'; it must be one of auto, cpu, gpu, tpu"),
+        (["--run", run, "--batch_size", "many", video], "argument --batch_size: invalid int value: 'many'"),
+    ]:
+        assert predict.main(arguments) == 2, arguments
+        shown = capsys.readouterr()
+        assert message in shown.err and shown.err.startswith("jaxpose.predict: "), (message, shown.err)
+        assert len(shown.err.splitlines()) == 1 and shown.out == ""
+    assert not (tmp_path / "nope").exists() and not (trained_run / "video_preds").exists()
+
+
+def test_help_fits_on_a_screen():
+    result = subprocess.run([sys.executable, "-m", "jaxpose.predict", "--help"], capture_output=True, text=True)
+    assert result.returncode == 0 and "FRAMES_OR_VIDEO" in result.stdout and len(result.stdout.splitlines()) < 30
