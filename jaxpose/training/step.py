@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -159,10 +160,11 @@ def _gradients(
     zeros = jax.tree.map(jnp.zeros_like, params)
     start = (zeros, statistics, lax.pcast(jnp.zeros((), used_count.dtype), AXIS, to="varying"))
     (gradients, statistics, loss), sample_loss = lax.scan(one_pass, start, (pieces, valid_counts))
+    # As one vector: reductions of single tensors would be merged into those of the norm layers, here one and there one.
+    vector, restore = ravel_pytree((gradients, loss, statistics if local_statistics else {}))
+    gradients, loss, mean_statistics = restore(lax.pmean(vector, AXIS))
     if local_statistics:
-        gradients, loss, statistics = lax.pmean((gradients, loss, statistics), AXIS)
-    else:
-        gradients, loss = lax.pmean((gradients, loss), AXIS)
+        statistics = mean_statistics
     return gradients, statistics, loss, sample_loss.reshape(-1)
 
 
