@@ -88,8 +88,8 @@ class _Steps:
     def __len__(self) -> int:
         return self._total
 
-    def __getitem__(self, step: int) -> Batch:
-        draws = self._draws_of(step).reshape(-1)
+    def __getitem__(self, index: int) -> Batch:
+        draws = self._draws_of(index).reshape(-1)
         batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
         # Gathered just now, so these frames are the batch's own to change.
         tone.apply_rare(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)

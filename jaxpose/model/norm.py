@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,8 @@ class Norm(nnx.Module):
         if axis is None:
             count = jnp.sum(valid, dtype=x.dtype)
         cells = jnp.maximum(count, 1) * (x.shape[1] * x.shape[2])
-        y, mean, var = _batch_norm(x, scale, bias, valid, cells, axis)
+        # pyright does not see through custom_vjp.
+        y, mean, var = cast(tuple[jax.Array, jax.Array, jax.Array], _batch_norm(x, scale, bias, valid, cells, axis))
         self._move_statistics(lax.stop_gradient(mean), lax.stop_gradient(var), cells, count)
         return y.astype(self.dtype)
 

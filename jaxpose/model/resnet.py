@@ -90,18 +90,19 @@ class ResNet(nnx.Module):
         param_dtype: jax.typing.DTypeLike,
         rng: np.random.Generator,
     ):
-        dtypes = {"dtype": dtype, "param_dtype": param_dtype}
         bottleneck = name not in ("resnet18", "resnet34")
-        self.conv1 = Conv(3, width, 7, 2, rng=rng, **dtypes)
-        self.bn1 = Norm(width, norm, **dtypes)
-        channels = width
+        self.conv1 = Conv(3, width, 7, 2, dtype=dtype, param_dtype=param_dtype, rng=rng)
+        self.bn1 = Norm(width, norm, dtype=dtype, param_dtype=param_dtype)
+        dtypes = {"dtype": dtype, "param_dtype": param_dtype}
+        stages, channels = [], width
         for stage, count in enumerate(_BLOCKS[name]):
             blocks = []
             for i in range(count):
                 stride = 2 if stage > 0 and i == 0 else 1
                 blocks.append(Block(channels, width << stage, stride, bottleneck, norm, dtypes, rng))
                 channels = (width << stage) * (4 if bottleneck else 1)
-            setattr(self, f"layer{stage + 1}", nnx.List(blocks))
+            stages.append(nnx.List(blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.out_channels = channels
 
     def __call__(

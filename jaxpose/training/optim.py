@@ -79,7 +79,7 @@ def learning_rates(
     return head, head * jnp.where(epoch >= rest, grown, 0)
 
 
-def apply_directions(params: dict, directions: dict, head_rate: jax.Array, backbone_rate: jax.Array) -> dict:
+def apply_directions(params: dict, directions: Any, head_rate: jax.Array, backbone_rate: jax.Array) -> dict:
     """Returns the parameters moved against their directions, the backbone and the rest at their own rates."""
 
     def move(path: Any, value: jax.Array, direction: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ does not depend on how the batch lies on the devices. All random numbers are key
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,8 @@ AXIS = "data"
 # Streams and purposes that keep random numbers of different uses apart.
 LABELLED, AUGMENTATION = 0, 0
 
-Batch = dict[str, jax.Array]
+# Arrays by name; the plan of the augmentation is a dict of its own inside.
+Batch = dict[str, Any]
 Metrics = dict[str, jax.Array]
 
 
