@@ -13,8 +13,11 @@ def get_config(project: str = "") -> c.Config:
 
 
 def _synthetic() -> c.Config:
+    """Returns a small net for a synthetic animal that turns all the way round: accurate after a minute on 2 cores."""
     return c.Config(
-        data=c.DataConfig(project="synthetic", split="video", train_share=0.7, val_share=0.1),
-        augment=c.AugmentConfig(preset="dlc-top-down"),
+        data=c.DataConfig(project=c.SYNTHETIC, split="video", train_share=0.7, val_share=0.1),
+        augment=c.AugmentConfig(preset="dlc", rotate_p=1.0, rotate_deg=180.0),
         model=c.ModelConfig(backbone="resnet18", width=16),
+        optim=c.OptimConfig(lr=5e-3, schedule="cosine"),
+        train=c.TrainConfig(epochs=50, val_every_epochs=10),
     )
