@@ -18,10 +18,21 @@ def make_optimizer(optim: OptimConfig) -> optax.GradientTransformation:
     if optim.name == "sgd":
         parts.append(optax.trace(optim.momentum))
     else:
-        parts.append(optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon))
+        parts.append(_adam(optim))
     if optim.name == "adamw":
         parts.append(optax.add_decayed_weights(optim.weight_decay, mask=_decayed(optim)))
     return optax.chain(*parts)
+
+
+def _adam(optim: OptimConfig) -> optax.GradientTransformation:
+    adam = optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon)
+
+    def update(gradients: optax.Updates, state: optax.OptState, params: optax.Params | None = None) -> tuple:
+        # optax raises a float to a whole power, which a caller's strict promotion would refuse.
+        with jax.numpy_dtype_promotion("standard"):
+            return adam.update(gradients, state, params)
+
+    return optax.GradientTransformation(adam.init, update)
 
 
 def _decayed(optim: OptimConfig) -> Any:
@@ -60,6 +71,8 @@ def learning_rates(
     time = step.astype(jnp.float32)
     if optim.schedule == "multistep":
         milestones = optim.milestones_steps or [epoch * steps_per_epoch for epoch in optim.milestones_epochs]
+        # Those that are never reached may be too large for an int32.
+        milestones = [milestone for milestone in milestones if milestone < total_steps]
         passed = sum((step >= milestone).astype(jnp.float32) for milestone in milestones) + jnp.float32(0)
         factor = jnp.float32(optim.gamma) ** passed
     elif optim.schedule == "cosine":
