@@ -6,10 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxpose.cluster.agreement import refuse_differences, together
 from jaxpose.cluster.devices import start_backend
 from jaxpose.cluster.mesh import make_mesh
+from jaxpose.cluster.processes import as_one, start_processes
 from jaxpose.config import Config, resolve
 from jaxpose.config.command_line import Options, run
+from jaxpose.config.root import flat_options
 from jaxpose.data import dataset, split
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.pose import metrics
@@ -17,11 +20,13 @@ from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
 from jaxpose.training.loop import Diverged, Loop
-from jaxpose.training.parameters import export_parameters
+from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.session import Session, build_session
 from jaxpose.training.state import State, evaluated_weights
+
+_VERB = "jaxpose.train"
 
 
 def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
@@ -44,23 +49,35 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     # 1. The devices, then the data: the list of usable frames is fixed here, once.
     config = resolve(config)
     mesh = make_mesh(start_backend(config.mesh))
-    config, project = dataset.prepare(config)
-    extra_projects(config, lambda _: None)  # to refuse now what could not be evaluated at the end
-    data = dataset.load(project, config)
+    refuse_differences({name: value for name, (_, value) in flat_options(config).items()})
+    config, data = together(lambda: _read(config))
+    split_text = split.split_text(data.project, data.sets)
+    refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
+    is_first = jax.process_index() == 0
     # 2. The run folder: start, go on, or say that it is done.
     if dry_run:
         session = build_session(config, mesh, data)
-        for name, text in session.describe(None).items():
-            print(f"{name:12} {text}")
+        if is_first:
+            print("\n".join(f"{name:12} {text}" for name, text in session.describe(None).items()))
         return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
-    with open_run(config, split.split_text(project, data.sets)) as folder, Interrupt() as interrupt:
+    with open_run(config, split_text) as folder, Interrupt(jax.process_count()) as interrupt:
         if folder.action == "finished":
-            print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
+            if is_first:
+                print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
             return folder.summary() | {"exit_code": 0}
         # 3. Network, state and the compiled step.
         session = build_session(config, mesh, data)
+        if jax.process_count() > 1:
+            refuse_differences({"the checksum of the initial parameters": checksum(session.state.params)})
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
             return _train_in(folder, session, checkpoints, interrupt)
+
+
+def _read(config: Config) -> tuple[Config, dataset.Dataset]:
+    """Returns the config with all that the project decides filled in, and the frames."""
+    config, project = dataset.prepare(config)
+    extra_projects(config, lambda _: None)  # to refuse now what could not be evaluated at the end
+    return config, dataset.load(project, config)
 
 
 def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, interrupt: Interrupt) -> dict[str, Any]:
@@ -69,7 +86,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
     state, first_step = session.state, 0
     if folder.action == "resume" and (found := checkpoints.restore(state, "newest")):
         first_step, state, _ = found
-    with RunLog(folder.path, config.log, session.plan.total_steps, first_step) as log:
+    with RunLog(folder.path if folder.is_ours else None, config.log, session.plan.total_steps, first_step) as log:
         log.block("jaxpose", session.describe(folder.path))
         for message in session.messages + list(data.project.problems):
             log.text(message)
@@ -98,15 +115,17 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         # 6. The best weights, exported and evaluated.
         best_step, best, _ = checkpoints.restore(outcome.state, "best") or (summary["steps"], outcome.state, {})
         params, statistics = evaluated_weights(best)
-        export_parameters(
-            folder.path / PARAMETERS_FILE,
-            jax.device_get({"params": params, "statistics": statistics}),
-            {"step": str(best_step), "keypoint_names": ",".join(config.data.keypoint_names)},
-        )
+        if folder.is_ours:
+            export_parameters(
+                folder.path / PARAMETERS_FILE,
+                jax.device_get({"params": params, "statistics": statistics}),
+                {"step": str(best_step), "keypoint_names": ",".join(config.data.keypoint_names)},
+            )
         log.text(f"best weights: step {best_step}, by {config.train.monitor}")
         results = evaluate_dataset(config, data, predictor, (params, statistics), folder.path, log.text)
         summary |= {"best_step": best_step, "sets": results}
-        folder.finish(summary)
+        if folder.is_ours:
+            folder.finish(summary)
         log.text(f"everything is in {folder.path}")
         return summary
 
@@ -133,13 +152,19 @@ def _validate(state: State, session: Session, predictor: Predictor, log: RunLog)
 
 
 def main(config: Config, options: Options) -> int:
-    """Runs the verb and returns its exit code."""
-    try:
-        return train(config, dry_run=options.dry_run)["exit_code"]
-    except Diverged as error:
-        print(f"jaxpose.train: {error}", file=sys.stderr)
-        return 1
+    """Runs the verb, as one of several processes where the environment says so, and returns its exit code."""
+    index, processes = start_processes(config.mesh)
+
+    def work() -> int:
+        try:
+            return train(config, dry_run=options.dry_run)["exit_code"]
+        except Diverged as error:
+            if index == 0:
+                print(f"jaxpose.train: {error}", file=sys.stderr)
+            return 1
+
+    return as_one(_VERB, work) if processes > 1 else work()
 
 
 if __name__ == "__main__":
-    sys.exit(run(main, verb="jaxpose.train", description="Trains a network on a project of labelled frames."))
+    sys.exit(run(main, verb=_VERB, description="Trains a network on a project of labelled frames."))

@@ -19,3 +19,6 @@ class MeshConfig:
         harmless=True,
     )
     deterministic: bool = option(False, "GPU: only operations that repeat bit for bit (slower)")
+    heartbeat_s: int = option(
+        30, "several processes: seconds after which a silent one ends the run for all", minimum=5, harmless=True
+    )

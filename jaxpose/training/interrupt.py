@@ -1,7 +1,6 @@
 """SIGTERM and Ctrl-C as a flag that the training loop reads between two steps.
 
-For runs of one process. With more than one, jax.distributed catches SIGTERM itself and the processes agree
-on a step.
+With more than one process jax.distributed catches SIGTERM itself, tells the others, and all agree on a step.
 """
 
 import os
@@ -10,6 +9,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from jax.experimental import multihost_utils
+
 _EXIT_CODES = {signal.SIGTERM: 85, signal.SIGINT: 130}
 
 
@@ -17,10 +18,15 @@ class Interrupt:
     """A context in which SIGTERM and SIGINT set `signal` (None or the first one's number) instead of killing.
 
     Only the main thread may install handlers: in another thread nothing is installed and `signal` stays None.
+
+    Args:
+      processes: number of processes of the run. With more than one, SIGTERM is left to jax.distributed, and SIGINT is
+        passed on as one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int = 1) -> None:
         self.signal: int | None = None
+        self._several = processes > 1
         self._asked_by_hand = False
         self._old_handlers: dict[int, Any] = {}
 
@@ -29,9 +35,18 @@ class Interrupt:
         """The exit code to use: 85 after SIGTERM (requeue, please), 130 after Ctrl-C, 0 without a signal."""
         return 0 if self.signal is None else _EXIT_CODES[signal.Signals(self.signal)]
 
+    def stops_after(self, step: int) -> bool:
+        """Returns whether to save and stop after a step; to be called after every step, by every process alike."""
+        if not self._several:
+            return self.signal is not None
+        reached = multihost_utils.reached_preemption_sync_point(step)
+        if reached and self.signal is None:
+            self.signal = int(signal.SIGTERM)
+        return reached
+
     def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
-            for number in _EXIT_CODES:
+            for number in (signal.SIGINT,) if self._several else _EXIT_CODES:
                 self._old_handlers[number] = signal.signal(number, self._caught)
         return self
 
@@ -50,6 +65,8 @@ class Interrupt:
             self.signal = int(number)
             name = signal.Signals(number).name
             _say(f"{name}: saving at the next step, press Ctrl-C again to leave at once")
+            if self._several:
+                os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _say(message: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxpose.cluster.agreement import from_first, gather_rows
 from jaxpose.cluster.mesh import put_batch, replicate
 from jaxpose.config import Config
 from jaxpose.training.checkpoint import Checkpoints
@@ -96,7 +97,7 @@ class Loop:
                 patience = train.early_stop_patience
                 if patience and int(state.validations_since_best) >= patience and step < self.total_steps:
                     reason = "early stop"
-            if self.interrupt.signal is not None and step < self.total_steps and reason == "done":
+            if self.interrupt.stops_after(step) and step < self.total_steps and reason == "done":
                 reason = "interrupted"
             if is_best or reason != "done" or self._due(step, saved_step, saved_at):
                 self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
@@ -114,7 +115,10 @@ class Loop:
         train = self.config.train
         if train.save_every_steps:
             return step - saved_step >= train.save_every_steps
-        return time.monotonic() - saved_at >= 60 * train.save_every_minutes
+        # With several processes the first one's clock decides; asking it takes all of them, so only now and then.
+        if jax.process_count() > 1 and step % self.config.log.every_steps:
+            return False
+        return from_first(lambda: time.monotonic() - saved_at >= 60 * train.save_every_minutes)
 
     def _watch(self, pending: "_Pending") -> dict[str, float]:
         """Logs a step and returns its metrics; names the frames of a skipped one."""
@@ -128,9 +132,10 @@ class Loop:
     def _report_skip(self, pending: "_Pending", values: dict[str, float]) -> None:
         shards = pending.metrics["sample_loss"].addressable_shards
         ordered = sorted(shards, key=lambda shard: shard.index[0].start or 0)
-        sample_loss = np.concatenate([np.asarray(shard.data) for shard in ordered])
-        bad = pending.draws[~np.isfinite(sample_loss) & (pending.draws >= 0)]
-        frames = self.names_of(bad if len(bad) else pending.draws[pending.draws >= 0])
+        sample_loss = gather_rows(np.concatenate([np.asarray(shard.data) for shard in ordered]))
+        draws = gather_rows(pending.draws)
+        bad = draws[~np.isfinite(sample_loss) & (draws >= 0)]
+        frames = self.names_of(bad if len(bad) else draws[draws >= 0])
         whose = "the loss of" if len(bad) else "the gradient of a batch with"
         self.log.text(
             f"step {pending.step} skipped: loss {values['loss']:g}, gradient norm {values['gradient_norm']:g}; "
@@ -145,7 +150,9 @@ class Loop:
 
     def _validate(self, state: State, step: int, training: dict[str, float]) -> tuple[State, bool]:
         """Returns the state with its best metric and patience brought up to date, and whether it is the best."""
-        found = {f"val_{name}": value for name, value in self.validate(state).items()}
+        # One process's figures for all: another machine may round the last digit otherwise.
+        metrics = self.validate(state)
+        found = from_first(lambda: {f"val_{name}": value for name, value in metrics.items()})
         if not found:
             return state, False
         self.log.event(step, found)
@@ -162,7 +169,7 @@ class Loop:
         return state, is_best
 
     def _profile(self, step: int) -> None:
-        if not self.config.log.profile_steps:
+        if not self.config.log.profile_steps or self.log.folder is None:
             return
         first, last = map(int, self.config.log.profile_steps.split(":"))
         if step == first:

@@ -45,6 +45,11 @@ def load_parameters(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return _nested(arrays), metadata
 
 
+def checksum(parameters: dict[str, Any]) -> str:
+    """Returns the SHA-256 of the names, kinds and values of a nested dict of arrays."""
+    return _digest(_flat(parameters), {})
+
+
 def _flat(tree: dict[Any, Any], prefix: str = "") -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     # Lists of layers have whole numbers as keys.

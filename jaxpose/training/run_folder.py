@@ -16,6 +16,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from jaxpose.cluster.agreement import from_first
 from jaxpose.config import Config, config_hash, differing_keys, from_json, to_json
 
 CONFIG_FILE = "config.json"
@@ -46,11 +47,16 @@ _logger = logging.getLogger(__name__)
 
 
 class RunFolder:
-    """A run folder that is this process's own: its `path`, and `action`: "start", "resume" or "finished"."""
+    """A run folder: its `path`, and `action`: "start", "resume" or "finished".
 
-    def __init__(self, path: Path, action: str, lock: int):
+    Attributes:
+      is_ours: this process has locked it and writes in it; False in all processes of a run but the first.
+    """
+
+    def __init__(self, path: Path, action: str, lock: int = -1):
         self.path = path
         self.action = action
+        self.is_ours = lock >= 0
         self._lock = lock
 
     def finish(self, summary: dict[str, Any]) -> None:
@@ -85,7 +91,7 @@ class RunFolder:
 
 
 def open_run(config: Config, split_text: str) -> RunFolder:
-    """Returns the run folder of a config, locked and ready to be written in.
+    """Returns the run folder of a config, locked and ready to be written in by process 0.
 
     Args:
       config: resolved config (`jaxpose.config.resolve`).
@@ -95,6 +101,17 @@ def open_run(config: Config, split_text: str) -> RunFolder:
       ValueError: the folder holds another run, foreign files, a run that is running, or what `config.resume`
         does not allow; or it cannot be written in.
     """
+    opened: list[RunFolder] = []
+
+    def open_first() -> list[str]:
+        opened.append(_open(config, split_text))
+        return [str(opened[0].path.absolute()), opened[0].action]
+
+    path, action = from_first(open_first)
+    return opened[0] if opened else RunFolder(Path(path), action)
+
+
+def _open(config: Config, split_text: str) -> RunFolder:
     path = Path(config.out).expanduser() if config.out else default_path(config)
     lock = -1
     try:

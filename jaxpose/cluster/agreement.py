@@ -1,0 +1,95 @@
+"""What the processes of a run tell each other beside gradients: a mistake of one, a decision of the first, and whether
+they do the same work.
+
+Every function here is to be called by every process, at the same place; with one process none of them costs anything.
+"""
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+Result = TypeVar("Result")
+
+
+def together(work: Callable[[], Result]) -> Result:
+    """Returns what `work` returns here, once it has ended well on every process.
+
+    Raises:
+      ValueError: `work` raised one on some process; it is raised on all of them.
+    """
+    if jax.process_count() == 1:
+        return work()
+    problem = None
+    try:
+        result = work()
+    except ValueError as error:
+        problem = error
+    here = f"process {jax.process_index()} on {socket.gethostname()}"
+    texts = _everyones("" if problem is None else f"{here}: {problem}")
+    if problem is not None:
+        raise problem
+    if any(texts):
+        raise ValueError(next(text for text in texts if text))
+    return result
+
+
+def from_first(work: Callable[[], Any]) -> Any:
+    """Returns on every process what `work` returns on process 0, the only one that calls it; it must be JSON-ready.
+
+    Raises:
+      ValueError: `work` raised one.
+    """
+    if jax.process_count() == 1:
+        return work()
+    told, problem = {}, None
+    if jax.process_index() == 0:
+        try:
+            told = {"result": work()}
+        except ValueError as error:
+            told, problem = {"problem": str(error)}, error
+    told = json.loads(_everyones(json.dumps(told))[0])
+    if problem is not None:
+        raise problem
+    if "problem" in told:
+        raise ValueError(told["problem"])
+    return told["result"]
+
+
+def refuse_differences(mine: dict[str, Any]) -> None:
+    """Compares named, JSON-ready values with those of process 0.
+
+    Raises:
+      ValueError: some process has others; names the process, its host, what differs and both values.
+    """
+    first = from_first(lambda: mine)
+    here = json.loads(json.dumps(mine))
+
+    def compare() -> None:
+        names = [name for name in {**first, **here} if first.get(name) != here.get(name)]
+        if names:
+            name, more = names[0], f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+            raise ValueError(
+                f"{name} is {here.get(name, 'absent')!r} here and {first.get(name, 'absent')!r} on process 0{more}; "
+                "start all processes with the same command and the same files"
+            )
+
+    together(compare)
+
+
+def gather_rows(rows: np.ndarray) -> np.ndarray:
+    """Returns the rows (n, ...) of every process, one process after the other; each must have the same number."""
+    return rows if jax.process_count() == 1 else multihost_utils.process_allgather(rows, tiled=True)
+
+
+def _everyones(text: str) -> list[str]:
+    data = np.frombuffer(text.encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(data)))
+    # A power of two: each size is a program to compile.
+    width = 1 << int(sizes.max()).bit_length()
+    padded = multihost_utils.process_allgather(np.pad(data, (0, width - len(data))))
+    return [row[:size].tobytes().decode() for row, size in zip(padded, sizes, strict=True)]
