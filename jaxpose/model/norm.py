@@ -119,8 +119,9 @@ def _batch_norm(
 def _batch_norm_forward(
     x: jax.Array, scale: jax.Array, bias: jax.Array, valid: jax.Array, cells: jax.Array, axis: str | None
 ) -> tuple:
-    kept = jnp.where(valid[:, None, None, None], x, 0)
-    sums = _sum_over(jnp.stack([jnp.sum(kept, (0, 1, 2)), jnp.sum(jnp.square(kept), (0, 1, 2))]), axis)
+    # Here too and not for the sums alone: what is not finite in an empty slot would be NaN times 0 on the way back.
+    x = jnp.where(valid[:, None, None, None], x, 0)
+    sums = _sum_over(jnp.stack([jnp.sum(x, (0, 1, 2)), jnp.sum(jnp.square(x), (0, 1, 2))]), axis)
     mean = sums[0] / cells
     var = jnp.maximum(sums[1] / cells - jnp.square(mean), 0)
     inverse = lax.rsqrt(var + EPSILON)

@@ -27,10 +27,10 @@ def make_optimizer(optim: OptimConfig) -> optax.GradientTransformation:
 def _adam(optim: OptimConfig) -> optax.GradientTransformation:
     adam = optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon)
 
-    def update(gradients: optax.Updates, state: optax.OptState, params: optax.Params | None = None) -> tuple:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         # optax raises a float to a whole power, which a caller's strict promotion would refuse.
         with jax.numpy_dtype_promotion("standard"):
-            return adam.update(gradients, state, params)
+            return adam.update(updates, state, params)
 
     return optax.GradientTransformation(adam.init, update)
 
