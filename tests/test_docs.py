@@ -1,0 +1,153 @@
+"""What the documents say: every option, command, file and figure of theirs is there and is so.
+
+python -m tests.test_docs > docs/options.md     writes the table of options anew
+"""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import re
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import pytest
+
+from jaxpose.config import Config
+from jaxpose.config.root import flat_options
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "benchmarks" / "README.md"]
+OPTIONS = flat_options(Config())
+REGENERATE = "python -m tests.test_docs > docs/options.md"
+INTRODUCTION = f"""# Options
+
+Every option with its default and its meaning; `python -m jaxpose.train --help_options` prints the same. An option is
+given after `--config` as `--config.SECTION.OPTION=VALUE`, those of the first table as `--config.OPTION=VALUE`, or is
+set in a config file such as `configs/pose.py`. A number of `augment` whose default is None is the preset's: see
+[augmentation.md](augmentation.md). *free*: a run may be resumed with another value, because no number of it can change;
+with another value of any other option it is another run.
+
+This page is written by a program from `jaxpose/config/`. Change an option there, then run
+`{REGENERATE}`."""
+TWO_LINES = (
+    "pip install -e . && python -m jaxpose.train --config configs/pose.py",
+    "pip install -e '.[test]' && pytest",
+)
+
+
+def options_page() -> str:
+    """The table of every option, from the metadata of its field."""
+    lines = [INTRODUCTION]
+    sections = list(dict.fromkeys(name.rpartition(".")[0] for name in OPTIONS))
+    for section in sections:
+        lines += [
+            "",
+            f"## {section or 'the run'}",
+            "",
+            "| option | default | meaning | allowed | |",
+            "|---|---|---|---|---|",
+        ]
+        for name, (field, default) in OPTIONS.items():
+            if name.rpartition(".")[0] == section:
+                lines.append(_option_row(name, field, default))
+    return "\n".join(lines) + "\n"
+
+
+def _option_row(name: str, field: dataclasses.Field, default: Any) -> str:
+    rule = field.metadata
+    limits = [", ".join(rule["choices"])] if rule["choices"] else []
+    limits += [f"at least {rule['minimum']:g}"] if rule["minimum"] is not None else []
+    limits += [f"at most {rule['maximum']:g}"] if rule["maximum"] is not None else []
+    cells = [f"`{name}`", f"`{default!r}`", rule["doc"], ", ".join(limits), "free" if rule["harmless"] else ""]
+    return f"| {' | '.join(cell if cell.startswith('`') else _escaped(cell) for cell in cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([|*])", r"\\\1", text).replace("<", "&lt;").replace(">", "&gt;")
+
+
+def test_the_table_of_options_is_up_to_date() -> None:
+    page = ROOT / "docs" / "options.md"
+    assert page.read_text() == options_page(), f"docs/options.md is old; run: {REGENERATE}"
+
+
+def test_the_readme_has_the_two_lines_that_ci_runs() -> None:
+    # The expression is that of .ci/run.
+    assert tuple(re.findall(r"^pip install -e .* && .*$", README.read_text(), re.MULTILINE)) == TWO_LINES
+    script = ROOT / ".ci" / "run"
+    assert "'^pip install -e .* && '" in script.read_text()
+    assert script.stat().st_mode & 0o111
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_the_defaults_in_the_readme_are_those_of_the_config() -> None:
+    rows = re.findall(r"^\| `([a-z]+(?:\.\w+)?)` \| `([^`]*)` \|", README.read_text(), re.MULTILINE)
+    assert len(rows) > 10
+    for name, default in rows:
+        assert name in OPTIONS, f"there is no option {name}"
+        assert default == repr(OPTIONS[name][1]), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text()
+    sections = {name.partition(".")[0] for name in OPTIONS if "." in name}
+    named = re.findall(r"--config\.([a-z_]+(?:\.[a-z_0-9]+)?)", text)
+    named += [f"{section}.{option}" for section, option in re.findall(r"`([a-z]+)\.([a-z_0-9]+)(?:`|=)", text)
+              if section in sections and option != "py"]  # fmt: skip
+    assert sorted(set(named) - set(OPTIONS)) == []
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for module in re.findall(r"python -m (jaxpose[\w.]*)", text):
+        assert importlib.util.find_spec(module), f"there is no {module}"
+    for file in re.findall(r"`?((?:jaxpose|configs|benchmarks|tests|docs)/[\w/]+\.(?:py|md))`?", text):
+        assert (ROOT / file).exists(), f"{page.name} names {file}"
+    assert not re.search(r"(?<![\w.])/(?:work|home|root|tmp)/", text), "a path of somebody's machine"
+
+
+@pytest.fixture(scope="module")
+def gpu_benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gpu_benchmark", ROOT / "benchmarks" / "gpu.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Millions of multiplications at 224 px, as torchvision publishes them, with the 512 or 2048 x 1000 of its classifier.
+@pytest.mark.parametrize(("backbone", "published", "features"), [("resnet18", 1814, 512), ("resnet50", 4089, 2048)])
+def test_the_benchmark_counts_as_torchvision_does(
+    gpu_benchmark: ModuleType, backbone: str, published: int, features: int
+) -> None:
+    from jaxpose import config as c
+    from jaxpose.model.pose_net import make_network
+
+    _, params, _ = make_network(c.ModelConfig(backbone=backbone), 2, "f32", 0)
+    multiplications = gpu_benchmark.forward_flops({"backbone": params["backbone"]}, 224) / 2 + 1000 * features
+    assert abs(multiplications / 1e6 - published) < 1
+
+
+def test_the_gpu_benchmark_runs_on_a_cpu(gpu_benchmark: ModuleType, tmp_path: Path) -> None:
+    out = tmp_path / "gpu.jsonl"
+    argv = (
+        f"--framework jaxpose --platform cpu --backbone resnet18 --width 8 --size_px 32 --batch 2 --precision f32 "
+        f"--warmup 1 --steps 1 --repeats 3 --peak_tflops 1 --out {out}"
+    ).split()
+    # Adam of optax takes a power of mixed types.
+    with jax.numpy_dtype_promotion("standard"):
+        assert gpu_benchmark.main(argv) == 0
+    (line,) = map(json.loads, out.read_text().splitlines())
+    speed = line["images_per_s"]
+    assert 0 < speed["least"] <= speed["median"] <= speed["most"]
+    assert math.isclose(line["step_ms"] * speed["median"], 2000)
+    for flops, share in zip(line["gflop_per_step"].values(), line["mfu"].values(), strict=True):
+        assert flops > 0 and math.isclose(share, flops * speed["median"] / 2 / 1000)
+
+
+if __name__ == "__main__":
+    print(options_page(), end="")
