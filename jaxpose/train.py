@@ -14,16 +14,17 @@ from jaxpose.config import Config, resolve
 from jaxpose.config.command_line import Options, run
 from jaxpose.config.root import flat_options
 from jaxpose.data import dataset, split
+from jaxpose.data.picture import draw_keypoints
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.pose import metrics
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
-from jaxpose.training.loop import Diverged, Loop
+from jaxpose.training.loop import Diverged, Loop, Outcome
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
-from jaxpose.training.session import Session, build_session
+from jaxpose.training.session import Session, build_session, prepare
 from jaxpose.training.state import State, evaluated_weights
 
 _VERB = "jaxpose.train"
@@ -53,20 +54,22 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     config, data = together(lambda: _read(config))
     split_text = split.split_text(data.project, data.sets)
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
+    start = together(lambda: prepare(config, mesh, data))
     is_first = jax.process_index() == 0
-    # 2. The run folder: start, go on, or say that it is done.
     if dry_run:
-        session = build_session(config, mesh, data)
+        session = build_session(config, mesh, data, start)
         if is_first:
-            print("\n".join(f"{name:12} {text}" for name, text in session.describe(None).items()))
+            rows = {"run folder": "none, as this is a dry run"} | session.describe()
+            print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *session.messages]))
         return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
+    # 2. The run folder: start, go on, or say that it is done.
     with open_run(config, split_text) as folder, Interrupt(jax.process_count()) as interrupt:
         if folder.action == "finished":
             if is_first:
                 print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
             return folder.summary() | {"exit_code": 0}
-        # 3. Network, state and the compiled step.
-        session = build_session(config, mesh, data)
+        # 3. State and compiled step.
+        session = build_session(config, mesh, data, start)
         if jax.process_count() > 1:
             refuse_differences({"the checksum of the initial parameters": checksum(session.state.params)})
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
@@ -87,11 +90,9 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
     if folder.action == "resume" and (found := checkpoints.restore(state, "newest")):
         first_step, state, _ = found
     with RunLog(folder.path if folder.is_ours else None, config.log, session.plan.total_steps, first_step) as log:
-        log.block("jaxpose", session.describe(folder.path))
-        for message in session.messages + list(data.project.problems):
+        log.block("jaxpose", {"run folder": str(folder.path)} | session.describe())
+        for message in [f"goes on from step {first_step}"] if first_step else session.messages:
             log.text(message)
-        if first_step:
-            log.text(f"goes on from step {first_step}")
         # 5. The loop.
         predictor = Predictor(config, session.graphdef, session.mesh, _frames_per_step(session))
         loop = Loop(
@@ -110,8 +111,10 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         outcome = loop.run(state, session.batches(first_step))
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
         if outcome.reason == "interrupted":
-            log.text(f"stopped by a signal; saved at step {summary['steps']}. The same command goes on from there")
-            return summary | {"exit_code": interrupt.exit_code}
+            return summary | {"exit_code": _say_interrupted(outcome, checkpoints, interrupt, log)}
+        if outcome.reason == "early stop":
+            patience, monitor = config.train.early_stop_patience, config.train.monitor
+            log.text(f"stopped early at step {summary['steps']}: {patience} validations without a better {monitor}")
         # 6. The best weights, exported and evaluated.
         best_step, best, _ = checkpoints.restore(outcome.state, "best") or (summary["steps"], outcome.state, {})
         params, statistics = evaluated_weights(best)
@@ -121,7 +124,8 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
                 jax.device_get({"params": params, "statistics": statistics}),
                 {"step": str(best_step), "keypoint_names": ",".join(config.data.keypoint_names)},
             )
-        log.text(f"best weights: step {best_step}, by {config.train.monitor}")
+        why = f"the best {config.train.monitor}" if np.isfinite(best.best_metric) else "the last"
+        log.text(f"kept are the weights of step {best_step}, {why}")
         results = evaluate_dataset(config, data, predictor, (params, statistics), folder.path, log.text)
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:
@@ -135,19 +139,36 @@ def _frames_per_step(session: Session) -> int:
     return min(session.config.eval.batch_size, max(8, len(session.data.rows("validation"))))
 
 
+def _say_interrupted(outcome: Outcome, checkpoints: Checkpoints, interrupt: Interrupt, log: RunLog) -> int:
+    """Tells where a stopped run goes on and returns the exit code, which promises that everything was saved."""
+    step = int(outcome.state.step)
+    if outcome.is_saved:
+        log.text(f"stopped by a signal, saved at step {step}; the same command goes on from there")
+        return interrupt.exit_code
+    steps = checkpoints.steps()
+    log.text(
+        f"stopped by a signal at step {step}, which could not be saved (see the warning above); the same command goes "
+        f"on from step {steps[-1] if steps else 0}"
+    )
+    return 1
+
+
 def _validate(state: State, session: Session, predictor: Predictor, log: RunLog) -> dict[str, float]:
     """Returns loss and errors of the validation set, and shows a few of its frames."""
-    data = session.data
-    rows = data.rows("validation")
+    data, rows = session.data, session.data.rows("validation")
     if not len(rows):
         return {}
     found = predictor.labelled(*evaluated_weights(state), data.samples, rows)
-    errors_px = metrics.pixel_errors(
-        found["keypoints_frame_px"].astype(np.float64), data.project.keypoints_frame_px[rows]
-    )
+    errors_px = metrics.pixel_errors(found["keypoints_frame_px"].astype(np.float64), data.labelled_frame_px(rows))
     count = found["loss_count"].sum()
     loss = float(found["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")
     error = float(np.nanmean(errors_px)) if np.isfinite(errors_px).any() else float("nan")
+    if session.config.log.frames:
+        shown = np.linspace(0, len(rows) - 1, min(session.config.log.frames, len(rows))).astype(int)
+        batch = data.samples.batch(rows[shown], shown)
+        labelled_px = np.where(batch["visibility"][..., None] > 0, batch["keypoints_px"], np.nan)
+        pictures = draw_keypoints(batch["frames"][:, 0], found["keypoints_px"][shown], labelled_px)
+        log.images(int(state.step), "validation", pictures)
     return {"loss": loss, "mean_px_error": error}
 
 

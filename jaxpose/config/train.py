@@ -4,6 +4,12 @@ import dataclasses
 
 from jaxpose.config.option import option
 
+# What a run logs: of a validation, and of a training step.
+METRICS = (
+    "val_loss", "val_mean_px_error", "loss", "gradient_norm", "learning_rate", "backbone_learning_rate", "targets",
+    "skipped_in_row",
+)  # fmt: skip
+
 
 @dataclasses.dataclass
 class TrainConfig:
@@ -21,7 +27,9 @@ class TrainConfig:
     init_from: str = option("", "run folder whose parameters are the start; keypoints are matched by name")
     val_every_steps: int = option(0, "steps between validations; 0 = every val_every_epochs", minimum=0)
     val_every_epochs: int = option(5, "epochs between validations", minimum=1)
-    monitor: str = option("val_loss", "metric that decides which checkpoint is best and when to stop early")
+    monitor: str = option(
+        "val_loss", "metric that decides which checkpoint is best and when to stop early", choices=METRICS
+    )
     monitor_mode: str = option("min", "whether less or more of it is better", choices=("min", "max"))
     early_stop_patience: int = option(0, "stop after this many validations without a better one; 0 = never", minimum=0)
     save_every_minutes: float = option(3.0, "minutes between checkpoints", minimum=0.0, harmless=True)

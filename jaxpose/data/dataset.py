@@ -34,6 +34,11 @@ class Dataset:
         """Returns the row numbers (m,) of a set."""
         return np.flatnonzero(self.sets == name)
 
+    def labelled_frame_px(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the labels (m, k, 2) of rows in frame pixels, NaN where there is none (visibility 0)."""
+        is_labelled = self.project.visibility[rows][..., None] > 0
+        return np.where(is_labelled, self.project.keypoints_frame_px[rows], np.nan)
+
 
 def prepare(config: Config) -> tuple[Config, project.Project]:
     """Returns the config with everything filled in that the project decides, and the project.

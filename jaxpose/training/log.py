@@ -75,7 +75,7 @@ class RunLog:
 
         Args:
           step: the number of the step that ended, from 1.
-          metrics: numbers or scalar arrays by name; read only where they are shown.
+          metrics: numbers or scalar arrays by name; read only where they are shown (the first three on the console).
           images: labelled frames of this step, over all devices.
           wait_s: seconds that the devices waited for its data.
         """
@@ -84,7 +84,7 @@ class RunLog:
         if step % self._every_steps == 0 or step == self._total_steps:
             self._record(step, {name: float(value) for name, value in metrics.items()})
         if self._terminal:
-            self._move_bar(step, images, wait_s)
+            self._move_bar(step, metrics, images, wait_s)
         else:
             self._print_line(step, metrics, images, wait_s)
 
@@ -129,11 +129,11 @@ class RunLog:
         if self._events is not None:
             self._try("tensorboard", self._events.scalars, step, values)
 
-    def _move_bar(self, step: int, images: int, wait_s: float) -> None:
+    def _move_bar(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
         if self._bar is None:
             self._bar = tqdm.tqdm(total=self._total_steps, initial=step - 1, unit="step", dynamic_ncols=True)
-        self._count(step, images, wait_s, _WINDOW_S)
-        self._bar.set_postfix_str(self._speed, refresh=False)
+        if self._count(step, images, wait_s, _WINDOW_S):
+            self._bar.set_postfix_str(f"{_shown(_first(metrics, 1))}, {self._speed}", refresh=False)
         self._bar.update(step - self._bar.n)
 
     def _print_line(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
@@ -141,9 +141,8 @@ class RunLog:
         if window is None:
             return
         left_s = (self._total_steps - step) / window.steps_per_s()
-        some = {name: float(value) for name, value in list(metrics.items())[:3]}
         self.text(
-            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {_shown(some)}  "
+            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {_shown(_first(metrics, 3))}  "
             f"{window.steps_per_s():.3g} steps/s, {self._speed}, ETA {tqdm.tqdm.format_interval(left_s)}"
         )
 
@@ -230,6 +229,10 @@ def _print(message: str, stream: Any) -> None:
 
 def _shown(values: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+def _first(metrics: Mapping[str, Any], count: int) -> dict[str, float]:
+    return {name: float(value) for name, value in list(metrics.items())[:count]}
 
 
 def _keep_until(file: Path, step: int) -> float:

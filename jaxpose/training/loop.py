@@ -1,7 +1,7 @@
 """The loop between two batches: take a step, watch it, validate, save, stop."""
 
+import contextlib
 import dataclasses
-import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +17,8 @@ from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
 from jaxpose.training.state import State
 
-_logger = logging.getLogger(__name__)
+# The metrics of a step that people look at; compiled programs return theirs in alphabetical order.
+_SHOWN_FIRST = ("loss", "gradient_norm", "learning_rate")
 
 Step = Callable[[State, dict[str, jax.Array]], tuple[State, dict[str, jax.Array]]]
 HostBatch = dict[str, np.ndarray]
@@ -29,10 +30,11 @@ class Diverged(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a loop ended: the last state, and why ("done", "early stop" or "interrupted")."""
+    """How a loop ended: the last state, why ("done", "early stop" or "interrupted"), and whether it could be saved."""
 
     state: State
     reason: str
+    is_saved: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,20 +68,24 @@ class Loop:
     val_every: int
 
     def run(self, state: State, batches: Iterator[HostBatch]) -> Outcome:
-        """Trains from `state` to the end, an early stop or a signal; the last state is saved.
+        """Trains from `state` to the end, an early stop or a signal, and saves the last state.
 
         Raises:
           Diverged: too many steps in a row were not finite.
-          ValueError: `train.monitor` is not among the metrics.
         """
-        train = self.config.train
-        step = int(state.step)
+        # Whichever way the loop is left, the profiler stops.
+        with contextlib.ExitStack() as trace:
+            return self._run(state, batches, trace)
+
+    def _run(self, state: State, batches: Iterator[HostBatch], trace: contextlib.ExitStack) -> Outcome:
+        step = first_step = int(state.step)
         saved_step, saved_at = step, time.monotonic()
         pending: _Pending | None = None
-        reason = "done"
+        # Already at its end where a run was killed after its early stop, before it was marked as finished.
+        reason = "early stop" if self._is_patience_over(state) else "done"
         ahead = _ahead(self.mesh, batches)
-        while step < self.total_steps:
-            self._profile(step)
+        while step < self.total_steps and reason == "done":
+            self._start_trace(trace, step, first_step)
             started = time.monotonic()
             draws, batch = next(ahead)
             waited_s = time.monotonic() - started
@@ -89,27 +95,32 @@ class Loop:
             if pending:
                 self._watch(pending)
             pending = _Pending(step, draws, metrics, waited_s)
-            is_best = False
-            if step % self.val_every == 0 or step == self.total_steps:
-                training = self._watch(pending)
-                pending = None
-                state, is_best = self._validate(state, step, training)
-                patience = train.early_stop_patience
-                if patience and int(state.validations_since_best) >= patience and step < self.total_steps:
-                    reason = "early stop"
+            if step == self._traced_steps()[1]:
+                jax.block_until_ready(metrics)
+                trace.close()
+            is_best, is_due = False, self._due(step, saved_step, saved_at)
+            validates = step % self.val_every == 0 or step == self.total_steps
+            if validates or is_due:
+                seen, pending = self._watch(pending), None
+                # A state that stands still may be the broken one; its copies would push out the good ones before it.
+                is_due = is_due and not seen["skipped_in_row"]
+                if validates:
+                    state, is_best = self._validate(state, step, seen)
+                    reason = "early stop" if step < self.total_steps and self._is_patience_over(state) else "done"
             if self.interrupt.stops_after(step) and step < self.total_steps and reason == "done":
                 reason = "interrupted"
-            if is_best or reason != "done" or self._due(step, saved_step, saved_at):
+            if is_best or is_due or reason != "done":
                 self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
                 saved_step, saved_at = step, time.monotonic()
-            if reason != "done":
-                break
         if pending:
             self._watch(pending)
         if saved_step != step:
             self.checkpoints.save(step, state, self.meta | {"step": step}, False)
-        self.checkpoints.wait()
-        return Outcome(state, reason)
+        is_saved = self.checkpoints.wait()
+        return Outcome(state, reason, from_first(lambda: is_saved))
+
+    def _is_patience_over(self, state: State) -> bool:
+        return 0 < self.config.train.early_stop_patience <= int(state.validations_since_best)
 
     def _due(self, step: int, saved_step: int, saved_at: float) -> bool:
         train = self.config.train
@@ -122,8 +133,9 @@ class Loop:
 
     def _watch(self, pending: "_Pending") -> dict[str, float]:
         """Logs a step and returns its metrics; names the frames of a skipped one."""
-        metrics = {name: value for name, value in pending.metrics.items() if name != "sample_loss"}
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        names = sorted(pending.metrics.keys() - {"sample_loss", *_SHOWN_FIRST})
+        metrics = jax.device_get({name: pending.metrics[name] for name in (*_SHOWN_FIRST, *names)})
+        values = {name: float(metrics[name]) for name in (*_SHOWN_FIRST, *names)}
         self.log.step(pending.step, values, images=self.config.train.batch_size, wait_s=pending.waited_s)
         if values["skipped_in_row"]:
             self._report_skip(pending, values)
@@ -143,9 +155,12 @@ class Loop:
         )
         limit = self.config.train.max_skipped_steps
         if values["skipped_in_row"] >= limit:
+            self.checkpoints.wait()
+            saved = self.checkpoints.steps()
+            kept = f"the last checkpoint is of step {saved[-1]}" if saved else "no checkpoint had been saved yet"
             raise Diverged(
-                f"{limit} steps in a row were not finite, the last is step {pending.step}; stopped with the last good "
-                "checkpoint kept. Try a lower optim.lr, optim.clip_norm=1, or look at the frames named above"
+                f"{limit} steps in a row were not finite, up to step {pending.step}: stopped; {kept}. Try a new run "
+                "with a lower optim.lr or with optim.clip_norm=1, or look at the frames that train.log names"
             )
 
     def _validate(self, state: State, step: int, training: dict[str, float]) -> tuple[State, bool]:
@@ -153,14 +168,12 @@ class Loop:
         # One process's figures for all: another machine may round the last digit otherwise.
         metrics = self.validate(state)
         found = from_first(lambda: {f"val_{name}": value for name, value in metrics.items()})
-        if not found:
+        if found:
+            self.log.event(step, found)
+        monitored = (training | found).get(self.config.train.monitor)
+        if monitored is None:
             return state, False
-        self.log.event(step, found)
-        known = training | found
-        monitor = self.config.train.monitor
-        if monitor not in known:
-            raise ValueError(f"train.monitor is {monitor!r}; it must be one of {', '.join(known)}")
-        value, best = np.float32(known[monitor]), np.asarray(state.best_metric)
+        value, best = np.float32(monitored), np.asarray(state.best_metric)
         better = value < best if self.config.train.monitor_mode == "min" else value > best
         is_best = bool(np.isfinite(value) and (np.isnan(best) or better))
         waited = np.int32(0) if is_best else np.asarray(state.validations_since_best) + np.int32(1)
@@ -168,15 +181,18 @@ class Loop:
         state = dataclasses.replace(state, best_metric=changed["best"], validations_since_best=changed["waited"])
         return state, is_best
 
-    def _profile(self, step: int) -> None:
-        if not self.config.log.profile_steps or self.log.folder is None:
-            return
-        first, last = map(int, self.config.log.profile_steps.split(":"))
-        if step == first:
-            jax.profiler.start_trace(str(self.log.folder / "profile"))
-        elif step == min(last, self.total_steps - 1):
-            jax.profiler.stop_trace()
-            self.log.text(f"profile of steps {first} to {step} is in {self.log.folder / 'profile'}")
+    def _traced_steps(self) -> tuple[int, int]:
+        """Returns the first and the last step of the profiler's trace, counted from 1; (0, 0) for none."""
+        first, _, last = self.config.log.profile_steps.partition(":")
+        return (max(int(first), 1), int(last)) if last else (0, 0)
+
+    def _start_trace(self, trace: contextlib.ExitStack, step: int, first_step: int) -> None:
+        """Starts the profiler before the first step of its window, or at once where the run goes on inside of it."""
+        first, last = self._traced_steps()
+        if self.log.folder and step + 1 == max(first, first_step + 1) <= last:
+            folder = str(self.log.folder / "profile")
+            trace.callback(self.log.text, f"the profiler's trace is in {folder}; TensorBoard and xprof show it")
+            trace.enter_context(jax.profiler.trace(folder))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from jaxpose.config import Config
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
+from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores
 from jaxpose.model.pose_net import make_network
 from jaxpose.training.optim import make_optimizer
@@ -24,9 +25,30 @@ from jaxpose.training.state import State, initial_state, parameter_count
 from jaxpose.training.step import Plan, build_train_step
 from jaxpose.training.trained import load_trained, transfer
 
-_MIB, _GIB = 2**20, 2**30
+_MIB = 2**20
+# The last two, the best, and the one that is being written.
+_CHECKPOINTS_AT_ONCE = 4
 # More threads than this do not help a loader that only gathers rows.
 _LOADER_THREADS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a training begins with, before anything is compiled.
+
+    Attributes:
+      graphdef: definition of the network.
+      params: nested dict of parameters.
+      statistics: nested dict of batch statistics.
+      plan: what the step knows of the data.
+      messages: what the user should know, one sentence each.
+    """
+
+    graphdef: nnx.GraphDef
+    params: dict
+    statistics: dict
+    plan: Plan
+    messages: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,77 +105,100 @@ class Session:
         rows = rows_of_draws(draws, self.data.rows("train"), self.config.data.seed)
         return [self.data.project.images[row] for row in rows]
 
-    def describe(self, folder: Path | None) -> dict[str, str]:
+    def describe(self) -> dict[str, str]:
         """Returns the start block: what runs where, how large it is and what it costs."""
         config, plan = self.config, self.plan
         train = config.train
         width, height = self.data.size_px
-        memory = self.step.memory_analysis()
-        used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-        used += memory.temp_size_in_bytes
-        costs = self.step.cost_analysis() or {}
+        stride = config.model.heatmap_stride
+        used, memory = 0, self.step.memory_analysis()
+        if memory is not None:  # as some backends have it
+            used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+            used += memory.temp_size_in_bytes
+        flops = (self.step.cost_analysis() or {}).get("flops", 0)
         per_device = -(-microbatch_size(train) // self.mesh.size)
         state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state))
-        counts = {name: len(self.data.rows(name)) for name in ("train", "validation", "test", "unused")}
+        counts = {name: len(self.data.rows(name)) for name in SETS}
+        passes = "one pass" if plan.passes == 1 else f"{plan.passes} passes of {microbatch_size(train)}"
         return {
-            "run folder": str(folder) if folder else "none (dry run)",
-            "project": f"{self.data.project.folder}, keypoints: {len(config.data.keypoint_names)}",
+            "project": f"{self.data.project.folder}, {len(config.data.keypoint_names)} keypoints",
             "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
-            "network": f"{config.model.backbone}, width {config.model.width}, norm {config.model.norm}, "
+            "network": f"{config.model.backbone}, width {config.model.width}, {config.model.norm} norm, "
             f"{parameter_count(self.state.params):,} parameters, {train.precision}",
-            "input": f"{width} x {height} px ({config.data.resize}), maps at stride {config.model.heatmap_stride}",
-            "processes": f"{jax.process_count()}, this is {jax.process_index()}",
-            "devices": f"{self.mesh.size}: {'; '.join(describe(list(self.mesh.local_devices)))}",
-            "batch": f"{train.batch_size} frames in {plan.passes} pass(es), {per_device} slot(s) a device and pass",
-            "length": f"{plan.total_steps} steps, {plan.steps_per_epoch} an epoch",
-            "compiled": f"in {self.compile_s:.1f} s; {used / _MIB:,.0f} MiB a device, "
-            f"{costs.get('flops', 0) / 1e9:.2f} GFLOP a device and pass",
-            "disk": f"about {3 * state_bytes / _GIB:.2f} GiB for checkpoints",
+            "input": f"{width} x {height} px (resize: {config.data.resize}), "
+            f"one map of {width // stride} x {height // stride} cells a keypoint",
+            "processes": f"{jax.process_count()}",
+            "devices": "; ".join(describe(list(self.mesh.devices.flat))),
+            "batch": f"{train.batch_size} frames a step in {passes}, at most {per_device} at once on a device",
+            "length": f"{plan.total_steps} steps; an epoch is {plan.steps_per_epoch}",
+            "step": f"compiled in {self.compile_s:.1f} s; a device needs {used / _MIB:,.0f} MiB "
+            f"and {flops / 1e9:.3g} GFLOP a pass",
+            "disk": f"about {_CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",
         }
 
 
-def build_session(config: Config, mesh: Mesh, data: Dataset) -> Session:
-    """Builds the network and compiles the step.
+def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
+    """Makes or loads the first weights and plans the training; compiles nothing.
 
     Raises:
-      ValueError: the data has no training frames, flips have no complete pairing, or `train.init_from` does not fit.
+      ValueError: flips have no complete pairing, `train.init_from` does not fit, or there is nothing to stop early by.
     """
     train, names = config.train, config.data.keypoint_names
-    rows = data.rows("train")
-    if not len(rows):
-        raise ValueError("no frame is in the training set: raise data.train_share, or look at data.split")
     permutation = flip_permutation(names, config.data.flip_pairs) if config.augment.flip_p else None
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
-    messages = []
+    steps_per_epoch = -(-len(data.rows("train")) // train.batch_size)
+    total_steps = train.steps or train.epochs * steps_per_epoch
+    messages = list(data.project.problems)
+    if messages:
+        rows = len(messages) + len(data.sets)
+        messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
     if train.init_from:
         params, statistics, remade = transfer(load_trained(Path(train.init_from)), names, params, statistics)
-        messages.append(f"starts from {train.init_from}" + (f"; made anew: {', '.join(remade)}" if remade else ""))
+        messages.append(
+            f"starts from the weights of {train.init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
+        )
     else:
         messages.append(
             "starts from random weights: with few labelled frames expect clearly larger errors than from a pretrained "
             "backbone (train.init_from=RUN starts from a run of yours)"
         )
+    if not len(data.rows("validation")):
+        last = ", and the last weights are kept" if train.monitor.startswith("val_") else ""
+        if train.early_stop_patience and last:
+            raise ValueError(
+                f"train.early_stop_patience is {train.early_stop_patience}, but no frame validates: raise "
+                "data.val_share, look at data.split, or set it to 0"
+            )
+        messages.append(f"no frame validates: nothing is measured on the way{last}")
+    if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:
+        messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")
     if config.model.norm == "local" and mesh.size > 1:
         messages.append("model.norm=local: the numbers of this run depend on the number of devices")
-    steps_per_epoch = -(-len(rows) // train.batch_size)
     width, height = data.size_px
     plan = Plan(
         size_px=(height, width),
         passes=-(-train.batch_size // microbatch_size(train)),
         steps_per_epoch=steps_per_epoch,
-        total_steps=train.steps or train.epochs * steps_per_epoch,
+        total_steps=total_steps,
         loaded_weights=bool(train.init_from),
         flip_permutation=permutation,
     )
-    state = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+    return Start(graphdef, params, statistics, plan, messages)
+
+
+def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
+    """Puts the first state on the devices and compiles the step."""
+    train, plan = config.train, start.plan
+    state = initial_state(start.params, start.statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
     state = replicate(mesh, state)
     started = time.monotonic()
-    lowered = build_train_step(config, graphdef, mesh, plan).lower(
+    lowered = build_train_step(config, start.graphdef, mesh, plan).lower(
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state),
         _abstract_batch(mesh, data, slots(0, train.batch_size, microbatch_size(train), mesh.size).size),
     )
     step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
-    return Session(config, mesh, data, graphdef, state, plan, step, time.monotonic() - started, messages)
+    compile_s = time.monotonic() - started
+    return Session(config, mesh, data, start.graphdef, state, plan, step, compile_s, start.messages)
 
 
 def _abstract_batch(mesh: Mesh, data: Dataset, rows: int) -> dict[str, jax.ShapeDtypeStruct]:

@@ -120,7 +120,10 @@ def transfer(trained: Trained, names: tuple[str, ...], params: dict, statistics:
         remade += [f"keypoint {name}" for name in missing]
     else:
         remade.append("the last head layer")
-    return {"backbone": trained.params["backbone"], "head": {"layers": head}}, trained.statistics, remade
+    taken = {"backbone": trained.params["backbone"], "head": {"layers": head}}, trained.statistics
+    # A network of another precision may keep its weights in another type.
+    taken = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), taken, (params, statistics))
+    return *taken, remade
 
 
 def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[str, ...]) -> tuple[dict, list[str]]:
