@@ -98,12 +98,13 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
     sections = {name.partition(".")[0] for name in OPTIONS if "." in name}
     named = re.findall(r"--config\.([a-z_]+(?:\.[a-z_0-9]+)?)", text)
-    named += [f"{section}.{option}" for section, option in re.findall(r"`([a-z]+)\.([a-z_0-9]+)(?:`|=)", text)
-              if section in sections and option != "py"]  # fmt: skip
+    # Options stand in `quotes`, and so do files such as `train.py` and `train.log`.
+    quoted = re.findall(r"`([a-z]+)\.(?!(?:py|log)`)([a-z_0-9]+)(?:`|=)", text)
+    named += [f"{section}.{option}" for section, option in quoted if section in sections]
     assert sorted(set(named) - set(OPTIONS)) == []
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
-    for module in re.findall(r"python -m (jaxpose[\w.]*)", text):
+    for module in re.findall(r"python -m (jaxpose(?:\.\w+)+)", text):
         assert importlib.util.find_spec(module), f"there is no {module}"
     for file in re.findall(r"`?((?:jaxpose|configs|benchmarks|tests|docs)/[\w/]+\.(?:py|md))`?", text):
         assert (ROOT / file).exists(), f"{page.name} names {file}"
