@@ -13,6 +13,8 @@ from jaxpose.config.augment import resolve_preset
 from jaxpose.config.root import Config, flat_options
 
 SYNTHETIC = "synthetic"
+# The draw of a sample is an int32.
+_MOST_SAMPLES = 2**31 - 1
 
 
 def resolve(config: Config) -> Config:
@@ -59,7 +61,8 @@ def _problems_of(name: str, field: dataclasses.Field, value: Any) -> Iterator[st
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
-        if not math.isfinite(number):
+        # Not for whole numbers: one of hundreds of digits has no float to look at.
+        if isinstance(number, float) and not math.isfinite(number):
             yield f"{name} is {value!r}; it must be finite"
         elif minimum is not None and number < minimum:
             yield f"{name} is {value!r}; it must be at least {minimum:g}"
@@ -83,6 +86,7 @@ def _has_type(value: Any, annotation: Any) -> bool:
 
 
 def type_name(annotation: Any) -> str:
+    """Returns what a value of this annotation is called in a message: "a whole number"."""
     names = {
         int: "a whole number",
         float: "a number",
@@ -106,16 +110,20 @@ def _problems_together(config: Config) -> Iterator[str]:
     if bool(data.input_height_px) != bool(data.input_width_px):
         yield "data.input_height_px and data.input_width_px must be given together, or both be 0"
     if data.crop_px and (len(data.crop_px) != 4 or min(data.crop_px[:2]) < 0 or min(data.crop_px[2:]) < 1):
-        yield f"data.crop_px is {data.crop_px}; it must be (x, y, width, height) with width and height above 0"
+        yield f"data.crop_px is {data.crop_px}; it must be (x, y, width, height), x and y at least 0, width and height above 0"  # noqa: E501
     if data.train_share + data.val_share > 1.0 + 1e-9:
         yield f"data.train_share + data.val_share is {data.train_share + data.val_share:g}; it must be at most 1"
     if data.train_frames == 0:
         yield "data.train_frames is 0; above 1 it is a number of frames, below 1 a share, 1 means all"
+    for name in sorted({name for name in data.keypoint_names if data.keypoint_names.count(name) > 1}):
+        yield f"data.keypoint_names has {name!r} more than once"
     for pair in data.flip_pairs:
-        if len(pair.split(":")) != 2:
+        if not re.fullmatch("[^:]+:[^:]+", pair):
             yield f"data.flip_pairs has {pair!r}; each entry must be 'left_name:right_name'"
     if config.augment.flip_p and data.mirror_views:
         yield "augment.flip_p is above 0, but data.mirror_views says that a flip would make poses that cannot be"
+    if config.augment.quarter_turns == ():
+        yield "augment.quarter_turns is empty; (0,) means no turn"
     for option in ("scale", "salt_pepper_size", "emboss_strength", "clahe_tiles"):
         low, high = f"{option}_min", f"{option}_max"
         least, most = getattr(config.augment, low), getattr(config.augment, high)
@@ -130,10 +138,27 @@ def _problems_together(config: Config) -> Iterator[str]:
     for name in ("microbatch_size", "accum_steps"):
         if getattr(train, name) > train.batch_size:
             yield f"train.{name} is {getattr(train, name)}; it must be at most train.batch_size = {train.batch_size}"
+    if 0 < train.accum_steps <= train.batch_size:
+        size = _parts(train.batch_size, train.accum_steps)
+        passes = _parts(train.batch_size, size)
+        if passes != train.accum_steps:
+            yield f"train.accum_steps is {train.accum_steps}, but {train.batch_size} frames are {passes} passes of {size}: give {passes}"  # noqa: E501
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"
+    for name, length in (("steps", train.steps), ("epochs", 0 if train.steps else train.epochs)):
+        # An epoch has at least one step. What fits here fits into a step counter too.
+        if length * train.batch_size > _MOST_SAMPLES:
+            yield f"train.{name} is {length}; with train.batch_size = {train.batch_size} it must be at most {_MOST_SAMPLES // train.batch_size} (the samples are counted in 31 bits)"  # noqa: E501
+    if train.seed >= 2**32:
+        yield f"train.seed is {train.seed}; it must be below 2^32 = {2**32} (jax's random numbers know no more)"
     if model.norm == "frozen" and not train.init_from:
         yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"
+    if optim.name != "sgd":
+        for name in ("beta1", "beta2"):
+            if getattr(optim, name) == 1:
+                yield f"optim.{name} is 1; it must be below 1: a mean that never moves cannot be corrected"
+        if optim.epsilon < 1e-30:
+            yield f"optim.epsilon is {optim.epsilon:g}; it must be at least 1e-30: it is what a gradient of 0 is divided by"  # noqa: E501
     if optim.schedule == "multistep" and list(optim.milestones_steps) != sorted(set(optim.milestones_steps)):
         yield f"optim.milestones_steps is {optim.milestones_steps}; it must rise"
     if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(set(optim.milestones_epochs)):
@@ -142,3 +167,8 @@ def _problems_together(config: Config) -> Iterator[str]:
         match = re.fullmatch(r"(\d+):(\d+)", config.log.profile_steps)
         if not match or int(match[1]) >= int(match[2]):
             yield f"log.profile_steps is {config.log.profile_steps!r}; it must be FIRST:LAST with FIRST below LAST"
+
+
+def _parts(whole: int, size: int) -> int:
+    """Returns how many parts of a size, the last one perhaps smaller, make the whole."""
+    return -(-whole // size)

@@ -1,0 +1,273 @@
+"""The config: its JSON form, what makes two runs the same, the presets, and every rule by its text."""
+
+import dataclasses
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxpose import config as c
+from jaxpose.config.root import flat_options
+
+# Of imgaug, as Lightning Pose 2.4 uses it in its preset dlc.
+DLC_PIXELS = {
+    "motion_blur_p": 0.5, "motion_blur_px": 5, "dropout_p": 0.5, "dropout_share": 0.02, "dropout_size": 0.3,
+    "dropout_per_channel_p": 0.5, "salt_p": 0.5, "salt_share": 0.01, "pepper_p": 0.5, "pepper_share": 0.01,
+    "salt_pepper_size_min": 0.05, "salt_pepper_size_max": 0.1, "equalize_p": 0.1, "clahe_p": 0.1, "emboss_p": 0.1,
+    "emboss_alpha_max": 0.5, "emboss_strength_min": 0.5, "emboss_strength_max": 1.5,
+}  # fmt: skip
+DLC = DLC_PIXELS | {
+    "rotate_p": 0.4, "rotate_deg": 25, "elastic_p": 0.5, "elastic_alpha_px": 10, "elastic_sigma_px": 5,
+    "crop_pad_p": 0.4, "crop_pad_share": 0.15,
+}  # fmt: skip
+NOT_OF_THE_REFERENCE = ("flip_p", "scale_p", "translate_p", "brightness_p", "contrast_p")
+
+
+def changed(**options: Any) -> c.Config:
+    """A config in which SECTION__OPTION has another value."""
+    config = c.Config()
+    for name, value in options.items():
+        section, _, option = name.rpartition("__")
+        owner = getattr(config, section) if section else config
+        assert hasattr(owner, option)
+        setattr(owner, option, value)
+    return config
+
+
+def another(field: dataclasses.Field, value: Any) -> Any:
+    """Another value of an option that its own rule allows."""
+    if field.metadata["choices"]:
+        return next((choice for choice in field.metadata["choices"] if choice != value), "another")
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1 if field.metadata["maximum"] is None else field.metadata["maximum"] - value / 2
+    if isinstance(value, tuple):
+        return (*value, "a:b") if not value or isinstance(value[0], str) else value[1:]
+    if value is None:
+        return 1
+    return f"{value}x"
+
+
+def test_json_and_back() -> None:
+    config = changed(
+        data__project="somewhere", data__crop_px=(1, 2, 30, 40), data__flip_pairs=("a:b", "c:d"), mesh__devices=[0, 2],
+        augment__quarter_turns=(0, 2), eval__pck_px=(3.0,), optim__milestones_steps=(5, 9), train__init_from='é "x"',
+    )  # fmt: skip
+    for original in (c.Config(), config, c.resolve(config)):
+        assert c.from_json(c.to_json(original)) == original
+        assert c.config_hash(c.from_json(c.to_json(original))) == c.config_hash(original)
+    text = c.to_json(config)
+    assert text.endswith("\n") and json.loads(text)["data"]["crop_px"] == [1, 2, 30, 40]
+
+
+def test_options_that_an_older_file_lacks_have_their_defaults() -> None:
+    values = json.loads(c.to_json(changed(train__seed=7)))
+    del values["optim"], values["train"]["batch_size"]
+    read = c.from_json(json.dumps(values))
+    assert read.optim == c.OptimConfig() and (read.train.batch_size, read.train.seed) == (16, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "not a jaxpose config: Expecting value"),
+        ("{", "not a jaxpose config"),
+        ("[1]", "config must be a table of options, not list"),
+        ('{"train": 3}', "config.train must be a table of options, not int"),
+        ('{"trian": {}}', "config has no option 'trian'; written by another version of jaxpose?"),
+        ('{"train": {"lrr": 1}}', "config.train has no option 'lrr'; written by another version of jaxpose?"),
+    ],
+)
+def test_a_text_that_is_no_config_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        c.from_json(text)
+
+
+def test_only_options_that_change_no_number_are_harmless() -> None:
+    assert c.harmless_keys() == {
+        "out", "resume", "data.memory_limit_gib", "data.cache_limit_gib", "data.read_ahead_steps", "data.threads",
+        "train.save_every_minutes", "train.save_every_steps", "mesh.platform", "mesh.devices", "mesh.heartbeat_s",
+        "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "log.every_steps", "log.tensorboard", "log.frames",
+        "log.profile_steps",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(flat_options(c.Config())))
+def test_which_change_makes_another_run(name: str) -> None:
+    old = c.Config()
+    field, value = flat_options(old)[name]
+    other = another(field, value)
+    new = changed(**{name.replace(".", "__"): other})
+    if name in c.harmless_keys():
+        assert c.differing_keys(old, new) == {} and c.config_hash(old) == c.config_hash(new)
+    else:
+        assert c.differing_keys(old, new) == {name: (value, other)} and c.config_hash(old) != c.config_hash(new)
+    assert re.fullmatch("[0-9a-f]{8}", c.config_hash(new))
+
+
+def test_every_option_says_what_it_means() -> None:
+    for name, (field, value) in flat_options(c.Config()).items():
+        assert len(field.metadata["doc"]) > 5, name
+        assert not field.metadata["choices"] or value in field.metadata["choices"], name
+
+
+def test_presets_are_complete() -> None:
+    names = {field.name for field in dataclasses.fields(c.AugmentConfig)} - {"preset"}
+    assert set(c.PRESETS) == {"none", "dlc", "dlc-lr", "dlc-top-down", "dlc-mv"}
+    for preset, numbers in c.PRESETS.items():
+        assert set(numbers) == names, preset
+        assert c.resolve(changed(augment__preset=preset)).augment == c.AugmentConfig(preset=preset, **numbers)
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected", "turns"),
+    [
+        ("dlc", DLC, (0,)), ("dlc-lr", DLC, (0, 2)), ("dlc-top-down", DLC, (0, 1, 2, 3)), ("dlc-mv", DLC_PIXELS, (0,)),
+        ("none", {}, (0,)),
+    ],
+)  # fmt: skip
+def test_presets_have_the_numbers_of_the_reference_trainer(preset: str, expected: dict, turns: tuple) -> None:
+    numbers = c.PRESETS[preset]
+    assert {name: numbers[name] for name in expected} == expected
+    assert numbers["quarter_turns"] == turns
+    # Whatever is not in the list is off.
+    assert not any(numbers[name] for name in numbers if name.endswith("_p") and name not in expected and
+                   name != "dropout_per_channel_p")  # fmt: skip
+    assert not any(numbers[name] for name in NOT_OF_THE_REFERENCE)
+
+
+def test_resolve_fills_in_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    config = changed(augment__rotate_p=0.0, augment__rotate_deg=90.0, data__project="a/../project")
+    resolved = c.resolve(config)
+    assert None not in dataclasses.asdict(resolved.augment).values()
+    assert (resolved.augment.rotate_p, resolved.augment.rotate_deg, resolved.augment.elastic_p) == (0.0, 90.0, 0.5)
+    assert resolved.data.project == str(tmp_path.resolve() / "project")
+    # The given config stays as it is, and a second time changes nothing.
+    assert config.augment.elastic_p is None and config.data.project == "a/../project"
+    assert c.resolve(resolved) == resolved
+    assert c.resolve(changed(data__project="~/mice")).data.project == "/home/somebody/mice"
+    assert c.resolve(changed(data__project=c.SYNTHETIC)).data.project == c.SYNTHETIC
+    assert c.resolve(c.Config()).data.project == ""
+
+
+@pytest.mark.parametrize("project", ["", "some/project"])
+def test_the_experiments_that_come_along_keep_the_rules(project: str) -> None:
+    folder = Path(__file__).resolve().parents[1] / "configs"
+    files = sorted(folder.glob("*.py"))
+    assert files
+    for file in files:
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec and spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        c.resolve(module.get_config(*([project] if project else [])))
+
+
+RULES: list[tuple[dict[str, Any], str]] = [
+    # Of one option: its type, its choices, its limits.
+    ({"train__batch_size": "16"}, "train.batch_size is '16'; it must be a whole number"),
+    ({"train__batch_size": 16.0}, "train.batch_size is 16.0; it must be a whole number"),
+    ({"train__batch_size": True}, "train.batch_size is True; it must be a whole number"),
+    ({"train__batch_size": None}, "train.batch_size is None; it must be a whole number"),
+    ({"optim__lr": True}, "optim.lr is True; it must be a number"),
+    ({"log__tensorboard": 1}, "log.tensorboard is 1; it must be true or false"),
+    ({"data__project": 3}, "data.project is 3; it must be a text"),
+    ({"data__crop_px": [1, 2, 3, 4]}, "data.crop_px is [1, 2, 3, 4]; it must be a list of entries, each a"),
+    ({"data__crop_px": (1, 2, 3, 4.5)}, "it must be a list of entries, each a whole number"),
+    ({"augment__rotate_p": "0.5"}, "augment.rotate_p is '0.5'; it must be a number or none"),
+    ({"augment__quarter_turns": 2}, "it must be a list of entries, each a whole number or none"),
+    ({"model__backbone": "resnet5"}, "model.backbone is 'resnet5'; it must be one of resnet18, resnet34, resnet50, "
+                                     "resnet101, resnet152 (did you mean 'resnet50'?)"),
+    ({"model__norm": "zzz"}, "model.norm is 'zzz'; it must be one of sync, group, frozen, local"),
+    ({"optim__lr": float("nan")}, "optim.lr is nan; it must be finite"),
+    ({"optim__lr": float("inf")}, "optim.lr is inf; it must be finite"),
+    ({"eval__pck_px": (5.0, float("inf"))}, "eval.pck_px is (5.0, inf); it must be finite"),
+    ({"optim__lr": -1e-3}, "optim.lr is -0.001; it must be at least 0"),
+    ({"train__batch_size": 0}, "train.batch_size is 0; it must be at least 1"),
+    ({"optim__ema_decay": 1.5}, "optim.ema_decay is 1.5; it must be at most 1"),
+    ({"augment__quarter_turns": (0, 4)}, "augment.quarter_turns is (0, 4); it must be at most 3"),
+    # Of options together.
+    ({"data__input_height_px": 100, "data__input_width_px": 128},
+     "data.input_height_px is 100; it must be a multiple of 32 (the backbone's stride), or 0"),
+    ({"data__input_height_px": 128, "data__input_width_px": 100}, "data.input_width_px is 100; it must be a multiple"),
+    ({"data__input_height_px": 128}, "data.input_height_px and data.input_width_px must be given together, or both"),
+    ({"data__crop_px": (1, 2, 3)}, "data.crop_px is (1, 2, 3); it must be (x, y, width, height)"),
+    ({"data__crop_px": (-1, 2, 3, 4)}, "x and y at least 0, width and height above 0"),
+    ({"data__crop_px": (1, 2, 0, 4)}, "x and y at least 0, width and height above 0"),
+    ({"data__train_share": 0.9, "data__val_share": 0.2}, "data.train_share + data.val_share is 1.1; it must be at"),
+    ({"data__train_frames": 0.0}, "data.train_frames is 0; above 1 it is a number of frames, below 1 a share, 1 means"),
+    ({"data__keypoint_names": ("nose", "tail", "nose")}, "data.keypoint_names has 'nose' more than once"),
+    ({"data__flip_pairs": ("ear_l",)}, "data.flip_pairs has 'ear_l'; each entry must be 'left_name:right_name'"),
+    ({"data__flip_pairs": ("a:b", "a:b:c")}, "data.flip_pairs has 'a:b:c'; each entry must be"),
+    ({"data__flip_pairs": ("a:",)}, "data.flip_pairs has 'a:'; each entry must be"),
+    ({"augment__flip_p": 0.5, "data__mirror_views": True}, "augment.flip_p is above 0, but data.mirror_views says"),
+    ({"augment__quarter_turns": ()}, "augment.quarter_turns is empty; (0,) means no turn"),
+    ({"augment__scale_min": 1.5}, "augment.scale_min is 1.5, above augment.scale_max = 1.25"),
+    ({"augment__scale_max": 0.5}, "augment.scale_min is 0.8, above augment.scale_max = 0.5"),
+    ({"augment__salt_pepper_size_min": 0.5}, "augment.salt_pepper_size_min is 0.5, above augment.salt_pepper_size_max"),
+    ({"augment__emboss_strength_max": 0.1}, "augment.emboss_strength_min is 0.5, above augment.emboss_strength_max"),
+    ({"augment__clahe_tiles_max": 2.0}, "augment.clahe_tiles_min is 3, above augment.clahe_tiles_max = 2"),
+    ({"model__heatmap_stride": 3}, "model.heatmap_stride is 3; it must be 2, 4 or 8"),
+    ({"model__width": 6}, "model.width is 6; it must be a multiple of 4"),
+    ({"train__microbatch_size": 4, "train__accum_steps": 4},
+     "train.microbatch_size is 4 and train.accum_steps is 4; give one of them"),
+    ({"train__microbatch_size": 17}, "train.microbatch_size is 17; it must be at most train.batch_size = 16"),
+    ({"train__accum_steps": 17}, "train.accum_steps is 17; it must be at most train.batch_size = 16"),
+    ({"train__accum_steps": 7}, "train.accum_steps is 7, but 16 frames are 6 passes of 3: give 6"),
+    ({"train__batch_size": 10, "train__accum_steps": 9}, "train.accum_steps is 9, but 10 frames are 5 passes of 2: give 5"),
+    ({"train__epochs": 0}, "train.epochs and train.steps are both 0; say how long to train"),
+    ({"train__steps": 2**27}, "train.steps is 134217728; with train.batch_size = 16 it must be at most 134217727"),
+    ({"train__epochs": 10**10}, "train.epochs is 10000000000; with train.batch_size = 16 it must be at most 134217727"),
+    ({"train__steps": 10**400}, "it must be at most 134217727 (the samples are counted in 31 bits)"),
+    ({"train__seed": 2**32}, "train.seed is 4294967296; it must be below 2^32 = 4294967296"),
+    ({"model__norm": "frozen"}, "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"),
+    ({"optim__beta1": 1.0}, "optim.beta1 is 1; it must be below 1"),
+    ({"optim__name": "adamw", "optim__beta2": 1}, "optim.beta2 is 1; it must be below 1"),
+    ({"optim__epsilon": 0.0}, "optim.epsilon is 0; it must be at least 1e-30"),
+    ({"optim__milestones_steps": (5, 5)}, "optim.milestones_steps is (5, 5); it must rise"),
+    ({"optim__milestones_epochs": (9, 5)}, "optim.milestones_epochs is (9, 5); it must rise"),
+    ({"log__profile_steps": "10"}, "log.profile_steps is '10'; it must be FIRST:LAST with FIRST below LAST"),
+    ({"log__profile_steps": "15:10"}, "log.profile_steps is '15:10'; it must be FIRST:LAST with FIRST below LAST"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "expected"), RULES, ids=[" ".join(options) for options, _ in RULES])
+def test_a_broken_rule_is_one_line(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        c.resolve(changed(**options))
+    assert expected in str(raised.value)
+    assert str(raised.value).count("\n") == 0
+
+
+def test_every_broken_rule_has_its_line() -> None:
+    with pytest.raises(ValueError) as raised:
+        c.validate(changed(train__batch_size=0, optim__lr="fast", model__norm="batch"))
+    assert [line.partition(" is ")[0] for line in str(raised.value).splitlines()] == [
+        "model.norm", "optim.lr", "train.batch_size",
+    ]  # fmt: skip
+    with pytest.raises(ValueError) as raised:
+        c.validate(changed(model__width=6, model__heatmap_stride=5))
+    assert str(raised.value).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"train__accum_steps": 16}, {"train__accum_steps": 4}, {"train__microbatch_size": 5},
+        {"train__batch_size": 10, "train__accum_steps": 3}, {"train__epochs": 0, "train__steps": 5},
+        {"train__steps": 2**27 - 1}, {"train__seed": 2**32 - 1}, {"data__seed": 10**400},
+        {"optim__name": "sgd", "optim__epsilon": 0.0, "optim__beta1": 1.0},
+        {"optim__schedule": "cosine", "optim__milestones_epochs": (9, 5)},
+        {"model__norm": "frozen", "train__init_from": "run"}, {"log__profile_steps": "10:15"},
+        {"data__mirror_views": True}, {"augment__flip_p": 0.5}, {"optim__lr": 1}, {"mesh__devices": [0, 1]},
+        {"augment__scale_min": 1.5, "augment__scale_max": 2.0}, {"data__crop_px": (0, 0, 1, 1)},
+    ],
+)  # fmt: skip
+def test_what_keeps_the_rules_is_accepted(options: dict[str, Any]) -> None:
+    c.resolve(changed(**options))
