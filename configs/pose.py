@@ -1,7 +1,7 @@
 """The default experiment: supervised heatmap training.
 
-    python -m jaxpose.train --config configs/pose.py                    a small synthetic project, about 2 minutes
-    python -m jaxpose.train --config configs/pose.py:PROJECT_FOLDER     a real one
+python -m jaxpose.train --config configs/pose.py                    a small synthetic project, about 2 minutes
+python -m jaxpose.train --config configs/pose.py:PROJECT_FOLDER     a real one
 """
 
 from jaxpose import config as c

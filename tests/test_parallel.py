@@ -6,8 +6,8 @@ micro-batch, type, network) in 12 compilations; the mark `slow` takes the whole 
 
 Two layouts may differ by the bars of design.md, or, where that is more, by a few times what a change of every parameter
 by one unit of its last place does on one device. Batch norms over 2 or 3 values (3 frames of 32 px leave no more to the
-last layers) amplify every rounding: measured, 5e-6 for a batch of 16 in float32, 7e-4 for micro-batches of 3, and 7e-9 in
-float64 for a ResNet-50 on micro-batches that end in one of 2. A wrong sum is off by 1e-2 and more.
+last layers) amplify every rounding: measured, 5e-6 for a batch of 16 in float32, 7e-4 for micro-batches of 3, and 7e-9
+in float64 for a ResNet-50 on micro-batches that end in one of 2. A wrong sum is off by 1e-2 and more.
 """
 
 import dataclasses

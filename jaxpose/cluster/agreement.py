@@ -24,9 +24,9 @@ def together(work: Callable[[], Result]) -> Result:
     """
     if jax.process_count() == 1:
         return work()
-    problem = None
+    results, problem = [], None
     try:
-        result = work()
+        results.append(work())
     except ValueError as error:
         problem = error
     here = f"process {jax.process_index()} on {socket.gethostname()}"
@@ -35,7 +35,7 @@ def together(work: Callable[[], Result]) -> Result:
         raise problem
     if any(texts):
         raise ValueError(next(text for text in texts if text))
-    return result
+    return results[0]
 
 
 def from_first(work: Callable[[], Any]) -> Any:
