@@ -28,7 +28,7 @@ def draw_keypoints(frames: np.ndarray, predicted_px: np.ndarray, labelled_px: np
     pictures = frames.repeat(scale, axis=1).repeat(scale, axis=2)
     for picture, predicted, labelled in zip(pictures, predicted_px, labelled_px, strict=True):
         for colour, dot, ring in zip(colours, predicted, labelled, strict=True):
-            _draw_circle(picture, ring, 2 * dot_px, colour, scale, thickness=max(1, dot_px // 2))
+            _draw_circle(picture, ring, 3 * dot_px, colour, scale, thickness=max(1, dot_px // 2))
             _draw_circle(picture, dot, dot_px, colour, scale, thickness=cv2.FILLED)
     return pictures
 

@@ -1,0 +1,170 @@
+"""Small runs through the verb, with what is compiled shared by all of them and by the processes that they start."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
+
+from jaxpose import config as c
+from jaxpose import train as verb
+from jaxpose.config import command_line
+from jaxpose.data.synthetic import make_project
+from jaxpose.model.pose_net import make_network
+from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.training.optim import make_optimizer
+from jaxpose.training.state import State, initial_state
+from jaxpose.training.trained import read_run_config
+
+# Everything that moves is on: flips and the other warps, clipping, moving averages. 6 frames train (2 steps an epoch),
+# and 6 validate, in batches of 4 and 2.
+OPTIONS = {
+    "data.split": "video",
+    "data.train_share": 0.4,
+    "data.val_share": 0.3,
+    "data.input_width_px": 32,
+    "data.input_height_px": 32,
+    "augment.flip_p": 0.5,
+    "model.backbone": "resnet18",
+    "model.width": 8,
+    "model.head_width": 8,
+    "optim.lr": 5e-3,
+    "optim.ema_decay": 0.9,
+    "optim.clip_norm": 1.0,
+    "train.steps": 80,
+    "train.batch_size": 5,
+    "train.val_every_steps": 10,
+    "train.max_skipped_steps": 3,
+    "mesh.devices": 1,
+    "eval.batch_size": 4,
+    "log.every_steps": 1,
+}
+
+
+def small_project(folder: Path) -> Path:
+    """The synthetic project of every small run: 3 videos with 6 labelled frames of 64 px each."""
+    return make_project(folder, videos=3, labelled_frames=6, video_frames=33, side_px=64)
+
+
+def make_config(project: Path, out: Path, **changes: Any) -> c.Config:
+    """The config of a small run; a change is written train__steps=3."""
+    config = c.Config()
+    options = {"data.project": str(project), "out": str(out)} | OPTIONS
+    for name, value in (options | {name.replace("__", "."): value for name, value in changes.items()}).items():
+        section, _, option = name.rpartition(".")
+        setattr(getattr(config, section) if section else config, option, value)
+    return config
+
+
+def train(config: c.Config) -> dict[str, Any]:
+    """jaxpose.train.train, where optax's Adam may take a power of mixed types."""
+    with jax.numpy_dtype_promotion("standard"):
+        return verb.train(config)
+
+
+def command(config: c.Config, folder: Path, *more: str) -> list[str]:
+    """The arguments of python -m jaxpose.train for a config, by way of a config file in a folder."""
+    file = folder / "experiment.py"
+    file.write_text(
+        f"from jaxpose import config as c\n\n\ndef get_config():\n    return c.from_json({c.to_json(config)!r})\n"
+    )
+    return ["--config", str(file), *more]
+
+
+def call(config: c.Config, folder: Path, *more: str) -> int:
+    """The exit code of the verb in this process."""
+    with jax.numpy_dtype_promotion("standard"):
+        return command_line.run(verb.main, command(config, folder, *more), verb="jaxpose.train", description="")
+
+
+@contextlib.contextmanager
+def kept_programs(folder: Path) -> Iterator[None]:
+    """Within it JAX keeps what it compiles in a folder, as it does for a user who sets JAX_COMPILATION_CACHE_DIR."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = [getattr(jax.config, name) for name in names]
+    for name, value in zip(names, (str(folder), 0.2), strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in zip(names, before, strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+def environment(programs: Path) -> dict[str, str]:
+    """The environment of a process that shares `kept_programs` and has as many devices as the tests."""
+    return os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(programs),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "JAX_NUM_CPU_DEVICES": "8",
+        "JAX_PLATFORMS": "cpu",
+    }
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl without their times."""
+    lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    return [{name: value for name, value in line.items() if name != "time_s"} for line in lines]
+
+
+def last_step(run: Path) -> int:
+    """The last step in metrics.jsonl, 0 before there is one."""
+    try:
+        return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    except (FileNotFoundError, IndexError, ValueError):
+        return 0
+
+
+def wait_for_step(run: Path, step: int, is_alive: Any = lambda: True) -> None:
+    """Returns once a run has logged a step, or has ended."""
+    while is_alive() and last_step(run) < step:
+        time.sleep(0.002)
+
+
+def train_and_stop(config: c.Config, after_step: int) -> dict[str, Any]:
+    """Trains in this process, which gets a real SIGTERM after a step."""
+    ended = threading.Event()
+
+    def stop() -> None:
+        wait_for_step(Path(config.out), after_step, lambda: not ended.is_set())
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = threading.Thread(target=stop)
+    watcher.start()
+    try:
+        return train(config)
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def checkpoint_of(run: Path, which: str = "newest") -> State:
+    """The state of a checkpoint of a run, as numpy arrays."""
+    config = read_run_config(run)
+    _, params, statistics = make_network(config.model, len(config.data.keypoint_names), config.train.precision, 0)
+    like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        found = checkpoints.restore(jax.tree.map(np.asarray, like), which)
+    assert found is not None
+    return found[1]
+
+
+def assert_same(a: Any, b: Any) -> None:
+    """Two trees of arrays are equal bit for bit."""
+    pairs = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree_util.tree_leaves_with_path(b), strict=True)
+    for (path, x), (_, y) in pairs:
+        np.testing.assert_array_equal(np.asarray(x), np.asarray(y), err_msg=jax.tree_util.keystr(path))
+
+
+def files_in(folder: Path) -> Mapping[str, bytes]:
+    """The content of every file below a folder."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
