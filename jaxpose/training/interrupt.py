@@ -27,6 +27,7 @@ class Interrupt:
     def __init__(self, processes: int = 1) -> None:
         self.signal: int | None = None
         self._several = processes > 1
+        self._steps = 0
         self._asked_by_hand = False
         self._old_handlers: dict[int, Any] = {}
 
@@ -35,11 +36,13 @@ class Interrupt:
         """The exit code to use: 85 after SIGTERM (requeue, please), 130 after Ctrl-C, 0 without a signal."""
         return 0 if self.signal is None else _EXIT_CODES[signal.Signals(self.signal)]
 
-    def stops_after(self, step: int) -> bool:
-        """Returns whether to save and stop after a step; to be called after every step, by every process alike."""
+    def stops_here(self) -> bool:
+        """Returns whether to save and stop now; to be called after every step, by every process alike."""
         if not self._several:
             return self.signal is not None
-        reached = multihost_utils.reached_preemption_sync_point(step)
+        # Counted from 1: after a signal that came before the first call, JAX agrees to stop at number 1.
+        self._steps += 1
+        reached = multihost_utils.reached_preemption_sync_point(self._steps)
         if reached and self.signal is None:
             self.signal = int(signal.SIGTERM)
         return reached

@@ -107,7 +107,7 @@ class Loop:
                 if validates:
                     state, is_best = self._validate(state, step, seen)
                     reason = "early stop" if step < self.total_steps and self._is_patience_over(state) else "done"
-            if self.interrupt.stops_after(step) and step < self.total_steps and reason == "done":
+            if self.interrupt.stops_here() and step < self.total_steps and reason == "done":
                 reason = "interrupted"
             if is_best or is_due or reason != "done":
                 self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
