@@ -25,7 +25,7 @@ _OURS = ("JAXPOSE_COORDINATOR", "JAXPOSE_NUM_PROCESSES", "JAXPOSE_PROCESS_ID")
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _START_S = 300
 # How long the end of one process is waited for by the others, and by a failed one for the others to fail too.
-_SHUTDOWN_S, _FAREWELL_S = 5, 2
+_SHUTDOWN_S, _FAREWELL_S = 10, 2
 
 
 def start_processes(mesh: MeshConfig) -> tuple[int, int]:

@@ -1,0 +1,278 @@
+"""The same training over two real processes, which talk over sockets, with one device each."""
+
+import dataclasses
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose import config as c
+from jaxpose.cluster.processes import start_processes, who_we_are
+from jaxpose.training.interrupt import Interrupt
+from jaxpose.training.parameters import load_parameters
+from jaxpose.training.run_folder import PARAMETERS_FILE
+from tests.parallel import distance
+from tests.small_run import (
+    command,
+    environment,
+    kept_programs,
+    last_step,
+    make_config,
+    metrics_of,
+    small_project,
+    train,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 40
+LIMIT_S = 240  # two processes that compile on one loaded core
+
+# Runs the verb; in the process that is told so something happens on the way.
+DRIVER = """
+import os, signal, sys, time
+from jaxpose import train
+from jaxpose.config import command_line
+
+event = sys.argv.pop(1)
+watch, build = train.Loop._watch, train.build_session
+
+def watch_slowly(loop, pending):
+    if pending.step == 3:
+        if event == "raise":
+            raise RuntimeError("broken on purpose")
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.06)  # JAX looks for signals once a second
+    return watch(loop, pending)
+
+def build_and_stop(*arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return build(*arguments)
+
+if event in ("raise", "stop at step 3"):
+    train.Loop._watch = watch_slowly
+if event == "stop before the first step":
+    train.build_session = build_and_stop
+sys.exit(command_line.run(train.main, verb="jaxpose.train", description=""))
+"""
+
+
+class Pair:
+    """Two processes of one run; ends them when it is left.
+
+    Args:
+      config: the run's config.
+      folder: where their logs go.
+      event: what happens in process 1: "", "raise", "stop at step 3" or "stop before the first step".
+      more: arguments of process 1 alone.
+    """
+
+    def __init__(self, config: c.Config, folder: Path, event: str = "", more: tuple[str, ...] = ()):
+        folder.mkdir(exist_ok=True)
+        self._logs = [folder / f"process{index}.log" for index in range(2)]
+        arguments = command(config, folder)
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        self._processes = []
+        for index, log in enumerate(self._logs):
+            mine = ["", *arguments] if index == 0 else [event, *arguments, *more]
+            variables = environment(folder.parent / "programs") | {
+                "JAX_NUM_CPU_DEVICES": "1",
+                "JAXPOSE_COORDINATOR": f"localhost:{port}",
+                "JAXPOSE_NUM_PROCESSES": "2",
+                "JAXPOSE_PROCESS_ID": str(index),
+            }
+            with open(log, "w") as stream:
+                self._processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-c", DRIVER, *mine], cwd=ROOT, env=variables, stdout=stream, stderr=stream
+                    )
+                )
+
+    def __enter__(self) -> "Pair":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def text(self, index: int) -> str:
+        return self._logs[index].read_text()
+
+    def codes(self, limit_s: float = LIMIT_S) -> list[int]:
+        """The exit codes, once both have ended."""
+        until = time.monotonic() + limit_s
+        try:
+            return [process.wait(max(until - time.monotonic(), 0.01)) for process in self._processes]
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {limit_s} s\n{self.logs()}") from None
+
+    def wait_for(self, index: int, text: str) -> None:
+        until = time.monotonic() + LIMIT_S
+        while text not in self.text(index):
+            assert time.monotonic() < until, self.logs()
+            time.sleep(0.02)
+
+    def logs(self) -> str:
+        return "\n".join(f"---- process {index}\n{self.text(index)}" for index in range(2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the project; what is compiled is kept in it."""
+    path = tmp_path_factory.mktemp("processes")
+    small_project(path / "project")
+    with kept_programs(path / "programs"):
+        yield path
+
+
+def small(folder: Path, out: str, **changes: Any) -> c.Config:
+    # SGD and one validation: rounding stays rounding, and cannot choose another best checkpoint.
+    options = {"optim__name": "sgd", "optim__lr": 0.01, "model__loss": "kl", "mesh__devices": "auto"}
+    # Half the time to compile; test_parallel.py shows that augmentation does not depend on the layout.
+    options |= {"augment__preset": "none", "augment__flip_p": 0.0}
+    return make_config(folder / "project", folder / out, train__steps=STEPS, train__val_every_steps=STEPS,
+                       log__tensorboard=False, **(options | changes))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(folder: Path) -> Path:
+    """The run folder of two processes that nothing happens to."""
+    config = small(folder, "uninterrupted")
+    with Pair(config, folder / "uninterrupted-logs") as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+        assert re.search(r"processes +2\n", pair.text(0)) and "everything is in" in pair.text(0), pair.logs()
+        # The second one says what it waits for; the rest is JAX's own.
+        assert len(pair.text(1).splitlines()) <= 3, pair.logs()
+    return Path(config.out)
+
+
+def weights_of(run: Path) -> dict[str, Any]:
+    return load_parameters(run / PARAMETERS_FILE)[0]
+
+
+def losses_of(run: Path) -> np.ndarray:
+    lines = [line for line in metrics_of(run) if "loss" in line]
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    return np.array([line["loss"] for line in lines])
+
+
+def predictions_of(run: Path) -> np.ndarray:
+    table = pd.read_csv(run / "predictions.csv", header=[0, 1, 2], index_col=0)
+    assert len(table) == 18 and table.index.is_unique
+    return table.select_dtypes("number").to_numpy()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path, devices: int) -> None:
+    config = small(folder, f"one-process-{devices}", mesh__devices=devices)
+    assert train(config)["exit_code"] == 0
+    alone = Path(config.out)
+    np.testing.assert_allclose(losses_of(uninterrupted), losses_of(alone), rtol=1e-5)
+    np.testing.assert_allclose(predictions_of(uninterrupted), predictions_of(alone), atol=1e-3)
+    if devices == 2:
+        assert distance(weights_of(uninterrupted), weights_of(alone)) < 1e-4
+    assert {file.name for file in uninterrupted.iterdir()} == {file.name for file in alone.iterdir()}
+
+
+def test_sigterm_to_one_process_stops_both_at_one_step_and_the_run_goes_on(folder: Path, uninterrupted: Path) -> None:
+    config = small(folder, "stopped")
+    run = Path(config.out)
+    with Pair(config, folder / "stopped-logs", "stop at step 3") as pair:
+        assert pair.codes() == [85, 85], pair.logs()
+        step = last_step(run)
+        assert 3 < step < STEPS and f"saved at step {step}" in pair.text(0), pair.logs()
+    with Pair(config, folder / "stopped-again-logs", "stop before the first step") as pair:
+        assert pair.codes() == [85, 85], pair.logs()
+        assert f"goes on from step {step}" in pair.text(0) and f"saved at step {step + 1}" in pair.text(0), pair.logs()
+    # To the end in one process, on as many devices.
+    assert train(dataclasses.replace(config, mesh=c.MeshConfig(devices=2)))["exit_code"] == 0
+    np.testing.assert_allclose(losses_of(run), losses_of(uninterrupted), rtol=1e-5)
+    assert distance(weights_of(run), weights_of(uninterrupted)) < 1e-4
+
+
+def test_an_exception_on_one_process_ends_both_and_its_traceback_is_the_only_one(folder: Path) -> None:
+    with Pair(small(folder, "broken"), folder / "broken-logs", "raise") as pair:
+        pair.wait_for(1, "RuntimeError: broken on purpose")
+        assert pair.codes(limit_s=15) == [1, 1], pair.logs()
+        assert pair.text(1).rstrip().endswith("RuntimeError: broken on purpose"), pair.logs()
+        assert "Traceback" not in pair.text(0) and "another process of the run is lost" in pair.text(0), pair.logs()
+
+
+@pytest.mark.parametrize("mistake", ["another seed", "a foreign run folder"])
+def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path, mistake: str) -> None:
+    config, more = small(folder, mistake.replace(" ", "-")), ()
+    out = Path(config.out)
+    if mistake == "another seed":
+        more = ("--config.train.seed=7",)
+        expected = "train.seed is 7 here and 0 on process 0; start all processes with the same command"
+    else:
+        out.mkdir()
+        (out / "notes.txt").write_text("mine")
+        expected = f"jaxpose.train: {out} holds files that are no run of jaxpose (notes.txt)"
+    with Pair(config, folder / f"{out.name}-logs", more=more) as pair:
+        assert pair.codes() == [2, 2], pair.logs()
+        for index in range(2):
+            assert expected in pair.text(index) and "Traceback" not in pair.text(index), pair.logs()
+    assert not out.exists() or os.listdir(out) == ["notes.txt"]
+
+
+STEP = {"SLURM_JOB_ID": "4100", "SLURM_NTASKS": "3", "SLURM_PROCID": "2", "SLURM_LOCALID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ("", 1, 0)),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, ("", 1, 0)),
+        (STEP | {"SLURM_STEP_NODELIST": "n[03-04,7],m1"}, ("n03:61444", 3, 2)),
+        (STEP | {"SLURM_STEP_NODELIST": "m1,n[1-2]"}, ("m1:61444", 3, 2)),
+        ({"JAXPOSE_COORDINATOR": "a:5", "JAXPOSE_NUM_PROCESSES": "2", "JAXPOSE_PROCESS_ID": "1"}, ("a:5", 2, 1)),
+        ({"JAXPOSE_COORDINATOR": "a:5", "JAXPOSE_NUM_PROCESSES": "1", "JAXPOSE_PROCESS_ID": "0"}, ("", 1, 0)),
+    ],
+)
+def test_who_we_are(variables: dict[str, str], expected: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # no scontrol
+    assert who_we_are(variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (("a:5", "2", ""), "JAXPOSE_COORDINATOR is set, but JAXPOSE_PROCESS_ID is not; set all of"),
+        (("a", "2", "0"), "JAXPOSE_COORDINATOR is 'a'; it must be HOST:PORT"),
+        (("a:5", "0", "0"), "JAXPOSE_NUM_PROCESSES is '0'; it must be a whole number from 1"),
+        (("a:5", "2", "2"), "JAXPOSE_PROCESS_ID is '2'; it must be a whole number from 0 to 1"),
+        (("no-such-host.invalid:5", "2", "0"), "the coordinator's name 'no-such-host.invalid' (of no-such-host"),
+    ],
+)
+def test_variables_that_make_no_sense_are_refused(
+    values: tuple[str, str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("JAXPOSE_COORDINATOR", "JAXPOSE_NUM_PROCESSES", "JAXPOSE_PROCESS_ID")
+    for name, value in zip(names, values, strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        start_processes(c.MeshConfig())
+
+
+def test_ctrl_c_is_passed_on_to_the_other_processes_as_sigterm() -> None:
+    caught = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+    try:
+        with Interrupt(processes=2) as interrupt:
+            signal.raise_signal(signal.SIGINT)
+            assert caught == [signal.SIGTERM] and interrupt.exit_code == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
