@@ -24,7 +24,7 @@ _OURS = ("JAXPOSE_COORDINATOR", "JAXPOSE_NUM_PROCESSES", "JAXPOSE_PROCESS_ID")
 # A step has all of these; the body of a batch script lacks the first.
 _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 _START_S = 300
-# How long the end of one process is waited for by the others, and by a failed one for the others to fail too.
+# A process that leaves is waited for by JAX for so long, then all are ended; a failed one itself waits less.
 _SHUTDOWN_S, _FAREWELL_S = 10, 2
 
 
@@ -41,20 +41,20 @@ def start_processes(mesh: MeshConfig) -> tuple[int, int]:
     if count == 1:
         return 0, 1
     host, _, port = address.rpartition(":")
+    here = socket.gethostname()
     try:
         # JAX would abort from C++, with no word about the name.
         socket.getaddrinfo(host.strip("[]"), int(port))
     except OSError as error:
-        raise ValueError(f"the coordinator's name {host!r} (of {address}) is not known on {socket.gethostname()}: {error}") from None  # noqa: E501  # fmt: skip
-    whom = f"for processes 1 to {count - 1}" if index == 0 else "for process 0"
-    me = f"process {index} of {count} on {socket.gethostname()}"
-    print(f"{me} waits {whom} at {address}, up to {_START_S} s", file=sys.stderr, flush=True)
+        raise ValueError(f"the coordinator's name {host!r} (of {address}) is not known on {here}: {error}") from None
+    whom = "process 0" if index else f"{count - 1} more"
+    print(f"process {index} of {count} on {here} waits for {whom} at {address}, up to {_START_S} s", file=sys.stderr)
     jax.distributed.initialize(
         address,
         count,
         index,
         # In a SLURM step JAX gives each task the GPU of its local number.
-        cluster_detection_method="deactivate" if _OURS[0] in os.environ else "slurm",
+        cluster_detection_method="deactivate" if os.environ.get(_OURS[0]) else "slurm",
         initialization_timeout=_START_S,
         heartbeat_timeout_seconds=mesh.heartbeat_s,
         shutdown_timeout_seconds=_SHUTDOWN_S,
@@ -70,15 +70,13 @@ def who_we_are(environment: Mapping[str, str]) -> tuple[str, int, int]:
     """
     given = [name for name in _OURS if environment.get(name)]
     if given:
-        missing = [name for name in _OURS if name not in given]
-        if missing:
+        if missing := [name for name in _OURS if name not in given]:
             raise ValueError(f"{given[0]} is set, but {missing[0]} is not; set all of {', '.join(_OURS)}, or none")
         address, names = environment[_OURS[0]], _OURS[1:]
         if not re.fullmatch(r".+:\d{1,5}", address) or not 0 < int(address.rpartition(":")[2]) < 65536:
             raise ValueError(f"{_OURS[0]} is {address!r}; it must be HOST:PORT of process 0, such as node1:1234")
     elif all(environment.get(name) for name in _SLURM):
-        # JAX's own rule for the port.
-        port = 61440 + int(environment["SLURM_JOB_ID"]) % 4096
+        port = 61440 + int(environment["SLURM_JOB_ID"]) % 4096  # JAX's own rule
         address, names = f"{_first_host(environment[_SLURM[0]])}:{port}", ("SLURM_NTASKS", "SLURM_PROCID")
     else:
         return "", 1, 0
@@ -93,9 +91,8 @@ def who_we_are(environment: Mapping[str, str]) -> tuple[str, int, int]:
 def as_one(verb: str, work: Callable[[], int]) -> int:
     """Calls `work` as one of several processes and returns its exit code once all of them are done.
 
-    Where `work` fails this does not return: it tells the mistake or the traceback, and leaves with exit code 2 or 1
-    within seconds. The other processes follow: their next exchange with this one fails, or JAX aborts them. (Python's
-    own way out would wait for them first.)
+    Where `work` fails this does not return: it tells the mistake or the traceback and leaves, with exit code 2 or 1.
+    The other processes follow within seconds: their next exchange with this one fails, or JAX ends them.
     """
     done = False
 
@@ -111,9 +108,8 @@ def as_one(verb: str, work: Callable[[], int]) -> int:
     except BaseException as error:
         code = 1
         if isinstance(error, jax.errors.JaxRuntimeError) and re.search("gloo|nccl|coordination", str(error), re.I):
-            # No traceback: that of the process which failed first is the one to read.
-            reason = str(error).splitlines()[0]
-            print(f"{verb}: another process of the run is lost: {reason}", file=sys.stderr)
+            # No traceback: the one to read is that of the process which failed first.
+            print(f"{verb}: another process of the run is lost: {str(error).splitlines()[0]}", file=sys.stderr)
         else:
             traceback.print_exc()
     farewell = threading.Thread(target=_shut_down, daemon=True)
@@ -121,8 +117,7 @@ def as_one(verb: str, work: Callable[[], int]) -> int:
     farewell.join(None if done else _FAREWELL_S)
     if not done:
         sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        os._exit(code)  # Python's own way out would wait for the others
     return code
 
 
