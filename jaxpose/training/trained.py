@@ -42,7 +42,8 @@ def read_run_config(run: Path) -> Config:
     """
     file = run / CONFIG_FILE
     if not file.is_file():
-        here = ", ".join(sorted(str(path.parent) for path in run.parent.glob(f"*/{CONFIG_FILE}"))[:5])
+        near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+        here = ", ".join(str(path.parent) for path in near[:5])
         raise ValueError(
             f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
         )

@@ -1,0 +1,140 @@
+"""`python -m jaxpose.train` as processes that get real signals: what the exit code says, and where the run goes on."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxpose import config as c
+from jaxpose.training.parameters import load_parameters
+from tests.small_run import (
+    assert_same,
+    checkpoint_of,
+    command,
+    environment,
+    kept_programs,
+    make_config,
+    metrics_of,
+    small_project,
+    train,
+    wait_for_step,
+)
+
+STEPS = 150
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.getbasetemp() / "programs"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_project(tmp_path_factory.getbasetemp() / "small-project")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(project: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of the tests below, from Python and without an interruption."""
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    with kept_programs(programs):
+        assert train(make_config(project, run, train__steps=STEPS))["steps"] == STEPS
+    return run
+
+
+class Process:
+    """python -m jaxpose.train in a process of its own."""
+
+    def __init__(self, config: c.Config, folder: Path, programs: Path):
+        self.run = Path(config.out)
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "jaxpose.train", *command(config, folder)],
+            env=environment(programs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def send_after(self, step: int, number: signal.Signals) -> None:
+        wait_for_step(self.run, step, lambda: self.child.poll() is None)
+        self.child.send_signal(number)
+
+    def end(self) -> tuple[int, str, str]:
+        """Returns (exit code, stdout, stderr)."""
+        out, err = self.child.communicate(timeout=300)
+        return self.child.returncode, out, err
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    """Two runs are equal to the last bit, in all that they leave behind."""
+    assert metrics_of(run) == metrics_of(other)
+    assert_same(checkpoint_of(run), checkpoint_of(other))
+    parameters, metadata = load_parameters(run / "best.safetensors")
+    expected, expected_metadata = load_parameters(other / "best.safetensors")
+    assert_same(parameters, expected)
+    assert metadata == expected_metadata
+    for name in ("predictions.csv", "predictions_pixel_error.csv", "split.csv"):
+        assert (run / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
+    undisturbed: Path, project: Path, programs: Path, tmp_path: Path
+):
+    run = tmp_path / "run"
+    config = make_config(project, run, train__steps=STEPS)
+    at = 0
+    for number, code in ((signal.SIGTERM, 85), (signal.SIGINT, 130)):
+        process = Process(config, tmp_path, programs)
+        process.send_after(at + 7, number)
+        found, out, err = process.end()
+        assert found == code, err
+        before, at = at, int(checkpoint_of(run).step)
+        assert before + 7 <= at < STEPS
+        assert out.endswith(f"stopped by a signal, saved at step {at}; the same command goes on from there\n")
+        assert f"{number.name}: saving at the next step, press Ctrl-C again to leave at once" in err
+        assert "Traceback" not in err and (f"goes on from step {before}\n" in out) == (before > 0)
+    process = Process(config, tmp_path, programs)
+    process.send_after(at + 11, signal.SIGKILL)
+    assert process.end()[0] == -signal.SIGKILL
+    assert not (run / "finished.json").exists()
+    found, out, err = Process(config, tmp_path, programs).end()
+    assert (found, err) == (0, "")
+    assert "goes on from step " in out and out.endswith(f"everything is in {run}\n")
+    assert_same_run(run, undisturbed)
+
+
+@pytest.mark.faults
+def test_killed_at_any_moment_it_goes_on_bit_for_bit(undisturbed: Path, project: Path, programs: Path, tmp_path: Path):
+    """While it starts, compiles, steps, validates, saves and evaluates; its log holds every step once."""
+    run, rng = tmp_path / "run", np.random.default_rng()
+    config = make_config(project, run, train__steps=STEPS, train__save_every_steps=3)
+    for after_s in rng.uniform(0, 8, 20):
+        process = Process(config, tmp_path, programs)
+        time.sleep(after_s)
+        process.child.kill()
+        code, _, err = process.end()
+        assert code in (0, -signal.SIGKILL) and "Traceback" not in err, (after_s, err)
+    code, out, err = Process(config, tmp_path, programs).end()
+    assert code == 0, err
+    assert_same_run(run, undisturbed)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_the_first_step_still_saves(
+    undisturbed: Path, project: Path, programs: Path, tmp_path: Path, number: signal.Signals
+):
+    run = tmp_path / "run"
+    config = make_config(project, run, train__steps=STEPS)
+    process = Process(config, tmp_path, programs)
+    # The lock is taken just before the signals are.
+    while not (run / "split.csv").exists():
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.child.send_signal(number)
+    code, out, err = process.end()
+    assert code == {signal.SIGTERM: 85, signal.SIGINT: 130}[number], err
+    assert "saved at step 1;" in out
+    assert Process(config, tmp_path, programs).end()[0] == 0
+    assert_same_run(run, undisturbed)
