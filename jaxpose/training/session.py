@@ -119,7 +119,7 @@ class Session:
         per_device = -(-microbatch_size(train) // self.mesh.size)
         state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state))
         counts = {name: len(self.data.rows(name)) for name in SETS}
-        passes = "one pass" if plan.passes == 1 else f"{plan.passes} passes of {microbatch_size(train)}"
+        passes = "one pass" if plan.passes == 1 else f"{plan.passes} passes of at most {microbatch_size(train)}"
         return {
             "project": f"{self.data.project.folder}, {len(config.data.keypoint_names)} keypoints",
             "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
