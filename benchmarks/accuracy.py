@@ -64,6 +64,8 @@ def measure(project: Path, work: Path, seed: int) -> dict[str, Any]:
     write_split(split, labels.images)
     wall, cpu = time.monotonic(), time.process_time()
     summary = train(make_config(project, split, work / f"seed-{seed}", seed))
+    if summary["exit_code"]:
+        sys.exit(summary["exit_code"])
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     found = read_predictions(work / f"seed-{seed}" / "predictions.csv")
     errors = pixel_errors(found.keypoints_frame_px, labels.keypoints_frame_px)
@@ -95,10 +97,13 @@ def main() -> int:
             with given.out.open("a") as stream:
                 stream.write(json.dumps(lines[-1]) + "\n")
     for line in lines:
-        errors = "  ".join(f"{name} {line[name]['mean_px']:.2f} ({line[name]['median_px']:.2f})" for name in
-                           ("train", "validation", "test"))  # fmt: skip
-        print(f"seed {line['seed']}  {errors}  held out {line['held_out_mean_px']:.2f} px, "
-              f"{line['cpu_ms_per_step']:.0f} CPU ms a step")  # fmt: skip
+        errors = "  ".join(
+            f"{name} {line[name]['mean_px']:.2f} ({line[name]['median_px']:.2f})"
+            for name in ("train", "validation", "test")
+        )
+        cpu_ms = line["cpu_ms_per_step"]
+        cost = f"{cpu_ms:.0f} CPU ms a step" if cpu_ms else line["note"]
+        print(f"seed {line['seed']}  {errors}  held out {line['held_out_mean_px']:.2f} px, {cost}")
     held_out = np.array([line["held_out_mean_px"] for line in lines])
     spread = f" +- {held_out.std(ddof=1):.2f} (standard deviation)" if len(held_out) > 1 else ""
     print(f"held out, {len(held_out)} seeds: {held_out.mean():.2f}{spread} px; reference {REFERENCE_HELD_OUT_PX} px")
