@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from tests.small_run import (
 )
 
 STEPS = 150
+LENGTH: dict[str, Any] = {"train__steps": STEPS, "train__val_every_steps": 50, "log__frames": 0}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,7 @@ def undisturbed(project: Path, programs: Path, tmp_path_factory: pytest.TempPath
     """The run of the tests below, from Python and without an interruption."""
     run = tmp_path_factory.mktemp("undisturbed") / "run"
     with kept_programs(programs):
-        assert train(make_config(project, run, train__steps=STEPS))["steps"] == STEPS
+        assert train(make_config(project, run, **LENGTH))["steps"] == STEPS
     return run
 
 
@@ -82,7 +84,7 @@ def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
     undisturbed: Path, project: Path, programs: Path, tmp_path: Path
 ):
     run = tmp_path / "run"
-    config = make_config(project, run, train__steps=STEPS)
+    config = make_config(project, run, **LENGTH)
     at = 0
     for number, code in ((signal.SIGTERM, 85), (signal.SIGINT, 130)):
         process = Process(config, tmp_path, programs)
@@ -108,7 +110,7 @@ def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
 def test_killed_at_any_moment_it_goes_on_bit_for_bit(undisturbed: Path, project: Path, programs: Path, tmp_path: Path):
     """While it starts, compiles, steps, validates, saves and evaluates; its log holds every step once."""
     run, rng = tmp_path / "run", np.random.default_rng()
-    config = make_config(project, run, train__steps=STEPS, train__save_every_steps=3)
+    config = make_config(project, run, **LENGTH, train__save_every_steps=3)
     for after_s in rng.uniform(0, 8, 20):
         process = Process(config, tmp_path, programs)
         time.sleep(after_s)
@@ -126,7 +128,7 @@ def test_a_signal_before_the_first_step_still_saves(
     undisturbed: Path, project: Path, programs: Path, tmp_path: Path, number: signal.Signals
 ):
     run = tmp_path / "run"
-    config = make_config(project, run, train__steps=STEPS)
+    config = make_config(project, run, **LENGTH)
     process = Process(config, tmp_path, programs)
     # The lock is taken just before the signals are.
     while not (run / "split.csv").exists():
