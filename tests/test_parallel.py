@@ -9,6 +9,9 @@ by one unit of its last place does on one device. Batch norms over 2 or 3 values
 last layers) amplify every rounding: measured, 5e-6 for a batch of 16 in float32, 7e-4 for micro-batches of 3. A wrong
 sum is off by 1e-2 and more. A ResNet-50 on micro-batches that end in one of 2 makes 4e-7 of float64's rounding in the
 first gradient and 0.2 of it in five steps, so its micro-batches here are all of 4 (1e-11 and 3e-13).
+
+In float32 a ReLU whose input is a rounding away from 0 may open on one layout and not on the other, which moves the
+gradient of every tensor before it (measured: 4e-2 up to layer2, 6e-6 after it): there the median over tensors is held.
 """
 
 import dataclasses
@@ -58,19 +61,22 @@ def check(config: c.Config, devices: tuple[int, ...], others: tuple[c.Config, ..
         reference = run(one)
         one.restart(rounding=True)
         rounded = run(one)
+        exact = config.train.precision == "f64"
+        over_tensors = max if exact else np.median
         bar, bar_after = BARS[config.train.precision]
-        limit = max(bar, ROUNDINGS * distance(rounded.first_gradient, reference.first_gradient))
+        roundings = distance(rounded.first_gradient, reference.first_gradient, over_tensors)
+        limit = max(bar, ROUNDINGS * roundings)
         limit_after = max(bar_after, ROUNDINGS * distance(rounded.weights, reference.weights))
-        # In float64 the bars stay what they are for: an error in a sum is far above this. In float32 the rounding of a few
-        # rows hides the gradient; there the loss binds, and the same row in float64.
-        assert config.train.precision == "f32" or max(limit, limit_after) < 1e-2
+        # In float64 the bars stay what they are for: an error in a sum is far above this. In float32 the rounding of a
+        # few rows hides the gradient; there the loss binds, and the same row in float64.
+        assert not exact or max(limit, limit_after) < 1e-2
         assert min(reference.targets) > 0
         for other in others or (config,):
             for count in devices:
                 course = run(Trainer(other, count), poison=True)
                 assert course.targets == reference.targets
                 assert abs(course.losses[0] / reference.losses[0] - 1) < bar
-                assert distance(course.first_gradient, reference.first_gradient) < limit
+                assert distance(course.first_gradient, reference.first_gradient, over_tensors) < limit
                 assert distance(course.weights, reference.weights) < limit_after
 
 
