@@ -9,14 +9,16 @@ from jaxpose.config.check import SYNTHETIC, resolve, validate
 from jaxpose.config.data import DataConfig
 from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
+from jaxpose.config.losses import LossesConfig
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import BACKBONES, ModelConfig
 from jaxpose.config.optim import OptimConfig
 from jaxpose.config.root import Config, config_hash, differing_keys, from_json, harmless_keys, to_json
 from jaxpose.config.train import TrainConfig
+from jaxpose.config.video import VideoConfig
 
 __all__ = [
-    "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "MeshConfig", "ModelConfig",
-    "OptimConfig", "PRESETS", "SYNTHETIC", "TrainConfig", "config_hash", "differing_keys", "from_json",
-    "harmless_keys", "resolve", "to_json", "validate",
+    "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "LossesConfig", "MeshConfig",
+    "ModelConfig", "OptimConfig", "PRESETS", "SYNTHETIC", "TrainConfig", "VideoConfig", "config_hash", "differing_keys",
+    "from_json", "harmless_keys", "resolve", "to_json", "validate",
 ]  # fmt: skip

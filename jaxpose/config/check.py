@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jaxpose.config import losses
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.root import Config, flat_options
 
 SYNTHETIC = "synthetic"
+_ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
 # The draw of a sample is an int32.
 _MOST_SAMPLES = 2**31 - 1
 
@@ -153,6 +155,7 @@ def _problems_together(config: Config) -> Iterator[str]:
         yield f"train.seed is {train.seed}; it must be below 2^32 = {2**32} (jax's random numbers know no more)"
     if model.norm == "frozen" and not train.init_from:
         yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"
+    yield from _problems_of_clips(config)
     if optim.name != "sgd":
         for name in ("beta1", "beta2"):
             if getattr(optim, name) == 1:
@@ -167,6 +170,32 @@ def _problems_together(config: Config) -> Iterator[str]:
         match = re.fullmatch(r"(\d+):(\d+)", config.log.profile_steps)
         if not match or int(match[1]) >= int(match[2]):
             yield f"log.profile_steps is {config.log.profile_steps!r}; it must be FIRST:LAST with FIRST below LAST"
+
+
+def _problems_of_clips(config: Config) -> Iterator[str]:
+    """Rules about what learns from video."""
+    model, views = config.model, config.data.views
+    for name in sorted({name for name in views if views.count(name) > 1}):
+        yield f"data.views has {name!r} more than once"
+    for name in losses.NAMES:
+        loss = getattr(config.losses, name)
+        if loss.weight and loss.log_weight is not None:
+            yield f"losses.{name}.weight is {loss.weight:g} and losses.{name}.log_weight is {loss.log_weight:g}; give one of them"  # noqa: E501
+    on = losses.weights(config.losses)
+    if model.kind == "regression":
+        for name in on:
+            if name in _ON_MAPS:
+                yield f"losses.{name} compares maps, and model.kind=regression draws none: use losses.temporal"
+    if "pca_singleview" in on and views:
+        yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
+    if "pca_multiview" in on and not views and len(config.losses.pca_multiview.views) < 2:
+        yield "losses.pca_multiview is on, but there is one view: name the matching keypoints of each in losses.pca_multiview.views"  # noqa: E501
+    if config.video.scale_min > config.video.scale_max:
+        yield f"video.scale_min is {config.video.scale_min:g}, above video.scale_max = {config.video.scale_max:g}"
+    for part in ("pca_singleview", "pca_multiview"):
+        loss = getattr(config.losses, part)
+        if loss.epsilon_px is not None and loss.epsilon_px < 0:
+            yield f"losses.{part}.epsilon_px is {loss.epsilon_px:g}; it must be at least 0, or none"
 
 
 def _parts(whole: int, size: int) -> int:

@@ -11,6 +11,9 @@ class DataConfig:
         "", "project folder (CollectedData*.csv, labeled-data/, videos/); synthetic = made by jaxpose"
     )
     labels: str = option("CollectedData.csv", "label file, relative to the project folder")
+    views: tuple[str, ...] = option(
+        (), "names of several cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera"
+    )
     keypoint_names: tuple[str, ...] = option((), "keypoints to train, by name; () = all of the label file")
     input_height_px: int = option(0, "height of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
     input_width_px: int = option(0, "width of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
@@ -28,7 +31,7 @@ class DataConfig:
     )
     split: str = option(
         "frame",
-        "frame, video (whole folders), a CSV file with columns path,set, or a finished run's folder",
+        "frame, video (whole folders), a CSV file with columns path,set, a predictions.csv, or a finished run's folder",
     )
     train_share: float = option(0.95, "share of the frames (or videos) that train", minimum=0.0, maximum=1.0)
     val_share: float = option(0.05, "share of the frames (or videos) that validate", minimum=0.0, maximum=1.0)

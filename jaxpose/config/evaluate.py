@@ -8,6 +8,12 @@ from jaxpose.config.option import option
 @dataclasses.dataclass
 class EvalConfig:
     batch_size: int = option(32, "frames per prediction step, over all devices", minimum=1, harmless=True)
+    predict_videos: str = option(
+        "auto",
+        "the project's videos after training: auto = if they take less than 10 minutes, yes, or no",
+        choices=("auto", "yes", "no"),
+        harmless=True,
+    )
     pck_px: tuple[float, ...] = option((2.0, 5.0, 10.0), "PCK thresholds in frame pixels", minimum=0.0, harmless=True)
     pck_share: tuple[float, ...] = option(
         (0.05, 0.1, 0.2),

@@ -9,7 +9,12 @@ BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 @dataclasses.dataclass
 class ModelConfig:
-    kind: str = option("heatmap", "heatmap: one map per keypoint from one frame", choices=("heatmap",))
+    kind: str = option(
+        "heatmap",
+        "heatmap: one map per keypoint from one frame; heatmap_context: from five frames, by two heads; "
+        "regression: a point per keypoint, without maps",
+        choices=("heatmap", "heatmap_context", "regression"),
+    )
     backbone: str = option("resnet50", "the network before the head", choices=BACKBONES)
     width: int = option(64, "channels of the first stage; 64 is the published network", minimum=4)
     norm: str = option(
@@ -21,4 +26,9 @@ class ModelConfig:
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
     head_width: int = option(32, "channels between the layers of the head", minimum=1)
     sigma_cells: float = option(1.25, "standard deviation of a target, in heatmap cells", minimum=0.3)
+    decoding: str = option(
+        "fit",
+        "map to point: fit = where a target fits best; lightning_pose = as that tool does, for its weights",
+        choices=("fit", "lightning_pose"),
+    )
     loss: str = option("mse", "how maps are compared with targets", choices=("mse", "kl", "js"))

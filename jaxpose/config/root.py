@@ -10,11 +10,13 @@ from jaxpose.config.augment import AugmentConfig
 from jaxpose.config.data import DataConfig
 from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
+from jaxpose.config.losses import LossesConfig
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import ModelConfig
 from jaxpose.config.optim import OptimConfig
 from jaxpose.config.option import option
 from jaxpose.config.train import TrainConfig
+from jaxpose.config.video import VideoConfig
 
 
 @dataclasses.dataclass
@@ -29,6 +31,8 @@ class Config:
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    video: VideoConfig = dataclasses.field(default_factory=VideoConfig)
+    losses: LossesConfig = dataclasses.field(default_factory=LossesConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)

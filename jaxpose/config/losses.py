@@ -1,0 +1,110 @@
+"""Losses on unlabelled clips. One is on where its weight is above 0 or its log_weight is given."""
+
+import dataclasses
+import math
+
+from jaxpose.config.option import option
+
+
+def _weight() -> float:
+    return option(0.0, "factor of the loss; 0 = off", minimum=0.0)
+
+
+def _log_weight() -> float | None:
+    return option(None, "the factor as 1 / (2 exp(log_weight)); in place of weight")
+
+
+def _threshold(doc: str) -> float:
+    return option(0.05, doc, minimum=0.0, maximum=1.0)
+
+
+@dataclasses.dataclass
+class TemporalConfig:
+    weight: float = _weight()
+    log_weight: float | None = _log_weight()
+    epsilon_px: tuple[float, ...] = option(
+        (20.0,), "frame pixels from frame to frame that cost nothing: one number, or one per keypoint", minimum=0.0
+    )
+    confidence_min: float = _threshold("a step to or from a less confident prediction costs nothing")
+
+
+@dataclasses.dataclass
+class TemporalHeatmapConfig:
+    weight: float = _weight()
+    log_weight: float | None = _log_weight()
+    epsilon: tuple[float, ...] = option(
+        (0.0,), "difference of neighbouring maps that costs nothing: one number, or one per keypoint", minimum=0.0
+    )
+    confidence_min: float = _threshold("maps of less confident predictions cost nothing")
+
+
+@dataclasses.dataclass
+class PcaSingleviewConfig:
+    weight: float = _weight()
+    log_weight: float | None = _log_weight()
+    keypoints: tuple[str, ...] = option((), "keypoints of the pose; () = all")
+    components: int = option(0, "components that are kept; 0 = by explained_variance", minimum=0)
+    explained_variance: float = option(0.99, "share of the variance that is kept", minimum=0.0, maximum=1.0)
+    centering: str = option("none", "subtracted from every pose before the fit", choices=("none", "mean", "median"))
+    epsilon_px: float | None = option(None, "error in frame pixels that costs nothing; none = by epsilon_percentile")
+    epsilon_percentile: float = option(
+        99.0, "percentile of the training labels' errors that costs nothing", minimum=0.0, maximum=100.0
+    )
+    epsilon_multiplier: float = option(1.0, "times that percentile", minimum=0.0)
+
+
+@dataclasses.dataclass
+class PcaMultiviewConfig:
+    weight: float = _weight()
+    log_weight: float | None = _log_weight()
+    views: tuple[str, ...] = option(
+        (), "one entry per view in the frame, 'paw_top,nose_top', in the same order of body parts; () = data.views"
+    )
+    components: int = option(3, "components that are kept; 0 = by explained_variance", minimum=0)
+    explained_variance: float = option(0.99, "share of the variance that is kept", minimum=0.0, maximum=1.0)
+    epsilon_px: float | None = option(None, "error in frame pixels that costs nothing; none = by epsilon_percentile")
+    epsilon_percentile: float = option(
+        99.0, "percentile of the training labels' errors that costs nothing", minimum=0.0, maximum=100.0
+    )
+    epsilon_multiplier: float = option(1.0, "times that percentile", minimum=0.0)
+
+
+@dataclasses.dataclass
+class UnimodalConfig:
+    weight: float = _weight()
+    log_weight: float | None = _log_weight()
+    confidence_min: float = _threshold("maps of less confident predictions are not counted")
+
+
+@dataclasses.dataclass
+class LossesConfig:
+    temporal: TemporalConfig = dataclasses.field(default_factory=TemporalConfig)
+    temporal_heatmap_mse: TemporalHeatmapConfig = dataclasses.field(default_factory=TemporalHeatmapConfig)
+    temporal_heatmap_kl: TemporalHeatmapConfig = dataclasses.field(default_factory=TemporalHeatmapConfig)
+    pca_singleview: PcaSingleviewConfig = dataclasses.field(default_factory=PcaSingleviewConfig)
+    pca_multiview: PcaMultiviewConfig = dataclasses.field(default_factory=PcaMultiviewConfig)
+    unimodal_mse: UnimodalConfig = dataclasses.field(default_factory=UnimodalConfig)
+    anneal_start_epochs: float = option(60.0, "epochs before the losses on clips count at all", minimum=0.0)
+    anneal_increase_per_epoch: float = option(0.01, "growth of their common factor per epoch after that", minimum=0.0)
+    anneal_start_steps: int = option(-1, "the same start in steps; replaces the epochs where not -1", minimum=-1)
+    anneal_increase_per_step: float = option(
+        0.0, "the same growth per step; replaces that per epoch where above 0", minimum=0.0
+    )
+    anneal_end: float = option(1.0, "largest value of that factor", minimum=0.0)
+
+
+NAMES = (
+    "temporal", "temporal_heatmap_mse", "temporal_heatmap_kl", "pca_singleview", "pca_multiview", "unimodal_mse",
+)  # fmt: skip
+
+
+def weights(losses: LossesConfig) -> dict[str, float]:
+    """Returns the factor of every loss on clips that is on, by name; without the annealing."""
+    found = {}
+    for name in NAMES:
+        loss = getattr(losses, name)
+        # With log_weight l the factor is that of Lightning Pose since 2.0.6, 1 / (2 exp(l)).
+        weight = loss.weight if loss.log_weight is None else 0.5 * math.exp(-loss.log_weight)
+        if weight:
+            found[name] = weight
+    return found

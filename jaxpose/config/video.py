@@ -1,0 +1,28 @@
+"""Unlabelled video as a teacher: which videos, how much of them in a step, and how their clips are augmented."""
+
+import dataclasses
+
+from jaxpose.config.option import option
+
+
+@dataclasses.dataclass
+class VideoConfig:
+    folder: str = option("videos", "folder of the unlabelled videos, in the project or an absolute path")
+    clips_per_step: int = option(
+        1, "clips per update, over all devices and hosts; read where a loss on clips is on", minimum=1
+    )
+    sequence_length: int = option(16, "consecutive frames of a clip", minimum=2)
+    context_sequence_length: int = option(
+        16, "the same for model.kind=heatmap_context, which predicts 4 fewer", minimum=6
+    )
+    cache: str = option(
+        "auto",
+        "decoded frames: auto = once, in order, into the cache folder; off = from the video each time; or a folder",
+        harmless=True,
+    )
+    rotate_deg: float = option(10.0, "largest rotation of a clip", minimum=0.0, maximum=180.0)
+    scale_min: float = option(0.8, "smallest scale of a clip, per axis", minimum=0.1)
+    scale_max: float = option(1.2, "largest scale of a clip, per axis", minimum=0.1)
+    brightness_max: float = option(0.25, "largest change of a clip's brightness", minimum=0.0, maximum=1.0)
+    contrast_max: float = option(0.25, "largest change of a clip's contrast", minimum=0.0, maximum=1.0)
+    noise_max: float = option(10.0, "largest variance of the noise over the pixel's value", minimum=0.0)
