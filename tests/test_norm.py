@@ -38,18 +38,21 @@ def norm_of(kind: str, values: dict[str, Any], dtype: Any) -> Norm:
 
 def run(
     kind: str, values: dict[str, np.ndarray], valid: np.ndarray, devices: int = 1, dtype: Any = jnp.float64,
-    train: bool = True,
+    train: bool = True, used: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Output, moved statistics and gradients of sum(given * output) over the valid samples, as the step takes them."""
+    """Output, moved statistics and gradients of sum(given * output) over the used samples, as the step takes them.
 
-    def work(arrays: dict[str, jax.Array], valid: jax.Array) -> dict[str, jax.Array]:
+    Used are the valid ones, unless told.
+    """
+
+    def work(arrays: dict[str, jax.Array], valid: jax.Array, used: jax.Array) -> dict[str, jax.Array]:
         count = jax.lax.psum(jnp.sum(valid, dtype=dtype), "data")
         fixed = {name: arrays[name] for name in ("mean", "var")}
 
         def loss(moving: dict[str, jax.Array]) -> tuple[jax.Array, tuple]:
             norm = norm_of(kind, moving | fixed, dtype)
             y = norm(moving["x"], valid, count, train)
-            kept = jnp.where(valid[:, None, None, None], y * arrays["given"], 0)
+            kept = jnp.where(used[:, None, None, None], y * arrays["given"], 0)
             return jnp.sum(kept), (y, nnx.to_pure_dict(nnx.state(norm, nnx.BatchStat)))
 
         shared = {name: jax.lax.pcast(arrays[name], "data", to="varying") for name in ("scale", "bias")}
@@ -62,9 +65,10 @@ def run(
     stored = P("data") if kind == "local" else P()
     specs = {"y": P("data"), "dx": P("data"), "dscale": P(), "dbias": P(), **dict.fromkeys(kept, stored)}
     lies = {name: P("data") if name in ("x", "given") else P() for name in values}
-    step = jax.shard_map(work, mesh=make_mesh(jax.devices()[:devices]), in_specs=(lies, P("data")), out_specs=specs)
+    step = jax.shard_map(work, mesh=make_mesh(jax.devices()[:devices]), in_specs=(lies, P("data"), P("data")), out_specs=specs)
     arrays = {name: jnp.asarray(value, dtype) for name, value in values.items()}
-    return {name: np.asarray(value) for name, value in jax.jit(step)(arrays, jnp.asarray(valid)).items()}
+    masks = jnp.asarray(valid), jnp.asarray(valid if used is None else used)
+    return {name: np.asarray(value) for name, value in jax.jit(step)(arrays, *masks).items()}
 
 
 def reference(values: dict[str, np.ndarray], valid: np.ndarray) -> dict[str, np.ndarray]:
@@ -115,9 +119,28 @@ def test_sync_is_batch_norm_over_the_valid_samples_of_all_devices(devices: int) 
     with jax.enable_x64(True):
         values = example(24)
         expected = reference(values, VALID)
-        # What lies in an empty slot is anything at all.
-        values["x"][~VALID] = np.where(np.arange(19) % 2, np.nan, 1e30)[:, None, None, None]
+        # What lies in an empty slot is any picture.
+        values["x"][~VALID] = np.where(np.arange(19) % 2, -1e9, 1e9)[:, None, None, None]
         check(run("sync", values, VALID, devices), expected, VALID, 1e-12)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_a_copy_reaches_no_statistic_but_its_gradient_does_all_that_of_the_original_does(devices: int) -> None:
+    with jax.enable_x64(True):
+        values = example(8)
+        original, copy = [1, 2], [4, 7]
+        values["x"][copy] = values["x"][original]
+        counted = np.ones(8, bool)
+        counted[copy] = False
+        got = run("sync", values, counted, devices, used=np.ones(8, bool))
+        once = values | {"given": values["given"].copy()}
+        once["given"][original] += values["given"][copy]
+        expected = reference(once, counted)
+        np.testing.assert_allclose(got["y"][copy], expected["y"][original], atol=1e-12)
+        got["dx"] = got["dx"].copy()
+        got["dx"][original] += got["dx"][copy]
+        got["dx"][copy] = 0
+        check(got, expected, counted, 1e-12)
 
 
 def test_sync_of_one_sample() -> None:

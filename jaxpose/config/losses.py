@@ -2,19 +2,20 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from jaxpose.config.option import option
 
 
-def _weight() -> float:
+def _weight() -> Any:
     return option(0.0, "factor of the loss; 0 = off", minimum=0.0)
 
 
-def _log_weight() -> float | None:
+def _log_weight() -> Any:
     return option(None, "the factor as 1 / (2 exp(log_weight)); in place of weight")
 
 
-def _threshold(doc: str) -> float:
+def _threshold(doc: str) -> Any:
     return option(0.05, doc, minimum=0.0, maximum=1.0)
 
 

@@ -21,8 +21,8 @@ class VideoConfig:
         harmless=True,
     )
     rotate_deg: float = option(10.0, "largest rotation of a clip", minimum=0.0, maximum=180.0)
-    scale_min: float = option(0.8, "smallest scale of a clip, per axis", minimum=0.1)
-    scale_max: float = option(1.2, "largest scale of a clip, per axis", minimum=0.1)
+    scale_min: float = option(0.8, "smallest scale of a clip", minimum=0.1)
+    scale_max: float = option(1.2, "largest scale of a clip", minimum=0.1)
     brightness_max: float = option(0.25, "largest change of a clip's brightness", minimum=0.0, maximum=1.0)
     contrast_max: float = option(0.25, "largest change of a clip's contrast", minimum=0.0, maximum=1.0)
-    noise_max: float = option(10.0, "largest variance of the noise over the pixel's value", minimum=0.0)
+    noise_max: float = option(10.0, "noise: largest variance of a pixel over its value", minimum=0.0)

@@ -52,14 +52,15 @@ class Norm(nnx.Module):
             self.var = nnx.BatchStat(jnp.ones(channels, param_dtype))
 
     def __call__(
-        self, x: Float[Array, "b h w c"], valid: Bool[Array, " b"], count: Float[Array, ""], train: bool
+        self, x: Float[Array, "b h w c"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
     ) -> Float[Array, "b h w c"]:
         """Returns the normalised maps; in training, `sync` and `local` move the stored statistics.
 
         Args:
-          x: the maps.
-          valid: which samples are real; the others reach no statistic.
-          count: number of valid samples in the micro-batch, over all devices.
+          x: the maps; finite, in empty slots too.
+          counted: which samples reach the statistics: not empty slots, and of a frame that lies on several devices one
+            copy. The other copies are normalised by the same statistics, and their gradients reach them.
+          count: number of counted samples in the micro-batch, over all devices.
           train: whether this is a training pass.
         """
         scale, bias = self.scale[...], self.bias[...]
@@ -75,10 +76,10 @@ class Norm(nnx.Module):
             return (x * factor + _spread(bias)).astype(self.dtype)
         axis = self.axis if self.kind == "sync" else None
         if axis is None:
-            count = jnp.sum(valid, dtype=x.dtype)
+            count = jnp.sum(counted, dtype=x.dtype)
         cells = jnp.maximum(count, 1) * (x.shape[1] * x.shape[2])
         # pyright does not see through custom_vjp.
-        y, mean, var = cast(tuple[jax.Array, jax.Array, jax.Array], _batch_norm(x, scale, bias, valid, cells, axis))
+        y, mean, var = cast(tuple[jax.Array, jax.Array, jax.Array], _batch_norm(x, scale, bias, counted, cells, axis))
         self._move_statistics(lax.stop_gradient(mean), lax.stop_gradient(var), cells, count)
         return y.astype(self.dtype)
 
@@ -105,40 +106,42 @@ def _spread(values: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def _batch_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, valid: jax.Array, cells: jax.Array, axis: str | None
+    x: jax.Array, scale: jax.Array, bias: jax.Array, counted: jax.Array, cells: jax.Array, axis: str | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns (normalised maps, mean, variance) over the valid samples of all devices along `axis`.
+    """Returns (normalised maps, mean, variance) over the counted samples of all devices along `axis`.
 
     With a gradient of its own: one reduction forward and one backward, and differences are taken before they are
     multiplied. What automatic differentiation makes of it cancels only after a multiplication by 1 / deviation, which
     costs three digits in a batch of one cell.
     """
-    return _batch_norm_forward(x, scale, bias, valid, cells, axis)[0]
+    return _batch_norm_forward(x, scale, bias, counted, cells, axis)[0]
 
 
 def _batch_norm_forward(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, valid: jax.Array, cells: jax.Array, axis: str | None
+    x: jax.Array, scale: jax.Array, bias: jax.Array, counted: jax.Array, cells: jax.Array, axis: str | None
 ) -> tuple:
-    # Here too and not for the sums alone: what is not finite in an empty slot would be NaN times 0 on the way back.
-    x = jnp.where(valid[:, None, None, None], x, 0)
-    sums = _sum_over(jnp.stack([jnp.sum(x, (0, 1, 2)), jnp.sum(jnp.square(x), (0, 1, 2))]), axis)
+    # The others by selection: what is large in an empty slot would leave its rounding in the sums.
+    real = jnp.where(counted[:, None, None, None], x, 0)
+    sums = _sum_over(jnp.stack([jnp.sum(real, (0, 1, 2)), jnp.sum(jnp.square(real), (0, 1, 2))]), axis)
     mean = sums[0] / cells
     var = jnp.maximum(sums[1] / cells - jnp.square(mean), 0)
     inverse = lax.rsqrt(var + EPSILON)
     normalised = (x - _spread(mean)) * _spread(inverse)
-    return (normalised * _spread(scale) + _spread(bias), mean, var), (x, scale, valid, cells, mean, inverse)
+    return (normalised * _spread(scale) + _spread(bias), mean, var), (x, scale, counted, cells, mean, inverse)
 
 
 def _batch_norm_backward(axis: str | None, saved: tuple, cotangents: tuple) -> tuple:
-    """The gradient of Ioffe and Szegedy 2015, section 3, with its two sums over all valid samples in one reduction."""
-    x, scale, valid, cells, mean, inverse = saved
-    real = valid[:, None, None, None]
-    given = jnp.where(real, cotangents[0], 0)
+    """The gradient of Ioffe and Szegedy 2015, section 3, with its two sums over all samples in one reduction.
+
+    What reaches the statistics comes from every sample, copies too; it goes back to the counted ones alone.
+    """
+    x, scale, counted, cells, mean, inverse = saved
+    given = cotangents[0]
     normalised = (x - _spread(mean)) * _spread(inverse)
     local = jnp.stack([jnp.sum(given, (0, 1, 2)), jnp.sum(given * normalised, (0, 1, 2))])
     means = _sum_over(local, axis) / cells
-    back = (given - _spread(means[0]) - normalised * _spread(means[1])) * _spread(inverse * scale)
-    return jnp.where(real, back, 0), local[1], local[0], None, None
+    through = jnp.where(counted[:, None, None, None], _spread(means[0]) + normalised * _spread(means[1]), 0)
+    return (given - through) * _spread(inverse * scale), local[1], local[0], None, None
 
 
 _batch_norm.defvjp(_batch_norm_forward, _batch_norm_backward)

@@ -54,17 +54,17 @@ class Block(nnx.Module):
             self.downsample.append(Norm(out_channels, norm, **dtypes))
 
     def __call__(
-        self, x: Float[Array, "b h w c"], valid: Bool[Array, " b"], count: Float[Array, ""], train: bool
+        self, x: Float[Array, "b h w c"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
     ) -> Float[Array, "b h2 w2 c2"]:
-        """Returns the block's maps; see `Norm` for valid, count and train."""
+        """Returns the block's maps; see `Norm` for counted, count and train."""
         shortcut = x
         for i in range(1, 4 if self.bottleneck else 3):
             if i > 1:
                 x = jax.nn.relu(x)
-            x = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(x), valid, count, train)
+            x = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(x), counted, count, train)
         if len(self.downsample):
             conv, norm = self.downsample
-            shortcut = norm(conv(shortcut), valid, count, train)
+            shortcut = norm(conv(shortcut), counted, count, train)
         return jax.nn.relu(x + shortcut)
 
 
@@ -106,11 +106,11 @@ class ResNet(nnx.Module):
         self.out_channels = channels
 
     def __call__(
-        self, x: Float[Array, "b h w 3"], valid: Bool[Array, " b"], count: Float[Array, ""], train: bool
+        self, x: Float[Array, "b h w 3"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
     ) -> Float[Array, "b h2 w2 c"]:
         """Returns features (b, h / 32, w / 32, out_channels) of normalised frames."""
-        x = max_pool(jax.nn.relu(self.bn1(self.conv1(x), valid, count, train)))
+        x = max_pool(jax.nn.relu(self.bn1(self.conv1(x), counted, count, train)))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             for block in stage:
-                x = block(x, valid, count, train)
+                x = block(x, counted, count, train)
         return x
