@@ -172,7 +172,7 @@ def test_a_frame_is_seen_by_its_five_windows_alone():
     before = run(head, features)
     features[0, 5] = np.nan
     after = run(head, features)
-    seen = np.isnan(after).any((2, 3, 4))
+    seen = np.asarray(np.isnan(after).any((2, 3, 4)))
     np.testing.assert_array_equal(np.flatnonzero(seen[0]), [1, 2, 3, 4, 5])
     assert not seen[1].any()
     np.testing.assert_array_equal(after[1], before[1])
@@ -231,6 +231,7 @@ def test_shapes_types_and_sums_as_lightning_pose_tests_them(stride, dtype, wide)
             return [jax.nn.softmax(x, axis=(-2, -1)) for x in logits]
 
         several, one = maps(state, state_single)
+        several, one = np.asarray(several), np.asarray(one)
     assert several.shape == (2, 2, 5, 64 // stride, 64 // stride) and several.dtype == parameters
     assert one.shape == (2, 5, 64 // stride, 64 // stride) and one.dtype == parameters
     np.testing.assert_allclose(several.sum((-2, -1)), 1, rtol=1e-5)
@@ -249,7 +250,7 @@ def test_initial_weights_are_xaviers_with_gain_one():
         (head.layers[0], CHANNELS // 4, 6), (head.forward_input, 6, 7), (head.backward_input, 6, 7),
     ):  # fmt: skip
         assert_uniform(layer.kernel[...], (6 / (9 * (channels + out))) ** 0.5)
-        assert not np.any(layer.bias[...])
+        assert layer.bias is not None and not np.any(layer.bias[...])
     for step in (head.forward_step, head.backward_step):
         # torch: fan in 1 x 4, fan out 16 x 7 x 4, for both layers.
         assert_uniform(step.into[...], (6 / (4 + 16 * 7 * 4)) ** 0.5)

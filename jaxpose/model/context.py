@@ -27,8 +27,9 @@ class ContextHead(nnx.Module):
       backward_step     H_b.0 and H_b.1
 
     A transposed convolution of 3x3, stride 2, padding 1 and output padding 1 is the `SubPixelConv` whose kernel
-    (2, 2, c, 4 k), seen as (2, 2, c, 2, 2, k) = (row, column, c, phase row, phase column, k), holds in phase 0 the tap 1
-    at place 0, in phase 1 the tap 2 at place 0 and the tap 0 at place 1, along each axis alike, and zeros elsewhere.
+    (2, 2, c, 4 k), seen as (row, column, c, phase row, phase column, k) of sides 2, 2, c, 2, 2, k, holds in phase 0 the
+    tap 1 at place 0, in phase 1 the tap 2 at place 0 and the tap 0 at place 1, along rows as along columns, and 0
+    elsewhere.
 
     Args:
       in_channels: channels of the features, a multiple of 4.
