@@ -108,7 +108,8 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             interrupt=interrupt,
             meta={"keypoint_names": list(config.data.keypoint_names)},
             total_steps=session.start.plan.total_steps,
-            val_every=config.train.val_every_steps or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
+            val_every=config.train.val_every_steps
+            or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
         )
         outcome = loop.run(state, session.batches(first_step))
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}

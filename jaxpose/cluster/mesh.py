@@ -24,7 +24,8 @@ def put_batch(mesh: Mesh, host_batch: dict[str, Any]) -> dict[str, Any]:
     Args:
       mesh: the mesh.
       host_batch: this process's rows of each field, (its devices * rows per device, ...), in the order of its devices;
-        a field may be a batch itself, with rows of its own number. Must not be written to afterwards: on the CPU a device may use the same memory.
+        a field may be a batch itself, with rows of its own number. Must not be written to afterwards: on the CPU a
+        device may use the same memory.
 
     Raises:
       ValueError: the rows of a field cannot be divided evenly over this process's devices.

@@ -105,7 +105,7 @@ def known_counts(pieces: Batch, config: Config, plan: ClipPlan) -> Counts:
     windows, pairs = (jnp.sum(pieces[name], dtype=dtype) for name in ("windows", "pairs"))
     counts = {name: pairs * (each * keypoints) for name in plan.weights if name.startswith("temporal")}
     for name, pca in plan.pca.items():
-        counts[name] = windows * (each // views if _over_views(name, pieces) else each) * pca.points
+        counts[name] = windows * (each // views if _over_views(name, pieces) else each) * _points(pca)
     return counts
 
 
@@ -123,20 +123,19 @@ def network_input(piece: Batch, config: Config, dtype: Any) -> tuple[jax.Array, 
 
 
 def loss_sums(
-    outputs: jax.Array, piece: Batch, size_px: tuple[int, int], config: Config, plan: ClipPlan
+    outputs: jax.Array, piece: Batch, config: Config, plan: ClipPlan
 ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
     """Returns the sum of each loss over this micro-batch, and the counts that hang on what is predicted.
 
     Args:
       outputs: what the network shows of (c v) sequences, (c v, windows, heads, k, ...).
       piece: a micro-batch of `prepare`.
-      size_px: (height, width) of the input.
       config: the run's config.
       plan: what is known of the clips.
     """
     losses, model = config.losses, config.model
     count, views = piece["frames"].shape[:2]
-    points_px, confidence = read(outputs, model)
+    points_px, confidence = read(outputs, model, piece["frame_from_input"].reshape(-1, 2, 3))
     points_frame_px = _frame_px(points_px, piece)
     # One row for each clip, view and head.
     _, windows, heads, keypoints = confidence.shape
@@ -160,7 +159,7 @@ def loss_sums(
         elif name == "unimodal_mse":
             input_px = points_px.swapaxes(1, 2).reshape(rows, windows, keypoints, 2)
             found = clip_losses.unimodal_mse(
-                maps, input_px, sure, owned, size_px, model.heatmap_stride, model.sigma_cells, options.confidence_min
+                maps, input_px, sure, owned, model.heatmap_stride, model.sigma_cells, options.confidence_min
             )
             counts[name] = jnp.sum(found[1])
         else:
@@ -174,6 +173,10 @@ def loss_sums(
             found = clip_losses.pca(poses, mine, pca)
         sums[name] = jnp.sum(found[0])
     return sums, counts
+
+
+def _points(pca: Pca) -> int:
+    return sum(len(pose) for pose in pca.columns)
 
 
 def _over_views(name: str, piece: Batch) -> bool:

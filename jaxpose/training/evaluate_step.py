@@ -70,10 +70,10 @@ def _see(config: Config, graphdef: nnx.GraphDef, params: dict, statistics: dict,
 
 
 def _read(outputs: Outputs, config: Config, batch: Batch) -> Predictions:
-    keypoints_px, confidence = most_confident(*read(outputs, config.model))
-    affine = batch["frame_from_input"].astype(keypoints_px.dtype)[:, None]
+    affine = batch["frame_from_input"].astype(outputs.dtype)
+    keypoints_px, confidence = most_confident(*read(outputs, config.model, affine))
     return {
         "keypoints_px": keypoints_px,
-        "keypoints_frame_px": geometry.apply(affine, keypoints_px),
+        "keypoints_frame_px": geometry.apply(affine[:, None], keypoints_px),
         "confidence": confidence,
     }

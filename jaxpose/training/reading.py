@@ -10,10 +10,15 @@ from jaxpose.pose import clip_losses, heatmap, heatmap_lightning_pose, losses
 Outputs = jax.Array
 
 
-def read(outputs: Outputs, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
+def read(outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the points of every head (q, w, heads, k, 2) in input pixels and their confidence (q, w, heads, k).
 
     A network without maps is always sure: its confidence is 1.
+
+    Args:
+      outputs: (q, w, heads, k, ...).
+      model: options of the network.
+      frame_from_input: affines (q, 2, 3); the pixels of Lightning Pose hang on the size of the frame.
     """
     if model.kind == "regression":
         return outputs, jnp.ones(outputs.shape[:-1], outputs.dtype)
@@ -21,6 +26,8 @@ def read(outputs: Outputs, model: ModelConfig) -> tuple[jax.Array, jax.Array]:
     maps = jax.nn.softmax(outputs.reshape(q * w * heads, k, height, width), axis=(-2, -1))
     if model.decoding == "lightning_pose":
         points_px, confidence = heatmap_lightning_pose.decode(maps, model.heatmap_stride)
+        shift = heatmap_lightning_pose.offset_px(frame_from_input).astype(points_px.dtype)
+        points_px = points_px.reshape(q, w, heads, k, 2) - shift[:, None, None, None]
     else:
         points_px, confidence = heatmap.decode(maps, model.heatmap_stride, model.sigma_cells)
     return points_px.reshape(q, w, heads, k, 2), confidence.reshape(q, w, heads, k)
@@ -75,6 +82,11 @@ def supervised(
         sums, counts = clip_losses.regression(seen, labelled, visibility > 0)
         return losses.HEATMAP_WEIGHT * sums, counts
     compare = losses.heatmap_loss(model.loss)
-    targets = heatmap.encode(keypoints_px, visibility, size_px, model.heatmap_stride, model.sigma_cells)
+    if model.decoding == "lightning_pose":
+        keypoints_px += heatmap_lightning_pose.offset_px(frame_from_input).astype(keypoints_px.dtype)[:, None]
+        encode = heatmap_lightning_pose.encode
+    else:
+        encode = heatmap.encode
+    targets = encode(keypoints_px, visibility, size_px, model.heatmap_stride, model.sigma_cells)
     found = [compare(outputs[:, 0, head], targets, visibility > 0) for head in range(heads)]
     return losses.HEATMAP_WEIGHT / heads * sum(sums for sums, _ in found), found[0][1]

@@ -21,7 +21,7 @@ from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
-from jaxpose.training.clip_batch import clip_batch, empty_clips, prepare_clips
+from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.pieces import Pieces, pieces
 from jaxpose.training.slots import microbatch_size, slots
@@ -155,7 +155,6 @@ class Session:
             "disk": f"about {_CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",
         }
 
-
     def _describe_clips(self) -> dict[str, str]:
         plan, clips = self.start.plan.clips, self.start.clips
         if not plan or not clips:
@@ -238,9 +237,7 @@ def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Se
 
 def _pieces(config: Config, plan: Plan, mesh: Mesh, step: int) -> Pieces:
     frames = plan.clips.frames if plan.clips else 0
-    return pieces(
-        step, config.video.clips_per_step, plan.passes, mesh.size, frames, CONTEXT_RADIUS[config.model.kind]
-    )
+    return pieces(step, config.video.clips_per_step, plan.passes, mesh.size, frames, CONTEXT_RADIUS[config.model.kind])
 
 
 def _abstract_batch(config: Config, mesh: Mesh, data: Dataset, plan: Plan) -> Batch:

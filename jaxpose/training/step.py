@@ -21,7 +21,7 @@ from jaxpose.config import Config
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
 from jaxpose.pose import augment
 from jaxpose.training import clip_step, optim
-from jaxpose.training.anneal import clip_factor
+from jaxpose.training.anneal import weight_of_step
 from jaxpose.training.clip_step import ClipPlan
 from jaxpose.training.reading import supervised, used_keypoints
 from jaxpose.training.state import State
@@ -170,7 +170,7 @@ def _gradients(
         )
         sums, late_counts = {"supervised_loss": jnp.sum(sample_sums)}, {}
         if plan.clips:
-            clip_sums, late_counts = clip_step.loss_sums(outputs[1], piece["clips"], plan.size_px, config, plan.clips)
+            clip_sums, late_counts = clip_step.loss_sums(outputs[1], piece["clips"], config, plan.clips)
             sums |= clip_sums
         return sums, sample_sums, late_counts
 
@@ -187,7 +187,7 @@ def _gradients(
         counts["unimodal_mse"] = lax.psum(sure, AXIS)
     weights = {"supervised_loss": jnp.ones((), counts["targets"].dtype)}
     if plan.clips:
-        factor = clip_factor(config.losses, state.step, plan.steps_per_epoch).astype(counts["targets"].dtype)
+        factor = weight_of_step(config.losses, state.step, plan.steps_per_epoch).astype(counts["targets"].dtype)
         weights |= {name: factor * weight for name, weight in plan.clips.weights.items()}
     # Times the devices, as their gradients are averaged.
     shares = {name: jnp.where(counts[name] > 0, devices / jnp.maximum(counts[name], 1), 0) for name in weights}
