@@ -20,7 +20,7 @@ from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS
-from jaxpose.formats.lightning_pose import write_pixel_errors, write_predictions
+from jaxpose.formats.lightning_pose import write_errors, write_predictions
 from jaxpose.pose import metrics
 from jaxpose.training.estimator import load
 from jaxpose.training.predictor import Predictor
@@ -184,7 +184,7 @@ def _write(
     errors = metrics.pixel_errors(predicted, _labelled_frame_px(found))
     names = found.keypoint_names
     write_predictions(folder / f"{stem}.csv", found.images, names, predicted, confidence, sets=sets)
-    write_pixel_errors(folder / f"{stem}_pixel_error.csv", found.images, names, errors, sets)
+    write_errors(folder / f"{stem}_pixel_error.csv", found.images, names, errors, sets)
 
 
 def _summarize(config: Config, predicted: np.ndarray, labelled: np.ndarray, confidence: np.ndarray) -> dict[str, Any]:
