@@ -37,6 +37,11 @@ def test_it_grows_with_every_step_where_it_is_written_in_steps():
     np.testing.assert_allclose(found, [0, 0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.45, 0.45, 0.45], rtol=1e-6)
 
 
+def test_it_starts_from_a_value_of_its_own():
+    found = weights(range(6), anneal_start_steps=2, anneal_increase_per_step=0.1, anneal_init=0.25, anneal_end=0.5)
+    np.testing.assert_allclose(found, [0.25, 0.25, 0.25, 0.35, 0.45, 0.5], rtol=1e-6)
+
+
 def test_the_start_and_the_growth_may_be_written_differently():
     found = weights(range(12), 4, anneal_start_steps=2, anneal_increase_per_epoch=0.5)
     np.testing.assert_allclose(found, [0] * 6 + [0.5] * 4 + [1] * 2)

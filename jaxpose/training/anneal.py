@@ -9,8 +9,8 @@ from jaxpose.config.losses import LossesConfig
 def weight_of_step(losses: LossesConfig, step: jax.Array, steps_per_epoch: int) -> jax.Array:
     """Returns the common factor of the losses on clips at a step, a float32 scalar.
 
-    It is 0 up to the start, then grows to `anneal_end`: by `anneal_increase_per_epoch` with every whole epoch since the
-    start, as in Lightning Pose, or by `anneal_increase_per_step` with every step.
+    It is `anneal_init` up to the start, then grows to `anneal_end`: by `anneal_increase_per_epoch` with every whole
+    epoch since the start, as in Lightning Pose, or by `anneal_increase_per_step` with every step.
 
     Args:
       losses: the options.
@@ -26,4 +26,4 @@ def weight_of_step(losses: LossesConfig, step: jax.Array, steps_per_epoch: int) 
         grown = passed.astype(jnp.float32) * losses.anneal_increase_per_step
     else:
         grown = (passed // steps_per_epoch).astype(jnp.float32) * losses.anneal_increase_per_epoch
-    return jnp.minimum(grown, losses.anneal_end)
+    return jnp.minimum(losses.anneal_init + grown, losses.anneal_end)
