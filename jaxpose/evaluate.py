@@ -56,13 +56,12 @@ def evaluate_dataset(
     """
     found = predictor.labelled(*weights, data.samples, np.arange(len(data.sets)))
     predicted, confidence = found["keypoints_frame_px"], found["confidence"]
-    _write(folder, "predictions", data.project, predicted, confidence, data.sets.tolist())
+    _write(folder, "", data.project, predicted, confidence, data.sets)
     results: Summaries = {}
     for name in SETS:
         rows = data.rows(name)
         if len(rows):
-            labelled = _labelled_frame_px(data.project)[rows]
-            results[name] = _summarize(config, predicted[rows], labelled, confidence[rows])
+            results[name] = _summarize(config, predicted[rows], data.labelled_frame_px(rows), confidence[rows])
     for extra in extra_projects(config, say):
         results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, weights, folder)
     shown = next((name for name in ("test", "validation") if name in results), "")
@@ -160,11 +159,6 @@ def _project(config: Config, labels: str, say: Say) -> Project:
     return dataset.match_keypoints(found, names)
 
 
-def _labelled_frame_px(found: Project) -> np.ndarray:
-    """Returns the labels (n, k, 2), NaN where there is none; where visibility is 0 a position means nothing."""
-    return np.where(found.visibility[..., None] > 0, found.keypoints_frame_px, np.nan)
-
-
 def _evaluate_extra(
     config: Config, found: Project, predictor: Predictor, weights: Weights, folder: Path
 ) -> dict[str, Any]:
@@ -172,19 +166,25 @@ def _evaluate_extra(
     predictions = predictor.labelled(*weights, samples, np.arange(len(found.images)))
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
     ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
-    _write(folder, f"predictions_{ending}", found, predicted, confidence, None)
-    return _summarize(config, predicted, _labelled_frame_px(found), confidence)
+    _write(folder, ending, found, predicted, confidence, None)
+    return _summarize(config, predicted, found.labelled_frame_px(), confidence)
 
 
 def _write(
-    folder: Path, stem: str, found: Project, predicted: np.ndarray, confidence: np.ndarray, sets: list[str] | None
+    folder: Path, ending: str, found: Project, predicted: np.ndarray, confidence: np.ndarray, sets: np.ndarray | None
 ) -> None:
+    """Writes predictions[_VIEW][_ENDING].csv, and the errors, for each view."""
     if jax.process_index() != 0:
         return
-    errors = metrics.pixel_errors(predicted, _labelled_frame_px(found))
+    errors = metrics.pixel_errors(predicted, found.labelled_frame_px())
     names = found.keypoint_names
-    write_predictions(folder / f"{stem}.csv", found.images, names, predicted, confidence, sets=sets)
-    write_pixel_errors(folder / f"{stem}_pixel_error.csv", found.images, names, errors, sets)
+    for view in dict.fromkeys(found.views):
+        rows = np.flatnonzero(np.array(found.views) == view)
+        images = [found.images[row] for row in rows]
+        stem = "_".join(part for part in ("predictions", view, ending) if part)
+        of_rows = None if sets is None else sets[rows].tolist()
+        write_predictions(folder / f"{stem}.csv", images, names, predicted[rows], confidence[rows], sets=of_rows)
+        write_pixel_errors(folder / f"{stem}_pixel_error.csv", images, names, errors[rows], of_rows)
 
 
 def _summarize(config: Config, predicted: np.ndarray, labelled: np.ndarray, confidence: np.ndarray) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def _baselines(data: Dataset, shown: str) -> dict[str, float]:
     if not (found.folder / synthetic.MARKER).is_file() or not len(data.rows("train")):
         return {}
     sets = np.where(data.sets == shown, "test", np.where(data.sets == "train", "train", "unused")).tolist()
-    labelled = _labelled_frame_px(found)
+    labelled = found.labelled_frame_px()
     errors = {
         "mean position": baselines.mean_position_errors_px(labelled, sets),
         "blob centroid + mean offset": baselines.blob_errors_px(found.paths, found.videos, labelled, sets),

@@ -65,7 +65,9 @@ def run(
     stored = P("data") if kind == "local" else P()
     specs = {"y": P("data"), "dx": P("data"), "dscale": P(), "dbias": P(), **dict.fromkeys(kept, stored)}
     lies = {name: P("data") if name in ("x", "given") else P() for name in values}
-    step = jax.shard_map(work, mesh=make_mesh(jax.devices()[:devices]), in_specs=(lies, P("data"), P("data")), out_specs=specs)
+    step = jax.shard_map(
+        work, mesh=make_mesh(jax.devices()[:devices]), in_specs=(lies, P("data"), P("data")), out_specs=specs
+    )
     arrays = {name: jnp.asarray(value, dtype) for name, value in values.items()}
     masks = jnp.asarray(valid), jnp.asarray(valid if used is None else used)
     return {name: np.asarray(value) for name, value in jax.jit(step)(arrays, *masks).items()}

@@ -20,8 +20,10 @@ def make_project(images: list[str]) -> Project:
         keypoint_names=("nose",),
         images=tuple(images),
         paths=tuple(Path("/nowhere", image) for image in images),
-        lines=tuple(range(4, n + 4)),
+        sources=tuple(f"CollectedData.csv:{line}" for line in range(4, n + 4)),
         videos=tuple(image.split("/")[-2] for image in images),
+        views=("",) * n,
+        moments=np.arange(n, dtype=np.int32),
         keypoints_frame_px=np.zeros((n, 1, 2)),
         visibility=np.full((n, 1), 2, np.int8),
         sizes_px=np.full((n, 2), 64, np.int32),
@@ -194,7 +196,7 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     project, sets = make_project(images), np.array(["train", "validation", "unused"])
     file = tmp_path / "split.csv"
     file.write_text(split_text(project, sets))
-    assert read_split(file) == dict(zip(images, sets.tolist(), strict=True))
+    assert read_split(file).sets == dict(zip(images, sets.tolist(), strict=True))
     rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
     assert rows[0] == ["path", "bytes", "sha256", "set"]
     assert rows[2] == [images[1], "1", f"{1:064x}", "validation"]
