@@ -88,7 +88,7 @@ def measure_jaxpose(given: argparse.Namespace) -> dict[str, Any]:
     state = replicate(mesh, initial_state(params, statistics, make_optimizer(config.optim), False))
     rng = np.random.default_rng(0)
     samples = Samples(
-        pixels=rng.integers(0, 256, (given.batch, side, side, 3), np.uint8),
+        pixels=rng.integers(0, 256, (given.batch, 1, side, side, 3), np.uint8),
         keypoints_px=rng.uniform(0, side - 1, (given.batch, points, 2)).astype(np.float32),
         visibility=np.full((given.batch, points), 2, np.int8),
         frame_from_input=np.tile(np.eye(2, 3, dtype=np.float32), (given.batch, 1, 1)),

@@ -134,14 +134,14 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             )
         why = f"the best {config.train.monitor}" if np.isfinite(best.best_metric) else "the last"
         log.text(f"kept are the weights of step {best_step}, {why}")
-        results = evaluate_dataset(config, data, predictor, (params, statistics), folder.path, log.text)
+        devices = describe(list(session.mesh.devices.flat))
+        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces)
+        results = evaluate_dataset(config, data, estimator, folder.path, log.text)
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:
             folder.finish(summary)
         # 7. The project's videos. With several processes that is a command of its own, on any of them.
         if jax.process_count() == 1:
-            weights, devices = (params, statistics), describe(list(session.mesh.devices.flat))
-            estimator = Estimator(config, predictor, weights, devices, session.start.subspaces)
             predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
         log.text(f"everything is in {folder.path}")
         return summary

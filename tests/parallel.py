@@ -43,7 +43,7 @@ def samples() -> Samples:
     visibility[5, 0] = 1
     keypoints_px[visibility < 2] = np.nan
     frame_from_input = np.tile(np.float32([[2, 0, 0.5], [0, 2, 0.5]]), (FRAMES, 1, 1))
-    return Samples(pixels, keypoints_px, visibility, frame_from_input)
+    return Samples(pixels[:, None], keypoints_px, visibility, frame_from_input)
 
 
 def make_config(

@@ -172,6 +172,48 @@ def test_labels_without_a_known_keypoint_are_refused(trained_run: Path, tmp_path
         evaluate.evaluate(trained_run, project=str(project), labels="CollectedData_new.csv", out=tmp_path / "out")
 
 
+def _as_two_cameras(trained_run: Path, folder: Path) -> Path:
+    """A run of two cameras beside its project: session00 is what the top camera saw and session01 the bottom one."""
+    labels = _labels(trained_run)
+    for view, session in (("top", "session00"), ("bot", "session01")):
+        of_view = labels[labels.index.str.contains(session)]
+        of_view.index = of_view.index.str.replace(session, f"s_{view}")
+        of_view.to_csv(folder / f"CollectedData_{view}.csv")
+        of_view.iloc[2:4].to_csv(folder / f"CollectedData_{view}_new.csv")
+        images = trained_run.parent / "project" / "labeled-data" / session
+        shutil.copytree(images, folder / "labeled-data" / f"s_{view}")
+    run = shutil.copytree(trained_run, folder / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["data"] |= {"project": str(folder), "views": ["top", "bot"]}
+    (run / "config.json").write_text(json.dumps(config))
+    return run
+
+
+def test_each_camera_has_its_predictions(trained_run: Path, tmp_path: Path):
+    run, out = _as_two_cameras(trained_run, tmp_path), tmp_path / "out"
+    results = evaluate.evaluate(run, out=out, devices=1, say=lambda _: None)
+    assert results["unused"]["frames"] == 12 and results["CollectedData_new.csv"]["frames"] == 4
+    stems = [f"predictions_{view}{ending}" for view in ("top", "bot") for ending in ("", "_new")]
+    names = {f"{stem}{kind}.csv" for stem in stems for kind in ("", "_pixel_error")}
+    assert {path.name for path in out.iterdir()} == names | {"evaluation.json"}
+    whole = read_predictions(trained_run / "predictions.csv")
+    for first, view in ((0, "top"), (6, "bot")):
+        found = read_predictions(out / f"predictions_{view}.csv")
+        numbers = [Path(name).name for name in whole.index[first : first + 6]]
+        assert found.index == [f"labeled-data/s_{view}/{name}" for name in numbers] and found.sets == ["unused"] * 6
+        np.testing.assert_allclose(found.keypoints_frame_px, whole.keypoints_frame_px[first : first + 6], atol=1e-3)
+        new = read_predictions(out / f"predictions_{view}_new.csv")
+        assert new.index == found.index[2:4]
+        np.testing.assert_allclose(new.keypoints_frame_px, found.keypoints_frame_px[2:4], atol=1e-3)
+        errors = pd.read_csv(out / f"predictions_{view}_pixel_error.csv", index_col=0)
+        expected = _errors(trained_run, trained_run / "predictions.csv")[first : first + 6]
+        np.testing.assert_allclose(errors.drop(columns="set").to_numpy(np.float64), expected, atol=2e-3)
+
+    alone = tmp_path / "alone"
+    evaluate.evaluate(run, labels="CollectedData_new.csv", out=alone, devices=1, say=lambda _: None)
+    assert {path.name for path in alone.iterdir()} == {name for name in names if "new" in name}
+
+
 def test_help_fits_on_a_screen():
     result = subprocess.run([sys.executable, "-m", "jaxpose.evaluate", "--help"], capture_output=True, text=True)
     assert result.returncode == 0 and "--run RUN" in result.stdout and len(result.stdout.splitlines()) < 30

@@ -25,7 +25,7 @@ def make_samples(count: int = FRAMES) -> Samples:
     keypoints_px = rng.uniform(0, 16, (count, 3, 2)).astype(np.float32)
     keypoints_px[1, 2] = np.nan
     return Samples(
-        pixels=rng.integers(0, 256, (count, 16, 24, 3), np.uint8),
+        pixels=rng.integers(0, 256, (count, 1, 16, 24, 3), np.uint8),
         keypoints_px=keypoints_px,
         visibility=rng.integers(0, 3, (count, 3)).astype(np.int8),
         frame_from_input=rng.normal(size=(count, 2, 3)).astype(np.float32),
@@ -103,7 +103,7 @@ def test_what_a_batch_holds() -> None:
         rows = rows_of_draws(dealt, ROWS, 3)
         for place in np.flatnonzero(dealt >= 0):
             row = rows[place]
-            np.testing.assert_array_equal(batch["frames"][place, 0], samples.pixels[row])
+            np.testing.assert_array_equal(batch["frames"][place], samples.pixels[row])
             for name in ("keypoints_px", "visibility", "frame_from_input"):
                 np.testing.assert_array_equal(batch[name][place], getattr(samples, name)[row])
 
@@ -170,7 +170,7 @@ def test_evaluation_sees_every_row_once(count: int, batch_rows: int) -> None:
         return
     joined = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
     assert joined["valid"].tolist() == [True] * count + [False] * (len(found) * batch_rows - count)
-    np.testing.assert_array_equal(joined["frames"][:count, 0], samples.pixels[rows])
+    np.testing.assert_array_equal(joined["frames"][:count], samples.pixels[rows])
     np.testing.assert_array_equal(joined["keypoints_px"][:count], samples.keypoints_px[rows])
     np.testing.assert_array_equal(joined["draw"], np.arange(len(joined["draw"])))
 

@@ -46,7 +46,7 @@ def test_the_real_project(real_data: Path) -> None:
     assert project.keypoints_frame_px.shape == (90, 17, 2)
     assert set(project.videos) == {"labeled-data"}
     first = folder / project.images[0]
-    assert project.paths[0] == first.resolve() and project.lines[0] == 4
+    assert project.paths[0] == first.resolve() and project.sources[0] == f"{project.label_file}:4"
     assert project.byte_counts[0] == first.stat().st_size
     assert project.checksums[0] == hashlib.sha256(first.read_bytes()).hexdigest()
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxpose.config import DataConfig
-from jaxpose.data.project import Project
+from jaxpose.data.project import Project, read_project
 from jaxpose.data.split import assign_sets, read_split, split_text
+from jaxpose.formats.lightning_pose import write_predictions
 
 
 def make_project(images: list[str]) -> Project:
@@ -20,8 +21,10 @@ def make_project(images: list[str]) -> Project:
         keypoint_names=("nose",),
         images=tuple(images),
         paths=tuple(Path("/nowhere", image) for image in images),
-        lines=tuple(range(4, n + 4)),
+        sources=tuple(f"CollectedData.csv:{line}" for line in range(4, n + 4)),
         videos=tuple(image.split("/")[-2] for image in images),
+        views=("",) * n,
+        moments=np.arange(n, dtype=np.int32),
         keypoints_frame_px=np.zeros((n, 1, 2)),
         visibility=np.full((n, 1), 2, np.int8),
         sizes_px=np.full((n, 2), 64, np.int32),
@@ -194,8 +197,35 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     project, sets = make_project(images), np.array(["train", "validation", "unused"])
     file = tmp_path / "split.csv"
     file.write_text(split_text(project, sets))
-    assert read_split(file) == dict(zip(images, sets.tolist(), strict=True))
+    assert read_split(file).sets == dict(zip(images, sets.tolist(), strict=True))
     rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
     assert rows[0] == ["path", "bytes", "sha256", "set"]
     assert rows[2] == [images[1], "1", f"{1:064x}", "validation"]
     assert [entry.name for entry in tmp_path.iterdir()] == ["split.csv"]
+
+
+def test_the_split_of_a_run_of_lightning_pose(real_data: Path) -> None:
+    file = real_data / "lightning-pose-run" / "predictions.csv"
+    data = DataConfig(project=str(real_data / "mirror-mouse-example"), split=str(file))
+    sets = assign_sets(read_project(data), data)
+    # As its own records of the run say.
+    assert sorted(np.flatnonzero(sets == "validation")) == [15, 30, 41, 50, 51, 52, 64, 83, 89]
+    assert sorted(np.flatnonzero(sets == "test")) == [3, 4, 9, 21, 44, 47, 48, 58, 75]
+    assert count_sets(sets) == (72, 9, 9, 0)
+
+
+def test_predictions_give_sets_and_new_frames_are_divided(tmp_path: Path) -> None:
+    images, file = frames(40), tmp_path / "predictions.csv"
+    data = DataConfig(train_share=0.6, val_share=0.2, split=str(file))
+    old = assign_sets(make_project(images), dataclasses.replace(data, split="frame", train_frames=20.0))
+    write_predictions(file, images, ["nose"], np.zeros((40, 1, 2)), np.ones((40, 1)), sets=old.tolist())
+    np.testing.assert_array_equal(assign_sets(make_project(images), data), old)
+    sets = assign_sets(make_project(frames(30, "b") + images), data)
+    np.testing.assert_array_equal(sets[30:], old)
+    assert count_sets(sets[:30]) == (18, 6, 6, 0)
+
+    with pytest.raises(ValueError, match="no row for 9 of 9 frames, .*is it of another project"):
+        assign_sets(make_project(frames(9, "c")), data)
+    write_predictions(file, images, ["nose"], np.zeros((40, 1, 2)), np.ones((40, 1)))
+    with pytest.raises(ValueError, match="predictions.csv has no column 'set'"):
+        assign_sets(make_project(images), data)

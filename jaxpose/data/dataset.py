@@ -1,6 +1,5 @@
 """A project, its split and its decoded frames: everything that training and evaluation read."""
 
-import csv
 import dataclasses
 from pathlib import Path
 
@@ -36,8 +35,7 @@ class Dataset:
 
     def labelled_frame_px(self, rows: np.ndarray) -> np.ndarray:
         """Returns the labels (m, k, 2) of rows in frame pixels, NaN where there is none (visibility 0)."""
-        is_labelled = self.project.visibility[rows][..., None] > 0
-        return np.where(is_labelled, self.project.keypoints_frame_px[rows], np.nan)
+        return self.project.labelled_frame_px()[rows]
 
 
 def prepare(config: Config) -> tuple[Config, project.Project]:
@@ -75,13 +73,7 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
         raise ValueError(
             f"data.keypoint_names has {unknown[0]!r}; the label file has {', '.join(found.keypoint_names)}"
         )
-    columns = [found.keypoint_names.index(name) for name in data.keypoint_names]
-    return dataclasses.replace(
-        found,
-        keypoint_names=tuple(data.keypoint_names),
-        keypoints_frame_px=found.keypoints_frame_px[:, columns],
-        visibility=found.visibility[:, columns],
-    )
+    return match_keypoints(found, data.keypoint_names)
 
 
 def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.Project:
@@ -112,11 +104,11 @@ def sets_in_run(found: project.Project, split_file: Path) -> np.ndarray:
     Raises:
       ValueError: the run's split.csv is missing or damaged.
     """
-    sets = split.read_split(split_file)
-    with open(split_file, encoding="utf-8-sig", newline="") as stream:
-        checksums = {row["path"]: row.get("sha256") for row in csv.DictReader(stream)}
+    known = split.read_split(split_file)
     pairs = zip(found.images, found.checksums, strict=True)
-    return np.array([sets[image] if checksums.get(image) == checksum else "unused" for image, checksum in pairs])
+    return np.array(
+        [known.sets[image] if known.checksums.get(image) == checksum else "unused" for image, checksum in pairs]
+    )
 
 
 def load(found: project.Project, config: Config) -> Dataset:
@@ -139,7 +131,7 @@ def decode(found: project.Project, data: DataConfig) -> Samples:
     frames = images.load_frames(found, data, (data.input_width_px, data.input_height_px))
     keypoints_px = geometry.apply(frames.input_from_frame, found.keypoints_frame_px)
     return Samples(
-        pixels=frames.pixels,
+        pixels=frames.pixels[:, None],
         keypoints_px=keypoints_px.astype(np.float32),
         visibility=found.visibility,
         frame_from_input=frames.frame_from_input,

@@ -72,7 +72,7 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
     )
 
     def load(row: int) -> np.ndarray:
-        place = f"{project.label_file}:{project.lines[row]}: {project.images[row]}"
+        place = f"{project.sources[row]}: {project.images[row]}"
         content = project.paths[row].read_bytes()
         if hashlib.sha256(content).hexdigest() != project.checksums[row]:
             raise ValueError(f"{place} has changed since the project was read; start again")

@@ -60,7 +60,7 @@ def _files_of(path: Path) -> list[Path]:
     if not files:
         raise ValueError(f"the folder {path} has neither images ({' '.join(IMAGE_SUFFIXES)}) nor videos "
                          f"({' '.join(VIDEO_SUFFIXES)})")  # fmt: skip
-    return sorted(files, key=lambda file: (_natural_key(file.name), file.name))
+    return sorted(files, key=lambda file: (natural_key(file.name), file.name))
 
 
 def _kind(file: Path) -> str:
@@ -68,6 +68,6 @@ def _kind(file: Path) -> str:
     return "image" if suffix in IMAGE_SUFFIXES else "video" if suffix in VIDEO_SUFFIXES else ""
 
 
-def _natural_key(name: str) -> list[tuple[int, str]]:
+def natural_key(name: str) -> list[tuple[int, str]]:
     """Returns what sorts img2 before img10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

@@ -27,7 +27,7 @@ class Samples:
     """Labelled frames as the network sees them.
 
     Attributes:
-      pixels: uint8 (n, h, w, 3), RGB.
+      pixels: uint8 (n, t, h, w, 3), RGB; t = 1, or 5 where each frame has its neighbours: centre - 2 to centre + 2.
       keypoints_px: float32 (n, k, 2), in input pixels, NaN where there is no position.
       visibility: int8 (n, k).
       frame_from_input: float32 (n, 2, 3).
@@ -43,7 +43,7 @@ class Samples:
         valid = rows >= 0
         chosen = np.where(valid, rows, 0)
         return {
-            "frames": self.pixels[chosen][:, None],
+            "frames": self.pixels[chosen],
             "keypoints_px": self.keypoints_px[chosen],
             "visibility": self.visibility[chosen],
             "frame_from_input": self.frame_from_input[chosen],

@@ -16,6 +16,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.image_file import image_size_px
 from jaxpose.data.labels import VISIBLE, Labels, read_labels
 from jaxpose.data.threads import map_in_threads
+from jaxpose.data.views import ENDINGS, label_file_of_view, moment_of_image
 
 LISTED_PROBLEMS = 20
 MARGIN_PX = 0.5
@@ -25,14 +26,19 @@ MARGIN_PX = 0.5
 class Project:
     """The usable labelled frames, in the order of the label file.
 
+    With several cameras every view of a moment is a frame of its own. The frames of one view come after those of
+    another, in the order of `data.views`, and their moments are in the same order in each.
+
     Attributes:
       folder: the project.
-      label_file: where the labels were read.
+      label_file: where the labels were read; with several cameras its name does not tell the view.
       keypoint_names: k names.
       images: n paths relative to the project, with forward slashes.
       paths: n files.
-      lines: n line numbers in the label file, counted from 1.
+      sources: n times FILE:LINE, the row of a label file; lines are counted from 1.
       videos: n names of the folders that the images lie in.
+      views: n names of cameras, "" where there is only one.
+      moments: (n,) int32, the same number for the views of one moment: 0 to m - 1, in the order of the label file.
       keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN where there is no label.
       visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
       sizes_px: (n, 2) int32 (width, height).
@@ -46,14 +52,25 @@ class Project:
     keypoint_names: tuple[str, ...]
     images: tuple[str, ...]
     paths: tuple[Path, ...]
-    lines: tuple[int, ...]
+    sources: tuple[str, ...]
     videos: tuple[str, ...]
+    views: tuple[str, ...]
+    moments: np.ndarray
     keypoints_frame_px: np.ndarray
     visibility: np.ndarray
     sizes_px: np.ndarray
     byte_counts: tuple[int, ...]
     checksums: tuple[str, ...]
     problems: tuple[str, ...]
+
+    def labelled_frame_px(self) -> np.ndarray:
+        """Returns the labels (n, k, 2), NaN where there is none; where visibility is 0 a position means nothing."""
+        return np.where(self.visibility[..., None] > 0, self.keypoints_frame_px, np.nan)
+
+    def moment_names(self) -> tuple[str, ...]:
+        """Returns m names: that of the image, with a folder that does not tell the view."""
+        _, first = np.unique(self.moments, return_index=True)
+        return tuple(moment_of_image(self.images[row], self.views[row]) for row in first.tolist())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,64 +80,115 @@ class _Image:
     checksum: str
 
 
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """A label file: `images[moment]` is (row, image) of a row that can be used, the other rows are problems."""
+
+    name: str
+    labels: Labels
+    images: dict[str, tuple[int, _Image]]
+    problems: list[str]
+
+
 def read_project(data: DataConfig, labels: str = "") -> Project:
     """Reads the labels and checks every image of a project.
 
     Args:
       data: where it is and what to do with bad frames.
-      labels: a label file to read in place of `data.labels`, relative to the project.
+      labels: a label file to read in place of `data.labels`, relative to the project, without the name of a view.
 
     Raises:
-      ValueError: the folder or label file does not exist or is not understood; rows cannot be used and
-        `data.on_bad_frame` is stop (the message lists them); or no row can be used.
+      ValueError: the folder or a label file does not exist or is not understood; the views have other keypoints; rows
+        cannot be used and `data.on_bad_frame` is stop (the message lists them); or no row can be used.
     """
-    folder = _find_folder(data.project)
-    file = _find_labels(folder, labels or data.labels)
+    folder, labels = _find_folder(data.project), labels or data.labels
+    views = [_read_view(folder, labels, name, data) for name in data.views or ("",)]
+    first = views[0]
+    for view in views:
+        names, others = first.labels.keypoint_names, view.labels.keypoint_names
+        if names != others:
+            raise ValueError(
+                f"{first.labels.file} has the keypoints {', '.join(names)}, but {view.labels.file} has "
+                f"{', '.join(others)}; they must be the same in all views, in one order"
+            )
+    moments = [moment for moment in first.images if all(moment in view.images for view in views)]
+    problems = [problem for view in views for problem in _all_problems(view, views)]
+    chosen = [(view, *view.images[moment]) for view in views for moment in moments]
+    if problems and (data.on_bad_frame == "stop" or not chosen):
+        raise ValueError(_refusal([view.labels.file for view in views], problems, len(chosen)))
+    paths = tuple(view.labels.images[row] for view, row, _ in chosen)
+    return Project(
+        folder=folder,
+        label_file=folder / labels,
+        keypoint_names=first.labels.keypoint_names,
+        images=paths,
+        paths=tuple(folder / path for path in paths),
+        sources=tuple(_source(view.labels, row) for view, row, _ in chosen),
+        videos=tuple(PurePosixPath(path).parent.name for path in paths),
+        views=tuple(view.name for view, _, _ in chosen),
+        moments=np.tile(np.arange(len(moments), dtype=np.int32), len(views)),
+        keypoints_frame_px=np.stack([view.labels.keypoints_frame_px[row] for view, row, _ in chosen]),
+        visibility=np.stack([view.labels.visibility[row] for view, row, _ in chosen]),
+        sizes_px=np.array([image.size_px for _, _, image in chosen], np.int32),
+        byte_counts=tuple(image.byte_count for _, _, image in chosen),
+        checksums=tuple(image.checksum for _, _, image in chosen),
+        problems=tuple(problems),
+    )
+
+
+def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
+    file = _find_labels(folder, label_file_of_view(labels, name))
     read, problems = read_labels(file, data.missing)
 
-    def check(row: int) -> _Image | str:
+    def check(row: int) -> tuple[str, _Image] | str:
         try:
+            moment = moment_of_image(read.images[row], name)
             image = _check_image(folder, read.images[row])
             _check_places(read, row, image.size_px, data.crop_px)
         except ValueError as error:
-            return f"{file}:{read.lines[row]}: {error}"
-        return image
+            return f"{_source(read, row)}: {error}"
+        return moment, image
 
-    checked = list(map_in_threads(check, range(len(read.images)), data.threads, "checking images"))
-    problems += [problem for problem in checked if isinstance(problem, str)]
-    problems.sort(key=lambda problem: int(problem[len(f"{file}:") :].split(":")[0]))
-    usable = [row for row, image in enumerate(checked) if isinstance(image, _Image)]
-    images = [image for image in checked if isinstance(image, _Image)]
-    if problems and (data.on_bad_frame == "stop" or not usable):
-        raise ValueError(_refusal(file, problems, len(usable)))
-    names = tuple(read.images[row] for row in usable)
-    return Project(
-        folder=folder,
-        label_file=file,
-        keypoint_names=read.keypoint_names,
-        images=names,
-        paths=tuple(folder / name for name in names),
-        lines=tuple(read.lines[row] for row in usable),
-        videos=tuple(PurePosixPath(name).parent.name for name in names),
-        keypoints_frame_px=read.keypoints_frame_px[usable],
-        visibility=read.visibility[usable],
-        sizes_px=np.array([image.size_px for image in images], np.int32),
-        byte_counts=tuple(image.byte_count for image in images),
-        checksums=tuple(image.checksum for image in images),
-        problems=tuple(problems),
-    )
+    images = {}
+    rows = range(len(read.images))
+    for row, checked in zip(rows, map_in_threads(check, rows, data.threads, "checking images"), strict=True):
+        if isinstance(checked, str):
+            problems.append(checked)
+        else:
+            moment, image = checked
+            images[moment] = row, image
+    return _View(name, read, images, problems)
+
+
+def _source(labels: Labels, row: int) -> str:
+    return f"{labels.file}:{labels.lines[row]}"
+
+
+def _all_problems(view: _View, views: list[_View]) -> list[str]:
+    """Returns what is wrong with the rows of a view, in their order; a moment that another view lacks is too."""
+    problems = list(view.problems)
+    for moment, (row, _) in view.images.items():
+        lacking = [other for other in views if moment not in other.images]
+        if lacking:
+            problems.append(
+                f"{_source(view.labels, row)}: {view.labels.images[row]} has no row that can be used for the view "
+                f"{lacking[0].name} in {lacking[0].labels.file}"
+            )
+    return sorted(problems, key=lambda problem: int(problem[len(f"{view.labels.file}:") :].split(":")[0]))
 
 
 def extra_label_files(data: DataConfig) -> list[str]:
     """Returns the label files beside `data.labels` that are evaluated after training, relative to the project.
 
-    They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`.
+    They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`. With
+    several cameras CollectedData_new.csv stands for CollectedData_<view>_new.csv.
     """
     labels = PurePosixPath(data.labels)
     stems = dict.fromkeys((labels.with_suffix("").as_posix(), (labels.parent / "CollectedData").as_posix()))
-    names = [f"{stem}_{ending}.csv" for stem in stems for ending in ("new", "test")]
-    folder = Path(data.project).expanduser()
-    return [name for name in names if name != labels.as_posix() and (folder / name).is_file()]
+    names = [f"{stem}{ending}.csv" for stem in stems for ending in ENDINGS]
+    folder, views = Path(data.project).expanduser(), data.views or ("",)
+    there = {name for name in names if any((folder / label_file_of_view(name, view)).is_file() for view in views)}
+    return [name for name in names if name != labels.as_posix() and name in there]
 
 
 def _find_folder(project: str) -> Path:
@@ -179,9 +247,10 @@ def _check_places(labels: Labels, row: int, size_px: tuple[int, int], crop_px: t
         raise ValueError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
 
 
-def _refusal(file: Path, problems: list[str], usable: int) -> str:
+def _refusal(files: list[Path], problems: list[str], usable: int) -> str:
     rows = len(problems) + usable
     fix = "mend them, or leave them out with data.on_bad_frame=skip" if usable else "none is left"
     more = len(problems) - LISTED_PROBLEMS
-    lines = [f"{len(problems)} of {rows} rows of {file} cannot be used; {fix}:", *problems[:LISTED_PROBLEMS]]
+    where = ", ".join(map(str, files))
+    lines = [f"{len(problems)} of {rows} rows of {where} cannot be used; {fix}:", *problems[:LISTED_PROBLEMS]]
     return "\n".join([*lines, f"... and {more} more"] if more > 0 else lines)

@@ -1,9 +1,12 @@
 """Which frame trains, validates or tests: fixed before step 1 and kept in the run's split.csv."""
 
 import csv
+import dataclasses
 import difflib
 import io
+import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -17,38 +20,59 @@ FEWEST_TEST_FRAMES = 5
 _DIVIDE, _LIMIT = 2, 3
 
 
+@dataclasses.dataclass(frozen=True)
+class KnownSplit:
+    """What a file says about sets.
+
+    Attributes:
+      sets: {path: set}.
+      checksums: {path: SHA-256}, "" where the file does not say it.
+      is_predictions: the file is a predictions.csv.
+    """
+
+    sets: dict[str, str]
+    checksums: dict[str, str]
+    is_predictions: bool
+
+
 def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     """Returns the set of every frame: (n,) text, "train", "validation", "test" or "unused".
 
-    The split depends on the names of the images and on `data.seed`, not on the order of the rows.
+    The split depends on the names of the images and on `data.seed`, not on the order of the rows. The views of one
+    moment are in one set, and counted as one.
 
     Raises:
-      ValueError: `data.split` is none of its kinds, its file does not know a frame, `data.train_frames` is not a
-        number of frames, or no frame is left to train on.
+      ValueError: `data.split` is none of its kinds, its file does not know a frame (or any, where it may be older than
+        some) or parts the views of a moment, `data.train_frames` is not a number of frames, or no frame is left to
+        train on.
     """
-    sets = np.full(len(project.images), "", "<U10")
-    new = np.argsort(np.array(project.images), kind="stable")
+    moments = project.moment_names()
+    sets = np.full(len(moments), "", "<U10")
+    new = np.argsort(np.array(moments), kind="stable")
     if data.split == "frame":
         _divide_frames(sets, new, data, at_least_one=True)
     elif data.split == "video":
-        _divide_videos(sets, project, data)
+        _divide_videos(sets, moments, data)
     else:
         place = _find_split(project.folder, data.split)
-        known = read_split(place / "split.csv" if place.is_dir() else place)
-        sets[:] = [known.get(image, "") for image in project.images]
+        file = place / "split.csv" if place.is_dir() else place
+        known = read_split(file)
+        is_of_a_run = place.is_dir() or known.is_predictions
+        _set_known(sets, project, known.sets, file)
         unknown = new[sets[new] == ""]
-        if place.is_dir():
+        if len(unknown) == len(sets) or (len(unknown) and not is_of_a_run):
+            rule = "is it of another project?" if is_of_a_run else "every frame needs a set (it may be unused)"
+            first = moments[unknown[0]]
+            raise ValueError(
+                f"{file} has no row for {len(unknown)} of {len(sets)} frames, the first is {first}; {rule}"
+            )
+        if is_of_a_run:
             new = unknown
             _divide_frames(sets, new, data, at_least_one=False)
-        elif len(unknown):
-            raise ValueError(
-                f"{place} has no row for {len(unknown)} of {len(sets)} frames, the first is "
-                f"{project.images[unknown[0]]}; every frame needs a set (it may be unused)"
-            )
     _limit_training(sets, new, data)
     if not (sets == "train").any():
         raise ValueError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
-    return sets
+    return sets[project.moments]
 
 
 def split_text(project: Project, sets: np.ndarray) -> str:
@@ -65,34 +89,58 @@ def split_text(project: Project, sets: np.ndarray) -> str:
     return stream.getvalue()
 
 
-def read_split(file: Path) -> dict[str, str]:
-    """Returns {path: set} of a CSV with the columns path and set; others are not read.
+def read_split(file: Path) -> KnownSplit:
+    """Reads the sets of a CSV with the columns path and set, or of a predictions.csv, whose last column is set.
 
     Raises:
       ValueError: it does not exist, is not such a CSV, names a path twice or a set that is none of SETS.
     """
     if not file.is_file():
         raise ValueError(f"{file} does not exist; a run folder that is to give its split must have split.csv")
-    found: dict[str, str] = {}
     try:
         with open(file, encoding="utf-8-sig", newline="") as stream:
-            reader = csv.DictReader(stream)
-            absent = sorted({"path", "set"} - set(reader.fieldnames or ()))
+            reader = csv.reader(stream)
+            header = next(reader, [])
+            is_predictions = header[:1] == ["scorer"]
+            columns = {name: column for column, name in enumerate(header)}
+            if is_predictions:
+                # Two more header rows; the first column has no name of its own.
+                columns["path"] = 0
+                list(itertools.islice(reader, 2))
+            absent = sorted({"path", "set"} - columns.keys())
             if absent:
                 raise ValueError(f"{file} has no column {absent[0]!r}; it must have path and set")
-            for row in reader:
-                place, name = f"{file}:{reader.line_num}", (row["set"] or "").strip()
-                path = PurePosixPath((row["path"] or "").strip().replace("\\", "/")).as_posix()
-                if name not in SETS:
-                    near = difflib.get_close_matches(name, SETS, 1, 0.4)
-                    hint = f"; did you mean {near[0]}?" if near else ""
-                    raise ValueError(f"{place}: set is {name!r}; it must be one of {', '.join(SETS)}{hint}")
-                if path in found:
-                    raise ValueError(f"{place}: {path} has a row already")
-                found[path] = name
+            rows = [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is not a CSV file: {error}") from None
-    return found
+    known = KnownSplit({}, {}, is_predictions)
+    for line, row in rows:
+        path, name, checksum = (_cell(row, columns.get(key)) for key in ("path", "set", "sha256"))
+        path = PurePosixPath(path.replace("\\", "/")).as_posix()
+        if name not in SETS:
+            near = difflib.get_close_matches(name, SETS, 1, 0.4)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{file}:{line}: set is {name!r}; it must be one of {', '.join(SETS)}{hint}")
+        if path in known.sets:
+            raise ValueError(f"{file}:{line}: {path} has a row already")
+        known.sets[path], known.checksums[path] = name, checksum
+    return known
+
+
+def _cell(row: list[str], column: int | None) -> str:
+    return row[column].strip() if column is not None and column < len(row) else ""
+
+
+def _set_known(sets: np.ndarray, project: Project, known: dict[str, str], file: Path) -> None:
+    """Fills in the set of each moment that a file knows, by any of its views."""
+    for image, moment in zip(project.images, project.moments.tolist(), strict=True):
+        name = known.get(image, "")
+        if name and sets[moment] not in ("", name):
+            raise ValueError(
+                f"{file}: {image} is in the set {name}, another view of it in {sets[moment]}; the views of one moment "
+                "must be in one set"
+            )
+        sets[moment] = name or sets[moment]
 
 
 def _shuffled(rows: np.ndarray, seed: int, use: int) -> np.ndarray:
@@ -116,8 +164,8 @@ def _divide_frames(sets: np.ndarray, rows: np.ndarray, data: DataConfig, at_leas
     _deal(sets, _shuffled(rows, data.seed, _DIVIDE), train, validation)
 
 
-def _divide_videos(sets: np.ndarray, project: Project, data: DataConfig) -> None:
-    folder_of = np.array([PurePosixPath(image).parent.as_posix() for image in project.images])
+def _divide_videos(sets: np.ndarray, moments: Sequence[str], data: DataConfig) -> None:
+    folder_of = np.array([PurePosixPath(moment).parent.as_posix() for moment in moments])
     folders = np.unique(folder_of)
     count = len(folders)
     # One folder alone trains; of two or more, one validates.

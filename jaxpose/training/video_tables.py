@@ -20,7 +20,6 @@ from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import errors_px
 from jaxpose.training.estimator import Estimator
 
-
 # After training, the videos of the project are predicted at once if that takes no longer.
 _AUTO_S = 600.0
 # Frames that are timed to know how long all of them will take.
@@ -57,9 +56,8 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
         frames = sum(video.announced_frames for video in videos)
         needed_s = frames * _seconds_a_frame(estimator, videos[0])
         if needed_s > _AUTO_S:
-            say(
-                f"the {frames:,} frames of video would take about {needed_s / 60:,.0f} minutes; predict them by {command}"
-            )
+            minutes = f"{needed_s / 60:,.0f} minutes"
+            say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
             return
     for video in videos:
         try:

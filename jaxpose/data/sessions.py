@@ -1,0 +1,64 @@
+"""The videos of a project: one per session, or one per session and view where there are several cameras."""
+
+import difflib
+from pathlib import Path
+
+from jaxpose.config import DataConfig, VideoConfig
+from jaxpose.data.inputs import VIDEO_SUFFIXES, natural_key
+
+
+def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
+    """Returns the videos of each session, one per view in the order of `data.views`; one alone without views.
+
+    Sessions are in natural order (2 before 10). A project without videos has none.
+
+    Raises:
+      ValueError: as `video_files`; or, with several cameras, a video is of no view, or one of a session is absent.
+    """
+    files = video_files(data, video)
+    if not data.views:
+        return [(file,) for file in files.values()]
+    found: dict[str, dict[str, Path]] = {}
+    for stem, file in files.items():
+        # The longest, where the name of one view ends as another is called: left_top and top.
+        view = max((view for view in data.views if stem.endswith(f"_{view}")), key=len, default="")
+        if not view:
+            raise ValueError(
+                f"{file} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>, or lie "
+                "in another folder"
+            )
+        found.setdefault(stem.removesuffix(f"_{view}"), {})[view] = file
+    for session, of_view in found.items():
+        absent = [view for view in data.views if view not in of_view]
+        if absent:
+            there = next(iter(of_view.values()))
+            raise ValueError(
+                f"the session {session} has no video of the view {', '.join(absent)}: {session}_{absent[0]} must lie "
+                f"beside {there}"
+            )
+    return [tuple(found[session][view] for view in data.views) for session in found]
+
+
+def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
+    """Returns {name without suffix: file} of the files in `video.folder` with a video's suffix, in natural order.
+
+    Raises:
+      ValueError: another folder than the default one is asked for and not there, or two videos differ in their suffix
+        alone.
+    """
+    folder = Path(data.project).expanduser() / Path(video.folder).expanduser()
+    if not folder.is_dir():
+        if video.folder == VideoConfig().folder:
+            return {}
+        there = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()] if folder.parent.is_dir() else []
+        near = difflib.get_close_matches(folder.name, there, 1)
+        hint = f"; did you mean {folder.with_name(near[0])}?" if near else ""
+        raise ValueError(f"video.folder is {video.folder!r}, but there is no folder {folder}{hint}")
+    files: dict[str, Path] = {}
+    for file in sorted(folder.iterdir(), key=lambda file: (natural_key(file.name), file.name)):
+        if file.suffix.lower() not in VIDEO_SUFFIXES or file.name.startswith(".") or not file.is_file():
+            continue
+        if file.stem in files:
+            raise ValueError(f"{files[file.stem]} and {file} differ in their suffix alone; leave one of them there")
+        files[file.stem] = file
+    return files

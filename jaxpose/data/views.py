@@ -1,0 +1,35 @@
+"""Several cameras: which label file, folder and video belongs to which view, as Lightning Pose names them.
+
+A view named top has CollectedData_top.csv, its frames in labeled-data/<session>_top/ and its videos in
+videos/<session>_top.mp4. The views of one moment have the same session and the same image name. The name of the only
+view of a project with one camera is "".
+"""
+
+from pathlib import PurePosixPath
+
+# Of label files that are evaluated after training, beside the one that is trained on.
+ENDINGS = ("_new", "_test")
+
+
+def label_file_of_view(labels: str, view: str) -> str:
+    """Returns the label file of a view: CollectedData_top.csv for CollectedData.csv, _top_new.csv for _new.csv."""
+    if not view:
+        return labels
+    path = PurePosixPath(labels)
+    ending = next((ending for ending in ENDINGS if path.stem.endswith(ending)), "")
+    return path.with_name(f"{path.stem.removesuffix(ending)}_{view}{ending}{path.suffix}").as_posix()
+
+
+def moment_of_image(image: str, view: str) -> str:
+    """Returns the name that the images of one moment share: the image, with a folder that does not name the view.
+
+    Raises:
+      ValueError: the folder is not that of the view.
+    """
+    path = PurePosixPath(image)
+    if not view:
+        return image
+    session = path.parent.name.removesuffix(f"_{view}")
+    if session in ("", path.parent.name):
+        raise ValueError(f"{image} is an image of the view {view}; its folder must be labeled-data/<session>_{view}")
+    return (path.parent.with_name(session) / path.name).as_posix()

@@ -1,0 +1,236 @@
+"""Several cameras: their rows are read into one project, split by moments, and their videos found by name."""
+
+import csv
+import dataclasses
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose import config as c
+from jaxpose.data import dataset
+from jaxpose.data.project import extra_label_files, read_project
+from jaxpose.data.sessions import sessions
+from jaxpose.data.split import assign_sets, split_text
+from jaxpose.data.views import label_file_of_view, moment_of_image
+
+# The mirror of the example set is a second camera below this line; both show these columns of keypoints.
+MIRROR_Y_PX = 168
+COLUMNS = {"top": range(7), "bot": range(8, 15)}
+
+
+@pytest.fixture(scope="module")
+def two_views(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example set as two cameras: 45 moments of the session a and 45 of b, 7 keypoints."""
+    source, folder = real_data / "mirror-mouse-example", tmp_path_factory.mktemp("views")
+    labels = pd.read_csv(source / "CollectedData.csv", header=[0, 1, 2], index_col=0)
+    names = list(dict.fromkeys(labels.columns.get_level_values(1)))
+    folder_of = ["a" if row < 45 else "b" for row in range(90)]
+    for view, columns in COLUMNS.items():
+        part = labels["rick"][[names[column] for column in columns]].copy()
+        if view == "bot":
+            part.loc[:, (slice(None), "y")] -= MIRROR_Y_PX
+        part.columns = pd.MultiIndex.from_tuples(
+            [("rick", name.rpartition("_")[0], coord) for name, coord in part.columns], names=labels.columns.names
+        )
+        part.index = [f"labeled-data/{s}_{view}/{Path(i).name}" for s, i in zip(folder_of, part.index, strict=True)]
+        part.to_csv(folder / f"CollectedData_{view}.csv")
+        for session in "ab":
+            (folder / "labeled-data" / f"{session}_{view}").mkdir(parents=True)
+    for session, image in zip(folder_of, labels.index, strict=True):
+        whole = cv2.imread(str(source / image))
+        crops = {"top": whole[:MIRROR_Y_PX], "bot": whole[MIRROR_Y_PX:]}
+        for view, crop in crops.items():
+            cv2.imwrite(str(folder / "labeled-data" / f"{session}_{view}" / Path(image).name), crop)
+    return folder
+
+
+def config_of(folder: Path, **options) -> c.DataConfig:
+    return c.DataConfig(project=str(folder), views=("top", "bot"), **options)
+
+
+def small_project(folder: Path, images: dict[str, list[str]]) -> c.DataConfig:
+    """Two cameras with one keypoint in black frames, named <session>/<file>, of 40 x 30 px."""
+    for view, names in images.items():
+        rows = ["scorer,me,me", "bodyparts,nose,nose", "coords,x,y"]
+        for number, name in enumerate(names):
+            path = folder / "labeled-data" / name.replace("/", f"_{view}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(path), np.zeros((30, 40, 3), np.uint8))
+            rows.append(f"{path.relative_to(folder)},{number},5")
+        (folder / f"CollectedData_{view}.csv").write_text("\n".join(rows) + "\n")
+    return config_of(folder)
+
+
+def test_the_rows_of_all_views_are_one_project(two_views: Path, real_data: Path) -> None:
+    project = read_project(config_of(two_views))
+    assert project.views == ("top",) * 90 + ("bot",) * 90
+    np.testing.assert_array_equal(project.moments, np.tile(np.arange(90), 2))
+    np.testing.assert_array_equal(project.sizes_px, np.repeat([[396, 168], [396, 238]], 90, axis=0))
+    assert project.images[0] == "labeled-data/a_top/img01.png" and project.images[179] == "labeled-data/b_bot/img90.png"
+    assert project.videos[45] == "b_top" and project.moment_names()[45] == "labeled-data/b/img46.png"
+    assert project.sources[91] == f"{two_views.resolve() / 'CollectedData_bot.csv'}:5"
+    assert project.label_file.name == "CollectedData.csv" and project.problems == ()
+    whole = read_project(c.DataConfig(project=str(real_data / "mirror-mouse-example")))
+    assert project.keypoint_names == tuple(name.rpartition("_")[0] for name in whole.keypoint_names[:7])
+    expected = whole.labelled_frame_px()[:, 8:15] - [0, MIRROR_Y_PX]
+    np.testing.assert_allclose(project.labelled_frame_px()[90:], expected, atol=1e-9)
+    np.testing.assert_allclose(project.labelled_frame_px()[:90], whole.labelled_frame_px()[:, :7], atol=1e-9)
+
+
+def test_each_view_is_fitted_into_the_one_input(two_views: Path) -> None:
+    config, project = dataset.prepare(c.Config(data=config_of(two_views)))
+    # The short side of the median frame is (168 + 238) / 2 px.
+    assert (config.data.input_width_px, config.data.input_height_px) == (256, 256)
+    samples = dataset.load(project, config).samples
+    assert samples.pixels.shape == (180, 1, 256, 256, 3)
+    for row, height in ((0, 168), (90, 238)):
+        filled = samples.pixels[row, 0].any(axis=-1).any(axis=-1).sum()
+        assert abs(filled - height * 256 / 396) <= 2
+
+
+def test_the_views_of_a_moment_are_in_one_set(two_views: Path, tmp_path: Path) -> None:
+    data = config_of(two_views, train_share=0.8, val_share=0.1)
+    project = read_project(data)
+    sets = assign_sets(project, data)
+    np.testing.assert_array_equal(sets[:90], sets[90:])
+    # The sizes are counted in moments: those of 90 frames of one camera.
+    assert [int((sets[:90] == name).sum()) for name in ("train", "validation", "test")] == [72, 9, 9]
+    assert (assign_sets(project, dataclasses.replace(data, train_frames=10.0)) == "train").sum() == 20
+
+    by_session = assign_sets(project, dataclasses.replace(data, split="video"))
+    np.testing.assert_array_equal(by_session[:90], by_session[90:])
+    assert {"".join(sorted(set(by_session[:45]))), "".join(sorted(set(by_session[45:90])))} == {"train", "validation"}
+
+    (tmp_path / "split.csv").write_text(split_text(project, sets))
+    rows = list(csv.DictReader((tmp_path / "split.csv").read_text().splitlines()))
+    assert [row["path"] for row in rows] == list(project.images) and [row["set"] for row in rows] == list(sets)
+    again = dataclasses.replace(data, split=str(tmp_path), seed=7)
+    np.testing.assert_array_equal(assign_sets(project, again), sets)
+    np.testing.assert_array_equal(dataset.sets_in_run(project, tmp_path / "split.csv"), sets)
+    # A file of one view says enough; one that parts the views of a moment is refused.
+    one = tmp_path / "one.csv"
+    one.write_text("path,set\n" + "".join(f"{row['path']},{row['set']}\n" for row in rows[:90]))
+    np.testing.assert_array_equal(assign_sets(project, dataclasses.replace(data, split=str(one))), sets)
+    one.write_text(one.read_text() + f"{rows[90]['path']},unused\n")
+    with pytest.raises(ValueError, match="a_bot/img01.png is in the set unused, another view of it in "):
+        assign_sets(project, dataclasses.replace(data, split=str(one)))
+
+
+def test_rows_are_matched_by_name_and_a_moment_goes_as_a_whole(tmp_path: Path) -> None:
+    images = ["s/1.png", "s/2.png", "t/1.png", "t/3.png"]
+    data = small_project(tmp_path, {"top": images, "bot": [images[3], images[0], images[2], "s/9.png"]})
+    with pytest.raises(ValueError) as caught:
+        read_project(data)
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("2 of 8 rows of ") and "CollectedData_top.csv, " in lines[0]
+    assert "CollectedData_top.csv:5: labeled-data/s_top/2.png has no row that can be used for the view bot" in lines[1]
+    assert "CollectedData_bot.csv:7: labeled-data/s_bot/9.png has no row that can be used for the view top" in lines[2]
+
+    project = read_project(dataclasses.replace(data, on_bad_frame="skip"))
+    assert project.moment_names() == ("labeled-data/s/1.png", "labeled-data/t/1.png", "labeled-data/t/3.png")
+    assert project.images[3:] == ("labeled-data/s_bot/1.png", "labeled-data/t_bot/1.png", "labeled-data/t_bot/3.png")
+    # The x of each label is its number in its file.
+    np.testing.assert_array_equal(project.keypoints_frame_px[:, 0, 0], [0, 2, 3, 1, 2, 0])
+    assert len(project.problems) == 2
+
+    # An image that cannot be used takes the other view's with it.
+    (tmp_path / "labeled-data/t_bot/1.png").write_bytes(b"")
+    project = read_project(dataclasses.replace(data, on_bad_frame="skip"))
+    assert project.moment_names() == ("labeled-data/s/1.png", "labeled-data/t/3.png") and len(project.problems) == 4
+    assert sum("the image file is empty" in problem for problem in project.problems) == 1
+
+
+def test_what_is_no_project_of_several_cameras_is_refused(tmp_path: Path) -> None:
+    data = small_project(tmp_path, {"top": ["s/1.png"], "bot": ["s/1.png"]})
+    with pytest.raises(ValueError, match="'CollectedData_left.csv', but .* its CSV files are CollectedData_bot.csv"):
+        read_project(dataclasses.replace(data, views=("top", "left")))
+    file = tmp_path / "CollectedData_bot.csv"
+    file.write_text(file.read_text().replace("nose", "tail"))
+    with pytest.raises(
+        ValueError, match="top.csv has the keypoints nose, but .*bot.csv has tail; they must be the same"
+    ):
+        read_project(data)
+    shutil.copy(tmp_path / "CollectedData_top.csv", file)
+    with pytest.raises(ValueError, match=r"bot.csv:4: .*s_top/1.png is an image of the view bot; its folder must be"):
+        read_project(data)
+
+
+@pytest.mark.parametrize(
+    ("labels", "view", "expected"),
+    [
+        ("CollectedData.csv", "", "CollectedData.csv"),
+        ("CollectedData.csv", "top", "CollectedData_top.csv"),
+        ("sub/Mine.csv", "top", "sub/Mine_top.csv"),
+        ("CollectedData_new.csv", "top", "CollectedData_top_new.csv"),
+        ("CollectedData_test.csv", "left_top", "CollectedData_left_top_test.csv"),
+    ],
+)
+def test_names_of_label_files(labels: str, view: str, expected: str) -> None:
+    assert label_file_of_view(labels, view) == expected
+
+
+def test_names_of_moments() -> None:
+    assert moment_of_image("labeled-data/s_top/img1.png", "top") == "labeled-data/s/img1.png"
+    assert moment_of_image("a/s_top/img_top.png", "") == "a/s_top/img_top.png"
+    for image in ("labeled-data/top/1.png", "labeled-data/_top/1.png", "labeled-data/s_bot/1.png"):
+        with pytest.raises(ValueError, match="its folder must be labeled-data/<session>_top"):
+            moment_of_image(image, "top")
+
+
+def test_extra_label_files_of_the_views(tmp_path: Path) -> None:
+    data = small_project(tmp_path, {"top": ["s/1.png", "s/2.png"], "bot": ["s/1.png", "s/2.png"]})
+    assert extra_label_files(data) == []
+    for view in ("top", "bot"):
+        shutil.copy(tmp_path / f"CollectedData_{view}.csv", tmp_path / f"CollectedData_{view}_new.csv")
+    assert extra_label_files(data) == ["CollectedData_new.csv"]
+    extra = read_project(data, "CollectedData_new.csv")
+    assert extra.label_file.name == "CollectedData_new.csv" and len(extra.images) == 4
+    # One view's alone is not left out in silence.
+    (tmp_path / "CollectedData_bot_new.csv").unlink()
+    assert extra_label_files(data) == ["CollectedData_new.csv"]
+    with pytest.raises(ValueError, match="'CollectedData_bot_new.csv', but"):
+        read_project(data, "CollectedData_new.csv")
+
+
+def add_videos(folder: Path, *names: str) -> None:
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        (folder / name).touch()
+
+
+def test_videos_of_one_camera(tmp_path: Path) -> None:
+    data = c.DataConfig(project=str(tmp_path))
+    assert sessions(data, c.VideoConfig()) == []
+    add_videos(tmp_path / "videos", "s10.mp4", "s9.AVI", ".s1.mp4", "notes.txt")
+    (tmp_path / "videos" / "folder.mp4").mkdir()
+    videos = tmp_path / "videos"
+    assert sessions(data, c.VideoConfig()) == [(videos / "s9.AVI",), (videos / "s10.mp4",)]
+    assert sessions(c.DataConfig(project="/nowhere"), c.VideoConfig(folder=str(videos))) == sessions(
+        data, c.VideoConfig()
+    )
+    with pytest.raises(ValueError, match=f"video.folder is 'vidoes'.*did you mean {videos}"):
+        sessions(data, c.VideoConfig(folder="vidoes"))
+    add_videos(videos, "s10.mov")
+    with pytest.raises(ValueError, match=r"s10.mov and .*s10.mp4 differ in their suffix alone"):
+        sessions(data, c.VideoConfig())
+
+
+def test_videos_of_several_cameras(tmp_path: Path) -> None:
+    data = c.DataConfig(project=str(tmp_path), views=("top", "left_top"))
+    videos = tmp_path / "videos"
+    add_videos(videos, "s10_top.mp4", "s9_left_top.mp4", "s9_top.avi", "s10_left_top.mp4")
+    expected = [
+        (videos / "s9_top.avi", videos / "s9_left_top.mp4"),
+        (videos / "s10_top.mp4", videos / "s10_left_top.mp4"),
+    ]
+    assert sessions(data, c.VideoConfig()) == expected
+    (videos / "s10_left_top.mp4").unlink()
+    with pytest.raises(ValueError, match="session s10 has no video of the view left_top: s10_left_top must lie beside"):
+        sessions(data, c.VideoConfig())
+    add_videos(videos, "s10_left_top.mp4", "s9_side.mp4")
+    with pytest.raises(ValueError, match="s9_side.mp4 is of none of the views top, left_top; it must be called"):
+        sessions(data, c.VideoConfig())
