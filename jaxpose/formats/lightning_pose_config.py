@@ -120,9 +120,11 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
         if files != wanted:
             raise ValueError(f"{keys.shown('data.csv_file')}; with these data.view_names it must be {wanted}")
         data.views = tuple(views)
-    elif len(files) > 1:
+    else:
+        keys.unused("one camera needs no name", "data.view_names")
+    if len(files) > 1 and not data.views:
         raise ValueError(f"{keys.shown('data.csv_file')}; several files need as many data.view_names")
-    elif files:
+    if files and not data.views:
         data.labels = files[0]
     found = folder / "predictions.csv"
     split = found if found.is_file() else "RUN/predictions.csv"

@@ -75,7 +75,7 @@ def _turns(value: Any) -> tuple[Any, ...] | None:
     return (tuple(dict.fromkeys(choice % 4 for choice in choices)),)
 
 
-_ROTATE = _Argument(("rotate_deg",), _either_way(0), "[-x, x]")
+_ROTATE = _Argument(("rotate_deg",), _either_way(0.0), "[-x, x]")
 _NOISE_SIZE = _Argument(("salt_pepper_size_min", "salt_pepper_size_max"), _range, "[least, most]")
 # Transform -> the option of its probability, and its arguments.
 _TRANSFORMS: dict[str, tuple[str, dict[str, _Argument]]] = {
@@ -97,7 +97,7 @@ _TRANSFORMS: dict[str, tuple[str, dict[str, _Argument]]] = {
     "ElasticTransformation": (
         "elastic_p",
         {
-            "alpha": _Argument(("elastic_alpha_px",), _from(0), "[0, x]"),
+            "alpha": _Argument(("elastic_alpha_px",), _from(0.0), "[0, x]"),
             "sigma": _Argument(("elastic_sigma_px",), _number),
         },
     ),
@@ -112,26 +112,26 @@ _TRANSFORMS: dict[str, tuple[str, dict[str, _Argument]]] = {
     "Emboss": (
         "emboss_p",
         {
-            "alpha": _Argument(("emboss_alpha_max",), _from(0), "[0, x]"),
+            "alpha": _Argument(("emboss_alpha_max",), _from(0.0), "[0, x]"),
             "strength": _Argument(("emboss_strength_min", "emboss_strength_max"), _range, "[least, most]"),
         },
     ),
     "CropAndPad": (
         "crop_pad_p",
         {
-            "percent": _Argument(("crop_pad_share",), _either_way(0), "[-x, x]"),
+            "percent": _Argument(("crop_pad_share",), _either_way(0.0), "[-x, x]"),
             "keep_size": _Argument((), _only(False), "false"),
         },
     ),
-    "Multiply": ("brightness_p", {"mul": _Argument(("brightness_max",), _either_way(1), "[1 - x, 1 + x]")}),
-    "LinearContrast": ("contrast_p", {"alpha": _Argument(("contrast_max",), _either_way(1), "[1 - x, 1 + x]")}),
+    "Multiply": ("brightness_p", {"mul": _Argument(("brightness_max",), _either_way(1.0), "[1 - x, 1 + x]")}),
+    "LinearContrast": ("contrast_p", {"alpha": _Argument(("contrast_max",), _either_way(1.0), "[1 - x, 1 + x]")}),
 }
 # Transforms of which each argument is a transform of jaxpose with a probability of its own.
 _PARTS: dict[str, dict[str, tuple[str, _Argument]]] = {
     "Affine": {
         "rotate": ("rotate_p", _ROTATE),
         "scale": ("scale_p", _Argument(("scale_min", "scale_max"), _range, "[least, most]")),
-        "translate_percent": ("translate_p", _Argument(("translate_share",), _either_way(0), "[-x, x]")),
+        "translate_percent": ("translate_p", _Argument(("translate_share",), _either_way(0.0), "[-x, x]")),
     },
     "Rot90": {"k": ("", _Argument(("quarter_turns",), _turns, "numbers of quarter turns"))},
 }

@@ -150,6 +150,7 @@ OTHERS = {
 }
 
 KNOWN = (*SAME, *CHOICES, *OTHERS, *(key for keys in UNUSED.values() for key in keys))
+_TYPES = {option: field.type for option, (field, _) in flat_options(Config()).items()}
 KEY_OF_OPTION = {option: key for key, option in SAME.items()}
 KEY_OF_OPTION |= {option: key for key, (option, _) in CHOICES.items() if option}
 KEY_OF_OPTION |= {option: key for key, option in OTHERS.items() if option}
@@ -161,7 +162,7 @@ def set_option(config: Config, option: str, value: Any) -> None:
     holder = config
     for part in section.split("."):
         holder = getattr(holder, part)
-    setattr(holder, name, _in_type(value, flat_options(config)[option][0].type))
+    setattr(holder, name, _in_type(value, _TYPES[option]))
 
 
 def name_keys(text: str, more: dict[str, str]) -> str:
@@ -177,7 +178,8 @@ def _in_type(value: Any, annotation: Any) -> Any:
     if get_origin(annotation) is tuple:
         entries = value if isinstance(value, list) else [value]
         return tuple(_in_type(entry, get_args(annotation)[0]) for entry in entries)
-    if isinstance(value, str) and float in (annotation, *get_args(annotation)):
+    # A whole number is made one too, so that 1 and 1.0 are the same run.
+    if isinstance(value, str | int) and not isinstance(value, bool) and float in (annotation, *get_args(annotation)):
         try:
             return float(value)
         except ValueError:

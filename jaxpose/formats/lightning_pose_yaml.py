@@ -99,7 +99,7 @@ class Keys:
         for key in self._values:
             if key in self._read:
                 continue
-            near = difflib.get_close_matches(key, known, 1, 0.75)
+            near = difflib.get_close_matches(key, known, 1, 0.85)
             hint = f"; did you mean {near[0]}?" if near else ""
             self.messages.append(f"{self.shown(key)} is not used because jaxpose knows no such key{hint}")
 
@@ -162,7 +162,10 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
         raise ValueError(f"{file} holds {_kind(tree)}; a config of Lightning Pose is a table of sections")
     values: dict[str, Any] = {}
     sections = {key[: dot.start()] for key in known for dot in re.finditer(r"\.", key)}
-    _flatten(tree, "", values, known, sections)
+    try:
+        _flatten(tree, "", values, known, sections)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
     return Keys(values)
 
 
