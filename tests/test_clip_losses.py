@@ -213,6 +213,17 @@ def test_a_clip_that_is_cut_up_has_the_same_sums_and_counts(devices, radius):
         np.testing.assert_array_equal(sum(part[1] for part in cut), counts)
 
 
+def test_the_pca_loss_keeps_its_precision_in_a_step_of_less():
+    """On a GPU a product of bfloat16 would round a coordinate of 1000 px to 4 px."""
+    owned = jnp.ones((CLIPS, WINDOWS), bool)
+    points = random_clips()["keypoints_frame_px"]
+    with jax.default_matmul_precision("bfloat16"):
+        gradient = jax.grad(lambda points: clip_losses.pca(points, owned, fitted("pca_singleview"))[0].sum())
+        program = str(jax.make_jaxpr(gradient)(points))
+    products = program.count("dot_general[")
+    assert products == 4 == program.count("precision=(Precision.HIGHEST, Precision.HIGHEST)")
+
+
 def steps(lengths):
     """Points (1, n + 1, k, 2) whose steps have the lengths (n, k)."""
     lengths = np.float32(lengths)
