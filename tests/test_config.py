@@ -1,6 +1,7 @@
 """The config: its JSON form, what makes two runs the same, the presets, and every rule by its text."""
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import re
@@ -30,8 +31,8 @@ def changed(**options: Any) -> c.Config:
     """A config in which SECTION__OPTION has another value."""
     config = c.Config()
     for name, value in options.items():
-        section, _, option = name.rpartition("__")
-        owner = getattr(config, section) if section else config
+        *sections, option = name.split("__")
+        owner = functools.reduce(getattr, sections, config)
         assert hasattr(owner, option)
         setattr(owner, option, value)
     return config
@@ -91,7 +92,8 @@ def test_only_options_that_change_no_number_are_harmless() -> None:
     assert c.harmless_keys() == {
         "out", "resume", "data.memory_limit_gib", "data.cache_limit_gib", "data.read_ahead_steps", "data.threads",
         "train.save_every_minutes", "train.save_every_steps", "mesh.platform", "mesh.devices", "mesh.heartbeat_s",
-        "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "log.every_steps", "log.tensorboard",
+        "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "eval.predict_videos", "video.cache",
+        "log.every_steps", "log.tensorboard",
         "log.frames", "log.profile_steps",
     }  # fmt: skip
 

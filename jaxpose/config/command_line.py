@@ -223,9 +223,9 @@ def _line_in(path: Path, error: Exception) -> int | None:
 def _help(verb: str, description: str) -> str:
     sections: dict[str, list[str]] = {}
     for name in flat_options(Config()):
-        section, _, last = name.rpartition(".")
-        sections.setdefault(section, []).append(last)
-    lines = [f"  {section:8} {textwrap.shorten(', '.join(names), 68, placeholder=' ...')}"
+        section, _, rest = name.rpartition(".") if name.count(".") < 2 else name.partition(".")
+        sections.setdefault(section, []).append(rest.partition(".")[0])
+    lines = [f"  {section:8} {textwrap.shorten(', '.join(dict.fromkeys(names)), 68, placeholder=' ...')}"
              for section, names in sections.items()]  # fmt: skip
     return f"""usage: python -m {verb} --config FILE.py[:ARGUMENT]
          [--config.SECTION.OPTION=VALUE ...]

@@ -13,7 +13,7 @@ class VideoConfig:
     )
     sequence_length: int = option(16, "consecutive frames of a clip", minimum=2)
     context_sequence_length: int = option(
-        16, "the same for model.kind=heatmap_context, which predicts 4 fewer", minimum=6
+        16, "the same for model.kind=heatmap_context, which predicts 4 fewer", minimum=5
     )
     cache: str = option(
         "auto",

@@ -14,14 +14,15 @@ from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
-from jaxpose.data.clips import ClipSource
+from jaxpose.data.clips import ClipSource, open_clips
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
+from jaxpose.data.sessions import sessions
 from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
-from jaxpose.training.clip_batch import clip_batch, clip_frames, empty_clips, open_clips
+from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.clip_step import ClipPlan
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.pieces import Pieces, pieces
@@ -124,8 +125,8 @@ class Session:
         return [clips.name(draw) for draw in range(step * count, (step + 1) * count)] if clips else []
 
     def notes(self) -> list[str]:
-        """Returns what went wrong with clips since this was asked last, and what they cost."""
-        return self.start.clips.notes() if self.start.clips else []
+        """Returns what went wrong with clips since this was asked last."""
+        return self.start.clips.messages() if self.start.clips else []
 
     def describe(self) -> dict[str, str]:
         """Returns the start block: what runs where, how large it is and what it costs."""
@@ -165,8 +166,8 @@ class Session:
             return {}
         cut = _pieces(self.config, self.start.plan, self.mesh, 0)
         return {
-            "clips": f"{self.config.video.clips_per_step} of {plan.frames} frames a step from {clips.description}, "
-            f"{cut.frame_index.shape[-1]} frames a piece; {', '.join(plan.weights)}"
+            "clips": f"{self.config.video.clips_per_step} of {plan.frames} frames a step, at most "
+            f"{cut.frame_index.shape[-1]} of them in a piece on a device; {', '.join(plan.weights)}"
         }
 
 
@@ -216,8 +217,10 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         )
     clips, clip_plan = None, None
     if on:
-        clips = open_clips(config)
-        frames = clip_frames(config)
+        radius, video = CONTEXT_RADIUS[config.model.kind], config.video
+        frames = video.context_sequence_length if radius else video.sequence_length
+        clips = open_clips(sessions(config.data, video), frames, config.data, video.cache)
+        messages += clips.notes
         clip_plan = ClipPlan(frames, on, {name: pca for name, pca in subspaces.items() if name in on})
     plan = Plan(
         size_px=(height, width),
