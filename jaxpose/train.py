@@ -60,7 +60,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
         session = build_session(config, mesh, data, start)
         if is_first:
             rows = {"run folder": "none, as this is a dry run"} | session.describe()
-            print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *session.messages]))
+            print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *start.messages]))
         return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
     # 2. The run folder: start, go on, or say that it is done.
     with open_run(config, split_text) as folder, Interrupt(jax.process_count()) as interrupt:
@@ -89,24 +89,27 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
     state, first_step = session.state, 0
     if folder.action == "resume" and (found := checkpoints.restore(state, "newest")):
         first_step, state, _ = found
-    with RunLog(folder.path if folder.is_ours else None, config.log, session.plan.total_steps, first_step) as log:
+    with RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log:
         log.block("jaxpose", {"run folder": str(folder.path)} | session.describe())
-        for message in [f"goes on from step {first_step}"] if first_step else session.messages:
+        for message in [f"goes on from step {first_step}"] if first_step else session.start.messages:
             log.text(message)
         # 5. The loop.
-        predictor = Predictor(config, session.graphdef, session.mesh, _frames_per_step(session))
+        predictor = Predictor(config, session.start.graphdef, session.mesh, _frames_per_step(session))
         loop = Loop(
             config=config,
             mesh=session.mesh,
             step=session.step,
             validate=lambda state: _validate(state, session, predictor, log),
             names_of=session.names_of,
+            clips_of=session.clip_names,
+            notes=session.notes,
             checkpoints=checkpoints,
             log=log,
             interrupt=interrupt,
             meta={"keypoint_names": list(config.data.keypoint_names)},
-            total_steps=session.plan.total_steps,
-            val_every=config.train.val_every_steps or config.train.val_every_epochs * session.plan.steps_per_epoch,
+            total_steps=session.start.plan.total_steps,
+            val_every=config.train.val_every_steps
+            or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
         )
         outcome = loop.run(state, session.batches(first_step))
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}

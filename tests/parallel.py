@@ -8,10 +8,16 @@ import jax
 import numpy as np
 
 from jaxpose import config as c
+from jaxpose import geometry
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
+from jaxpose.config.losses import weights as loss_weights
 from jaxpose.data.loader import Samples, rows_of_draws
-from jaxpose.model.pose_net import make_network
+from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
+from jaxpose.pose.pca import fit_multiview, fit_singleview
+from jaxpose.training.clip_batch import empty_clips
+from jaxpose.training.clip_step import ClipPlan
 from jaxpose.training.optim import make_optimizer
+from jaxpose.training.pieces import pieces
 from jaxpose.training.slots import microbatch_size, slots
 from jaxpose.training.state import State, initial_state
 from jaxpose.training.step import Plan, build_train_step
@@ -19,6 +25,7 @@ from jaxpose.training.step import Plan, build_train_step
 SIDE_PX = 32
 KEYPOINTS = 3
 FRAMES = 24
+CLIP = 11
 
 
 def samples() -> Samples:
@@ -42,14 +49,71 @@ def samples() -> Samples:
 def make_config(
     *, backbone: str = "resnet18", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
     batch: int = 10, microbatch: int = 0, preset: str = "dlc", ema: float = 0.9, clip: float = 1.0, loss: str = "mse",
+    kind: str = "heatmap", clips: int = 0,
 ) -> c.Config:  # fmt: skip
+    names = tuple(f"keypoint{number}" for number in range(KEYPOINTS))
     return c.Config(
-        data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX),
+        data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment,
-        model=c.ModelConfig(backbone=backbone, width=8, norm=norm, head_width=8, loss=loss),
+        model=c.ModelConfig(kind=kind, backbone=backbone, width=8, norm=norm, head_width=8, loss=loss),
+        video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
+        losses=losses(kind) if clips else c.LossesConfig(),
         optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),
         train=c.TrainConfig(batch_size=batch, microbatch_size=microbatch, precision=precision),
     )
+
+
+def losses(kind: str) -> c.LossesConfig:
+    """Every loss on clips that the network can have, of comparable size, from the first step on."""
+    maps = kind != "regression"
+    return c.LossesConfig(
+        temporal=c.TemporalConfig(weight=1e-3, epsilon_px=(0.1,), confidence_min=0.0),
+        temporal_heatmap_mse=c.TemporalHeatmapConfig(weight=10.0 * maps, confidence_min=0.0),
+        temporal_heatmap_kl=c.TemporalHeatmapConfig(weight=0.1 * maps, confidence_min=0.0),
+        pca_singleview=c.PcaSingleviewConfig(weight=1e-3, components=2, epsilon_px=0.1),
+        pca_multiview=c.PcaMultiviewConfig(weight=1e-3, components=1, epsilon_px=0.1, views=("keypoint0", "keypoint2")),
+        unimodal_mse=c.UnimodalConfig(weight=0.1 * maps, confidence_min=0.0),
+        anneal_start_steps=0,
+        anneal_increase_per_step=0.0,
+        anneal_increase_per_epoch=1.0,
+    )
+
+
+def clip_plan(config: c.Config) -> ClipPlan | None:
+    """What a training would know of the clips; the subspaces are those of the labels."""
+    weights = loss_weights(config.losses)
+    if not weights:
+        return None
+    source = samples()
+    labels = np.where(source.visibility[..., None] > 0, source.keypoints_px, np.nan)
+    labels = geometry.apply(source.frame_from_input, labels).astype(np.float64)
+    multiview = fit_multiview(labels, [(0,), (2,)], config.losses.pca_multiview)
+    singleview = fit_singleview(labels, range(KEYPOINTS), config.losses.pca_singleview)
+    return ClipPlan(CLIP, weights, {"pca_singleview": singleview, "pca_multiview": multiview})
+
+
+def clips_of(config: c.Config, step: int, devices: int, poison: bool) -> dict[str, np.ndarray]:
+    """The clips of a step as they lie on so many devices: the pictures of the labelled frames, one after the other."""
+    count, microbatch = config.video.clips_per_step, microbatch_size(config.train)
+    passes = -(-config.train.batch_size // microbatch)
+    cut = pieces(step, count, passes, devices, CLIP, CONTEXT_RADIUS[config.model.kind])
+    batch = empty_clips(cut, 1, (SIDE_PX, SIDE_PX))
+    pixels = samples().pixels
+    for row, draw in enumerate(batch["draw"]):
+        there = batch["frame_index"][row] >= 0
+        batch["frames"][row, 0, there] = pixels[(draw * 5 + batch["frame_index"][row][there]) % FRAMES]
+        batch["frame_from_input"][row] = [[2, 0, 0.5], [0, 2, 0.5]]
+        # One clip in four does not decode.
+        batch["valid"][row] = draw >= 0 and draw % 4 != 3
+    if poison:
+        rng = np.random.default_rng(step)
+        empty = ~batch["valid"]
+        batch["frames"][empty] = rng.integers(0, 256, batch["frames"][empty].shape, np.uint8)
+        batch["frame_from_input"][empty] = np.nan
+        holes = batch["frame_index"] < 0
+        noise = rng.integers(0, 256, batch["frames"].shape, np.uint8)
+        batch["frames"] = np.where(holes[:, None, :, None, None, None], noise, batch["frames"])
+    return batch
 
 
 def batch_of(config: c.Config, step: int, devices: int, poison: bool = False) -> dict[str, np.ndarray]:
@@ -63,6 +127,8 @@ def batch_of(config: c.Config, step: int, devices: int, poison: bool = False) ->
         batch["keypoints_px"][pads] = np.nan
         batch["visibility"][pads] = 2
         batch["frame_from_input"][pads] = np.nan
+    if loss_weights(config.losses):
+        batch["clips"] = clips_of(config, step, devices, poison)
     return batch
 
 
@@ -77,7 +143,9 @@ class Trainer:
         self.first_state: State = jax.tree.map(np.asarray, state)
         self.restart()
         passes = -(-config.train.batch_size // microbatch_size(config.train))
-        plan = Plan(size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100)
+        plan = Plan(
+            size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=1, total_steps=100, clips=clip_plan(config)
+        )
         step = build_train_step(config, graphdef, self.mesh, plan)
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),

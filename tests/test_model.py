@@ -272,8 +272,9 @@ def test_the_whole_network_is_the_published_one(name: str, stride: int) -> None:
 
         @jax.jit
         def logits_of(params: dict, statistics: dict) -> jax.Array:
-            frames_px = jnp.asarray(frames)
-            return apply_network(graphdef, params, statistics, frames_px, jnp.ones(2, bool), jnp.float64(2), False)[0]
+            sequences, counted = [jnp.asarray(frames)[:, None]], [jnp.ones((2, 1), bool)]
+            outputs, _ = apply_network(graphdef, params, statistics, sequences, counted, jnp.float64(2), False)
+            return outputs[0][:, 0, 0]
 
         # At the start the maps are nearly uniform.
         first = np.asarray(jax.nn.softmax(logits_of(params, statistics), axis=(-2, -1)))
@@ -300,19 +301,20 @@ def test_shapes_and_types(stride: int, precision: str) -> None:
         graphdef, params, statistics = make_network(model, 5, precision, seed=0)
         assert {leaf.dtype for leaf in jax.tree.leaves((params, statistics))} == {jnp.dtype(wide)}
         for height, width in ((64, 96), (32, 32)):
-            logits, moved = jax.eval_shape(
+            outputs, moved = jax.eval_shape(
                 lambda frames: apply_network(
                     graphdef,
                     params,
                     statistics,
-                    frames,
-                    jnp.ones(2, bool),
+                    [frames],
+                    [jnp.ones((2, 1), bool)],
                     wide(2),
                     False,  # noqa: B023
                 ),
-                jax.ShapeDtypeStruct((2, height, width, 3), wide),
+                jax.ShapeDtypeStruct((2, 1, height, width, 3), wide),
             )
-            assert logits.shape == (2, 5, height // stride, width // stride) and logits.dtype == wide
+            logits = outputs[0]
+            assert logits.shape == (2, 1, 1, 5, height // stride, width // stride) and logits.dtype == wide
             assert jax.tree.map(lambda leaf: leaf.shape, moved) == jax.tree.map(lambda leaf: leaf.shape, statistics)
 
 

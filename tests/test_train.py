@@ -307,9 +307,9 @@ def test_init_from_matches_keypoints_by_name(whole: Path, renamed: c.Config):
     frame = np.random.default_rng(0).uniform(0, 255, (1, 32, 32, 3)).astype(np.float32)
 
     def maps_of(net: Start | Trained) -> np.ndarray:
-        inputs = [jnp.asarray(value) for value in (frame, np.ones(1, bool), np.float32(1))]
-        apply = jax.jit(lambda *weights: apply_network(net.graphdef, *weights, *inputs, False)[0])
-        return np.asarray(apply(net.params, net.statistics))[0]
+        inputs = [jnp.asarray(frame)[None]], [jnp.ones((1, 1), bool)], jnp.float32(1)
+        apply = jax.jit(lambda *weights: apply_network(net.graphdef, *weights, *inputs, False)[0][0])
+        return np.asarray(apply(net.params, net.statistics))[0, 0, 0]
 
     ours, theirs, old_names = maps_of(start), maps_of(old), old.config.data.keypoint_names
     for column, name in enumerate(NEW_NAMES):

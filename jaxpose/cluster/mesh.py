@@ -18,13 +18,14 @@ def make_mesh(devices: list[jax.Device]) -> Mesh:
     return Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
 
 
-def put_batch(mesh: Mesh, host_batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+def put_batch(mesh: Mesh, host_batch: dict[str, Any]) -> dict[str, Any]:
     """Returns global arrays whose first axis is divided evenly over the devices.
 
     Args:
       mesh: the mesh.
-      host_batch: this process's rows of each field, (its devices * rows per device, ...), in the order of its devices.
-        Must not be written to afterwards: on the CPU a device may use the same memory.
+      host_batch: this process's rows of each field, (its devices * rows per device, ...), in the order of its devices;
+        a field may be a batch itself, with rows of its own number. Must not be written to afterwards: on the CPU a
+        device may use the same memory.
 
     Raises:
       ValueError: the rows of a field cannot be divided evenly over this process's devices.
@@ -41,7 +42,9 @@ def put_batch(mesh: Mesh, host_batch: dict[str, np.ndarray]) -> dict[str, jax.Ar
         global_shape = (len(rows) // local_count * mesh.size, *rows.shape[1:])
         return jax.make_array_from_process_local_data(sharding, rows, global_shape)
 
-    return {name: put(name, rows) for name, rows in host_batch.items()}
+    return {
+        name: put_batch(mesh, rows) if isinstance(rows, dict) else put(name, rows) for name, rows in host_batch.items()
+    }
 
 
 def replicate(mesh: Mesh, tree: Any) -> Any:

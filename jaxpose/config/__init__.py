@@ -9,7 +9,14 @@ from jaxpose.config.check import SYNTHETIC, resolve, validate
 from jaxpose.config.data import DataConfig
 from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
-from jaxpose.config.losses import LossesConfig
+from jaxpose.config.losses import (
+    LossesConfig,
+    PcaMultiviewConfig,
+    PcaSingleviewConfig,
+    TemporalConfig,
+    TemporalHeatmapConfig,
+    UnimodalConfig,
+)
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import BACKBONES, ModelConfig
 from jaxpose.config.optim import OptimConfig
@@ -19,6 +26,7 @@ from jaxpose.config.video import VideoConfig
 
 __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "LossesConfig", "MeshConfig",
-    "ModelConfig", "OptimConfig", "PRESETS", "SYNTHETIC", "TrainConfig", "VideoConfig", "config_hash", "differing_keys",
-    "from_json", "harmless_keys", "resolve", "to_json", "validate",
+    "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig", "PcaSingleviewConfig", "SYNTHETIC",
+    "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig", "VideoConfig", "config_hash",
+    "differing_keys", "from_json", "harmless_keys", "resolve", "to_json", "validate",
 ]  # fmt: skip

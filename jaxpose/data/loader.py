@@ -7,6 +7,7 @@ whatever was decoded before, on any number of hosts or threads.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grain
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 from jaxpose.config import AugmentConfig
 from jaxpose.data import tone
 
-Batch = dict[str, np.ndarray]
+# Arrays by name; the unlabelled clips of a step are a batch of their own inside.
+Batch = dict[str, Any]
 
 # Keeps the order of the frames apart from other uses of data.seed.
 _ORDER = 1
@@ -79,11 +81,11 @@ class _Steps:
 
     def __init__(
         self, samples: Samples, rows: np.ndarray, draws_of: Callable[[int], np.ndarray], seeds: tuple[int, int],
-        augment: AugmentConfig, total_steps: int,
+        augment: AugmentConfig, clips_of: Callable[[int], Batch] | None, total_steps: int,
     ):  # fmt: skip
         self._samples, self._rows, self._draws_of = samples, rows, draws_of
         self._data_seed, self._train_seed = seeds
-        self._augment, self._total = augment, total_steps
+        self._augment, self._clips_of, self._total = augment, clips_of, total_steps
 
     def __len__(self) -> int:
         return self._total
@@ -93,6 +95,8 @@ class _Steps:
         batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
         # Gathered just now, so these frames are the batch's own to change.
         tone.apply_rare(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)
+        if self._clips_of:
+            batch["clips"] = self._clips_of(index)
         return batch
 
 
@@ -108,6 +112,7 @@ def training_batches(
     augment: AugmentConfig,
     threads: int,
     read_ahead: int,
+    clips_of: Callable[[int], Batch] | None = None,
 ) -> Iterator[Batch]:
     """Yields this host's batch of each step from `first_step` on, prepared ahead by threads.
 
@@ -122,8 +127,9 @@ def training_batches(
       augment: resolved options; the rare tone changes are made here, the rest on the device.
       threads: threads that prepare batches.
       read_ahead: batches that wait ready.
+      clips_of: step -> this host's clips, where there are any.
     """
-    source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, total_steps)
+    source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, clips_of, total_steps)
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, read_ahead))
     return iter(grain.MapDataset.source(source)[first_step:total_steps].to_iter_dataset(options))
 

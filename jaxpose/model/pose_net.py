@@ -1,11 +1,13 @@
-"""The whole network: frames of 0..255 to heatmap logits."""
+"""The whole network: sequences of frames of 0..255 to the logits of maps, or to points."""
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 from jaxpose.config import ModelConfig
+from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
+from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
 from jaxpose.shapes import Array, Bool, Float
 
@@ -23,8 +25,12 @@ DTYPES = {
 MATMUL_PRECISION = {"f32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16", "f64": "highest"}
 
 
+# Frames on either side of the one that a prediction is of, by model.kind.
+CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
+
+
 class PoseNet(nnx.Module):
-    """A backbone and a heatmap head.
+    """A backbone and its heads.
 
     Args:
       model: its options.
@@ -37,22 +43,55 @@ class PoseNet(nnx.Module):
         dtype, param_dtype = DTYPES[precision]
         dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rng": rng}
         self.dtype = dtype
+        self.radius = CONTEXT_RADIUS[model.kind]
         self.backbone = ResNet(model.backbone, model.width, model.norm, **dtypes)
-        self.head = HeatmapHead(self.backbone.out_channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
+        channels = self.backbone.out_channels
+        self.draws_maps = model.kind != "regression"
+        if self.draws_maps:
+            self.head = HeatmapHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
+        else:
+            self.head = RegressionHead(channels, keypoints, **dtypes)
+        if self.radius:
+            self.context = ContextHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
 
     def __call__(
-        self, frames: Float[Array, "b h w 3"], valid: Bool[Array, " b"], count: Float[Array, ""], train: bool
-    ) -> Float[Array, "b k h2 w2"]:
-        """Returns logits (b, k, h / stride, w / stride) of frames whose pixels are 0..255.
+        self,
+        sequences: list[Float[Array, "_ _ h w 3"]],
+        counted: list[Bool[Array, "_ _"]],
+        count: Float[Array, ""],
+        train: bool,
+    ) -> list[Float[Array, "_ _ _ k ..."]]:
+        """Returns for each group of sequences what its windows show, by each head: (q, windows, heads, k, ...).
+
+        A sequence of s frames has s windows, or s - 4 where the network looks at five frames. The rest of the shape is
+        that of a map's logits (h / stride, w / stride), or 2: the point (x, y) in pixels of the input.
 
         Args:
-          frames: the pixels, RGB.
-          valid: which samples are real.
-          count: number of valid samples over all devices (see `Norm`).
+          sequences: frames (q, s, h, w, 3) of each group, RGB, 0..255; all go through the backbone in one call.
+          counted: (q, s) of each group: which frames reach the batch statistics (see `Norm`).
+          count: number of counted frames over all devices.
           train: whether this is a training pass.
         """
+        height, width = sequences[0].shape[2:4]
+        frames = jnp.concatenate([group.reshape(-1, height, width, 3) for group in sequences])
         mean, std = (jnp.asarray(v, frames.dtype)[None, None, None] for v in (_PIXEL_MEAN, _PIXEL_STD))
-        return self.head(self.backbone(((frames - mean) / std).astype(self.dtype), valid, count, train))
+        reached = jnp.concatenate([group.reshape(-1) for group in counted])
+        features = self.backbone(((frames - mean) / std).astype(self.dtype), reached, count, train)
+        outputs, start = [], 0
+        for group in sequences:
+            q, s = group.shape[:2]
+            here = features[start : start + q * s].reshape(q, s, *features.shape[1:])
+            start += q * s
+            outputs.append(self._windows(here, (height, width)))
+        return outputs
+
+    def _windows(self, features: Float[Array, "q s h w c"], size_px: tuple[int, int]) -> Float[Array, "q _ _ k ..."]:
+        centres = features[:, self.radius : features.shape[1] - self.radius]
+        q, windows = centres.shape[:2]
+        flat = centres.reshape(q * windows, *centres.shape[2:])
+        single = self.head(flat) if self.draws_maps else self.head(flat, size_px)
+        single = single.reshape(q, windows, 1, *single.shape[1:])
+        return jnp.concatenate([single, self.context(features)[:, :, None]], axis=2) if self.radius else single
 
 
 def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) -> tuple[nnx.GraphDef, dict, dict]:
@@ -69,12 +108,12 @@ def apply_network(
     graphdef: nnx.GraphDef,
     params: dict,
     statistics: dict,
-    frames: Float[Array, "b h w 3"],
-    valid: Bool[Array, " b"],
+    sequences: list[Float[Array, "_ _ h w 3"]],
+    counted: list[Bool[Array, "_ _"]],
     count: Float[Array, ""],
     train: bool,
-) -> tuple[Float[Array, "b k h2 w2"], dict]:
-    """Returns (logits, moved batch statistics); see `PoseNet.__call__` for the arguments."""
+) -> tuple[list[Float[Array, "_ _ _ k ..."]], dict]:
+    """Returns (what each group's windows show, moved batch statistics); see `PoseNet.__call__` for the arguments."""
     network = nnx.merge(graphdef, params, statistics)
-    logits = network(frames, valid, count, train)
-    return logits, nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))
+    outputs = network(sequences, counted, count, train)
+    return outputs, nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))

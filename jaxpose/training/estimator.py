@@ -45,6 +45,9 @@ class Estimator:
     def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 
+        Each frame stands for itself: a network that looks at its neighbours too sees it in their place (see
+        `predict_video` for frames that follow each other).
+
         Args:
           frames: uint8, (n, h, w, 3) RGB or (n, h, w) grey, or a list of n such images of any sizes.
 
@@ -79,7 +82,7 @@ class Estimator:
         """
         affine = self._input_from_frame((video.width_px, video.height_px))
         reader = read_chunks(video, affine, self._size_px, self.predictor.frames_per_step)
-        stream = self.predictor.frames(*self.weights, reader, geometry.invert(affine), len(self.keypoint_names))
+        stream = self.predictor.video(*self.weights, reader, geometry.invert(affine))
         return reader, ((found["keypoints_frame_px"], found["confidence"]) for found in stream)
 
     def fit(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -109,7 +112,7 @@ class Estimator:
                 yield np.stack([pixels for pixels, _ in chunk])
 
         # The affine differs from frame to frame, so the results are mapped here and not on the device.
-        for found in self.predictor.frames(*self.weights, chunks(), np.eye(2, 3), len(self.keypoint_names)):
+        for found in self.predictor.frames(*self.weights, chunks(), np.eye(2, 3)):
             keypoints = geometry.apply(under_way.popleft(), found["keypoints_px"].astype(np.float64))
             yield keypoints.astype(np.float32), found["confidence"]
 

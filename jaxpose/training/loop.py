@@ -47,6 +47,8 @@ class Loop:
       step: the compiled update.
       validate: state -> metrics by name, without prefix.
       names_of: draws (m,) -> image names, for messages.
+      clips_of: step -> names of its clips, for messages; none where there are no clips.
+      notes: returns what the loader has to say since it was asked last.
       checkpoints: where states are saved.
       log: where metrics go.
       interrupt: tells of signals.
@@ -60,6 +62,8 @@ class Loop:
     step: Step
     validate: Callable[[State], dict[str, float]]
     names_of: Callable[[np.ndarray], list[str]]
+    clips_of: Callable[[int], list[str]]
+    notes: Callable[[], list[str]]
     checkpoints: Checkpoints
     log: RunLog
     interrupt: Interrupt
@@ -137,6 +141,8 @@ class Loop:
         metrics = jax.device_get({name: pending.metrics[name] for name in (*_SHOWN_FIRST, *names)})
         values = {name: float(metrics[name]) for name in (*_SHOWN_FIRST, *names)}
         self.log.step(pending.step, values, images=self.config.train.batch_size, wait_s=pending.waited_s)
+        for note in self.notes():
+            self.log.text(note)
         if values["skipped_in_row"]:
             self._report_skip(pending, values)
         return values
@@ -148,6 +154,8 @@ class Loop:
         draws = gather_rows(pending.draws)
         bad = draws[~np.isfinite(sample_loss) & (draws >= 0)]
         frames = self.names_of(bad if len(bad) else draws[draws >= 0])
+        # Pending is the step that comes next: its number counts those taken.
+        frames += [] if len(bad) else self.clips_of(pending.step - 1)
         whose = "the loss of" if len(bad) else "the gradient of a batch with"
         self.log.text(
             f"step {pending.step} skipped: loss {values['loss']:g}, gradient norm {values['gradient_norm']:g}; "

@@ -21,13 +21,18 @@ class Pieces:
     frame_index: np.ndarray
     owned: np.ndarray
 
+    def of_devices(self, chosen: np.ndarray) -> "Pieces":
+        """Returns the pieces of the devices that are chosen by a mask (devices,)."""
+        return Pieces(self.draws[chosen], self.frame_index[chosen], self.owned[chosen])
+
 
 def pieces(step: int, clips_per_step: int, passes: int, devices: int, clip_frames: int, radius: int) -> Pieces:
     """Returns the pieces of a step: whole clips to devices in turn, or, where those are more, clips cut up.
 
     Micro-batch m holds the clips [m c, (m + 1) c) of the step, c = ceil(clips per step / micro-batches). A clip of S
-    frames has W = S - 2 radius windows. Cut into p parts, part i owns the windows that begin at frames [i q, (i + 1) q),
-    q = ceil(W / p), and those frames; the last one that owns a window owns all frames up to the clip's end.
+    frames has W = S - 2 radius windows. Cut into p parts, part i owns the windows that begin at frames
+    [i q, (i + 1) q), q = ceil(W / p), and those frames; the last one with a window owns all frames up to the clip's
+    end.
 
     Args:
       step: number of the step, from 0.

@@ -1,6 +1,6 @@
 """Predictions for any number of frames, on all devices of the mesh, in batches of one fixed shape."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import jax
 import numpy as np
@@ -11,9 +11,11 @@ from jax.sharding import Mesh
 from jaxpose.cluster.mesh import put_batch
 from jaxpose.config import Config
 from jaxpose.data.loader import Samples, evaluation_batches
-from jaxpose.training.step import build_evaluate_step
+from jaxpose.model.pose_net import CONTEXT_RADIUS
+from jaxpose.training.evaluate_step import build_evaluate_step, build_predict_step
 
 Predictions = dict[str, np.ndarray]
+Batch = dict[str, np.ndarray]
 
 
 class Predictor:
@@ -28,7 +30,9 @@ class Predictor:
 
     def __init__(self, config: Config, graphdef: nnx.GraphDef, mesh: Mesh, frames_per_step: int):
         self._mesh = mesh
-        self._step = build_evaluate_step(config, graphdef, mesh)
+        self._evaluate = build_evaluate_step(config, graphdef, mesh)
+        self._predict = build_predict_step(config, graphdef, mesh)
+        self.radius = CONTEXT_RADIUS[config.model.kind]
         self.frames_per_step = -(-frames_per_step // mesh.size) * mesh.size
 
     def labelled(self, params: dict, statistics: dict, samples: Samples, rows: np.ndarray) -> Predictions:
@@ -43,45 +47,96 @@ class Predictor:
         Returns:
           `keypoints_px` and `keypoints_frame_px` (n, k, 2), `confidence` (n, k), `loss_sum` and `loss_count` (n,).
         """
-        batches = evaluation_batches(samples, rows, self.frames_per_step)
-        found = list(self._run(params, statistics, ((batch, batch["valid"].sum()) for batch in batches)))
+        fields = ("frames", "keypoints_px", "visibility", "frame_from_input")
+        batches = (
+            ({name: batch[name] for name in fields}, int(batch["valid"].sum()))
+            for batch in evaluation_batches(samples, rows, self.frames_per_step)
+        )
+        found = list(self._run(self._evaluate, params, statistics, batches))
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
     def frames(
-        self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray, keypoints: int
+        self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray
     ) -> Iterator[Predictions]:
-        """Yields the predictions of each chunk of frames, while the devices work on the next one.
+        """Yields the predictions of frames that stand for themselves, while the devices work on the next chunk.
+
+        A network that looks at five frames sees each of them five times.
 
         Args:
           params: parameters on the mesh.
           statistics: batch statistics on the mesh.
           chunks: uint8 arrays (m, h, w, 3) with m at most `frames_per_step`.
           frame_from_input: (2, 3), maps input pixels to frame pixels.
-          keypoints: number of keypoints.
         """
-        batches = ((self._unlabelled(chunk, frame_from_input, keypoints), len(chunk)) for chunk in chunks)
-        return self._run(params, statistics, batches)
+        batches = (
+            (self._batch(np.repeat(chunk[:, None], 2 * self.radius + 1, axis=1), frame_from_input), len(chunk))
+            for chunk in chunks
+        )
+        return self._run(self._predict, params, statistics, batches)
 
-    def _unlabelled(self, chunk: np.ndarray, frame_from_input: np.ndarray, keypoints: int) -> dict[str, np.ndarray]:
-        count = self.frames_per_step
-        frames = np.zeros((count, 1, *chunk.shape[1:]), np.uint8)
-        frames[: len(chunk), 0] = chunk
-        return {
-            "frames": frames,
-            "keypoints_px": np.zeros((count, keypoints, 2), np.float32),
-            "visibility": np.zeros((count, keypoints), np.int8),
-            "frame_from_input": np.broadcast_to(frame_from_input.astype(np.float32), (count, 2, 3)),
-        }
+    def video(
+        self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray
+    ) -> Iterator[Predictions]:
+        """Yields the predictions of consecutive frames, one row for each; borders of chunks change nothing.
+
+        A network that looks at five frames sees the first and the last frame again beyond the ends.
+
+        Args:
+          params: parameters on the mesh.
+          statistics: batch statistics on the mesh.
+          chunks: uint8 arrays (m, h, w, 3), the frames of one video in order, m at least 1.
+          frame_from_input: (2, 3), maps input pixels to frame pixels.
+        """
+        if not self.radius:
+            return self.frames(params, statistics, chunks, frame_from_input)
+        windows = ((self._batch(*self._sequences(run, frame_from_input)), count) for run, count in self._runs(chunks))
+        return self._run(self._predict, params, statistics, windows)
+
+    def _runs(self, chunks: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+        """Yields (frames (m + 2 radius), m): each run with the frames on either side of it."""
+        held: list[np.ndarray] = []
+        radius, most = self.radius, self.frames_per_step
+
+        def cut(count: int) -> tuple[np.ndarray, int]:
+            run = np.stack(held[: count + 2 * radius])
+            del held[:count]
+            return run, count
+
+        for chunk in chunks:
+            if not held:
+                held += [chunk[0]] * radius
+            held += list(chunk)
+            while len(held) >= most + 2 * radius:
+                yield cut(most)
+        if held:
+            held += [held[-1]] * radius
+            while len(held) > 2 * radius:
+                yield cut(min(most, len(held) - 2 * radius))
+
+    def _sequences(self, run: np.ndarray, frame_from_input: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a run as one sequence for each device, (devices, frames + 2 radius, h, w, 3), and the affine."""
+        each, halo = self.frames_per_step // self._mesh.size, 2 * self.radius
+        padded = np.zeros((self.frames_per_step + halo, *run.shape[1:]), np.uint8)
+        padded[: len(run)] = run
+        starts = range(0, self.frames_per_step, each)
+        return np.stack([padded[start : start + each + halo] for start in starts]), frame_from_input
+
+    def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray) -> Batch:
+        """Returns sequences with their affine, filled up to a multiple of the devices: all steps have one shape."""
+        count = self.frames_per_step // (sequences.shape[1] - 2 * self.radius)
+        frames = np.zeros((count, *sequences.shape[1:]), np.uint8)
+        frames[: len(sequences)] = sequences
+        affine = np.broadcast_to(frame_from_input.astype(np.float32), (count, 2, 3))
+        return {"frames": frames, "frame_from_input": affine}
 
     def _run(
-        self, params: dict, statistics: dict, batches: Iterable[tuple[dict[str, np.ndarray], int]]
+        self, step: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
     ) -> Iterator[Predictions]:
         # One batch is in flight while the one before is fetched.
         flying: tuple[dict[str, jax.Array], int] | None = None
         for batch, count in batches:
-            fields = ("frames", "keypoints_px", "visibility", "frame_from_input")
-            mine = {name: self._own_rows(batch[name]) for name in fields}
-            started = self._step(params, statistics, put_batch(self._mesh, mine)), int(count)
+            mine = {name: self._own_rows(rows) for name, rows in batch.items()}
+            started = step(params, statistics, put_batch(self._mesh, mine)), count
             if flying:
                 yield self._fetch(*flying)
             flying = started
@@ -96,9 +151,14 @@ class Predictor:
         return np.concatenate([rows[place * per_device : (place + 1) * per_device] for place in mine])
 
     def _fetch(self, found: dict[str, jax.Array], count: int) -> Predictions:
-        if jax.process_count() > 1:
-            return {name: np.asarray(part)[:count] for name, part in _gather(found).items()}
-        return {name: np.asarray(part)[:count] for name, part in found.items()}
+        parts = _gather(found) if jax.process_count() > 1 else found
+        return {name: _rows(np.asarray(part), name)[:count] for name, part in parts.items()}
+
+
+def _rows(part: np.ndarray, name: str) -> np.ndarray:
+    """Returns the windows of all sequences one after the other; labelled frames have no axis of windows."""
+    per_row = {"keypoints_px": 2, "keypoints_frame_px": 2, "confidence": 1}.get(name, 0)
+    return part.reshape(-1, *part.shape[part.ndim - per_row :]) if part.ndim > per_row + 1 else part
 
 
 def _gather(found: dict[str, jax.Array]) -> dict[str, np.ndarray]:

@@ -13,13 +13,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
 from jaxpose.config import Config
+from jaxpose.config.losses import weights
+from jaxpose.data.clips import ClipSource
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores
-from jaxpose.model.pose_net import make_network
+from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
+from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.optim import make_optimizer
+from jaxpose.training.pieces import Pieces, pieces
 from jaxpose.training.slots import microbatch_size, slots
 from jaxpose.training.state import State, initial_state, parameter_count
 from jaxpose.training.step import Plan, build_train_step
@@ -41,6 +45,7 @@ class Start:
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
       plan: what the step knows of the data.
+      clips: the unlabelled clips, or None where no loss is on them.
       messages: what the user should know, one sentence each.
     """
 
@@ -48,6 +53,7 @@ class Start:
     params: dict
     statistics: dict
     plan: Plan
+    clips: ClipSource | None
     messages: list[str]
 
 
@@ -59,23 +65,19 @@ class Session:
       config: the resolved config.
       mesh: the devices.
       data: the labelled frames.
-      graphdef: definition of the network.
+      start: what the training begins with.
       state: the state before the first step, on the mesh.
-      plan: what the step knows of the data.
       step: the compiled update.
       compile_s: seconds that it took.
-      messages: what the user should know, one sentence each.
     """
 
     config: Config
     mesh: Mesh
     data: Dataset
-    graphdef: nnx.GraphDef
+    start: Start
     state: State
-    plan: Plan
     step: jax.stages.Compiled
     compile_s: float
-    messages: list[str]
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yields this host's batches from a step on."""
@@ -85,29 +87,45 @@ class Session:
             self.data.rows("train"),
             self.draws,
             first_step=first_step,
-            total_steps=self.plan.total_steps,
+            total_steps=self.start.plan.total_steps,
             data_seed=config.data.seed,
             train_seed=config.train.seed,
             augment=config.augment,
             threads=config.data.threads or min(allowed_cores(), _LOADER_THREADS),
             read_ahead=config.data.read_ahead_steps,
+            clips_of=self._clips if self.start.clips else None,
         )
 
     def draws(self, step: int) -> np.ndarray:
         """Returns the draws in the slots of this host's devices (devices, micro-batches, slots), -1 where empty."""
         train = self.config.train
-        everywhere = slots(step, train.batch_size, microbatch_size(train), self.mesh.size)
-        mine = [device.process_index == jax.process_index() for device in self.mesh.devices.flat]
-        return everywhere[np.array(mine)]
+        return slots(step, train.batch_size, microbatch_size(train), self.mesh.size)[self._mine()]
+
+    def _clips(self, step: int) -> Batch:
+        """Returns this host's pieces of the clips of a step; only the clips of its own pieces are decoded."""
+        cut = _pieces(self.config, self.start.plan, self.mesh, step)
+        return clip_batch(self.start.clips, cut.of_devices(self._mine()))
+
+    def _mine(self) -> np.ndarray:
+        return np.array([device.process_index == jax.process_index() for device in self.mesh.devices.flat])
 
     def names_of(self, draws: np.ndarray) -> list[str]:
         """Returns the image names of draws (m,)."""
         rows = rows_of_draws(draws, self.data.rows("train"), self.config.data.seed)
         return [self.data.project.images[row] for row in rows]
 
+    def clip_names(self, step: int) -> list[str]:
+        """Returns what the clips of a step are called."""
+        clips, count = self.start.clips, self.config.video.clips_per_step
+        return [clips.name(draw) for draw in range(step * count, (step + 1) * count)] if clips else []
+
+    def notes(self) -> list[str]:
+        """Returns what went wrong with clips since this was asked last, and what they cost."""
+        return self.start.clips.notes() if self.start.clips else []
+
     def describe(self) -> dict[str, str]:
         """Returns the start block: what runs where, how large it is and what it costs."""
-        config, plan = self.config, self.plan
+        config, plan = self.config, self.start.plan
         train = config.train
         width, height = self.data.size_px
         stride = config.model.heatmap_stride
@@ -130,10 +148,21 @@ class Session:
             "processes": f"{jax.process_count()}",
             "devices": "; ".join(describe(list(self.mesh.devices.flat))),
             "batch": f"{train.batch_size} frames a step in {passes}, at most {per_device} at once on a device",
+            **self._describe_clips(),
             "length": f"{plan.total_steps} steps; an epoch is {plan.steps_per_epoch}",
             "step": f"compiled in {self.compile_s:.1f} s; a device needs {used / _MIB:,.0f} MiB "
             f"and {flops / 1e9:.3g} GFLOP a pass",
             "disk": f"about {_CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",
+        }
+
+    def _describe_clips(self) -> dict[str, str]:
+        plan, clips = self.start.plan.clips, self.start.clips
+        if not plan or not clips:
+            return {}
+        cut = _pieces(self.config, self.start.plan, self.mesh, 0)
+        return {
+            "clips": f"{self.config.video.clips_per_step} of {plan.frames} frames a step from {clips.description}, "
+            f"{cut.frame_index.shape[-1]} frames a piece; {', '.join(plan.weights)}"
         }
 
 
@@ -175,6 +204,10 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     if config.model.norm == "local" and mesh.size > 1:
         messages.append("model.norm=local: the numbers of this run depend on the number of devices")
     width, height = data.size_px
+    clips, clip_plan = None, None
+    if weights(config.losses):
+        clips, clip_plan, more = prepare_clips(config, data)
+        messages += more
     plan = Plan(
         size_px=(height, width),
         passes=-(-train.batch_size // microbatch_size(train)),
@@ -182,29 +215,45 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         total_steps=total_steps,
         loaded_weights=bool(train.init_from),
         flip_permutation=permutation,
+        clips=clip_plan,
     )
-    return Start(graphdef, params, statistics, plan, messages)
+    return Start(graphdef, params, statistics, plan, clips, messages)
 
 
 def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
     """Puts the first state on the devices and compiles the step."""
-    train, plan = config.train, start.plan
+    plan = start.plan
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
     state = replicate(mesh, state)
     started = time.monotonic()
     lowered = build_train_step(config, start.graphdef, mesh, plan).lower(
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state),
-        _abstract_batch(mesh, data, slots(0, train.batch_size, microbatch_size(train), mesh.size).size),
+        _abstract_batch(config, mesh, data, plan),
     )
     step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
     compile_s = time.monotonic() - started
-    return Session(config, mesh, data, start.graphdef, state, plan, step, compile_s, start.messages)
+    return Session(config, mesh, data, start, state, step, compile_s)
 
 
-def _abstract_batch(mesh: Mesh, data: Dataset, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-    example = data.samples.batch(np.zeros(1, np.int64), np.zeros(1, np.int64))
+def _pieces(config: Config, plan: Plan, mesh: Mesh, step: int) -> Pieces:
+    frames = plan.clips.frames if plan.clips else 0
+    return pieces(step, config.video.clips_per_step, plan.passes, mesh.size, frames, CONTEXT_RADIUS[config.model.kind])
+
+
+def _abstract_batch(config: Config, mesh: Mesh, data: Dataset, plan: Plan) -> Batch:
+    """Returns the shapes and types of a step's batch."""
     sharding = NamedSharding(mesh, PartitionSpec("data"))
-    return {
-        name: jax.ShapeDtypeStruct((rows, *field.shape[1:]), field.dtype, sharding=sharding)
-        for name, field in example.items()
-    }
+
+    def shapes(example: Batch, rows: int) -> Batch:
+        return {
+            name: jax.ShapeDtypeStruct((rows, *field.shape[1:]), field.dtype, sharding=sharding)
+            for name, field in example.items()
+        }
+
+    train = config.train
+    rows = slots(0, train.batch_size, microbatch_size(train), mesh.size).size
+    batch = shapes(data.samples.batch(np.zeros(1, np.int64), np.zeros(1, np.int64)), rows)
+    if plan.clips:
+        cut = _pieces(config, plan, mesh, 0)
+        batch["clips"] = shapes(empty_clips(cut, max(1, len(config.data.views)), data.size_px), cut.draws.size)
+    return batch

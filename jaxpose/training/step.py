@@ -17,11 +17,13 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxpose import geometry
 from jaxpose.config import Config
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
-from jaxpose.pose import augment, heatmap, losses
-from jaxpose.training import optim
+from jaxpose.pose import augment
+from jaxpose.training import clip_step, optim
+from jaxpose.training.anneal import weight_of_step
+from jaxpose.training.clip_step import ClipPlan
+from jaxpose.training.reading import supervised, used_keypoints
 from jaxpose.training.state import State
 
 AXIS = "data"
@@ -44,6 +46,7 @@ class Plan:
       total_steps: length of the training.
       loaded_weights: whether the backbone started from loaded weights.
       flip_permutation: partner of each keypoint in a flip, or None where flips are off.
+      clips: what is known of the unlabelled clips, or None where no loss is on them.
     """
 
     size_px: tuple[int, int]
@@ -52,6 +55,7 @@ class Plan:
     total_steps: int
     loaded_weights: bool = False
     flip_permutation: tuple[int, ...] | None = None
+    clips: ClipPlan | None = None
 
 
 def build_train_step(
@@ -59,38 +63,42 @@ def build_train_step(
 ) -> Callable[[State, Batch], tuple[State, Metrics]]:
     """Returns the jitted update (state, batch) -> (state, metrics); the state is donated.
 
-    The batch is a labelled batch (see docs/data.md) sharded over its leading axis, each device's rows being
-    (micro-batches x slots) in the order of `slots`. The metrics are replicated scalars, but `sample_loss`, which lies
-    as the batch does.
+    The batch is a labelled batch and, where a loss is on clips, a batch of `clips` in it (see docs/data.md), sharded
+    over its leading axis, each device's rows being (micro-batches x slots) in the order of `slots` and `pieces`. The
+    metrics are replicated scalars, but `sample_loss`, which lies as the batch does. With clips there are the
+    supervised loss alone, the factor of annealing and, of each loss on clips, its mean `<name>` and `<name>_count`.
     """
 
     def update(state: State, batch: Batch) -> tuple[State, Metrics]:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
             return _update(state, batch, config, graphdef, plan)
 
-    sharded = jax.shard_map(update, mesh=mesh, in_specs=(P(), P(AXIS)), out_specs=(P(), _metric_specs()))
+    specs = {**dict.fromkeys(_metric_names(plan), P()), "sample_loss": P(AXIS)}
+    sharded = jax.shard_map(update, mesh=mesh, in_specs=(P(), P(AXIS)), out_specs=(P(), specs))
     return jax.jit(sharded, donate_argnums=0)
 
 
-def _metric_specs() -> dict[str, P]:
-    names = ("loss", "targets", "gradient_norm", "learning_rate", "backbone_learning_rate", "skipped_in_row")
-    return {**dict.fromkeys(names, P()), "sample_loss": P(AXIS)}
+def _metric_names(plan: Plan) -> list[str]:
+    names = ["loss", "targets", "gradient_norm", "learning_rate", "backbone_learning_rate", "skipped_in_row"]
+    if plan.clips:
+        names += ["supervised_loss", "clip_factor"]
+        names += [name + ending for name in plan.clips.weights for ending in ("", "_count")]
+    return names
 
 
 def _update(state: State, batch: Batch, config: Config, graphdef: nnx.GraphDef, plan: Plan) -> tuple[State, Metrics]:
-    pieces, used_count, valid_counts = _prepare(batch, config, plan)
-    gradients, statistics, loss, sample_loss = _gradients(
-        state, pieces, used_count, valid_counts, config, graphdef, plan
-    )
-    state, metrics = _apply(state, gradients, statistics, loss, config, plan)
-    metrics |= {"targets": used_count * lax.axis_size(AXIS), "sample_loss": sample_loss}
+    pieces, counts = _prepare(batch, config, plan)
+    gradients, statistics, found, sample_loss = _gradients(state, pieces, counts, config, graphdef, plan)
+    state, metrics = _apply(state, gradients, statistics, found["loss"], config, plan)
+    metrics |= found | {"targets": counts["targets"], "sample_loss": sample_loss}
     return state, metrics
 
 
-def _prepare(batch: Batch, config: Config, plan: Plan) -> tuple[Batch, jax.Array, jax.Array]:
+def _prepare(batch: Batch, config: Config, plan: Plan) -> tuple[dict[str, Batch], dict[str, jax.Array]]:
     """Returns the batch as micro-batches with its keypoints augmented, and the global counts (one small reduction).
 
-    The counts are (used keypoints / devices, valid samples of each micro-batch): known before the first pass.
+    The counts are known before the first pass: `targets`, the used keypoints; `frames`, those of each micro-batch that
+    reach the batch statistics; and the terms of each loss on clips, but `unimodal_mse`, which has its own reduction.
     """
     dtype = DTYPES[config.train.precision][1]
     valid = batch["valid"]
@@ -104,70 +112,115 @@ def _prepare(batch: Batch, config: Config, plan: Plan) -> tuple[Batch, jax.Array
     keypoints_px, visibility = augment.move_keypoints(
         drawn, config.augment, keypoints_px, visibility, plan.flip_permutation
     )
-    visibility = heatmap.in_frame(keypoints_px, visibility, plan.size_px)
-    pieces = {
-        "frames": batch["frames"],
+    visibility = used_keypoints(keypoints_px, visibility, plan.size_px, config.model)
+    labelled = {
+        "frames": jnp.where(valid[:, None, None, None, None], batch["frames"], jnp.uint8(0)),
         "keypoints_px": keypoints_px,
         "visibility": visibility,
+        "frame_from_input": frame_from_input,
         "valid": valid,
         "plan": drawn,
     }
-    pieces = jax.tree.map(lambda leaf: leaf.reshape(plan.passes, -1, *leaf.shape[1:]), pieces)
-    used = jnp.sum(visibility > 0, dtype=dtype)
-    counts = lax.psum(jnp.concatenate([used[None], jnp.sum(pieces["valid"], 1, dtype=dtype)]), AXIS)
-    return pieces, counts[0] / lax.axis_size(AXIS), counts[1:]
+    pieces = {"labelled": jax.tree.map(lambda leaf: leaf.reshape(plan.passes, -1, *leaf.shape[1:]), labelled)}
+    counts = {
+        "targets": jnp.sum(visibility > 0, dtype=dtype),
+        "frames": jnp.sum(pieces["labelled"]["valid"], 1, dtype=dtype) * batch["frames"].shape[1],
+    }
+    if plan.clips:
+        clips = clip_step.prepare(batch["clips"], config, plan.clips, plan.passes)
+        pieces["clips"] = clips
+        counts["frames"] += jnp.sum(clips["counted"], (1, 2), dtype=dtype) * batch["clips"]["frames"].shape[1]
+        counts |= clip_step.known_counts(clips, config, plan.clips)
+    vector, restore = ravel_pytree(counts)
+    return pieces, restore(lax.psum(vector, AXIS))
 
 
 def _gradients(
-    state: State,
-    pieces: Batch,
-    used_count: jax.Array,
-    valid_counts: jax.Array,
-    config: Config,
-    graphdef: nnx.GraphDef,
+    state: State, pieces: dict[str, Batch], counts: dict[str, jax.Array], config: Config, graphdef: nnx.GraphDef,
     plan: Plan,
-) -> tuple[dict, dict, jax.Array, jax.Array]:
-    """Returns (gradients, moved statistics, loss, loss of each sample) of the step: one reduction, after all passes."""
-    compare = losses.heatmap_loss(config.model.loss)
-    one_over_count = jnp.where(used_count > 0, 1 / jnp.maximum(used_count, 1), 0)
+) -> tuple[dict, dict, dict[str, jax.Array], jax.Array]:  # fmt: skip
+    """Returns (gradients, moved statistics, losses, loss of each sample): one reduction, after all passes."""
+    devices = lax.axis_size(AXIS)
     # Varying copies: with replicated parameters the gradient would already be a sum over devices, and the mean below
     # would be too large by their number, silently.
     params = lax.pcast(state.params, AXIS, to="varying")
     local_statistics = config.model.norm == "local"
     statistics = lax.pcast(state.statistics, AXIS, to="varying") if local_statistics else state.statistics
 
-    def loss_of(params: dict, statistics: dict, piece: Batch, count: jax.Array) -> tuple[jax.Array, tuple]:
-        frames = augment.render(piece["plan"], config.augment, piece["frames"], count.dtype)[:, 0]
-        targets = heatmap.encode(
-            piece["keypoints_px"],
-            piece["visibility"],
+    def see(params: dict, statistics: dict, piece: dict[str, Batch], count: jax.Array) -> tuple[list[jax.Array], dict]:
+        labelled = piece["labelled"]
+        frames = augment.render(labelled["plan"], config.augment, labelled["frames"], count.dtype)
+        sequences, counted = [frames], [jnp.repeat(labelled["valid"][:, None], frames.shape[1], axis=1)]
+        if plan.clips:
+            for group, more in zip(
+                (sequences, counted), clip_step.network_input(piece["clips"], config, count.dtype), strict=True
+            ):
+                group.append(more)
+        return apply_network(graphdef, params, statistics, sequences, counted, count, True)
+
+    def terms(outputs: list[jax.Array], piece: dict[str, Batch]) -> tuple[dict[str, jax.Array], jax.Array, dict]:
+        labelled = piece["labelled"]
+        sample_sums, _ = supervised(
+            outputs[0],
+            labelled["keypoints_px"],
+            labelled["visibility"],
+            labelled["frame_from_input"],
             plan.size_px,
-            config.model.heatmap_stride,
-            config.model.sigma_cells,
+            config.model,
         )
-        logits, statistics = apply_network(graphdef, params, statistics, frames, piece["valid"], count, True)
-        sums, _ = compare(logits, targets, piece["visibility"] > 0)
-        sums = losses.HEATMAP_WEIGHT * sums
-        return jnp.sum(sums) * one_over_count, (statistics, sums)
+        sums, late_counts = {"supervised_loss": jnp.sum(sample_sums)}, {}
+        if plan.clips:
+            clip_sums, late_counts = clip_step.loss_sums(outputs[1], piece["clips"], config, plan.clips)
+            sums |= clip_sums
+        return sums, sample_sums, late_counts
+
+    counts = {"supervised_loss": counts["targets"]} | counts
+    if plan.clips and "unimodal_mse" in plan.clips.weights:
+        # How many maps are sure enough is known once all passes are done: one round without gradients counts them.
+        # Of a step of one pass the compiler makes no second round.
+        def count_sure(total: jax.Array, inputs: tuple) -> tuple[jax.Array, None]:
+            outputs, _ = see(params, statistics, *inputs)
+            return total + terms(outputs, inputs[0])[2]["unimodal_mse"], None
+
+        zero = lax.pcast(jnp.zeros((), counts["targets"].dtype), AXIS, to="varying")
+        sure, _ = lax.scan(count_sure, zero, (pieces, counts["frames"]))
+        counts["unimodal_mse"] = lax.psum(sure, AXIS)
+    weights = {"supervised_loss": jnp.ones((), counts["targets"].dtype)}
+    if plan.clips:
+        factor = weight_of_step(config.losses, state.step, plan.steps_per_epoch).astype(counts["targets"].dtype)
+        weights |= {name: factor * weight for name, weight in plan.clips.weights.items()}
+    # Times the devices, as their gradients are averaged.
+    shares = {name: jnp.where(counts[name] > 0, devices / jnp.maximum(counts[name], 1), 0) for name in weights}
+
+    def loss_of(params: dict, statistics: dict, piece: dict[str, Batch], count: jax.Array) -> tuple[jax.Array, tuple]:
+        outputs, statistics = see(params, statistics, piece, count)
+        sums, sample_sums, _ = terms(outputs, piece)
+        means = {name: sums[name] * shares[name] for name in weights}
+        loss = sum((weights[name] * mean for name, mean in means.items()), jnp.zeros_like(count))
+        return loss, (statistics, means | {"loss": loss}, sample_sums)
 
     def one_pass(carry: tuple, inputs: tuple) -> tuple[tuple, jax.Array]:
-        gradients, statistics, loss = carry
-        piece, count = inputs
-        (piece_loss, (statistics, sums)), piece_gradients = jax.value_and_grad(loss_of, has_aux=True)(
-            params, statistics, piece, count
+        gradients, statistics, found = carry
+        (_, (statistics, means, sample_sums)), piece_gradients = jax.value_and_grad(loss_of, has_aux=True)(
+            params, statistics, *inputs
         )
-        gradients = jax.tree.map(jnp.add, gradients, piece_gradients)
-        return (gradients, statistics, loss + piece_loss), sums
+        gradients, found = jax.tree.map(jnp.add, (gradients, found), (piece_gradients, means))
+        return (gradients, statistics, found), sample_sums
 
-    zeros = jax.tree.map(jnp.zeros_like, params)
-    start = (zeros, statistics, lax.pcast(jnp.zeros((), used_count.dtype), AXIS, to="varying"))
-    (gradients, statistics, loss), sample_loss = lax.scan(one_pass, start, (pieces, valid_counts))
+    zero = lax.pcast(jnp.zeros((), counts["targets"].dtype), AXIS, to="varying")
+    start = (jax.tree.map(jnp.zeros_like, params), statistics, dict.fromkeys([*weights, "loss"], zero))
+    (gradients, statistics, found), sample_loss = lax.scan(one_pass, start, (pieces, counts["frames"]))
     # As one vector: reductions of single tensors would be merged into those of the norm layers, here one and there one.
-    vector, restore = ravel_pytree((gradients, loss, statistics if local_statistics else {}))
-    gradients, loss, mean_statistics = restore(lax.pmean(vector, AXIS))
+    if not plan.clips:
+        # It is the loss itself.
+        del found["supervised_loss"]
+    vector, restore = ravel_pytree((gradients, found, statistics if local_statistics else {}))
+    gradients, found, mean_statistics = restore(lax.pmean(vector, AXIS))
     if local_statistics:
         statistics = mean_statistics
-    return gradients, statistics, loss, sample_loss.reshape(-1)
+    if plan.clips:
+        found |= {"clip_factor": factor} | {f"{name}_count": counts[name] for name in plan.clips.weights}
+    return gradients, statistics, found, sample_loss.reshape(-1)
 
 
 def _apply(
@@ -203,45 +256,8 @@ def _apply(
         skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),
     )
     return state, {
-        "loss": loss,
         "gradient_norm": norm,
         "learning_rate": head_rate,
         "backbone_learning_rate": backbone_rate,
         "skipped_in_row": state.skipped_in_row,
     }
-
-
-def build_evaluate_step(
-    config: Config, graphdef: nnx.GraphDef, mesh: Mesh
-) -> Callable[[dict, dict, Batch], dict[str, jax.Array]]:
-    """Returns the jitted (parameters, statistics, batch) -> predictions, all sharded as the batch is.
-
-    The batch has `frames` uint8 (b, t, h, w, 3), `keypoints_px`, `visibility` and `frame_from_input`; a batch without
-    labels has visibility 0. The result has `keypoints_px` (b, k, 2) in input pixels, `keypoints_frame_px` (b, k, 2),
-    `confidence` (b, k), and per sample `loss_sum` and `loss_count`.
-    """
-    compare = losses.heatmap_loss(config.model.loss)
-    stride, sigma = config.model.heatmap_stride, config.model.sigma_cells
-    dtype = DTYPES[config.train.precision][1]
-
-    def predict(params: dict, statistics: dict, batch: Batch) -> dict[str, jax.Array]:
-        frames = batch["frames"][:, 0].astype(dtype)
-        size_px = (frames.shape[1], frames.shape[2])
-        valid = jnp.ones(frames.shape[0], bool)
-        with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
-            logits, _ = apply_network(graphdef, params, statistics, frames, valid, jnp.ones((), dtype), False)
-            keypoints_px, confidence = heatmap.decode(jax.nn.softmax(logits, axis=(-2, -1)), stride, sigma)
-            visibility = heatmap.in_frame(batch["keypoints_px"].astype(dtype), batch["visibility"], size_px)
-            targets = heatmap.encode(batch["keypoints_px"].astype(dtype), visibility, size_px, stride, sigma)
-            sums, counts = compare(logits, targets, visibility > 0)
-            keypoints_frame_px = geometry.apply(batch["frame_from_input"].astype(dtype), keypoints_px)
-        return {
-            "keypoints_px": keypoints_px,
-            "keypoints_frame_px": keypoints_frame_px,
-            "confidence": confidence,
-            "loss_sum": losses.HEATMAP_WEIGHT * sums,
-            "loss_count": counts,
-        }
-
-    sharded = jax.shard_map(predict, mesh=mesh, in_specs=(P(), P(), P(AXIS)), out_specs=P(AXIS))
-    return jax.jit(sharded)

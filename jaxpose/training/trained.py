@@ -97,34 +97,53 @@ def transfer(trained: Trained, names: tuple[str, ...], params: dict, statistics:
     Raises:
       ValueError: the backbones differ.
     """
-    old_shapes = jax.tree.map(lambda leaf: leaf.shape, (trained.params["backbone"], trained.statistics))
-    new_shapes = jax.tree.map(lambda leaf: leaf.shape, (params["backbone"], statistics))
-    if old_shapes != new_shapes:
+    old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
+    if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
         old = trained.config.model
         raise ValueError(
             f"train.init_from is a run of {old.backbone}, width {old.width}, norm {old.norm}; "
             "the backbone, width and kind of norm must be the same"
         )
-    head, remade = dict(params["head"]["layers"]), []
-    old_head = trained.params["head"]["layers"]
-    last = max(head)
-    for number, layer in head.items():
-        fits = number in old_head and number != last and old_head[number]["kernel"].shape == layer["kernel"].shape
+    old_names = trained.config.data.keypoint_names
+    taken: dict = {"backbone": trained.params["backbone"]}
+    remade: list[str] = []
+    for part in (name for name in params if name != "backbone"):
+        old = trained.params.get(part, {})
+        if part == "head" and "layers" in params[part] and "layers" in old:
+            layers, missing = _head(old["layers"], old_names, params[part]["layers"], names)
+            taken[part] = {"layers": layers}
+            remade += missing
+        elif _shapes(old) == _shapes(params[part]) and old_names == names:
+            taken[part] = old
+        else:
+            taken[part] = params[part]
+            remade.append(f"the {part}" if part == "head" else f"the {part} head")
+    # A network of another precision may keep its weights in another type.
+    found = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), (taken, trained.statistics), (params, statistics))
+    return *found, remade
+
+
+def _shapes(tree: dict) -> dict:
+    return jax.tree.map(lambda leaf: leaf.shape, tree)
+
+
+def _head(old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ...]) -> tuple[dict, list[str]]:
+    """Returns the layers of a heatmap head, those that fit taken over, and what was not."""
+    layers, remade = dict(new), []
+    last = max(layers)
+    for number, layer in layers.items():
+        fits = number in old and number != last and old[number]["kernel"].shape == layer["kernel"].shape
         if fits:
-            head[number] = old_head[number]
+            layers[number] = old[number]
         elif number != last:
             remade.append(f"head layer {number}")
-    old_last = old_head[max(old_head)]
-    old_names = trained.config.data.keypoint_names
-    if max(old_head) == last and old_last["kernel"].shape[2] == head[last]["kernel"].shape[2]:
-        head[last], missing = _by_name(old_last, old_names, head[last], names)
+    old_last = old[max(old)]
+    if max(old) == last and old_last["kernel"].shape[2] == layers[last]["kernel"].shape[2]:
+        layers[last], missing = _by_name(old_last, old_names, layers[last], names)
         remade += [f"keypoint {name}" for name in missing]
     else:
         remade.append("the last head layer")
-    taken = {"backbone": trained.params["backbone"], "head": {"layers": head}}, trained.statistics
-    # A network of another precision may keep its weights in another type.
-    taken = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), taken, (params, statistics))
-    return *taken, remade
+    return layers, remade
 
 
 def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[str, ...]) -> tuple[dict, list[str]]:

@@ -1,0 +1,92 @@
+"""From what the network shows to points: the one place that knows how each kind of network is read."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxpose.config import ModelConfig
+from jaxpose.pose import clip_losses, heatmap, heatmap_lightning_pose, losses
+
+# Windows as sequences see them: (q, windows, heads, k, ...).
+Outputs = jax.Array
+
+
+def read(outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the points of every head (q, w, heads, k, 2) in input pixels and their confidence (q, w, heads, k).
+
+    A network without maps is always sure: its confidence is 1.
+
+    Args:
+      outputs: (q, w, heads, k, ...).
+      model: options of the network.
+      frame_from_input: affines (q, 2, 3); the pixels of Lightning Pose hang on the size of the frame.
+    """
+    if model.kind == "regression":
+        return outputs, jnp.ones(outputs.shape[:-1], outputs.dtype)
+    q, w, heads, k, height, width = outputs.shape
+    maps = jax.nn.softmax(outputs.reshape(q * w * heads, k, height, width), axis=(-2, -1))
+    if model.decoding == "lightning_pose":
+        points_px, confidence = heatmap_lightning_pose.decode(maps, model.heatmap_stride)
+        shift = heatmap_lightning_pose.offset_px(frame_from_input).astype(points_px.dtype)
+        points_px = points_px.reshape(q, w, heads, k, 2) - shift[:, None, None, None]
+    else:
+        points_px, confidence = heatmap.decode(maps, model.heatmap_stride, model.sigma_cells)
+    return points_px.reshape(q, w, heads, k, 2), confidence.reshape(q, w, heads, k)
+
+
+def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns each keypoint as its most confident head sees it: points (q, w, k, 2) and confidence (q, w, k).
+
+    Of equally confident heads the first, which looks at one frame.
+    """
+    best = jnp.argmax(confidence, axis=2)[:, :, None]
+    chosen = jnp.take_along_axis(points_px, best[..., None], axis=2)[:, :, 0]
+    return chosen, jnp.take_along_axis(confidence, best, axis=2)[:, :, 0]
+
+
+def used_keypoints(
+    keypoints_px: jax.Array, visibility: jax.Array, size_px: tuple[int, int], model: ModelConfig
+) -> jax.Array:
+    """Returns the visibility (b, k) as the loss takes it: 0 where there is no target.
+
+    That is outside the input and, for a network without maps, where a keypoint is not visible too.
+    """
+    visibility = heatmap.in_frame(keypoints_px, visibility, size_px)
+    if model.kind == "regression":
+        return jnp.where(visibility == heatmap.VISIBLE, visibility, jnp.zeros_like(visibility))
+    return visibility
+
+
+def supervised(
+    outputs: Outputs,
+    keypoints_px: jax.Array,
+    visibility: jax.Array,
+    frame_from_input: jax.Array,
+    size_px: tuple[int, int],
+    model: ModelConfig,
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the loss of labelled frames, (sums, counts), each (b,): the mean over the heads, weighted.
+
+    Args:
+      outputs: (b, 1, heads, k, ...).
+      keypoints_px: labels (b, k, 2) in input pixels; anything where not used.
+      visibility: (b, k), as `used_keypoints` returns it.
+      frame_from_input: (b, 2, 3); a network without maps is compared in frame pixels.
+      size_px: (height, width) of the input.
+      model: options of the network.
+    """
+    heads = outputs.shape[2]
+    if model.kind == "regression":
+        scale = frame_from_input[:, None, :, :2]
+        # Of both points alike, so the shift is of no account.
+        seen, labelled = (jnp.sum(scale * points[..., None, :], axis=-1) for points in (outputs[:, 0, 0], keypoints_px))
+        sums, counts = clip_losses.regression(seen, labelled, visibility > 0)
+        return losses.HEATMAP_WEIGHT * sums, counts
+    compare = losses.heatmap_loss(model.loss)
+    if model.decoding == "lightning_pose":
+        keypoints_px += heatmap_lightning_pose.offset_px(frame_from_input).astype(keypoints_px.dtype)[:, None]
+        encode = heatmap_lightning_pose.encode
+    else:
+        encode = heatmap.encode
+    targets = encode(keypoints_px, visibility, size_px, model.heatmap_stride, model.sigma_cells)
+    found = [compare(outputs[:, 0, head], targets, visibility > 0) for head in range(heads)]
+    return losses.HEATMAP_WEIGHT / heads * sum(sums for sums, _ in found), found[0][1]
