@@ -20,30 +20,26 @@ from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS
-from jaxpose.formats.lightning_pose import write_pixel_errors, write_predictions
+from jaxpose.formats.lightning_pose import SCORERS, write_errors, write_predictions
 from jaxpose.pose import metrics
-from jaxpose.training.estimator import load
-from jaxpose.training.predictor import Predictor
+from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.run_folder import SPLIT_FILE, json_text, write_atomic
+from jaxpose.training.subspaces import pose_errors_px
 from jaxpose.training.trained import read_run_config
 
 EVALUATION_FILE = "evaluation.json"
 
-Weights = tuple[dict, dict]
 Summaries = dict[str, dict[str, Any]]
 Say = Callable[[str], None]
 
 
-def evaluate_dataset(
-    config: Config, data: Dataset, predictor: Predictor, weights: Weights, folder: Path, say: Say
-) -> Summaries:
+def evaluate_dataset(config: Config, data: Dataset, estimator: Estimator, folder: Path, say: Say) -> Summaries:
     """Predicts all labelled frames of a project, writes what is found and says how good it is.
 
     Args:
       config: the run's config, with everything filled in.
       data: the labelled frames and their sets.
-      predictor: the network on all devices.
-      weights: (parameters, batch statistics) on the mesh.
+      estimator: the trained network.
       folder: where the files are written.
       say: is called with each table.
 
@@ -54,16 +50,16 @@ def evaluate_dataset(
     Raises:
       ValueError: an extra label file cannot be used.
     """
-    found = predictor.labelled(*weights, data.samples, np.arange(len(data.sets)))
+    found = estimator.predictor.labelled(*estimator.weights, data.samples, np.arange(len(data.sets)))
     predicted, confidence = found["keypoints_frame_px"], found["confidence"]
-    _write(folder, "", data.project, predicted, confidence, data.sets)
+    _write(folder, "", data.project, predicted, confidence, data.sets, estimator)
     results: Summaries = {}
     for name in SETS:
         rows = data.rows(name)
         if len(rows):
             results[name] = _summarize(config, predicted[rows], data.labelled_frame_px(rows), confidence[rows])
     for extra in extra_projects(config, say):
-        results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, weights, folder, say)
+        results[extra.label_file.name] = _evaluate_extra(config, extra, estimator, folder, say)
     shown = next((name for name in ("test", "validation") if name in results), "")
     compared = _baselines(data, shown) if shown else {}
     say(_table(results))
@@ -136,7 +132,7 @@ def evaluate(
     say(f"{run} on {'; '.join(estimator.devices)}")
     config = dataclasses.replace(estimator.config, data=config.data)
     if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
-        summary = _evaluate_extra(config, found, estimator.predictor, estimator.weights, folder, say)
+        summary = _evaluate_extra(config, found, estimator, folder, say)
         results = {found.label_file.name: summary}
         say(_table(results))
         say(metrics.format_summary(summary))
@@ -146,7 +142,7 @@ def evaluate(
     for message in messages:
         say(message)
     data = Dataset(found, sets, samples, size_px, messages)
-    return evaluate_dataset(config, data, estimator.predictor, estimator.weights, folder, say)
+    return evaluate_dataset(config, data, estimator, folder, say)
 
 
 def _project(config: Config, labels: str, say: Say) -> Project:
@@ -162,34 +158,45 @@ def _project(config: Config, labels: str, say: Say) -> Project:
     return dataset.match_keypoints(found, names)
 
 
-def _evaluate_extra(
-    config: Config, found: Project, predictor: Predictor, weights: Weights, folder: Path, say: Say
-) -> dict[str, Any]:
+def _evaluate_extra(config: Config, found: Project, estimator: Estimator, folder: Path, say: Say) -> dict[str, Any]:
     samples, messages = dataset.decode(found, config)
     for message in messages:
         say(f"{found.label_file.name}: {message}")
-    predictions = predictor.labelled(*weights, samples, np.arange(len(found.images)))
+    predictions = estimator.predictor.labelled(*estimator.weights, samples, np.arange(len(found.images)))
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
     ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
-    _write(folder, ending, found, predicted, confidence, None)
+    _write(folder, ending, found, predicted, confidence, None, estimator)
     return _summarize(config, predicted, found.labelled_frame_px(), confidence)
 
 
 def _write(
-    folder: Path, ending: str, found: Project, predicted: np.ndarray, confidence: np.ndarray, sets: np.ndarray | None
+    folder: Path,
+    ending: str,
+    found: Project,
+    predicted: np.ndarray,
+    confidence: np.ndarray,
+    sets: np.ndarray | None,
+    estimator: Estimator,
 ) -> None:
     """Writes predictions[_VIEW][_ENDING].csv, and the errors, for each view."""
     if jax.process_index() != 0:
         return
     errors = metrics.pixel_errors(predicted, found.labelled_frame_px())
     names = found.keypoint_names
+    scorer = SCORERS[estimator.config.model.kind]
+    measured = {"pixel_error": errors}
+    measured |= {
+        f"{name}_error": error
+        for name, error in pose_errors_px(estimator.subspaces, predicted, len(set(found.views))).items()
+    }
     for view in dict.fromkeys(found.views):
         rows = np.flatnonzero(np.array(found.views) == view)
         images = [found.images[row] for row in rows]
         stem = "_".join(part for part in ("predictions", view, ending) if part)
         of_rows = None if sets is None else sets[rows].tolist()
-        write_predictions(folder / f"{stem}.csv", images, names, predicted[rows], confidence[rows], sets=of_rows)
-        write_pixel_errors(folder / f"{stem}_pixel_error.csv", images, names, errors[rows], of_rows)
+        write_predictions(folder / f"{stem}.csv", images, names, predicted[rows], confidence[rows], scorer, of_rows)
+        for name, values in measured.items():
+            write_errors(folder / f"{stem}_{name}.csv", images, names, values[rows], of_rows)
 
 
 def _summarize(config: Config, predicted: np.ndarray, labelled: np.ndarray, confidence: np.ndarray) -> dict[str, Any]:

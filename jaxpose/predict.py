@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import tqdm
 
 from jaxpose.config.arguments import DONE, SOME_FAILED, RunArguments, make_folder
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video import scan
-from jaxpose.formats.lightning_pose import PredictionWriter
+from jaxpose.formats.lightning_pose import SCORERS, PredictionWriter
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.run_folder import PARAMETERS_FILE
 from jaxpose.training.trained import read_run_config
+from jaxpose.training.video_tables import Incomplete, predict_video
 
 __all__ = ["Estimator", "load", "main", "plan"]
 
@@ -100,26 +100,11 @@ def _predict_video(estimator: Estimator, path: Path, file: Path, kept_rows: int)
     """Writes the predictions of a video, if not as many rows are there; returns a line that says what was done."""
     try:
         video = scan(path)
-        reader, found = estimator.stream(video)
-    except ValueError as error:
+        if kept_rows == video.announced_frames:
+            return f"{path}: {file} has its {kept_rows} frames already (--overwrite predicts them again)"
+        return predict_video(estimator, video, file)
+    except (ValueError, Incomplete) as error:
         raise _Failed(str(error)) from None
-    announced = video.announced_frames
-    if kept_rows == announced:
-        return f"{path}: {file} has its {announced} frames already (--overwrite predicts them again)"
-    done, started = 0, time.monotonic()
-    with (
-        contextlib.closing(reader),
-        PredictionWriter(file, estimator.keypoint_names) as writer,
-        tqdm.tqdm(total=announced, desc=path.name, unit="frame", disable=None, leave=False) as bar,
-    ):
-        for keypoints, confidence in found:
-            writer.append(range(done, done + len(keypoints)), keypoints, confidence)
-            done += len(keypoints)
-            bar.update(len(keypoints))
-        if reader.problem:
-            raise _Failed(f"{reader.problem}; its {done} rows are in {file}.partial")
-    speed = done / (time.monotonic() - started)
-    return f"{path}: {done} frames of {announced} announced, {speed:.1f} frames/s, in {file}"
 
 
 def _predict_images(estimator: Estimator, paths: list[Path], file: Path, kept: list[str]) -> str:
@@ -147,7 +132,7 @@ def _predict_images(estimator: Estimator, paths: list[Path], file: Path, kept: l
                 yield image
 
     done, started = 0, time.monotonic()
-    with PredictionWriter(file, estimator.keypoint_names) as writer:
+    with PredictionWriter(file, estimator.keypoint_names, SCORERS[estimator.config.model.kind]) as writer:
         for keypoints, confidence in estimator.fitted(frames()):
             writer.append(names[done : done + len(keypoints)], keypoints, confidence)
             done += len(keypoints)

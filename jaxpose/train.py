@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxpose.cluster.agreement import refuse_differences, together
-from jaxpose.cluster.devices import start_backend
+from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.processes import as_one, start_processes
 from jaxpose.config import Config, resolve
@@ -18,6 +18,7 @@ from jaxpose.data.picture import draw_keypoints
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.pose import metrics
 from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.training.estimator import Estimator
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
 from jaxpose.training.loop import Diverged, Loop, Outcome
@@ -26,6 +27,8 @@ from jaxpose.training.predictor import Predictor
 from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.session import Session, build_session, prepare
 from jaxpose.training.state import State, evaluated_weights
+from jaxpose.training.subspaces import save_subspaces
+from jaxpose.training.video_tables import predict_project
 
 _VERB = "jaxpose.train"
 
@@ -93,6 +96,8 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         log.block("jaxpose", {"run folder": str(folder.path)} | session.describe())
         for message in [f"goes on from step {first_step}"] if first_step else session.start.messages:
             log.text(message)
+        if folder.is_ours and session.start.subspaces:
+            save_subspaces(folder.path, session.start.subspaces)
         # 5. The loop.
         predictor = Predictor(config, session.start.graphdef, session.mesh, _frames_per_step(session))
         loop = Loop(
@@ -129,10 +134,15 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             )
         why = f"the best {config.train.monitor}" if np.isfinite(best.best_metric) else "the last"
         log.text(f"kept are the weights of step {best_step}, {why}")
-        results = evaluate_dataset(config, data, predictor, (params, statistics), folder.path, log.text)
+        devices = describe(list(session.mesh.devices.flat))
+        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces)
+        results = evaluate_dataset(config, data, estimator, folder.path, log.text)
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:
             folder.finish(summary)
+        # 7. The project's videos. With several processes that is a command of its own, on any of them.
+        if jax.process_count() == 1:
+            predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
         log.text(f"everything is in {folder.path}")
         return summary
 

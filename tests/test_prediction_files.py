@@ -9,7 +9,7 @@ import pytest
 from jaxpose.formats.lightning_pose import (
     PredictionWriter,
     read_predictions,
-    write_pixel_errors,
+    write_errors,
     write_predictions,
 )
 
@@ -43,7 +43,7 @@ def test_real_errors_written_again_are_the_same_bytes(name: str, real_data: Path
     table = pd.read_csv(real, index_col=0, dtype=str)
     errors = table.iloc[:, :-1].fillna("nan").to_numpy().astype(np.float64)
     assert np.isnan(errors).any()
-    write_pixel_errors(tmp_path / "e.csv", list(table.index), list(table.columns[:-1]), errors, list(table["set"]))
+    write_errors(tmp_path / "e.csv", list(table.index), list(table.columns[:-1]), errors, list(table["set"]))
     assert (tmp_path / "e.csv").read_bytes() == real.read_bytes()
 
 

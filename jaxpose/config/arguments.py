@@ -74,7 +74,7 @@ def guard(verb: str, work: Callable[[], int]) -> int:
         print(f"{verb}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except (Mistake, ValueError) as error:
-        if isinstance(error, ValueError) and not _was_raised_by_jaxpose(error):
+        if isinstance(error, ValueError) and not was_raised_by_jaxpose(error):
             raise
         for line in str(error).splitlines():
             print(f"{verb}: {line}", file=sys.stderr)
@@ -99,7 +99,7 @@ def did_you_mean(given: str, known: list[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _was_raised_by_jaxpose(error: ValueError) -> bool:
+def was_raised_by_jaxpose(error: ValueError) -> bool:
     """Tells a rule that jaxpose checks from a fault in jaxpose or below it, which needs its traceback."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     statement = linecache.getline(last.filename, last.lineno or 0).strip()

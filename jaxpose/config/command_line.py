@@ -19,7 +19,7 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from jaxpose.config.arguments import DONE, Mistake, did_you_mean, guard
+from jaxpose.config.arguments import DONE, Mistake, did_you_mean, guard, was_raised_by_jaxpose
 from jaxpose.config.check import type_name, validate
 from jaxpose.config.root import Config, flat_options
 
@@ -203,6 +203,9 @@ def _load_config(text: str) -> Config:
     except Mistake:
         raise
     except Exception as error:
+        # What jaxpose says of a project that the file names needs no line of the file.
+        if isinstance(error, ValueError) and was_raised_by_jaxpose(error):
+            raise Mistake("\n".join(f"--config: {line}" for line in str(error).splitlines())) from None
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         raise Mistake(f"--config: {file}, line {_line_in(path, error)}: {reason}") from None
     if not isinstance(config, Config):

@@ -91,6 +91,7 @@ class LossesConfig:
     anneal_increase_per_step: float = option(
         0.0, "the same growth per step; replaces that per epoch where above 0", minimum=0.0
     )
+    anneal_init: float = option(0.0, "value of that factor up to the start", minimum=0.0)
     anneal_end: float = option(1.0, "largest value of that factor", minimum=0.0)
 
 

@@ -16,6 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 SETS = ("train", "validation", "test", "unused")
+# The name that Lightning Pose gives each kind of network in the first header row, by model.kind.
+SCORERS = {
+    "heatmap": "heatmap_tracker",
+    "heatmap_context": "heatmap_mhcrnn_tracker",
+    "regression": "regression_tracker",
+}
 _COORDS = ["x", "y", "likelihood"]
 
 
@@ -100,21 +106,40 @@ def write_predictions(
         writer.append(index, keypoints_frame_px, confidence, sets)
 
 
-def write_pixel_errors(
+class ErrorWriter:
+    """Writes a number for each frame and keypoint, row by row; a context manager as `PredictionWriter` is."""
+
+    def __init__(self, file: Path, keypoint_names: Sequence[str], *, with_sets: bool = False) -> None:
+        self._file, self._keypoint_names, self._with_sets = file, keypoint_names, with_sets
+        self._opened = contextlib.ExitStack()
+
+    def __enter__(self) -> "ErrorWriter":
+        self._rows = self._opened.enter_context(_write_rows(self._file))
+        self._rows.writerow(["", *self._keypoint_names, *(["set"] if self._with_sets else [])])
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._opened.__exit__(*error)
+
+    def append(self, index: Sequence[str | int], errors: np.ndarray, sets: Sequence[str] | None = None) -> None:
+        """Writes a row for each frame: errors (n, k), in frame pixels, NaN as an empty cell.
+
+        Raises:
+          ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
+        """
+        _write_cells(self._rows, self._file, index, errors, (len(self._keypoint_names),), sets)
+
+
+def write_errors(
     file: Path,
     index: Sequence[str | int],
     keypoint_names: Sequence[str],
     errors: np.ndarray,
     sets: Sequence[str] | None = None,
 ) -> None:
-    """Writes a number for each frame and keypoint: errors (n, k), in frame pixels, NaN as an empty cell.
-
-    Raises:
-      ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
-    """
-    with _write_rows(file) as rows:
-        rows.writerow(["", *keypoint_names, *(["set"] if sets is not None else [])])
-        _write_cells(rows, file, index, errors, (len(keypoint_names),), sets)
+    """Writes a whole file of errors; arguments and errors are those of `ErrorWriter`."""
+    with ErrorWriter(file, keypoint_names, with_sets=sets is not None) as writer:
+        writer.append(index, errors, sets)
 
 
 def read_predictions(file: Path) -> Predictions:

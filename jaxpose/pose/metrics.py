@@ -28,6 +28,19 @@ def pixel_errors(
     return np.where(np.isfinite(distance), distance, np.nan)
 
 
+def step_lengths_px(
+    keypoints_frame_px: Float[np.ndarray, "n k 2"], before_frame_px: Float[np.ndarray, "k 2"] | None
+) -> Float[np.ndarray, "n k"]:
+    """Returns how far each keypoint moved since the frame before, in frame pixels; NaN for the first frame of all.
+
+    Args:
+      keypoints_frame_px: consecutive predictions.
+      before_frame_px: the prediction before the first of them, or None where there is none.
+    """
+    first = np.full_like(keypoints_frame_px[:1], np.nan) if before_frame_px is None else before_frame_px[None]
+    return pixel_errors(keypoints_frame_px, np.concatenate([first, keypoints_frame_px[:-1]]))
+
+
 def summarize(
     predicted_frame_px: Float[np.ndarray, "n k 2"],
     labelled_frame_px: Float[np.ndarray, "n k 2"],

@@ -17,6 +17,7 @@ from jaxpose.config import Config, validate
 from jaxpose.data.images import fit_image
 from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
 from jaxpose.training.predictor import Predictor
+from jaxpose.training.subspaces import Subspaces, load_subspaces
 from jaxpose.training.trained import load_trained, read_run_config
 
 # Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32.
@@ -32,14 +33,23 @@ class Estimator:
       predictor: the compiled network.
       weights: (parameters, batch statistics) on the mesh.
       devices: what it runs on, lines for people.
+      subspaces: of the training labels' poses, by the name of their loss; those that the run knows.
     """
 
-    def __init__(self, config: Config, predictor: Predictor, weights: tuple[dict, dict], devices: list[str]):
+    def __init__(
+        self,
+        config: Config,
+        predictor: Predictor,
+        weights: tuple[dict, dict],
+        devices: list[str],
+        subspaces: Subspaces,
+    ):
         self.config = config
         self.devices = devices
         self.keypoint_names = config.data.keypoint_names
         self.predictor = predictor
         self.weights = weights
+        self.subspaces = subspaces
         self._size_px = config.data.input_width_px, config.data.input_height_px
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
@@ -159,7 +169,8 @@ def load(
     trained = load_trained(Path(run))
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
-    estimator = Estimator(config, predictor, replicate(mesh, (trained.params, trained.statistics)), describe(chosen))
+    weights = replicate(mesh, (trained.params, trained.statistics))
+    estimator = Estimator(config, predictor, weights, describe(chosen), load_subspaces(Path(run)))
     # Compiles, so that the first frames take no longer than the others.
     black = np.zeros((config.data.input_height_px, config.data.input_width_px, 3), np.uint8)
     list(estimator.fitted([(black, np.eye(2, 3))]))

@@ -21,12 +21,14 @@ from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
-from jaxpose.training.clip_batch import clip_batch, empty_clips
+from jaxpose.training.clip_batch import clip_batch, clip_frames, empty_clips, open_clips
+from jaxpose.training.clip_step import ClipPlan
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.pieces import Pieces, pieces
 from jaxpose.training.slots import microbatch_size, slots
 from jaxpose.training.state import State, initial_state, parameter_count
 from jaxpose.training.step import Plan, build_train_step
+from jaxpose.training.subspaces import Subspaces, fit_subspaces
 from jaxpose.training.trained import load_trained, transfer
 
 _MIB = 2**20
@@ -46,6 +48,7 @@ class Start:
       statistics: nested dict of batch statistics.
       plan: what the step knows of the data.
       clips: the unlabelled clips, or None where no loss is on them.
+      subspaces: of the training labels' poses, by the name of their loss.
       messages: what the user should know, one sentence each.
     """
 
@@ -54,6 +57,7 @@ class Start:
     statistics: dict
     plan: Plan
     clips: ClipSource | None
+    subspaces: Subspaces
     messages: list[str]
 
 
@@ -204,10 +208,17 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     if config.model.norm == "local" and mesh.size > 1:
         messages.append("model.norm=local: the numbers of this run depend on the number of devices")
     width, height = data.size_px
+    subspaces, on = fit_subspaces(config, data), weights(config.losses)
+    for name, pca in subspaces.items():
+        messages.append(
+            f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
+            f"{pca.epsilon_px:.2f} px cost nothing"
+        )
     clips, clip_plan = None, None
-    if weights(config.losses):
-        clips, clip_plan, more = prepare_clips(config, data)
-        messages += more
+    if on:
+        clips = open_clips(config)
+        frames = clip_frames(config)
+        clip_plan = ClipPlan(frames, on, {name: pca for name, pca in subspaces.items() if name in on})
     plan = Plan(
         size_px=(height, width),
         passes=-(-train.batch_size // microbatch_size(train)),
@@ -217,7 +228,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         flip_permutation=permutation,
         clips=clip_plan,
     )
-    return Start(graphdef, params, statistics, plan, clips, messages)
+    return Start(graphdef, params, statistics, plan, clips, subspaces, messages)
 
 
 def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:

@@ -1,0 +1,182 @@
+"""Losses on unlabelled clips, and on coordinates: a sum and a count per clip, never a mean.
+
+The caller adds sums and counts over the global batch and divides once. A clip is w predictions one after the other; a
+copy of a prediction that another piece of the clip owns is computed but neither added nor counted. What is not owned
+may be anything, NaN too: it is replaced before any arithmetic. Formulas: docs/losses.md.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from jaxpose.pose.heatmap import VISIBLE, encode
+from jaxpose.pose.pca import Pca, residuals_px
+from jaxpose.shapes import Array, Bool, Float
+
+Sums = tuple[Float[Array, "c"], Float[Array, "c"]]
+
+# Keeps the logarithms finite where a map is 0.
+_TINY = 1e-10
+
+
+def temporal(
+    keypoints_frame_px: Float[Array, "c w k 2"],
+    confidence: Float[Array, "c w k"],
+    owned_pairs: Bool[Array, "c w-1"],
+    epsilon_px: Sequence[float],
+    confidence_min: float,
+) -> Sums:
+    """Returns, per clip, the sum over pairs and keypoints of max(0, step - epsilon), and how many those are.
+
+    A step is the Euclidean distance of a keypoint between neighbouring predictions; it is 0, and counted, where one of
+    the two is not confident enough.
+
+    Args:
+      keypoints_frame_px: (x, y) in frame pixels.
+      confidence: of each point.
+      owned_pairs: whether the pair of predictions i and i + 1 is counted here.
+      epsilon_px: one number, or one per keypoint.
+      confidence_min: the smallest confidence that is enough.
+
+    Raises:
+      ValueError: the number of epsilons is neither 1 nor that of the keypoints.
+    """
+    used = _confident_pairs(confidence, owned_pairs, confidence_min)
+    points = keypoints_frame_px
+    before, after = (jnp.where(used[..., None], side, 0) for side in (points[:, :-1], points[:, 1:]))
+    return _sum_and_count(_length(after - before), used, owned_pairs, epsilon_px)
+
+
+def temporal_heatmap_mse(
+    maps: Float[Array, "c w k height width"],
+    confidence: Float[Array, "c w k"],
+    owned_pairs: Bool[Array, "c w-1"],
+    epsilon: Sequence[float],
+    confidence_min: float,
+) -> Sums:
+    """Returns the same as `temporal`, a step being the mean over cells of the squared difference of the two maps.
+
+    Args: as `temporal`; maps that sum to 1.
+    """
+    used = _confident_pairs(confidence, owned_pairs, confidence_min)
+    before, after = _map_pairs(maps, used)
+    return _sum_and_count(jnp.square(after - before).mean((-2, -1)), used, owned_pairs, epsilon)
+
+
+def temporal_heatmap_kl(
+    maps: Float[Array, "c w k height width"],
+    confidence: Float[Array, "c w k"],
+    owned_pairs: Bool[Array, "c w-1"],
+    epsilon: Sequence[float],
+    confidence_min: float,
+) -> Sums:
+    """Returns the same as `temporal`, a step being KL(next map || map), 1e-10 added to both.
+
+    Args: as `temporal`; maps that sum to 1.
+    """
+    used = _confident_pairs(confidence, owned_pairs, confidence_min)
+    before, after = (side + _TINY for side in _map_pairs(maps, used))
+    divergence = (after * (jnp.log(after) - jnp.log(before))).sum((-2, -1))
+    return _sum_and_count(divergence, used, owned_pairs, epsilon)
+
+
+def pca(keypoints_frame_px: Float[Array, "c w k 2"], owned: Bool[Array, "c w"], fitted: Pca) -> Sums:
+    """Returns, per clip, the sum over the points of all poses of max(0, distance - epsilon), and their number.
+
+    The distance is that of `jaxpose.pose.pca.errors_px`, for the single-view and the multi-view PCA alike.
+
+    Args:
+      keypoints_frame_px: (x, y) in frame pixels; with several cameras the keypoints of all views side by side.
+      owned: whether a prediction is counted here.
+      fitted: the subspace.
+    """
+    clips, windows = owned.shape
+    points = jnp.where(owned[..., None, None], keypoints_frame_px, 0)
+    # A GPU would round coordinates of 1000 px to whole pixels in a product of less precision.
+    with jax.default_matmul_precision("highest"):
+        residuals = residuals_px(fitted, points.reshape(clips * windows, *points.shape[2:]))
+    distance = _length(residuals).reshape(clips, windows, -1)
+    return _sum_and_count(distance, owned[..., None], owned, (fitted.epsilon_px,))
+
+
+def unimodal_mse(
+    maps: Float[Array, "c w k height width"],
+    keypoints_px: Float[Array, "c w k 2"],
+    confidence: Float[Array, "c w k"],
+    owned: Bool[Array, "c w"],
+    stride: int,
+    sigma_cells: float,
+    confidence_min: float,
+) -> Sums:
+    """Returns, per clip, the sum over confident maps of the squared difference to one Gaussian, and their number.
+
+    The Gaussian is what a label at the predicted point would be drawn as; it passes no gradient on.
+
+    Args:
+      maps: maps that sum to 1.
+      keypoints_px: (x, y) as decoded from the maps, in input pixels.
+      confidence: of each point; a map that is not confident enough is not counted.
+      owned: whether a prediction is counted here.
+      stride: input pixels per heatmap cell.
+      sigma_cells: standard deviation of the Gaussian in heatmap cells.
+      confidence_min: the smallest confidence that is enough.
+    """
+    used = owned[..., None] & ~(confidence < confidence_min)
+    size_px = (maps.shape[-2] * stride, maps.shape[-1] * stride)
+    # A point outside of the input would be drawn as no Gaussian at all.
+    limit = jnp.array([size_px[1] - 0.5, size_px[0] - 0.5], maps.dtype)[None, None, None]
+    points = jax.lax.stop_gradient(jnp.clip(jnp.where(used[..., None], keypoints_px, 0), -0.5, limit))
+    frames = points.reshape(-1, *points.shape[2:])
+    visibility = jnp.full(frames.shape[:2], VISIBLE, jnp.int8)
+    targets = encode(frames, visibility, size_px, stride, sigma_cells).reshape(maps.shape)
+    difference = jnp.where(used[..., None, None], maps, 0) - targets
+    sums = jnp.where(used, jnp.square(difference).sum((-2, -1)), 0).sum((1, 2))
+    return sums, used.sum((1, 2), dtype=sums.dtype)
+
+
+def regression(
+    predicted_px: Float[Array, "b k 2"], labelled_px: Float[Array, "b k 2"], used: Bool[Array, "b k"]
+) -> tuple[Float[Array, "b"], Float[Array, "b"]]:
+    """Returns, per frame, the sum over used keypoints of the squared error, mean of x and y, and their number.
+
+    Args:
+      predicted_px: (x, y).
+      labelled_px: (x, y) in the same pixels; anything, NaN too, where not used.
+      used: whether a keypoint counts.
+    """
+    predicted, labelled = (jnp.where(used[..., None], points, 0) for points in (predicted_px, labelled_px))
+    sums = jnp.square(predicted - labelled).mean(-1).sum(-1)
+    return sums, used.sum(-1, dtype=sums.dtype)
+
+
+def _confident_pairs(
+    confidence: Float[Array, "c w k"], owned_pairs: Bool[Array, "c w-1"], confidence_min: float
+) -> Bool[Array, "c w-1 k"]:
+    # Not >=, which a NaN would fail: the loss would then hide it.
+    unsure = confidence < confidence_min
+    return owned_pairs[..., None] & ~(unsure[:, :-1] | unsure[:, 1:])
+
+
+def _map_pairs(maps: Array, used: Array) -> tuple[Array, Array]:
+    used = used[..., None, None]
+    return jnp.where(used, maps[:, :-1], 0), jnp.where(used, maps[:, 1:], 0)
+
+
+def _length(vectors: Float[Array, "*n 2"]) -> Float[Array, "*n"]:
+    """Returns Euclidean lengths whose gradient at 0 is 0, not NaN."""
+    squared = jnp.square(vectors).sum(-1)
+    at_zero = squared == 0
+    return jnp.where(at_zero, 0, jnp.sqrt(jnp.where(at_zero, 1, squared)))
+
+
+def _sum_and_count(
+    values: Float[Array, "c n k"], used: Bool[Array, "c n #k"], owned: Bool[Array, "c n"], epsilon: Sequence[float]
+) -> Sums:
+    """Returns, per clip, the sum of max(0, value - epsilon) where used, and the number of values that are owned."""
+    columns = values.shape[-1]
+    if len(epsilon) not in (1, columns):
+        raise ValueError(f"epsilon has {len(epsilon)} numbers for {columns} keypoints; give one, or one per keypoint")
+    costs = jax.nn.relu(values - jnp.asarray(epsilon, values.dtype)[None, None])
+    sums = jnp.where(used, costs, 0).sum((1, 2))
+    return sums, owned.sum(1, dtype=sums.dtype) * columns

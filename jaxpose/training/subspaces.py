@@ -1,0 +1,83 @@
+"""The subspaces of poses that a run knows: fitted to its training labels, kept in its folder, measured against."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.config import Config
+from jaxpose.config.losses import weights
+from jaxpose.data.dataset import Dataset
+from jaxpose.pose.pca import Pca, columns_of, errors_px, fit_multiview, fit_singleview, from_json, to_json
+from jaxpose.training.run_folder import json_text, write_atomic
+
+SUBSPACES_FILE = "pca.json"
+
+Subspaces = dict[str, Pca]
+
+
+def fit_subspaces(config: Config, data: Dataset) -> Subspaces:
+    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels.
+
+    One is fitted where its loss is on or where its keypoints or views are named: then it measures predictions only.
+
+    Raises:
+      ValueError: the labels are too few, or a keypoint is not there.
+    """
+    on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
+    labels = data.project.labelled_frame_px()[data.rows("train")]
+    found: Subspaces = {}
+    if "pca_singleview" in on or losses.pca_singleview.keypoints:
+        chosen = losses.pca_singleview.keypoints or names
+        columns = columns_of(chosen, names, "losses.pca_singleview.keypoints")
+        found["pca_singleview"] = fit_singleview(labels, columns, losses.pca_singleview)
+    if config.data.views and ("pca_multiview" in on or losses.pca_multiview.views):
+        # The keypoints of all views of a moment side by side.
+        keypoints, views = len(names), len(config.data.views)
+        moments = _side_by_side(labels, views)
+        columns = [tuple(range(view * keypoints, (view + 1) * keypoints)) for view in range(views)]
+        found["pca_multiview"] = fit_multiview(moments, columns, losses.pca_multiview)
+    elif "pca_multiview" in on or losses.pca_multiview.views:
+        option = "losses.pca_multiview.views"
+        views = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
+        columns = [columns_of(view, names, option) for view in views]
+        found["pca_multiview"] = fit_multiview(labels, columns, losses.pca_multiview)
+    return found
+
+
+def save_subspaces(run: Path, subspaces: Subspaces) -> None:
+    """Writes the subspaces into a run folder."""
+    content = {name: to_json(pca) for name, pca in subspaces.items()}
+    write_atomic(run / SUBSPACES_FILE, f"{json_text(content)}\n".encode())
+
+
+def load_subspaces(run: Path) -> Subspaces:
+    """Returns the subspaces of a run folder; a run that has none gives {}."""
+    file = run / SUBSPACES_FILE
+    return {name: from_json(stored) for name, stored in json.loads(file.read_text()).items()} if file.is_file() else {}
+
+
+def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: int) -> dict[str, np.ndarray]:
+    """Returns how far each predicted keypoint lies from each subspace, {name: (n, k)} in frame pixels.
+
+    Args:
+      subspaces: by name.
+      keypoints_frame_px: predictions (n, k, 2); of several cameras all rows of a view, then all of the next, the same
+        moments in the same order.
+      views: number of cameras.
+    """
+    count, keypoints = keypoints_frame_px.shape[:2]
+    found = {}
+    for name, pca in subspaces.items():
+        if name == "pca_multiview" and views > 1:
+            errors = errors_px(pca, _side_by_side(keypoints_frame_px, views))
+            found[name] = errors.reshape(-1, views, keypoints).swapaxes(0, 1).reshape(count, keypoints)
+        else:
+            found[name] = errors_px(pca, keypoints_frame_px)
+    return found
+
+
+def _side_by_side(keypoints_frame_px: np.ndarray, views: int) -> np.ndarray:
+    """Returns rows of one view after the other, (views m, k, 2), as moments (m, views k, 2)."""
+    moments = keypoints_frame_px.reshape(views, -1, *keypoints_frame_px.shape[1:]).swapaxes(0, 1)
+    return moments.reshape(len(moments), -1, 2)

@@ -1,0 +1,136 @@
+"""Predictions of a video in files: keypoints, how far they step from frame to frame, how far from poses that occur.
+
+What comes in: a trained network and a video. What goes out: <video>.csv, <video>_temporal_norm.csv and, where the run
+knows subspaces of poses, <video>_pca_singleview_error.csv and _pca_multiview_error.csv, a row for each frame.
+"""
+
+import contextlib
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tqdm
+
+from jaxpose.data.sessions import sessions
+from jaxpose.data.video import Video, scan
+from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWriter
+from jaxpose.pose.metrics import step_lengths_px
+from jaxpose.pose.pca import errors_px
+from jaxpose.training.estimator import Estimator
+
+# After training, the videos of the project are predicted at once if that takes no longer.
+_AUTO_S = 600.0
+# Frames that are timed to know how long all of them will take.
+_TIMED_FRAMES = 64
+
+
+class Incomplete(Exception):
+    """A video could not be predicted to its end; the text says why and where the rows are that could."""
+
+
+def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
+    """Predicts the videos of the run's project into <folder>/video_preds, as eval.predict_videos has it.
+
+    Args:
+      estimator: the trained network.
+      folder: the run folder.
+      stops: is asked after every batch whether to leave.
+      say: is called with a line for each video, or one that says how to do it later.
+    """
+    config = estimator.config
+    files = [file for session in sessions(config.data, config.video) for file in session]
+    if config.eval.predict_videos == "no" or not files:
+        return
+    command = f"python -m jaxpose.predict --run {shlex.quote(str(folder))} " + " ".join(
+        shlex.quote(str(file)) for file in files
+    )
+    videos = []
+    for file in files:
+        try:
+            videos.append(scan(file))
+        except ValueError as error:
+            say(f"warning: not predicted: {error}")
+    if config.eval.predict_videos == "auto" and videos:
+        frames = sum(video.announced_frames for video in videos)
+        needed_s = frames * _seconds_a_frame(estimator, videos[0])
+        if needed_s > _AUTO_S:
+            minutes = f"{needed_s / 60:,.0f} minutes"
+            say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
+            return
+    for video in videos:
+        try:
+            say(predict_video(estimator, video, folder / "video_preds" / f"{video.path.stem}.csv", stops))
+        except (ValueError, Incomplete) as error:
+            say(f"warning: {error}")
+        if stops():
+            say(f"stopped by a signal; the training is done, predict the videos by {command}")
+            return
+
+
+def _seconds_a_frame(estimator: Estimator, video: Video) -> float:
+    """Returns the time that a frame takes, measured on the first frames of a video once everything is compiled."""
+    reader, found = estimator.stream(video)
+    started = done = 0
+    with contextlib.closing(reader):
+        for keypoints, _ in found:
+            if not started:
+                started = time.monotonic()
+                continue
+            done += len(keypoints)
+            if done >= _TIMED_FRAMES:
+                break
+        return (time.monotonic() - started) / done if done else 0.0
+
+
+def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callable[[], bool] = lambda: False) -> str:
+    """Writes the predictions of a video and what is measured of them; returns a line that says what was done.
+
+    Args:
+      estimator: the trained network.
+      video: as `scan` returned it.
+      file: the table of predictions; the others lie beside it.
+      stops: is asked after every batch whether to leave.
+
+    Raises:
+      ValueError: the frames are smaller than the run's crop.
+      Incomplete: the file is damaged, or `stops` said so.
+    """
+    reader, found = estimator.stream(video)
+    names, announced = estimator.keypoint_names, video.announced_frames
+    # Over several cameras the poses are known only once all views are predicted.
+    subspaces = {
+        name: pca for name, pca in estimator.subspaces.items() if not (name == "pca_multiview" and _views(estimator))
+    }
+    done, started = 0, time.monotonic()
+    before: np.ndarray | None = None
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(contextlib.closing(reader))
+        rows = opened.enter_context(PredictionWriter(file, names, SCORERS[estimator.config.model.kind]))
+        steps = opened.enter_context(ErrorWriter(file.with_name(f"{file.stem}_temporal_norm.csv"), names))
+        errors = {
+            name: opened.enter_context(ErrorWriter(file.with_name(f"{file.stem}_{name}_error.csv"), names))
+            for name in subspaces
+        }
+        bar = opened.enter_context(
+            tqdm.tqdm(total=announced, desc=video.path.name, unit="frame", disable=None, leave=False)
+        )
+        for keypoints, confidence in found:
+            index = range(done, done + len(keypoints))
+            rows.append(index, keypoints, confidence)
+            steps.append(index, step_lengths_px(keypoints, before))
+            for name, pca in subspaces.items():
+                errors[name].append(index, errors_px(pca, keypoints))
+            before, done = keypoints[-1], done + len(keypoints)
+            bar.update(len(keypoints))
+            if stops():
+                raise Incomplete(f"{video.path}: stopped after {done} of {announced} frames")
+        if reader.problem:
+            raise Incomplete(f"{reader.problem}; its {done} rows are in {file}.partial")
+    speed = done / (time.monotonic() - started)
+    return f"{video.path}: {done} frames of {announced} announced, {speed:.1f} frames/s, in {file}"
+
+
+def _views(estimator: Estimator) -> tuple[str, ...]:
+    return estimator.config.data.views

@@ -1,0 +1,636 @@
+"""Configs of Lightning Pose: real files value by value, and that no key is ever dropped without a word."""
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from jaxpose.config import Config, resolve
+from jaxpose.config.command_line import Options, run
+from jaxpose.config.losses import weights
+from jaxpose.config.root import flat_options
+from jaxpose.formats.lightning_pose_config import read_config
+from jaxpose.formats.lightning_pose_keys import KNOWN
+
+ROOT = Path(__file__).resolve().parents[1]
+DEFAULT, MIRROR = "config_default.yaml", "config_mirror-mouse-example.yaml"
+MULTIVIEW, RUN = "config_default_multiview.yaml", "run"
+
+NAMES = (
+    "paw1LH_top", "paw2LF_top", "paw3RF_top", "paw4RH_top", "tailBase_top", "tailMid_top", "nose_top", "obs_top",
+    "paw1LH_bot", "paw2LF_bot", "paw3RF_bot", "paw4RH_bot", "tailBase_bot", "tailMid_bot", "nose_bot", "obsHigh_bot",
+    "obsLow_bot",
+)  # fmt: skip
+BOTH_VIEWS = (*NAMES[0:7], *NAMES[8:15])
+TWO_VIEWS = (
+    "paw1LH_top,paw2LF_top,paw3RF_top,paw4RH_top,tailBase_top,tailMid_top,nose_top",
+    "paw1LH_bot,paw2LF_bot,paw3RF_bot,paw4RH_bot,tailBase_bot,tailMid_bot,nose_bot",
+)
+# Written from the files by hand: all that differs from the defaults of jaxpose.
+OF_DEFAULT = {
+    "data.resize": "stretch",
+    "data.missing": "not_visible",
+    "augment.flip_p": 0.0,
+    "video.sequence_length": 32,
+    "eval.predict_videos": "yes",
+}
+OF_MIRROR = {
+    "data.keypoint_names": NAMES,
+    "data.input_height_px": 256,
+    "data.input_width_px": 256,
+    "data.resize": "stretch",
+    "data.train_share": 0.8,
+    "data.val_share": 0.1,
+    "data.seed": 42,
+    "video.context_sequence_length": 6,
+    "losses.pca_singleview.log_weight": 10.7,
+    "losses.pca_singleview.keypoints": BOTH_VIEWS,
+    "losses.pca_multiview.views": TWO_VIEWS,
+    "losses.anneal_start_epochs": 0,
+    "train.seed": 44,
+    "train.val_every_epochs": 10,
+    "eval.batch_size": 16,
+    "eval.predict_videos": "yes",
+    "log.every_steps": 1,
+}
+OF_RUN = OF_MIRROR | {
+    "data.input_height_px": 128,
+    "data.input_width_px": 128,
+    "model.backbone": "resnet18",
+    "optim.milestones_epochs": (75, 100, 125),
+    "optim.unfreeze_epoch": 0,
+    "train.epochs": 150,
+    "eval.predict_videos": "no",
+}
+del OF_RUN["losses.pca_singleview.log_weight"]
+# The multi-view file after the edits that its refusal asks for.
+OF_MULTIVIEW = OF_DEFAULT | {"data.views": ("cam0", "cam1"), "optim.lr": 5e-5}
+EXPECTED = {DEFAULT: OF_DEFAULT, MIRROR: OF_MIRROR, RUN: OF_RUN, MULTIVIEW: OF_MULTIVIEW}
+
+
+def _tree(real_data: Path, name: str) -> dict[str, Any]:
+    """A real file with the folder of the real project; the multi-view one as it can be used."""
+    file = (
+        real_data / "lightning-pose-run" / "config.yaml" if name == RUN else real_data / "lightning-pose-configs" / name
+    )
+    tree = yaml.safe_load(file.read_text())
+    tree["data"]["data_dir"] = str(real_data / "mirror-mouse-example")
+    tree["data"]["video_dir"] = "${data.data_dir}/videos"
+    if name == MULTIVIEW:
+        del (
+            tree["training"]["imgaug_3d"],
+            tree["data"]["bbox_file"],
+            tree["losses"]["supervised_reprojection_heatmap_mse"],
+        )
+        tree["model"] |= {"model_type": "heatmap", "backbone": "resnet50"}
+    return tree
+
+
+def _read(tree: Any, folder: Path) -> tuple[Config, list[str]]:
+    file = folder / "config.yaml"
+    file.write_text(tree if isinstance(tree, str) else json.dumps(tree))
+    return read_config(file)
+
+
+def _changes(config: Config) -> dict[str, Any]:
+    defaults = flat_options(Config())
+    return {name: value for name, (_, value) in flat_options(config).items() if value != defaults[name][1]}
+
+
+def _leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _with(tree: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    tree = copy.deepcopy(tree)
+    *sections, last = key.split(".")
+    holder = tree
+    for section in sections:
+        holder = holder.setdefault(section, {})
+    holder[last] = value
+    return tree
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 32
+    if isinstance(value, float):
+        return value / 2 or 0.25
+    return (value[:-1] or ["0"]) if isinstance(value, list) else f"{value}0"
+
+
+@pytest.fixture
+def mirror(real_data: Path) -> dict[str, Any]:
+    return _tree(real_data, MIRROR)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_real_file_is_taken_over_value_by_value(name: str, real_data: Path, tmp_path: Path) -> None:
+    config, _ = _read(_tree(real_data, name), tmp_path)
+    changes = _changes(config)
+    assert changes.pop("data.project") == str(real_data / "mirror-mouse-example")
+    assert changes == EXPECTED[name]
+    assert resolve(config).data.project == str((real_data / "mirror-mouse-example").resolve())
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_no_key_of_a_real_file_is_dropped_without_a_word(name: str, real_data: Path, tmp_path: Path) -> None:
+    tree = _tree(real_data, name)
+    before = _read(tree, tmp_path)
+    assert len(set(before[1])) == len(before[1])
+    for path, value in _leaves(tree):
+        key = ".".join(path)
+        if value is None or any(f"{key} = {value}" in message for message in before[1]):
+            continue
+        try:
+            after = _read(_with(tree, key, _other(value)), tmp_path)
+        except ValueError as error:
+            assert key in str(error)
+        else:
+            assert after != before, f"{key} has no effect, and no message names it"
+
+
+@pytest.mark.parametrize("key", sorted(key for key in KNOWN if not key.endswith(".")))
+def test_every_known_key_has_an_effect_or_a_message(key: str, mirror: dict[str, Any], tmp_path: Path) -> None:
+    mirror["model"]["losses_to_use"] = ["pca_singleview", "temporal"]
+    if key.endswith(("_steps", "_step")):
+        for other in ("max_epochs", "min_epochs", "unfreezing_epoch"):
+            del mirror["training"][other]
+        mirror["training"]["lr_scheduler_params"] = {}
+    before = _read(mirror, tmp_path)
+    without = 0
+    for value in (40, True, "kl", [[0], [1]]):
+        try:
+            without += _read(_with(mirror, key, value), tmp_path) == before
+        except ValueError as error:
+            assert key in str(error)
+    # One of them may be what holds already.
+    assert without <= 1
+
+
+def test_what_a_user_of_the_real_run_sees(real_data: Path) -> None:
+    folder = real_data / "lightning-pose-run"
+    config, messages = read_config(folder / "config.yaml")
+    assert (config.data.project, config.video.folder) == ("", "videos")
+    begins = [
+        "data.data_dir = ${LP_ROOT_PATH:}/data/mirror-mouse-example is not used because",
+        "data.split: ",
+        "training.min_epochs = 150, training.early_stop_patience = 3 are not used because training.early_stopping is",
+        "losses.temporal.log_weight = 10.7, losses.pca_singleview.log_weight = 10.7, losses.pca_multiview.log_weight = "
+        "10.7 are not used because",
+        "model.lightning_pose_version = 2.4.0 is not used because",
+        "training.num_gpus = 1 is not used because",
+        "training.test_batch_size = 16, dali.base.predict.sequence_length = 64, dali.context.predict.sequence_length = "
+        "64 are not used because",
+        "training.num_workers = 1 is not used because",
+        "model.model_name = my_base_toy_model is not used because",
+        "eval.save_vids_after_training = False, eval.confidence_thresh_for_vid = 0.9 are not used because",
+        "creation_datetime = 2026-11-20T15:21:07.155597 is not used because",
+    ]
+    assert [message[: len(begin)] for message, begin in zip(messages, begins, strict=True)] == begins
+    assert "--config.data.project=FOLDER" in messages[0]
+    assert f"--config.data.split={folder / 'predictions.csv'}" in messages[1]
+
+
+def test_the_multiview_default_is_refused_with_every_reason_at_once(real_data: Path) -> None:
+    with pytest.raises(ValueError) as refusal:
+        read_config(real_data / "lightning-pose-configs" / MULTIVIEW)
+    in_3d, boxes, backbone = str(refusal.value).splitlines()
+    assert (
+        "training.imgaug_3d = True, losses.supervised_reprojection_heatmap_mse.log_weight = 3.0, model.model_type"
+        in in_3d
+    )
+    assert "what works instead is model.model_type: heatmap or heatmap_mhcrnn over data.view_names" in in_3d
+    assert "pca_multiview" in in_3d and "data.bbox_file" in boxes
+    assert "model.backbone = vits_dino" in backbone and "resnet18, resnet34, resnet50" in backbone
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.model_type", "heatmap_multiview_transformer"),
+        ("training.imgaug_3d", True),
+        ("data.camera_params_file", "calibration.toml"),
+        ("losses.supervised_pairwise_projections.log_weight", 0.0),
+        ("losses.supervised_reprojection_heatmap_mse.log_weight", 3.0),
+        ("model.losses_to_use", ["supervised_pairwise_projections"]),
+    ],
+)
+def test_three_dimensions_are_refused_in_one_sentence(
+    key: str, value: Any, mirror: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError) as refusal:
+        _read(_with(mirror, key, value), tmp_path)
+    assert str(refusal.value).count("\n") == 0
+    assert f"{key} = {value}" in str(refusal.value) and "what works instead" in str(refusal.value)
+
+
+def test_several_cameras(real_data: Path, tmp_path: Path) -> None:
+    tree = _tree(real_data, MULTIVIEW)
+    tree["model"]["losses_to_use"] = ["pca_multiview"]
+    tree["model"]["model_type"] = "heatmap_mhcrnn"
+    tree["data"] |= {"keypoint_names": ["a", "b", "c"], "num_keypoints": 3, "mirrored_column_matches": [0, 1, 2]}
+    config, messages = _read(tree, tmp_path)
+    assert config.data.views == ("cam0", "cam1") and config.model.kind == "heatmap_context"
+    assert config.losses.pca_multiview.views == () and weights(config.losses).keys() == {"pca_multiview"}
+    assert not any("mirrored_column_matches" in message for message in messages)
+    _, messages = _read(_with(tree, "data.mirrored_column_matches", [0, 2]), tmp_path)
+    assert any(message.startswith("data.mirrored_column_matches = [0, 2] is not used") for message in messages)
+    for key, value in {
+        "data.csv_file": ["CollectedData_cam1.csv", "CollectedData_cam0.csv"],
+        "data.view_names": None,
+        "model.losses_to_use": ["pca_singleview"],
+    }.items():
+        with pytest.raises(ValueError, match="data.view_names"):
+            _read(_with(tree, key, value), tmp_path)
+    one = _with(_with(tree, "data.view_names", ["cam0"]), "data.csv_file", ["CollectedData_cam0.csv"])
+    one["model"]["losses_to_use"], one["data"]["mirrored_column_matches"] = [], None
+    config, _ = _read(one, tmp_path)
+    assert (config.data.views, config.data.labels) == ((), "CollectedData_cam0.csv")
+
+
+@pytest.mark.parametrize("version", [None, "1.6.1", "2.0.5", "2.0.6", "2.4.0", 2.1])
+def test_the_weight_of_a_loss_is_the_one_that_its_version_applied(
+    version: Any, mirror: dict[str, Any], tmp_path: Path
+) -> None:
+    tree = _with(_with(mirror, "model.losses_to_use", ["temporal"]), "losses.temporal.log_weight", 5.0)
+    config, messages = _read(_with(tree, "model.lightning_pose_version", version), tmp_path)
+    once = 1 / (2 * math.exp(5.0))
+    applied = once**2 if version in ("1.6.1", "2.0.5") else once
+    assert math.isclose(weights(config.losses)["temporal"], applied)
+    said = [message for message in messages if message.startswith("losses.temporal.log_weight = 5.0 ")]
+    assert len(said) == (version not in ("2.0.6", "2.4.0", 2.1))
+    if said:
+        assert "10.693" in said[0]
+
+
+def test_an_old_and_a_new_file_mean_the_same(mirror: dict[str, Any], tmp_path: Path) -> None:
+    tree = _with(mirror, "model.losses_to_use", ["temporal", "pca_multiview", "unimodal_mse"])
+    for name in ("temporal", "pca_multiview", "unimodal_mse"):
+        tree = _with(tree, f"losses.{name}.log_weight", 5.0)
+    old, _ = _read(_with(tree, "model.lightning_pose_version", "1.5.0"), tmp_path)
+    for name in ("temporal", "pca_multiview", "unimodal_mse"):
+        tree = _with(tree, f"losses.{name}.log_weight", 10.0 + math.log(2))
+    new, _ = _read(_with(tree, "model.lightning_pose_version", "2.0.6"), tmp_path)
+    assert old == new
+
+
+def test_losses_take_over_what_the_code_takes_where_nothing_is_said(mirror: dict[str, Any], tmp_path: Path) -> None:
+    mirror["losses"] = {"temporal": {"log_weight": "1.05e1"}, "temporal_heatmap_kl": {"epsilon": [1, 2.5]}}
+    mirror["model"]["losses_to_use"] = ["temporal", "temporal_heatmap_kl"]
+    mirror["callbacks"]["anneal_weight"] = {"increase_factor": 0.5}
+    losses = _read(mirror, tmp_path)[0].losses
+    assert (losses.temporal.log_weight, losses.temporal.epsilon_px, losses.temporal.confidence_min) == (10.5, (0.0,), 0)
+    assert (losses.temporal_heatmap_kl.log_weight, losses.temporal_heatmap_kl.epsilon) == (0.0, (1, 2.5))
+    assert (losses.anneal_start_epochs, losses.anneal_increase_per_epoch) == (0, 0.5)
+    del mirror["callbacks"]
+    assert _read(mirror, tmp_path)[0].losses.anneal_start_epochs == Config().losses.anneal_start_epochs
+
+
+@pytest.mark.parametrize(
+    ("kept", "components", "variance"), [(5, 5, 0.99), (0.9, 0, 0.9), (1.0, 0, 1.0), (1, 1, 0.99), (None, 0, 0.99)]
+)
+def test_components_are_a_number_or_a_share(
+    kept: Any, components: int, variance: float, mirror: dict[str, Any], tmp_path: Path
+) -> None:
+    pca = _read(_with(mirror, "losses.pca_singleview.components_to_keep", kept), tmp_path)[0].losses.pca_singleview
+    assert (pca.components, pca.explained_variance) == (components, variance)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"training.train_batch_size": 12}, {"train.batch_size": 12}),
+        ({"training.accumulate_grad_batches": 3},
+         {"train.batch_size": 48, "train.accum_steps": 3, "video.clips_per_step": 3}),
+        ({"training.optimizer": "AdamW", "training.optimizer_params.learning_rate": "5e-5"},
+         {"optim.name": "adamw", "optim.lr": 5e-5, "optim.decay_norm_and_bias": True}),
+        ({"training.uniform_heatmaps_for_nan_keypoints": True}, {"data.missing": "not_visible"}),
+        ({"training.uniform_heatmaps_for_nan_keypoints": False}, {"data.missing": "ignore"}),
+        ({"data.downsample_factor": 1}, {"model.heatmap_stride": 2}),
+        ({"data.downsample_factor": 3}, {"model.heatmap_stride": 8}),
+        ({"training.imgaug_hflip": True}, {"augment.flip_p": 0.5}),
+        ({"training.train_frames": 50}, {"data.train_frames": 50}),
+        ({"training.early_stopping": True, "training.min_epochs": 100}, {"train.early_stop_patience": 3}),
+        # Training to at least max_epochs never stops early.
+        ({"training.early_stopping": True}, {"train.early_stop_patience": 0}),
+        ({"training.val_check_interval": 40}, {"train.val_every_steps": 40}),
+        ({"training.check_val_every_n_epoch": None}, {"train.val_every_epochs": 1}),
+        ({"training.imgaug": None}, {"augment.preset": "none", "video.rotate_deg": 0.0}),
+        ({"training.imgaug": "default"}, {"augment.preset": "none", "video.noise_max": 0.0}),
+        ({"training.imgaug": "dlc-mv"}, {"augment.preset": "dlc-mv", "video.scale_min": 1.0, "video.scale_max": 1.0}),
+        ({"training.imgaug": "dlc-top-down"}, {"augment.preset": "dlc-top-down", "video.rotate_deg": 10.0}),
+        ({"model.backbone": "resnet50_human_top_res"}, {"model.backbone": "resnet50", "optim.unfreeze_epoch": -1}),
+        ({"model.backbone": "resnet101"}, {"model.backbone": "resnet101", "optim.unfreeze_epoch": -1}),
+        ({"model.backbone_pretrained": False}, {"model.backbone": "resnet50", "optim.unfreeze_epoch": 20}),
+        ({"training.unfreezing_epoch": 0}, {"optim.unfreeze_epoch": 0}),
+        ({"model.model_type": "heatmap_mhcrnn"}, {"model.kind": "heatmap_context"}),
+        ({"model.model_type": "regression", "model.losses_to_use": None}, {"model.kind": "regression"}),
+        ({"model.heatmap_loss_type": "js"}, {"model.loss": "js"}),
+        ({"eval.predict_vids_after_training": False}, {"eval.predict_videos": "no"}),
+        ({"losses.temporal.epsilon": [1, 2.0]}, {"losses.temporal.epsilon_px": (1, 2.0)}),
+        ({"losses.pca_singleview.epsilon": 4}, {"losses.pca_singleview.epsilon_px": 4}),
+        ({"losses.pca_singleview.centering_method": "median"}, {"losses.pca_singleview.centering": "median"}),
+        ({"losses.pca_multiview.empirical_epsilon_percentile": 90}, {"losses.pca_multiview.epsilon_percentile": 90}),
+        ({"data.csv_file": "Labels.csv"}, {"data.labels": "Labels.csv"}),
+        ({"data.video_dir": "/elsewhere/videos"}, {"video.folder": "/elsewhere/videos"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_value_keeps_its_meaning(
+    changes: dict[str, Any], options: dict[str, Any], mirror: dict[str, Any], tmp_path: Path
+) -> None:
+    for key, value in changes.items():
+        mirror = _with(mirror, key, value)
+    found = flat_options(_read(mirror, tmp_path)[0])
+    assert {name: found[name][1] for name in options} == options
+
+
+def test_a_training_in_steps(mirror: dict[str, Any], tmp_path: Path) -> None:
+    training = mirror["training"]
+    for name in ("min_epochs", "max_epochs", "unfreezing_epoch"):
+        del training[name]
+    training |= {"min_steps": 9000, "max_steps": 9000, "unfreezing_step": 600}
+    training["lr_scheduler_params"]["multisteplr"] = {"milestone_steps": [4500, 6000, 7500], "gamma": 0.4}
+    config, messages = _read(mirror, tmp_path)
+    assert (config.train.steps, config.optim.milestones_steps, config.optim.gamma) == (9000, (4500, 6000, 7500), 0.4)
+    assert config.optim.unfreeze_epoch == -1
+    assert any(message.startswith("training.unfreezing_step = 600 is not used because") for message in messages)
+    training["max_epochs"] = 300
+    with pytest.raises(ValueError, match="training.min_steps counts steps and training.max_epochs counts epochs"):
+        _read(mirror, tmp_path)
+
+
+def test_relative_folders_are_those_of_the_file(mirror: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    mirror["data"] |= {"data_dir": "../project", "video_dir": "${data.data_dir}/films"}
+    config, messages = _read(mirror, tmp_path / "configs")
+    assert (config.data.project, config.video.folder) == (str(tmp_path / "project"), "films")
+    assert not any("test_videos_directory" in message for message in messages)
+    _, messages = _read(_with(mirror, "eval.test_videos_directory", "${data.data_dir}/test"), tmp_path / "configs")
+    assert any(message.startswith("eval.test_videos_directory = ${data.data_dir}/test is not") for message in messages)
+
+
+def test_references_are_resolved_with_their_type(mirror: dict[str, Any], tmp_path: Path) -> None:
+    mirror["training"] |= {"train_batch_size": "${training.val_batch_size}", "val_batch_size": "${model.size}"}
+    mirror["model"] |= {"size": 24, "model_name": "${a}${b}"}
+    mirror["data"]["csv_file"] = ["Labels_${model.size}_${training.optimizer}.csv"]
+    config, messages = _read(mirror, tmp_path)
+    assert (config.train.batch_size, config.eval.batch_size) == (24, 24)
+    assert config.data.labels == "Labels_24_Adam.csv"
+    # Read by references alone, which is no use of its own.
+    assert any(message.startswith("model.size = 24 is not used") for message in messages)
+
+
+# The dictionary that Lightning Pose's documents give for its preset dlc.
+DLC = """
+training:
+  imgaug:
+    Rotate: {p: 0.4, kwargs: {rotate: [-25, 25]}}
+    MotionBlur: {p: 0.5, kwargs: {k: 5, angle: [-90, 90]}}
+    CoarseDropout: {p: 0.5, kwargs: {p: 0.02, size_percent: 0.3, per_channel: 0.5}}
+    CoarseSalt: {p: 0.5, kwargs: {p: 0.01, size_percent: [0.05, 0.1]}}
+    CoarsePepper: {p: 0.5, kwargs: {p: 0.01, size_percent: [0.05, 0.1]}}
+    ElasticTransformation: {p: 0.5, kwargs: {alpha: [0, 10], sigma: 5}}
+    AllChannelsHistogramEqualization: {p: 0.1}
+    AllChannelsCLAHE: {p: 0.1}
+    Emboss: {p: 0.1, kwargs: {alpha: [0, 0.5], strength: [0.5, 1.5]}}
+    CropAndPad: {p: 0.4, kwargs: {percent: [-0.15, 0.15], keep_size: false}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "preset"),
+    [
+        ({}, "dlc"),
+        ({"Rot90": {"p": 1.0, "kwargs": {"k": [[0, 2]]}}}, "dlc-lr"),
+        ({"Rot90": {"p": 1, "kwargs": {"k": [0, 3]}}}, "dlc-top-down"),
+    ],
+)
+def test_the_transforms_of_a_preset_are_the_preset(
+    more: dict[str, Any], preset: str, mirror: dict[str, Any], tmp_path: Path
+) -> None:
+    imgaug = yaml.safe_load(DLC)["training"]["imgaug"] | more
+    written, messages = _read(_with(mirror, "training.imgaug", imgaug), tmp_path)
+    named, _ = _read(_with(mirror, "training.imgaug", preset), tmp_path)
+    written, named = resolve(written), resolve(named)
+    written.augment.preset = preset
+    assert written.augment == named.augment
+    assert not any("imgaug" in message for message in messages)
+
+
+def test_transforms_are_taken_over_as_far_as_they_exist(mirror: dict[str, Any], tmp_path: Path) -> None:
+    imgaug = {
+        "Affine": {"p": 0.3, "kwargs": {"rotate": [-10, 10], "scale": [0.9, 1.1], "shear": [-5, 5]}},
+        "Multiply": {"kwargs": {"mul": [0.8, 1.2]}},
+        "LinearContrast": {"p": 0.2, "kwargs": {"alpha": [0.5, 1.6]}},
+        "MotionBlur": {"p": 0.5, "kwargs": {"angle": [-45, 45]}},
+        "Emboss": {"p": 0.1, "args": [0.5]},
+        "Jigsaw": {"p": 0.5},
+        "Rot90": {"p": 0.5, "kwargs": {"k": 1}},
+    }
+    config, messages = _read(_with(mirror, "training.imgaug", imgaug), tmp_path)
+    augment = {name: value for name, value in vars(config.augment).items() if value is not None}
+    assert {name: value for name, value in augment.items() if name != "brightness_max"} == {
+        "preset": "none", "rotate_p": 0.3, "rotate_deg": 10, "scale_p": 0.3, "scale_min": 0.9, "scale_max": 1.1,
+        "brightness_p": 0.5, "contrast_p": 0.2, "motion_blur_p": 0.5,
+    }  # fmt: skip
+    assert math.isclose(augment["brightness_max"], 0.2)
+    assert [message for message in messages if "imgaug" in message] == [
+        "training.imgaug.Affine.kwargs.shear = [-5, 5] is not used because there is no such number here",
+        "training.imgaug.LinearContrast.kwargs.alpha = [0.5, 1.6] is not used because it must be [1 - x, 1 + x] here",
+        "training.imgaug.MotionBlur.kwargs.angle = [-45, 45] is not used because it must be [-90, 90] here",
+        "training.imgaug.MotionBlur gives no k, which imgaug then chooses; here it is augment.motion_blur_px = 5.0",
+        "training.imgaug.Emboss is not used because its args have no names; write them under kwargs",
+        "training.imgaug.Jigsaw is not used because there is no such augmentation here",
+        "training.imgaug.Rot90 is not used because its p is 0.5; quarter turns are drawn for every frame here",
+    ]
+    assert config.video.rotate_deg == 0
+
+
+def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any], tmp_path: Path) -> None:
+    tree = _with(_with(_with(mirror, "training.trian_prob", 0.9), "eval.fiftyone.port", 5151), "model.other", None)
+    _, messages = _read(tree, tmp_path)
+    assert messages[-3:] == [
+        "training.trian_prob = 0.9 is not used because jaxpose knows no such key; did you mean training.train_prob?",
+        "model.other = None is not used because jaxpose knows no such key",
+        "eval.fiftyone.port = 5151 is not used because jaxpose knows no such key",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("data.image_resize_dims.height", 200, "data.image_resize_dims.height is 200; it must be a multiple of 32"),
+        ("data.image_resize_dims.width", "wide", "data.image_resize_dims.width is 'wide'; it must be a whole number"),
+        ("data.image_resize_dims.width", None, "give both or none"),
+        ("data.image_resize_dims", 256, "data.image_resize_dims is 256; it must be a table of keys"),
+        ("data.num_keypoints", 16, "data.num_keypoints is 16, but data.keypoint_names has 17 names"),
+        ("data.keypoint_names", ["a", 1], "data.keypoint_names has 1; a name must be a text"),
+        (
+            "data.columns_for_singleview_pca",
+            [0, 17],
+            "data.columns_for_singleview_pca has 17; it must be a place in 0 to 16",
+        ),
+        (
+            "data.mirrored_column_matches",
+            [0, 1],
+            "data.mirrored_column_matches = [0, 1]; it must be a list of columns for",
+        ),
+        ("data.mirrored_column_matches", [[0], [1, 2]], "all of one length"),
+        ("data.video_dir", ["a", "b"], "data.video_dir is ['a', 'b']; it must be the path of a folder"),
+        ("data.csv_file", ["a.csv", "b.csv"], "several files need as many data.view_names"),
+        ("data.downsample_factor", 4, "data.downsample_factor is 4; it must be one of 1, 2, 3"),
+        ("data.bbox_file", "boxes.csv", "data.bbox_file = boxes.csv: boxes of single frames are not read"),
+        (
+            "data.csv_file",
+            "${data.csv}",
+            "data.csv_file is '${data.csv}', but the file gives no value to data.csv; did",
+        ),
+        ("data.csv_file", "${data.csv_file}", "which refers to itself"),
+        ("data.csv_file", "${oc.env:HOME}/a.csv", "data.csv_file is '${oc.env:HOME}/a.csv'; only references to other"),
+        ("training", 5, "training is 5; it must be a table of keys"),
+        ("training.train_batch_size", {"a": 1}, "training.train_batch_size is a table; it must be a single value"),
+        ("training.train_batch_size", "16", "training.train_batch_size is '16'; it must be a whole number"),
+        ("training.train_batch_size", 0, "training.train_batch_size is 0; it must be at least 1"),
+        ("training.train_prob", 0.95, "training.train_prob + training.val_prob is 1.05; it must be at most 1"),
+        (
+            "training.optimizer",
+            "adam",
+            "training.optimizer is 'adam'; it must be one of Adam, AdamW (did you mean Adam?)",
+        ),
+        ("training.optimizer_params.learning_rate", "fast", "learning_rate is 'fast'; it must be a number"),
+        (
+            "training.lr_scheduler_params.multisteplr.milestones",
+            [5, 4],
+            "multisteplr.milestones is (5, 4); it must rise",
+        ),
+        ("training.imgaug", "dcl", "training.imgaug is 'dcl'; it must be one of default, none, dlc"),
+        ("training.imgaug", {"Rotate": 5}, "training.imgaug.Rotate is 5; it must be a table"),
+        (
+            "training.imgaug",
+            {"Rotate": {"prob": 5}},
+            "training.imgaug.Rotate has 'prob'; a transform has p, args, kwargs",
+        ),
+        (
+            "training.imgaug",
+            {"Rotate": {"p": 5, "kwargs": {"rotate": [-1, 1]}}},
+            "training.imgaug.Rotate.p is 5.0; it must",
+        ),
+        ("training.early_stopping", "yes", "training.early_stopping is 'yes'; it must be one of True, False"),
+        ("training.max_epochs", 2.5, "training.max_epochs is 2.5; it must be a whole number"),
+        ("model.backbone", "efficientnet_b0", "model.backbone = efficientnet_b0: there is no such network in jaxpose"),
+        ("model.losses_to_use", ["temporl"], "model.losses_to_use is 'temporl'; it must be one of temporal,"),
+        ("model.lightning_pose_version", "new", "model.lightning_pose_version is 'new'; it must be like 2.0.6"),
+        ("losses.pca_singleview.log_weight", "much", "losses.pca_singleview.log_weight is 'much'; it must be a number"),
+        (
+            "losses.pca_singleview.components_to_keep",
+            1.5,
+            "components_to_keep is 1.5; it must be a number of components",
+        ),
+        ("callbacks.anneal_weight.init_val", 1.0, "callbacks.anneal_weight.init_val is 1.0; it must be 0"),
+        ("dali.context.train.batch_size", 5, "dali.context.train.batch_size is 5; it must be at least 6"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_an_error_that_names_the_key(
+    key: str, value: Any, expected: str, mirror: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError) as refusal:
+        _read(_with(mirror, key, value), tmp_path)
+    assert expected in str(refusal.value)
+    assert all(line.startswith(f"{tmp_path}/config.yaml: ") for line in str(refusal.value).splitlines())
+
+
+def test_columns_need_the_names_of_keypoints(mirror: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match="data.columns_for_singleview_pca has 0; it must be a place in data.keypoint_names"
+    ):
+        _read(_with(mirror, "data.keypoint_names", None), tmp_path)
+    # The app calls them keypoints.
+    names = mirror["data"].pop("keypoint_names")
+    assert _read(_with(mirror, "data.keypoints", names), tmp_path)[0].data.keypoint_names == NAMES
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "holds nothing; a config of Lightning Pose is a table of sections"),
+        ("- a\n- b\n", "holds a list; a config"),
+        ("just words", "holds only 'just words'; a config"),
+        ("data: {csv_file: [}", "is no YAML file: "),
+        ("data: {a: 1, b: 2, a: 3}", "the key 'a' is there twice"),
+        ("data: !!python/object/apply:os.mkdir [made]", "is no YAML file: could not determine a constructor"),
+    ],
+)
+def test_a_file_that_is_no_config(text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError) as refusal:
+        _read(text, tmp_path)
+    assert expected in str(refusal.value) and "\n" not in str(refusal.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["config.yaml"]
+
+
+class Outcome:
+    """What the command line did with an argument for configs/lightning_pose.py."""
+
+    def __init__(self, argument: object, capsys: pytest.CaptureFixture[str], *more: str) -> None:
+        self.configs: list[Config] = []
+        argv = [f"--config={ROOT}/configs/lightning_pose.py:{argument}", *more]
+        self.code = run(self._main, argv, verb="jaxpose.train", description="")
+        self.out, self.err = capsys.readouterr()
+
+    def _main(self, config: Config, options: Options) -> int:
+        self.configs.append(config)
+        return 0
+
+
+def test_the_command_line_prints_every_message_once_and_takes_options(
+    real_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = real_data / "lightning-pose-configs" / MIRROR
+    outcome = Outcome(file, capsys, f"--config.data.project={real_data}", "--config.train.batch_size=8")
+    _, messages = read_config(file)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err.splitlines() == [f"{file}: {message}" for message in messages]
+    (config,) = outcome.configs
+    assert (config.data.project, config.video.folder, config.train.batch_size) == (str(real_data), "videos", 8)
+    assert config.losses.pca_singleview.log_weight == 10.7
+
+
+def test_a_mistake_is_a_line_each_and_exit_code_2(
+    real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mirror: dict[str, Any]
+) -> None:
+    outcome = Outcome(tmp_path / "none.yaml", capsys)
+    assert (outcome.code, outcome.configs) == (2, [])
+    assert outcome.err == (
+        f"jaxpose.train: --config: there is no file {tmp_path}/none.yaml; give the config.yaml of a Lightning Pose "
+        "project\n"
+    )
+    (tmp_path / "config.yaml").write_text("{}")
+    assert f"{tmp_path} is a folder; give the config.yaml of a Lightning" in Outcome(tmp_path, capsys).err
+    assert Outcome("", capsys).code == 2
+    outcome = Outcome(real_data / "lightning-pose-configs" / MULTIVIEW, capsys)
+    lines = outcome.err.splitlines()
+    assert (outcome.code, len(lines)) == (2, 3)
+    assert all(line.startswith(f"jaxpose.train: --config: {real_data}/lightning-pose-configs/") for line in lines)
+
+
+def test_the_page_tells_what_becomes_of_every_key() -> None:
+    page = (ROOT / "docs" / "lightning_pose.md").read_text()
+    told = {"hydra", "creation_datetime"}
+    for section in page.partition("## Every key")[2].partition("## Transforms")[0].split("### ")[1:]:
+        name, *lines = section.splitlines()
+        rows = [line.split("|")[1] for line in lines if line.startswith("| `")]
+        told |= {f"{name}.{key.strip(' `')}" for row in rows for key in row.split(",")}
+    assert {key.rstrip(".") for key in KNOWN} == told
