@@ -59,7 +59,7 @@ def evaluate_dataset(config: Config, data: Dataset, estimator: Estimator, folder
         if len(rows):
             results[name] = _summarize(config, predicted[rows], data.labelled_frame_px(rows), confidence[rows])
     for extra in extra_projects(config, say):
-        results[extra.label_file.name] = _evaluate_extra(config, extra, estimator, folder)
+        results[extra.label_file.name] = _evaluate_extra(config, extra, estimator, folder, say)
     shown = next((name for name in ("test", "validation") if name in results), "")
     compared = _baselines(data, shown) if shown else {}
     say(_table(results))
@@ -132,13 +132,16 @@ def evaluate(
     say(f"{run} on {'; '.join(estimator.devices)}")
     config = dataclasses.replace(estimator.config, data=config.data)
     if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
-        summary = _evaluate_extra(config, found, estimator, folder)
+        summary = _evaluate_extra(config, found, estimator, folder, say)
         results = {found.label_file.name: summary}
         say(_table(results))
         say(metrics.format_summary(summary))
         return results
     size_px = config.data.input_width_px, config.data.input_height_px
-    data = Dataset(found, sets, dataset.decode(found, config.data), size_px)
+    samples, messages = dataset.decode(found, config)
+    for message in messages:
+        say(message)
+    data = Dataset(found, sets, samples, size_px, messages)
     return evaluate_dataset(config, data, estimator, folder, say)
 
 
@@ -155,8 +158,10 @@ def _project(config: Config, labels: str, say: Say) -> Project:
     return dataset.match_keypoints(found, names)
 
 
-def _evaluate_extra(config: Config, found: Project, estimator: Estimator, folder: Path) -> dict[str, Any]:
-    samples = dataset.decode(found, config.data)
+def _evaluate_extra(config: Config, found: Project, estimator: Estimator, folder: Path, say: Say) -> dict[str, Any]:
+    samples, messages = dataset.decode(found, config)
+    for message in messages:
+        say(f"{found.label_file.name}: {message}")
     predictions = estimator.predictor.labelled(*estimator.weights, samples, np.arange(len(found.images)))
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
     ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")

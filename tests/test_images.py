@@ -140,11 +140,11 @@ def test_the_real_frames_agree_with_another_resizer(real_data: Path) -> None:
     data = DataConfig(project=str(real_data / "mirror-mouse-example"), resize="stretch")
     project = read_project(data)
     frames = load_frames(project, data, (256, 256))
-    assert frames.pixels.shape == (90, 256, 256, 3) and frames.pixels.dtype == np.uint8
+    assert frames.pixels.shape == (90, 1, 256, 256, 3) and frames.pixels.dtype == np.uint8
     for row in (0, 44, 89):
         image = Image.open(project.paths[row]).convert("RGB")
         reference = np.asarray(image.resize((256, 256), Image.Resampling.BILINEAR)).astype(np.float64)
-        assert np.abs(frames.pixels[row] - reference).mean() < 1.5
+        assert np.abs(frames.pixels[row, 0] - reference).mean() < 1.5
     points = geometry.apply(frames.input_from_frame, project.keypoints_frame_px)
     back = geometry.apply(frames.frame_from_input.astype(np.float64), points)
     np.testing.assert_allclose(back, project.keypoints_frame_px, atol=1e-3)
@@ -159,7 +159,7 @@ def test_each_size_has_its_own_affine(tmp_path: Path) -> None:
         np.testing.assert_array_equal(frames.input_from_frame[row], affine)
         np.testing.assert_allclose(frames.frame_from_input[row], geometry.invert(affine), rtol=1e-6)
         image = np.asarray(Image.open(project.paths[row]))
-        np.testing.assert_array_equal(frames.pixels[row], fit_image(image, affine, (64, 64)))
+        np.testing.assert_array_equal(frames.pixels[row, 0], fit_image(image, affine, (64, 64)))
 
 
 def test_every_kind_of_image_becomes_8_bit_rgb(tmp_path: Path) -> None:

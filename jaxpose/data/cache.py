@@ -1,10 +1,12 @@
 """The cache folder: arrays on disk that are too large for memory and can be made again at any time."""
 
+import json
 import os
 import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
@@ -18,14 +20,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("JAXPOSE_CACHE") or platformdirs.user_cache_dir("jaxpose"))
 
 
-def open_cached(key: str, shape: tuple[int, ...]) -> np.ndarray | None:
+def open_cached(key: str, shape: tuple[int, ...], folder: Path | None = None) -> np.ndarray | None:
     """Returns the uint8 array stored under a key, memory-mapped read-only, or None; it counts as used now.
 
     Args:
       key: a name made of letters and digits that says everything the array depends on.
       shape: of the array; an entry of another shape is not returned.
+      folder: where the cache is; None = `cache_folder()`.
     """
-    file = _file(key)
+    file = _file(key, folder)
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
         os.utime(file)
@@ -34,7 +37,9 @@ def open_cached(key: str, shape: tuple[int, ...]) -> np.ndarray | None:
     return array if array.shape == shape and array.dtype == np.uint8 else None
 
 
-def store(key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float) -> None:
+def store(
+    key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float, folder: Path | None = None
+) -> None:
     """Writes a uint8 array under a key, row by row, after removing the entries used longest ago.
 
     Args:
@@ -42,6 +47,7 @@ def store(key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gi
       shape: of the array.
       rows: shape[0] arrays of shape[1:].
       limit_gib: size of all entries together.
+      folder: where the cache is; None = `cache_folder()`.
 
     Raises:
       ValueError: the array alone is above the limit.
@@ -53,7 +59,7 @@ def store(key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gi
             f"{shape[0]} decoded frames take {size / GIB:.2f} GiB, above data.cache_limit_gib = {limit_gib:g}; raise "
             "it, or data.memory_limit_gib to keep them in memory"
         )
-    file = _file(key)
+    file = _file(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
     _make_room(file.parent, limit_gib * GIB - size)
     # The name is random, as hosts may share the folder. Written, not memory-mapped: a full disk is then an error, where
@@ -70,8 +76,41 @@ def store(key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gi
         unfinished.unlink(missing_ok=True)
 
 
-def _file(key: str) -> Path:
-    return cache_folder() / "frames" / f"{key}.npy"
+def read_note(key: str, folder: Path | None = None) -> Any:
+    """Returns what `write_note` kept under a key, or None.
+
+    Args:
+      key: as in `open_cached`.
+      folder: where the cache is; None = `cache_folder()`.
+    """
+    try:
+        return json.loads(_note(key, folder).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def write_note(key: str, content: Any, folder: Path | None = None) -> None:
+    """Keeps what JSON can hold under a key; notes are small and do not count towards any limit.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    file = _note(key, folder)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
+    try:
+        unfinished.write_text(json.dumps(content))
+        os.replace(unfinished, file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _file(key: str, folder: Path | None) -> Path:
+    return (folder or cache_folder()) / "frames" / f"{key}.npy"
+
+
+def _note(key: str, folder: Path | None) -> Path:
+    return (folder or cache_folder()) / "notes" / f"{key}.json"
 
 
 def _make_room(folder: Path, limit: float) -> None:

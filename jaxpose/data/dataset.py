@@ -7,10 +7,12 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.config import SYNTHETIC, Config, DataConfig
-from jaxpose.data import images, project, split, synthetic
+from jaxpose.data import context, images, project, sessions, split, synthetic
 from jaxpose.data.loader import Samples
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
+# Frames on either side of the one that a context model predicts.
+CONTEXT_RADIUS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +24,14 @@ class Dataset:
       sets: str (n,), train, validation, test or unused.
       samples: the frames as the network sees them.
       size_px: (width, height) of the network's input.
+      messages: what the user should know of how the frames were found, one sentence each.
     """
 
     project: project.Project
     sets: np.ndarray
     samples: Samples
     size_px: tuple[int, int]
+    messages: tuple[str, ...] = ()
 
     def rows(self, name: str) -> np.ndarray:
         """Returns the row numbers (m,) of a set."""
@@ -118,21 +122,31 @@ def load(found: project.Project, config: Config) -> Dataset:
       ValueError: a frame does not decode, or the split cannot be made.
     """
     data = config.data
-    samples = decode(found, data)
-    return Dataset(found, split.assign_sets(found, data), samples, (data.input_width_px, data.input_height_px))
+    sets = split.assign_sets(found, data)
+    samples, messages = decode(found, config)
+    return Dataset(found, sets, samples, (data.input_width_px, data.input_height_px), messages)
 
 
-def decode(found: project.Project, data: DataConfig) -> Samples:
-    """Returns the frames of a project as the network sees them; the size of its input must be filled in.
+def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:
+    """Returns the frames of a project as the network sees them, and sentences about what was made up.
+
+    The size of the network's input must be filled in. A context model sees each frame with its neighbours.
 
     Raises:
       ValueError: a frame does not decode.
     """
-    frames = images.load_frames(found, data, (data.input_width_px, data.input_height_px))
+    data, messages = config.data, []
+    size_px = data.input_width_px, data.input_height_px
+    if config.model.kind == "heatmap_context":
+        videos = sessions.video_files(data, config.video)
+        frames, messages = context.load_windows(found, data, size_px, CONTEXT_RADIUS, videos)
+    else:
+        frames = images.load_frames(found, data, size_px)
     keypoints_px = geometry.apply(frames.input_from_frame, found.keypoints_frame_px)
-    return Samples(
-        pixels=frames.pixels[:, None],
+    samples = Samples(
+        pixels=frames.pixels,
         keypoints_px=keypoints_px.astype(np.float32),
         visibility=found.visibility,
         frame_from_input=frames.frame_from_input,
     )
+    return samples, tuple(messages)

@@ -6,6 +6,7 @@ What comes in: a `Project`. What goes out: `Frames`, uint8, in memory or memory-
 import dataclasses
 import hashlib
 import math
+from collections.abc import Callable, Iterable
 
 import cv2
 import numpy as np
@@ -26,7 +27,7 @@ class Frames:
     """The frames of a project as the network takes them.
 
     Attributes:
-      pixels: (n, height, width, 3) uint8 RGB, not to be written.
+      pixels: (n, t, height, width, 3) uint8 RGB, not to be written; t = 1, or more where a frame has its neighbours.
       frame_from_input: (n, 2, 3) float32, maps pixels of the input to pixels of the original frame.
       input_from_frame: (n, 2, 3) float64, the other way.
     """
@@ -64,38 +65,63 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
         limits.
       OSError: the cache folder cannot be written.
     """
-    affines = np.stack(
-        [
-            geometry.input_from_frame((int(width), int(height)), size_px, data.resize, data.crop_px)
-            for width, height in project.sizes_px
-        ]
+    affines = fit_affines(project, data, size_px)
+    shape = (len(project.images), 1, size_px[1], size_px[0], 3)
+    decoded = map_in_threads(
+        lambda row: read_labelled(project, row, affines[row], size_px), range(shape[0]), data.threads, "decoding images"
     )
-
-    def load(row: int) -> np.ndarray:
-        place = f"{project.sources[row]}: {project.images[row]}"
-        content = project.paths[row].read_bytes()
-        if hashlib.sha256(content).hexdigest() != project.checksums[row]:
-            raise ValueError(f"{place} has changed since the project was read; start again")
-        try:
-            return fit_image(decode_image(content), affines[row], size_px)
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}; remove it from the label file") from None
-
-    shape = (len(project.images), size_px[1], size_px[0], 3)
-    decoded = map_in_threads(load, range(shape[0]), data.threads, "decoding images")
-    if np.prod(shape) <= data.memory_limit_gib * cache.GIB:
-        pixels = np.empty(shape, np.uint8)
-        for row, image in enumerate(decoded):
-            pixels[row] = image
-    else:
-        key = _cache_key(project, affines, size_px)
-        pixels = cache.open_cached(key, shape)
-        if pixels is None:
-            cache.store(key, shape, decoded, data.cache_limit_gib)
-            pixels = cache.open_cached(key, shape)
-        if pixels is None:
-            raise OSError(f"the frames written to {cache.cache_folder()} cannot be read back")
+    pixels = keep(shape, decoded, lambda: fit_key(project, affines, size_px), data)
     return Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
+
+
+def fit_affines(project: Project, data: DataConfig, size_px: tuple[int, int]) -> np.ndarray:
+    """Returns input_from_frame (n, 2, 3) of the frames of a project, for an input of (width, height) px."""
+    sizes_px = [(int(width), int(height)) for width, height in project.sizes_px]
+    return np.stack([geometry.input_from_frame(size, size_px, data.resize, data.crop_px) for size in sizes_px])
+
+
+def read_labelled(project: Project, row: int, affine: np.ndarray, size_px: tuple[int, int]) -> np.ndarray:
+    """Returns a labelled frame (height, width, 3) uint8 as the network takes it.
+
+    Raises:
+      ValueError: it does not decode or has changed since the project was read.
+    """
+    place = f"{project.sources[row]}: {project.images[row]}"
+    content = project.paths[row].read_bytes()
+    if hashlib.sha256(content).hexdigest() != project.checksums[row]:
+        raise ValueError(f"{place} has changed since the project was read; start again")
+    try:
+        return fit_image(decode_image(content), affine, size_px)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}; remove it from the label file") from None
+
+
+def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], str], data: DataConfig) -> np.ndarray:
+    """Returns rows as one uint8 array, in memory or, where it is above the limit, memory-mapped from the cache folder.
+
+    Args:
+      shape: of the array.
+      rows: shape[0] arrays of shape[1:]; they are not asked for where the cache folder has them.
+      key: a name for what they depend on.
+      data: the limits of memory and cache.
+
+    Raises:
+      ValueError: the array is above both limits.
+      OSError: the cache folder cannot be written.
+    """
+    if np.prod(shape) <= data.memory_limit_gib * cache.GIB:
+        kept = np.empty(shape, np.uint8)
+        for place, row in enumerate(rows):
+            kept[place] = row
+        return kept
+    name = key()
+    kept = cache.open_cached(name, shape)
+    if kept is None:
+        cache.store(name, shape, rows, data.cache_limit_gib)
+        kept = cache.open_cached(name, shape)
+    if kept is None:
+        raise OSError(f"the frames written to {cache.cache_folder()} cannot be read back")
+    return kept
 
 
 def fit_image(image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int]) -> np.ndarray:
@@ -136,7 +162,8 @@ def fit_image(image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int]) -
     return result
 
 
-def _cache_key(project: Project, affines: np.ndarray, size_px: tuple[int, int]) -> str:
-    digest = hashlib.sha256(repr((FIT_VERSION, size_px, project.checksums)).encode())
+def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], *more: object) -> str:
+    """Returns a name for the frames of a project, fitted by `affines` (n, 2, 3), and for what else they depend on."""
+    digest = hashlib.sha256(repr((FIT_VERSION, size_px, project.checksums, *more)).encode())
     digest.update(np.ascontiguousarray(affines, "<f8").tobytes())
     return digest.hexdigest()

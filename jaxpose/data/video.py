@@ -1,70 +1,26 @@
 """Videos for prediction: read in order on a background thread, one row per frame, and none is lost in silence.
 
-What comes in: a video file. What goes out: chunks of frames fitted into the network's input, and a sentence about all
+What comes in: a `Video`. What goes out: chunks of frames fitted into the network's input, and a sentence about all
 that was wrong with the file. Frames are taken as they are stored: rotation that a phone notes in the file is ignored,
 as label tools ignore it, and a frame's time plays no part, so a variable frame rate is nothing special.
 """
 
-import dataclasses
 import queue
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
-import av
 import numpy as np
-from av.container import InputContainer
 from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
-from av.video.stream import VideoStream
 
 from jaxpose.data.images import fit_image
+from jaxpose.data.video_file import Video, open_video, scan, video_stream
+
+__all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
 # How often a thread that waits for a slow consumer looks whether it is still wanted.
 _WAIT_S = 0.1
 _LISTED_FRAMES = 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Video:
-    """What a video file says of itself.
-
-    Attributes:
-      path: the file.
-      width_px, height_px: size of its frames as stored.
-      fps: mean frames per second, 0 where the file does not say.
-      announced_frames: the container's count of frames, else the number of packets in the file.
-    """
-
-    path: Path
-    width_px: int
-    height_px: int
-    fps: float
-    announced_frames: int
-
-
-def scan(path: Path) -> Video:
-    """Returns what a video file says of itself; decodes nothing.
-
-    Raises:
-      ValueError: the file is missing or empty, is no video, or has no video stream or no frames.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file")
-    if not path.stat().st_size:
-        raise ValueError(f"{path} is empty")
-    try:
-        with _open(path) as container:
-            stream = _video_stream(container, path)
-            shown = (packet for packet in container.demux(stream) if _shows(packet))
-            # A count without any packet behind it is what is left of a file that was cut short.
-            announced = (stream.frames or 1 + sum(1 for _ in shown)) if next(shown, None) is not None else 0
-            width, height, rate = stream.width, stream.height, stream.average_rate
-    except FFmpegError as error:
-        raise ValueError(f"{path} is no video that can be read: {error.strerror}") from None
-    if not announced or not width or not height:
-        raise ValueError(f"{path} has no video frames")
-    return Video(path, width, height, float(rate or 0), announced)
 
 
 def read_chunks(
@@ -161,8 +117,8 @@ class ChunkReader:
         # One converter for all frames: a new one for each costs as much as decoding.
         converter = VideoReformatter()
         try:
-            with _open(self._video.path) as container:
-                stream = _video_stream(container, self._video.path)
+            with open_video(self._video.path) as container:
+                stream = video_stream(container, self._video.path)
                 stream.thread_type = "AUTO"
                 # The last packet is empty: it makes the decoder give out the frames that it holds back.
                 for packet in container.demux(stream):
@@ -191,23 +147,6 @@ class ChunkReader:
 
 class _SizeChanged(Exception):
     """A frame does not have the size that the file says."""
-
-
-def _open(path: Path) -> InputContainer:
-    # Text about the video that is not UTF-8 is no reason to refuse it.
-    return av.open(str(path), metadata_errors="replace")
-
-
-def _video_stream(container: InputContainer, path: Path) -> VideoStream:
-    stream = container.streams.best("video")
-    if not isinstance(stream, VideoStream):
-        raise ValueError(f"{path} has no video stream")
-    return stream
-
-
-def _shows(packet: av.Packet) -> bool:
-    # Packets before the start that an edit list sets are decoded, but not shown.
-    return packet.size > 0 and not packet.is_discard
 
 
 def _problem(video: Video, count: int, announced: int, stopped: str, mended: list[int]) -> str:

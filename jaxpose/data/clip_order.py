@@ -1,0 +1,60 @@
+"""Which clip each draw is: the order in which windows of consecutive frames come."""
+
+import functools
+
+import numpy as np
+
+# Keeps the order of the clips apart from other uses of data.seed.
+_ORDER = 3
+# Frames that are decoded at once where clips are not read from the cache: a few GOPs.
+_BLOCK_FRAMES = 256
+
+
+def place(draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: int) -> tuple[int, int]:
+    """Returns the number of the session and that of the first frame of a draw from the endless stream of clips.
+
+    The windows of a session of n frames begin at 0, S, 2 S, ...; the last one ends with the session, so that every
+    frame is in a window. Pass e over all windows is the e-th shuffle of blocks of neighbouring windows and, inside of
+    each block, of its windows: what is decoded for a clip serves the next ones too.
+
+    Args:
+      draw: not negative.
+      frame_counts: frames of each session, none below `sequence_length`.
+      sequence_length: frames of a clip (S).
+      seed: data.seed.
+    """
+    window_counts = tuple(-(-count // sequence_length) for count in frame_counts)
+    first_windows = np.cumsum([0, *window_counts])
+    epoch, position = divmod(draw, int(first_windows[-1]))
+    window = int(_order(seed, epoch, window_counts, _block_windows(sequence_length))[position])
+    session = int(np.searchsorted(first_windows, window, side="right")) - 1
+    first = (window - int(first_windows[session])) * sequence_length
+    return session, min(first, frame_counts[session] - sequence_length)
+
+
+@functools.lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows: int) -> np.ndarray:
+    """Returns the windows (n,), numbered over all sessions, in the order in which a pass draws them."""
+    # A block's number here is the place of its first window; only those of first windows are in use.
+    first_windows = np.cumsum([0, *window_counts[:-1]])
+    blocks = [
+        first + np.arange(count) // block_windows * block_windows
+        for first, count in zip(first_windows, window_counts, strict=True)
+    ]
+    block_of_window = np.concatenate(blocks)
+    rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, _ORDER, epoch])))
+    rank_of_block = rng.permutation(len(block_of_window))
+    return np.lexsort((rng.random(len(block_of_window)), rank_of_block[block_of_window]))
+
+
+def block_around(first: int, frame_count: int, sequence_length: int) -> tuple[int, int]:
+    """Returns the frames [start, end) of the block of a clip that begins at frame `first` of a session."""
+    length = _block_windows(sequence_length) * sequence_length
+    # A last window that was moved back may begin before its block does; alone in it, it is the block.
+    window_start = -(-first // sequence_length) * sequence_length
+    start = min(window_start // length * length, frame_count - sequence_length)
+    return start, min(start + length, frame_count)
+
+
+def _block_windows(sequence_length: int) -> int:
+    return max(1, _BLOCK_FRAMES // sequence_length)

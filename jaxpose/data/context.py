@@ -1,0 +1,250 @@
+"""Labelled frames with the frames around them, for networks that look at several.
+
+The frame before img0007.png is img0006.png in the same folder. Where there is no such file, it is frame 6 of the video
+of the folder's name, if frame 7 of that video is the labelled frame; otherwise it is the nearest frame there is.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from jaxpose import geometry
+from jaxpose.config import DataConfig
+from jaxpose.data.image_file import decode_image
+from jaxpose.data.images import Frames, fit_affines, fit_image, fit_key, keep, read_labelled
+from jaxpose.data.project import Project
+from jaxpose.data.threads import map_in_threads
+from jaxpose.data.video_index import VideoIndex, read_index
+from jaxpose.data.video_range import RangeReader
+
+# Where a frame comes from: an image file, the video, the frame at the end of the video once more, or the nearest frame
+# there is, for want of any other or because the video of that name does not show the labelled frame.
+FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
+
+# Heavy compression (H.264, crf 38) leaves 0.05 % of the pixels more than 30 grey levels off; the next frame of a
+# walking mouse is so in 3 %, other scenes are in 7 % and more.
+_DIFFERENT_GREY_LEVELS, _MOST_DIFFERENT = 30, 0.005
+
+# (file, width, height): an image as a frame of that size takes it.
+_Key = tuple[Path, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Window:
+    """What is wanted around a labelled frame.
+
+    Attributes:
+      number: of the labelled frame, None where its name has none.
+      keys: the images of 2 r + 1 offsets from it, None where there is no file.
+      index: the video of the folder's name, if it is wanted and can be read.
+      has_video: there is such a video.
+    """
+
+    number: int | None
+    keys: list[_Key | None]
+    index: VideoIndex | None
+    has_video: bool
+
+
+def load_windows(
+    project: Project, data: DataConfig, size_px: tuple[int, int], radius: int, videos: Mapping[str, Path]
+) -> tuple[Frames, list[str]]:
+    """Decodes each labelled frame with `radius` frames on either side of it, or finds them in the cache folder.
+
+    Args:
+      project: the labelled frames.
+      data: how they are fitted, and the limits of memory and cache.
+      size_px: (width, height) of the input.
+      radius: frames on either side.
+      videos: the project's videos by their name without suffix.
+
+    Returns:
+      The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about where they come from.
+
+    Raises:
+      ValueError: as `images.load_frames`; or a frame beside a labelled one does not decode and `data.on_bad_frame` is
+        stop (with skip it counts as absent).
+      OSError: the cache folder cannot be written.
+    """
+    affines, span = fit_affines(project, data, size_px), 2 * radius + 1
+    windows = _plan(project, radius, videos)
+    shape = (span, size_px[1], size_px[0], 3)
+    count, row_bytes = len(windows), int(np.prod(shape))
+
+    def key() -> str:
+        # The labelled frames are known by their content; the others by name, size and time of change.
+        files = [
+            (str(file), (status := file.stat()).st_size, status.st_mtime_ns)
+            for window in windows for file, *_ in filter(None, window.keys)
+        ]  # fmt: skip
+        used = [(window.has_video, window.index and window.index.identity) for window in windows]
+        return fit_key(project, affines, size_px, radius, data.on_bad_frame, files, used)
+
+    # Each row ends with a byte for every frame that says where it comes from.
+    rows = (
+        np.concatenate([pixels.ravel(), origin]) for pixels, origin in _fill(project, data, windows, affines, shape)
+    )
+    kept = keep((count, row_bytes + span), rows, key, data)
+    pixels, origins = kept[:, :row_bytes].reshape(count, *shape), np.asarray(kept[:, row_bytes:])
+    frames = Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
+    return frames, _describe(project, origins, videos)
+
+
+def frame_number(name: str) -> int | None:
+    """Returns the frame number in an image's name: its first group of digits, None where there is none."""
+    match = re.search("[0-9]+", Path(name).stem)
+    return int(match[0]) if match else None
+
+
+def renumbered(name: str, number: int) -> str:
+    """Returns an image's name with another frame number, padded with as many zeros: img07.png, 8 is img08.png."""
+    return re.sub("[0-9]+", lambda match: str(number).zfill(len(match[0])), name, count=1)
+
+
+def _plan(project: Project, radius: int, videos: Mapping[str, Path]) -> list[_Window]:
+    indices: dict[str, VideoIndex | None] = {}
+    windows = []
+    for path, video, (width, height) in zip(project.paths, project.videos, project.sizes_px.tolist(), strict=True):
+        number = frame_number(path.name)
+        keys: list[_Key | None] = []
+        for offset in range(-radius, radius + 1):
+            near = path
+            if offset and number is not None:
+                near = path.with_name(renumbered(path.name, max(number + offset, 0)))
+            is_there = not offset or (number is not None and near.is_file())
+            keys.append((near, width, height) if is_there else None)
+        has_video = number is not None and None in keys and video in videos
+        if has_video and video not in indices:
+            indices[video] = _read_index(videos[video])
+        windows.append(_Window(number, keys, indices[video] if has_video else None, has_video))
+    return windows
+
+
+def _read_index(path: Path) -> VideoIndex | None:
+    try:
+        return read_index(path)
+    except ValueError:
+        return None
+
+
+def _fill(
+    project: Project, data: DataConfig, windows: list[_Window], affines: np.ndarray, shape: tuple[int, ...]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the pixels (2 r + 1, height, width, 3) of each window and where its frames come from (2 r + 1,)."""
+    size_px, radius = (shape[2], shape[1]), shape[0] // 2
+    uses = collections.Counter(key for window in windows for key in window.keys if key)
+    # Every image is decoded once, for the first window that wants it, and held until the last one has it.
+    held: dict[_Key, np.ndarray | None] = {}
+    wanted: list[list[_Key]] = []
+    for window in windows:
+        wanted.append([key for key in dict.fromkeys(window.keys) if key and key not in held])
+        held.update(dict.fromkeys(wanted[-1]))
+    labelled = {path: row for row, path in enumerate(project.paths)}
+
+    def decode(row: int) -> tuple[dict[_Key, np.ndarray | None], dict[int, np.ndarray]]:
+        images: dict[_Key, np.ndarray | None] = {}
+        for key in wanted[row]:
+            beside = labelled.get(key[0])
+            if beside is not None and key[1:] == tuple(project.sizes_px[beside].tolist()):
+                images[key] = read_labelled(project, beside, affines[beside], size_px)
+            else:
+                images[key] = _read_beside(key, project.sources[row], affines[row], size_px, data.on_bad_frame)
+        return images, _read_video(windows[row], project.sizes_px[row].tolist(), affines[row], size_px, radius)
+
+    decoded = map_in_threads(decode, range(len(windows)), data.threads, "decoding images")
+    for window, (images, shown) in zip(windows, decoded, strict=True):
+        held.update(images)
+        yield _join(window, [held[key] if key else None for key in window.keys], shown)
+        for key in window.keys:
+            if key:
+                uses[key] -= 1
+                if not uses[key]:
+                    del held[key]
+
+
+def _read_beside(
+    key: _Key, source: str, affine: np.ndarray, size_px: tuple[int, int], on_bad_frame: str
+) -> np.ndarray | None:
+    """Returns an image without labels, None where it has another size than the labelled one."""
+    file, width, height = key
+    try:
+        image = decode_image(file.read_bytes())
+    except ValueError as error:
+        if on_bad_frame == "skip":
+            return None
+        raise ValueError(f"{source}: {file}, a frame beside the labelled one: {error}; remove it") from None
+    return fit_image(image, affine, size_px) if image.shape[:2] == (height, width) else None
+
+
+def _read_video(
+    window: _Window, frame_size_px: list[int], affine: np.ndarray, size_px: tuple[int, int], radius: int
+) -> dict[int, np.ndarray]:
+    """Returns the frames of the video by their number, as far as they are there and undamaged."""
+    index, number = window.index, window.number
+    if index is None or number is None or [index.width_px, index.height_px] != frame_size_px:
+        return {}
+    reader = RangeReader(index, max(number - radius, 0), min(number + radius + 1, index.frame_count), affine, size_px)
+    frames = dict(reader)
+    for damage in reader.damage:
+        frames = {at: frame for at, frame in frames.items() if not damage.first <= at <= damage.last}
+    return frames
+
+
+def _join(
+    window: _Window, images: list[np.ndarray | None], shown: dict[int, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns a window and where its frames come from, out of what was read for it."""
+    radius, number = len(images) // 2, window.number or 0
+    centre = images[radius]
+    if centre is None or number not in shown or not _look_alike(shown[number], centre):
+        shown = {}
+    found: dict[int, tuple[np.ndarray, int]] = {}
+    for offset, image in zip(range(-radius, radius + 1), images, strict=True):
+        at = max(number + offset, 0)
+        if image is not None:
+            found[offset] = image, FILE if at == number + offset else END
+        elif shown and window.index:
+            last = min(at, window.index.frame_count - 1)
+            if last in shown:
+                found[offset] = shown[last], VIDEO if last == number + offset else END
+    lacking = OTHER_VIDEO if window.has_video and not shown else NEAREST
+    for offset in range(-radius, radius + 1):
+        if offset not in found:
+            # Of two that are equally near, the one towards the labelled frame.
+            near = min((at for at in found if found[at][1] < NEAREST), key=lambda at: (abs(at - offset), abs(at)))
+            found[offset] = found[near][0], lacking
+    ordered = [found[offset] for offset in range(-radius, radius + 1)]
+    return np.stack([image for image, _ in ordered]), np.array([origin for _, origin in ordered], np.uint8)
+
+
+def _look_alike(frame: np.ndarray, image: np.ndarray) -> bool:
+    grey, other = (cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) for pixels in (frame, image))
+    return bool((cv2.absdiff(grey, other) > _DIFFERENT_GREY_LEVELS).mean() <= _MOST_DIFFERENT)
+
+
+def _describe(project: Project, origins: np.ndarray, videos: Mapping[str, Path]) -> list[str]:
+    """Returns sentences about the frames of windows, by their origins (n, 2 r + 1)."""
+    whole, filled = (origins <= VIDEO).all(axis=1), (origins >= NEAREST).any(axis=1)
+    at_end, from_video = ~whole & ~filled, (whole & (origins == VIDEO).any(axis=1)).sum()
+    parts = [
+        f"context windows: {whole.sum()} of {len(origins)} have {origins.shape[1]} right frames "
+        f"({from_video} of them with some from video)"
+    ]
+    if at_end.any():
+        parts.append(f"{at_end.sum()} repeat the first or last frame of their video")
+    if filled.any():
+        parts.append(f"{filled.sum()} are filled up with the nearest frame there is")
+    messages = [", ".join(parts)]
+    refused = (origins == OTHER_VIDEO).any(axis=1)
+    of_video = np.array(project.videos)
+    for name in sorted(set(of_video[refused].tolist())):
+        messages.append(
+            f"{videos[name]} is not used for {(refused & (of_video == name)).sum()} of {(of_video == name).sum()} "
+            "windows: it cannot be read there, or its frame of that number does not show the labelled image"
+        )
+    return messages

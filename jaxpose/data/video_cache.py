@@ -1,0 +1,108 @@
+"""Whole videos, decoded once, in order, into memory-mapped files of the cache folder.
+
+What comes in: a `VideoIndex` and how its frames are fitted into the input. What goes out: its frames, and the damage.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import tqdm
+
+from jaxpose.data import cache
+from jaxpose.data.images import FIT_VERSION
+from jaxpose.data.video_index import VideoIndex
+from jaxpose.data.video_range import Damage, RangeReader
+
+# Part of the key of cached videos: a change of which frames come out must change it.
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodedFrames:
+    """Frames of a video in the order in which they are shown.
+
+    Attributes:
+      first: number of the first one.
+      pixels: (n, height, width, 3) uint8 RGB, not to be written; anything where frames are damaged.
+      damage: what cannot be used.
+    """
+
+    first: int
+    pixels: np.ndarray
+    damage: list[Damage]
+
+
+def open_whole(
+    index: VideoIndex, input_from_frame: np.ndarray, size_px: tuple[int, int], folder: Path | None, limit_gib: float
+) -> DecodedFrames:
+    """Returns all frames of a video from the cache folder, after decoding them into it where it lacks them.
+
+    Processes that do so at the same time write the same file, each under a name of its own.
+
+    Args:
+      index: the video.
+      input_from_frame: affine (2, 3), frame pixels to input pixels.
+      size_px: (width, height) of the input.
+      folder: where the cache is; None = the default.
+      limit_gib: size of the cache folder; entries used longest ago make room.
+
+    Raises:
+      OSError: the cache folder cannot be written.
+    """
+    shape = (index.frame_count, size_px[1], size_px[0], 3)
+    digest = hashlib.sha256(
+        repr((_VERSION, FIT_VERSION, index.identity, shape, sorted(av.library_versions.items()))).encode()
+    )
+    digest.update(np.ascontiguousarray(input_from_frame, "<f8").tobytes())
+    key = digest.hexdigest()
+    # The note is there before the frames are.
+    pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
+    if pixels is None or note is None:
+        cache.store(key, shape, _all_frames(index, input_from_frame, size_px, key, folder), limit_gib, folder)
+        pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
+    if pixels is None or note is None:
+        raise OSError(f"the frames of {index.path} written to {folder or cache.cache_folder()} cannot be read back")
+    return DecodedFrames(0, pixels, [Damage(**damage) for damage in note])
+
+
+def _all_frames(
+    index: VideoIndex, input_from_frame: np.ndarray, size_px: tuple[int, int], key: str, folder: Path | None
+) -> Iterator[np.ndarray]:
+    """Yields a frame for each number, black where none came, and then keeps the note of the damage."""
+    reader = RangeReader(index, 0, index.frame_count, input_from_frame, size_px)
+    black = np.zeros((size_px[1], size_px[0], 3), np.uint8)
+    number = 0
+    with tqdm.tqdm(
+        total=index.frame_count, desc=f"decoding {index.path.name}", unit="frame", disable=None, delay=1.0, leave=False
+    ) as bar:
+        for found, image in reader:
+            for _ in range(number, found):
+                yield black
+            yield image
+            bar.update(found + 1 - number)
+            number = found + 1
+        for _ in range(number, index.frame_count):
+            yield black
+    cache.write_note(key, [dataclasses.asdict(damage) for damage in reader.damage], folder)
+
+
+def decode_part(
+    index: VideoIndex, first: int, end: int, input_from_frame: np.ndarray, size_px: tuple[int, int]
+) -> tuple[DecodedFrames, int]:
+    """Returns the frames [first, end) of a video, and how many were decoded for that.
+
+    Args:
+      index: the video.
+      first, end: frame numbers.
+      input_from_frame: affine (2, 3), frame pixels to input pixels.
+      size_px: (width, height) of the input.
+    """
+    reader = RangeReader(index, first, end, input_from_frame, size_px)
+    pixels = np.zeros((end - first, size_px[1], size_px[0], 3), np.uint8)
+    for number, image in reader:
+        pixels[number - first] = image
+    return DecodedFrames(first, pixels, reader.damage), reader.decoded_frames

@@ -1,0 +1,142 @@
+"""What a video file says of itself: its size and, packet by packet, its frames. Nothing is decoded here."""
+
+import dataclasses
+from pathlib import Path
+
+import av
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.video.stream import VideoStream
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """What a video file says of itself.
+
+    Attributes:
+      path: the file.
+      width_px, height_px: size of its frames as stored.
+      fps: mean frames per second, 0 where the file does not say.
+      announced_frames: the container's count of frames, else the number of packets in the file and of those that lack
+        to fill the duration that it notes.
+    """
+
+    path: Path
+    width_px: int
+    height_px: int
+    fps: float
+    announced_frames: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Packets:
+    """The packets of a video file, in its order.
+
+    Attributes:
+      times: time stamps of those that are shown, in units of the stream, None where there is none.
+      key_times: time stamps of those with key frames.
+      discarded: packets that are decoded, but not shown.
+      container: FFmpeg's name of the kind of file.
+      reorders: the codec may show frames in another order than that of the file.
+      stopped: why reading stopped before the end, or "".
+    """
+
+    times: list[int | None]
+    key_times: list[int | None]
+    discarded: int
+    container: str
+    reorders: bool
+    stopped: str
+
+
+def scan(path: Path) -> Video:
+    """Returns what a video file says of itself; reads no further than needed for that.
+
+    Raises:
+      ValueError: the file is missing or empty, is no video, or has no video stream or no frames.
+    """
+    return scan_packets(path, all_packets=False)[0]
+
+
+def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
+    """Returns what a video file says of itself, and its packets.
+
+    Args:
+      path: the file.
+      all_packets: read all packets even where the file announces their number.
+
+    Raises:
+      ValueError: as `scan` does.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty")
+    try:
+        with open_video(path) as container:
+            stream = video_stream(container, path)
+            packets = _read_packets(container, stream, all_packets or not stream.frames)
+            # A count without any packet behind it is what is left of a file that was cut short.
+            announced = (stream.frames or _announced(packets, container, stream)) if packets.times else 0
+            width, height, rate = stream.width, stream.height, stream.average_rate
+    except FFmpegError as error:
+        raise ValueError(f"{path} is no video that can be read: {error.strerror}") from None
+    if not announced or not width or not height:
+        raise ValueError(f"{path} has no video frames")
+    return Video(path, width, height, float(rate or 0), announced), packets
+
+
+def open_video(path: Path) -> InputContainer:
+    """Opens a video file.
+
+    Raises:
+      FFmpegError: it is not there or cannot be read.
+    """
+    # Text about the video that is not UTF-8 is no reason to refuse it.
+    return av.open(str(path), metadata_errors="replace")
+
+
+def video_stream(container: InputContainer, path: Path) -> VideoStream:
+    """Returns the video stream of an open file.
+
+    Raises:
+      ValueError: there is none.
+    """
+    stream = container.streams.best("video")
+    if not isinstance(stream, VideoStream):
+        raise ValueError(f"{path} has no video stream")
+    return stream
+
+
+def _read_packets(container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
+    times: list[int | None] = []
+    key_times: list[int | None] = []
+    discarded, stopped = 0, ""
+    try:
+        for packet in container.demux(stream):
+            if packet.size and packet.is_keyframe:
+                key_times.append(packet.pts)
+            # Packets before the start that an edit list sets are decoded, but not shown.
+            discarded += packet.is_discard
+            if packet.size and not packet.is_discard:
+                times.append(packet.pts)
+                if not all_packets:
+                    break
+    except FFmpegError as error:
+        if not times:
+            raise
+        stopped = error.strerror or str(error)
+    reorders = bool(stream.codec_context.has_b_frames)
+    return Packets(times, key_times, discarded, container.format.name, reorders, stopped)
+
+
+def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:
+    """Returns the number of packets, and of those that lack before the duration that the file notes."""
+    count = len(packets.times) + packets.discarded
+    times = [time for time in packets.times if time is not None]
+    if len(times) < 2 or len(container.streams) > 1 or not container.duration or not stream.time_base:
+        return count
+    step_s = float((max(times) - min(times)) * stream.time_base) / (len(times) - 1)
+    lacking_s = container.duration / av.time_base - len(times) * step_s
+    # Stamps are rounded, and the last frame may be shown for longer than the others.
+    return count + (round(lacking_s / step_s) if lacking_s > 2 * step_s > 0 else 0)

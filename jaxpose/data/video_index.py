@@ -1,0 +1,137 @@
+"""What a video file holds, read without decoding it: which frame is shown when, and where decoding can begin.
+
+What comes in: a video file. What goes out: a `VideoIndex`, kept in the cache folder until the file changes.
+"""
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import av
+
+from jaxpose.data import cache
+from jaxpose.data.video_file import Packets, scan_packets
+
+# Part of the key of an index: a change of what it says must change it.
+_VERSION = 1
+_SAMPLE_BYTES = 2**16
+# MPEG program streams stamp only some packets, and after a jump not always the same ones.
+_UNTIMED_FORMATS = ("mpeg",)
+# Frames that are decoded in one go from a key frame on, at least, before the decoder starts anew at another.
+_SEGMENT_FRAMES = 128
+# FFmpeg's names of the containers that store when a frame is shown; the others know only the order of the file.
+_TIMED_FORMATS = ("mov", "matroska", "mpegts", "flv")
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoIndex:
+    """The frames of a video file.
+
+    Frame numbers count from 0 in the order in which frames are shown, as prediction counts them.
+
+    Attributes:
+      path: the file.
+      identity: says which content it was read from.
+      width_px, height_px: size of its frames as stored.
+      fps: mean frames per second, 0 where the file does not say.
+      announced_frames: frames that the file says it holds.
+      frame_count: frames that the file holds.
+      times: the time stamp of each frame, ascending, in units of the stream; empty where the file stores none that can
+        be relied on: then it is decoded from its start, and frames are counted.
+      key_times: the time stamps of the key frames, ascending; empty where `times` is.
+      problem: what is wrong with the file, as far as can be seen without decoding, or "".
+    """
+
+    path: Path
+    identity: str
+    width_px: int
+    height_px: int
+    fps: float
+    announced_frames: int
+    frame_count: int
+    times: list[int]
+    key_times: list[int]
+    problem: str
+
+    @functools.cached_property
+    def key_frames(self) -> list[int]:
+        """The numbers of the frames at which decoding can begin, ascending; the first is 0."""
+        numbers = {bisect.bisect_left(self.times, time) for time in self.key_times}
+        return sorted({0} | {number for number in numbers if number < self.frame_count})
+
+    @functools.cached_property
+    def segments(self) -> list[int]:
+        """The numbers of the key frames at which the decoder starts anew, ascending; the first is 0.
+
+        What becomes of a frame is decided inside of its segment, whatever else is read.
+        """
+        starts = [0]
+        for number in self.key_frames:
+            if number - starts[-1] >= _SEGMENT_FRAMES:
+                starts.append(number)
+        return starts
+
+
+def read_index(path: Path) -> VideoIndex:
+    """Returns the index of a video file; where the cache folder does not hold it, it is made and kept there.
+
+    Raises:
+      ValueError: the file is missing or empty, is no video, or has no video stream or no frames.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    identity = _identity(path)
+    kept = cache.read_note(identity)
+    if kept is None:
+        kept = _make_index(path)
+        # Where it cannot be kept it is made again the next time.
+        with contextlib.suppress(OSError):
+            cache.write_note(identity, kept)
+    return VideoIndex(path=path, identity=identity, **kept)
+
+
+def _identity(path: Path) -> str:
+    """Returns what changes when the file does: a hash of size, time of change, and both ends of the content."""
+    status = path.stat()
+    digest = hashlib.sha256(repr((_VERSION, av.library_versions["libavformat"], status.st_size)).encode())
+    digest.update(str(status.st_mtime_ns).encode())
+    with open(path, "rb") as stream:
+        digest.update(stream.read(_SAMPLE_BYTES))
+        stream.seek(max(0, status.st_size - _SAMPLE_BYTES))
+        digest.update(stream.read())
+    return digest.hexdigest()
+
+
+def _make_index(path: Path) -> dict[str, Any]:
+    video, packets = scan_packets(path)
+    count, announced = len(packets.times), video.announced_frames - packets.discarded
+    problem = ""
+    if packets.stopped:
+        problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
+    elif count != announced:
+        problem = f"{path}: the file announces {announced} frames, but holds {count}"
+    times = _times(packets)
+    return {
+        "width_px": video.width_px,
+        "height_px": video.height_px,
+        "fps": video.fps,
+        "announced_frames": announced,
+        "frame_count": count,
+        "times": times,
+        "key_times": sorted(time for time in packets.key_times if time is not None) if times else [],
+        "problem": problem,
+    }
+
+
+def _times(packets: Packets) -> list[int]:
+    """Returns the ascending time stamps of all frames, or [] where they cannot be relied on."""
+    stamps = [time for time in packets.times if time is not None]
+    times = sorted(set(stamps))
+    stores_times = any(name in packets.container for name in _TIMED_FORMATS)
+    # Where the order may differ, and a file that stores no times has stamps that just rise, they are made up.
+    is_made_up = packets.reorders and times == stamps and not stores_times
+    return [] if len(times) != len(packets.times) or is_made_up or packets.container in _UNTIMED_FORMATS else times

@@ -1,0 +1,142 @@
+"""Decodes a range of a video's frames, from the key frame before it on, and says which of them cannot be relied on.
+
+Which frames come out, and which are damaged, depends on the file and on the frame alone, not on the range that is asked
+for: the decoder starts anew at the same key frames in every case, and has one thread, for what decoders make of damage
+depends on their number.
+"""
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from av.error import FFmpegError
+from av.packet import Packet
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+
+from jaxpose.data.images import fit_image
+from jaxpose.data.video_file import open_video, video_stream
+from jaxpose.data.video_index import VideoIndex
+
+
+@dataclasses.dataclass(frozen=True)
+class Damage:
+    """Frames `first` to `last` of a video that cannot be used, and the reason."""
+
+    first: int
+    last: int
+    reason: str
+
+
+class RangeReader:
+    """Iterates once over the frames [first, end) of a video that decode: (number, (height, width, 3) uint8 RGB).
+
+    The numbers ascend. Frames that `damage` names may come or be left out.
+
+    Attributes:
+      damage: after the iteration, the frames of the range that cannot be relied on (and some beside it): those that the
+        decoder lost, refused or mended, each with all up to the next key frame, which may be built on it.
+      decoded_frames: frames that were decoded so far, those before the range included.
+    """
+
+    def __init__(self, index: VideoIndex, first: int, end: int, input_from_frame: np.ndarray, size_px: tuple[int, int]):
+        self.damage: list[Damage] = []
+        self.decoded_frames = 0
+        self._index, self._first, self._end = index, first, end
+        self._input_from_frame, self._size_px = input_from_frame, size_px
+        # One converter for all frames: a new one for each costs as much as decoding.
+        self._converter = VideoReformatter()
+
+    def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
+        starts = [*self._index.segments, self._index.frame_count]
+        for start, end in itertools.pairwise(starts[bisect.bisect_right(starts, self._first) - 1 :]):
+            if start >= self._end:
+                return
+            # Frames come in the order in which they are shown: once a later one is there, what is lacking is lost.
+            next_number, end = start, min(end, self._end)
+            for number, frame in self._numbered(start):
+                if number >= end:
+                    break
+                if number < next_number:
+                    continue
+                if number > next_number:
+                    self._note(next_number, "is missing")
+                next_number = number + 1
+                if (frame.width, frame.height) != (self._index.width_px, self._index.height_px):
+                    self._note(number, f"has {frame.width} x {frame.height} pixels")
+                    continue
+                if frame.is_corrupt:
+                    self._note(number, "is damaged")
+                if number >= self._first:
+                    image = self._converter.reformat(frame, format="rgb24").to_ndarray()
+                    yield number, fit_image(image, self._input_from_frame, self._size_px)
+            else:
+                if next_number < end:
+                    self._note(next_number, "is missing")
+
+    def _numbered(self, start: int) -> Iterator[tuple[int, VideoFrame]]:
+        """Yields decoded frames and their numbers, from a key frame on; the first ones may lie before it."""
+        number = start - 1
+        try:
+            for packet in self._packets(start):
+                try:
+                    frames = packet.decode()
+                except FFmpegError as error:
+                    failed = self._number_of(packet.pts)
+                    failed = number + 1 if failed is None else failed
+                    # What lies before the key frame belongs to the segment before.
+                    if failed >= start:
+                        self._note(failed, f"does not decode ({_text(error)})")
+                    if not self._index.times:
+                        return
+                    continue
+                for frame in frames:
+                    self.decoded_frames += 1
+                    found = self._number_of(frame.pts) if self._index.times else number + 1
+                    if found is not None:
+                        number = found
+                        yield number, frame
+        except (FFmpegError, ValueError) as error:
+            # The file breaks off, can no longer be opened, or is another one by now.
+            self._note(number + 1, f"cannot be read ({_text(error)})")
+
+    def _packets(self, start: int) -> Iterator[Packet]:
+        """Yields the packets from a key frame, or from an earlier place, to the end of the file."""
+        with open_video(self._index.path) as container:
+            stream = video_stream(container, self._index.path)
+            stream.codec_context.thread_count = 1
+            if start:
+                keys = self._index.key_times
+                time = keys[bisect.bisect_right(keys, self._index.times[start]) - 1]
+                container.seek(time, stream=stream)
+                packets = container.demux(stream)
+                head = next(packets)
+                if head.pts is not None and head.pts <= time:
+                    yield head
+                    yield from packets
+                    return
+        # Some containers without a table of key frames lead elsewhere; the start of the file is always there.
+        with open_video(self._index.path) as container:
+            stream = video_stream(container, self._index.path)
+            stream.codec_context.thread_count = 1
+            yield from container.demux(stream)
+
+    def _number_of(self, time: int | None) -> int | None:
+        """Returns the number of the frame with a time stamp, or None."""
+        times = self._index.times
+        if time is None:
+            return None
+        number = bisect.bisect_left(times, time)
+        return number if number < len(times) and times[number] == time else None
+
+    def _note(self, number: int, what: str) -> None:
+        """Notes a frame and all that may be built on it."""
+        keys = [*self._index.key_frames, self._index.frame_count]
+        last = keys[bisect.bisect_right(keys, number)] - 1 if number < keys[-1] else number
+        self.damage.append(Damage(number, last, f"frame {number} {what}"))
+
+
+def _text(error: FFmpegError | ValueError) -> str:
+    return (error.strerror or str(error)) if isinstance(error, FFmpegError) else str(error)

@@ -1,0 +1,314 @@
+"""Windows of labelled frames: neighbours by file name, else from the folder's video, else the nearest frame."""
+
+import shutil
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from jaxpose import config as c
+from jaxpose.data import dataset
+from jaxpose.data.context import load_windows
+from jaxpose.data.images import fit_image, load_frames
+from jaxpose.data.project import read_project
+from jaxpose.data.sessions import video_files
+from jaxpose.data.synthetic import make_project
+
+SIDE_PX = 32
+
+
+def grey_project(folder: Path, labelled: list[str], beside: list[str], **options) -> c.DataConfig:
+    """Frames of one grey level each, the last group of digits in their name."""
+    (folder / "labeled-data" / "s").mkdir(parents=True)
+    for name in {*labelled, *beside}:
+        level = int("".join(filter(str.isdigit, name))[-2:] or 0)
+        cv2.imwrite(str(folder / "labeled-data" / "s" / name), np.full((SIDE_PX, SIDE_PX), level, np.uint8))
+    rows = "".join(f"labeled-data/s/{name},1,1\n" for name in labelled)
+    (folder / "CollectedData.csv").write_text("scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n" + rows)
+    return c.DataConfig(project=str(folder), **options)
+
+
+def windows_of(data: c.DataConfig, size_px: tuple[int, int] = (SIDE_PX, SIDE_PX)) -> tuple[np.ndarray, list[str]]:
+    frames, messages = load_windows(read_project(data), data, size_px, 2, video_files(data, c.VideoConfig()))
+    return frames.pixels, messages
+
+
+def levels_of(data: c.DataConfig) -> list[list[int]]:
+    pixels, _ = windows_of(data)
+    assert (pixels == pixels[:, :, :1, :1]).all()
+    return pixels[:, :, 0, 0, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("labelled", "expected", "message"),
+    [
+        # The table of the field's reference trainer.
+        ("img_2.png", [0, 1, 2, 3, 4], "1 of 1 have 5 right frames (0 of them with some from video)"),
+        (
+            "img_1.png",
+            [0, 0, 1, 2, 3],
+            "0 of 1 have 5 right frames (0 of them with some from video), 1 repeat the first",
+        ),
+        ("img_0200.png", [98, 99, 0, 1, 2], "1 of 1 have 5 right frames"),
+        # Only the first group of digits counts, and the suffix is none.
+        ("7_cam50.png", [50] * 5, "1 of 1 have 5 right frames"),
+        ("img_098.png", [96, 97, 98, 99, 0], "1 of 1 have 5 right frames"),
+        ("img_99.png", [97, 98, 99, 0, 1], "1 of 1 have 5 right frames"),
+        ("a.png", [0] * 5, "0 of 1 have 5 right frames (0 of them with some from video), 1 are filled up"),
+        # Padding counts: img_3.png is not img_003.png.
+        ("img_003.png", [3] * 5, "1 are filled up with the nearest frame there is"),
+    ],
+)
+def test_neighbours_by_name(tmp_path: Path, labelled: str, expected: list[int], message: str) -> None:
+    beside = [f"img_{n}.png" for n in (0, 1, 2, 3, 4, 5, 97, 98, 99, 100, 101)]
+    beside += [f"img_0{n}.png" for n in (198, 199, 200, 201, 202)] + [f"img_{n:03d}.png" for n in (96, 97, 98, 99)]
+    beside += [f"{n}_cam50.png" for n in (5, 6, 7, 8, 9)]
+    data = grey_project(tmp_path, [labelled], beside)
+    assert levels_of(data) == [expected]
+    assert message in windows_of(data)[1][0]
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        ([10, 11, 12, 13, 14], [10, 11, 12, 13, 14]),
+        ([12], [12] * 5),
+        ([11, 12], [11, 11, 12, 12, 12]),
+        ([10, 12, 14], [10, 12, 12, 12, 14]),
+        ([12, 13, 14], [12, 12, 12, 13, 14]),
+        ([10, 12, 13], [10, 12, 12, 13, 13]),
+    ],
+)
+def test_the_nearest_frame_fills_in(tmp_path: Path, there: list[int], expected: list[int]) -> None:
+    data = grey_project(tmp_path, ["img12.png"], [f"img{n}.png" for n in there])
+    assert levels_of(data) == [expected]
+
+
+def test_shared_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"img{n:02d}.png" for n in range(40)]
+    labelled = dict.fromkeys(names[38:1:-3] + names[10:12] + names[20:38:4])
+    data = grey_project(tmp_path, list(labelled), names)
+    project = read_project(data)
+    decoded, decode = [], cv2.imdecode
+    monkeypatch.setattr(cv2, "imdecode", lambda *given: decoded.append(1) or decode(*given))
+    frames, _ = load_windows(project, data, (SIDE_PX, SIDE_PX), 2, {})
+    numbers = [int(Path(image).stem[3:]) for image in project.images]
+    expected = [[min(max(n + offset, 0), 39) for offset in range(-2, 3)] for n in numbers]
+    assert len(decoded) == len({n for window in expected for n in window}) > 35
+    np.testing.assert_array_equal(frames.pixels[:, :, 0, 0, 0], expected)
+
+
+def test_the_affine_of_the_labelled_frame_fits_its_neighbours(real_data: Path) -> None:
+    data = c.DataConfig(project=str(real_data / "mirror-mouse-example"))
+    project = read_project(data)
+    frames, messages = load_windows(project, data, (128, 128), 2, video_files(data, c.VideoConfig()))
+    # img00 to img92 are there, so that only img01 lies at an end.
+    assert messages == [
+        "context windows: 89 of 90 have 5 right frames (0 of them with some from video), 1 repeat the first or last "
+        "frame of their video"
+    ]
+    alone = load_frames(project, data, (128, 128))
+    np.testing.assert_array_equal(frames.pixels[:, 2], alone.pixels[:, 0])
+    np.testing.assert_array_equal(frames.frame_from_input, alone.frame_from_input)
+    np.testing.assert_array_equal(frames.pixels[2:, 0], alone.pixels[:-2, 0])
+    np.testing.assert_array_equal(frames.pixels[:-2, 4], alone.pixels[2:, 0])
+    last = cv2.imread(str(project.folder / "labeled-data" / "img92.png"))[..., ::-1]
+    np.testing.assert_array_equal(frames.pixels[89, 4], fit_image(last, frames.input_from_frame[89], (128, 128)))
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two videos of 40 frames with the frames 0, 10, 20 and 30 labelled, and no image beside them."""
+    folder = tmp_path_factory.mktemp("context") / "project"
+    return make_project(folder, videos=2, labelled_frames=4, video_frames=40, side_px=64)
+
+
+def decode_video(path: Path) -> np.ndarray:
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def test_the_video_gives_what_has_no_file(synthetic: Path, tmp_path: Path) -> None:
+    project = shutil.copytree(synthetic, tmp_path / "project")
+    data = c.DataConfig(project=str(project))
+    pixels, messages = windows_of(data, (64, 64))
+    assert messages == [
+        "context windows: 6 of 8 have 5 right frames (6 of them with some from video), 2 repeat the first or last "
+        "frame of their video"
+    ]
+    for video in range(2):
+        frames = decode_video(project / "videos" / f"session{video:02d}.mp4")
+        for row, number in enumerate((0, 10, 20, 30)):
+            window = pixels[4 * video + row]
+            for place in (0, 1, 3, 4):
+                at = max(number + place - 2, 0)
+                expected = window[2] if at == number else frames[at]
+                assert np.abs(window[place].astype(int) - expected).mean() < 1, (row, place)
+    # A file goes before the video, for itself alone.
+    cv2.imwrite(str(project / "labeled-data/session00/img00000009.png"), np.full((64, 64, 3), 77, np.uint8))
+    again, messages = windows_of(data, (64, 64))
+    assert (again[1, 1] == 77).all() and messages[0].startswith("context windows: 6 of 8 have 5 right frames (6 of ")
+    changed = np.argwhere((again != pixels).any(axis=(2, 3, 4)))
+    np.testing.assert_array_equal(changed, [[1, 1]])
+
+
+def test_the_last_frame_of_a_video_is_repeated(synthetic: Path, tmp_path: Path) -> None:
+    project = shutil.copytree(synthetic, tmp_path / "project")
+    frames = decode_video(project / "videos" / "session00.mp4")
+    shutil.rmtree(project / "labeled-data" / "session00")
+    (project / "labeled-data" / "session00").mkdir()
+    labels = project / "CollectedData.csv"
+    lines = labels.read_text().splitlines()
+    lines[3:] = [lines[3].replace("img00000000", "img38"), lines[4].replace("img00000010", "img39")]
+    labels.write_text("\n".join(lines) + "\n")
+    for number in (38, 39):
+        cv2.imwrite(str(project / "labeled-data/session00" / f"img{number}.png"), frames[number][..., ::-1])
+    pixels, messages = windows_of(c.DataConfig(project=str(project)), (64, 64))
+    assert "0 of 2 have 5 right frames (0 of them with some from video), 2 repeat the first or last" in messages[0]
+    # img39 is a file beside img38; frame 40 is neither a file nor in the video, and no frame was invented for it.
+    expected = np.stack([frames[[36, 37, 38, 39, 39]], frames[[37, 38, 39, 39, 39]]])
+    assert np.abs(pixels.astype(int) - expected).mean() < 0.5
+
+
+def _swap(project: Path) -> None:
+    (project / "videos" / "session00.mp4").replace(project / "videos" / "x.mp4")
+    (project / "videos" / "session01.mp4").replace(project / "videos" / "session00.mp4")
+    (project / "videos" / "x.mp4").replace(project / "videos" / "session01.mp4")
+
+
+def _shift(project: Path) -> None:
+    labels = project / "CollectedData.csv"
+    labels.write_text(labels.read_text().replace("0.png", "1.png"))
+    for image in project.glob("labeled-data/*/*0.png"):
+        image.replace(image.with_name(image.name.replace("0.png", "1.png")))
+
+
+def _cut(project: Path) -> None:
+    for video in project.glob("videos/*"):
+        video.write_bytes(video.read_bytes()[:100])
+
+
+def _shrink(project: Path) -> None:
+    for video in project.glob("videos/*"):
+        frames = decode_video(video)
+        with av.open(str(video), "w") as container:
+            stream = container.add_stream("mpeg4", rate=30)
+            stream.width = stream.height = 32
+            for frame in frames:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(cv2.resize(frame, (32, 32)), format="rgb24")))
+            container.mux(stream.encode())
+
+
+def _shorten(project: Path) -> None:
+    labels = project / "CollectedData.csv"
+    labels.write_text(labels.read_text().replace("img000000", "img000009"))
+    for image in project.glob("labeled-data/*/*.png"):
+        image.replace(image.with_name(image.name.replace("img000000", "img000009")))
+
+
+@pytest.mark.parametrize("change", [_swap, _shift, _cut, _shrink, _shorten])
+def test_a_video_that_is_not_the_source_is_not_used(synthetic: Path, tmp_path: Path, change) -> None:
+    project = shutil.copytree(synthetic, tmp_path / "project")
+    change(project)
+    data = c.DataConfig(project=str(project))
+    pixels, messages = windows_of(data, (64, 64))
+    np.testing.assert_array_equal(pixels, np.repeat(pixels[:, 2:3], 5, axis=1))
+    assert "0 of 8 have 5 right frames (0 of them with some from video), 8 are filled up" in messages[0]
+    for video, message in zip(("session00.mp4", "session01.mp4"), messages[1:], strict=True):
+        assert f"{video} is not used for 4 of 4 windows: it cannot be read there, or its frame" in message
+
+
+def test_a_video_that_breaks_off_is_used_up_to_there(synthetic: Path, tmp_path: Path) -> None:
+    project = shutil.copytree(synthetic, tmp_path / "project")
+    video = project / "videos" / "session00.mp4"
+    frames = decode_video(video)
+    video.unlink()
+    with av.open(str(video.with_suffix(".mkv")), "w") as container:
+        stream = container.add_stream("mpeg4", rate=30)
+        stream.width, stream.height, stream.bit_rate = 64, 64, 2_000_000
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    whole, _ = windows_of(c.DataConfig(project=str(project)), (64, 64))
+    content = video.with_suffix(".mkv").read_bytes()
+    video.with_suffix(".mkv").write_bytes(content[: len(content) * 2 // 3])
+    pixels, messages = windows_of(c.DataConfig(project=str(project)), (64, 64))
+    same = (pixels == whole).all(axis=(1, 2, 3, 4))
+    assert same[:2].all() and not same[3] and same[4:].all()
+    np.testing.assert_array_equal(pixels[3], np.repeat(pixels[3, 2:3], 5, axis=0))
+    assert len(messages) == 2 and "session00.mkv is not used for 1 of 4 windows" in messages[1]
+
+
+def test_large_windows_are_mapped_from_the_cache_and_reused(
+    synthetic: Path, tmp_path: Path, cache_folder: Path
+) -> None:
+    project = shutil.copytree(synthetic, tmp_path / "project")
+    data = c.DataConfig(project=str(project))
+    in_memory, messages = windows_of(data, (64, 64))
+    data.memory_limit_gib = 0.0
+    mapped, said = windows_of(data, (64, 64))
+    np.testing.assert_array_equal(mapped, in_memory)
+    assert said == messages and not mapped.flags.writeable and not mapped.flags.owndata
+    (entry,) = cache_folder.rglob("*.npy")
+    changed = entry.stat().st_mtime_ns
+    again, said = windows_of(data, (64, 64))
+    np.testing.assert_array_equal(again, in_memory)
+    assert said == messages and list(cache_folder.rglob("*.npy")) == [entry]
+    # Another frame beside a labelled one is another set of windows.
+    cv2.imwrite(str(project / "labeled-data/session00/img00000009.png"), np.full((64, 64, 3), 77, np.uint8))
+    third, _ = windows_of(data, (64, 64))
+    assert (third[1, 1] == 77).all() and entry.stat().st_mtime_ns >= changed
+    assert len(list(cache_folder.rglob("*.npy"))) == 2
+
+
+def test_a_damaged_neighbour_is_refused_or_left_out(tmp_path: Path) -> None:
+    data = grey_project(tmp_path, ["img12.png"], [f"img{n}.png" for n in range(10, 15)])
+    (tmp_path / "labeled-data/s/img13.png").write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"csv:4: .*img13.png, a frame beside the labelled one: .*remove it"):
+        windows_of(data)
+    data.on_bad_frame = "skip"
+    assert levels_of(data) == [[10, 11, 12, 12, 14]]
+    # A labelled one is not forgiven.
+    project = read_project(data)
+    cv2.imwrite(str(tmp_path / "labeled-data/s/img12.png"), np.zeros((SIDE_PX, SIDE_PX)))
+    with pytest.raises(ValueError, match="img12.png has changed since the project was read"):
+        load_windows(project, data, (SIDE_PX, SIDE_PX), 2, {})
+
+
+def test_a_neighbour_of_another_size_is_none(tmp_path: Path) -> None:
+    data = grey_project(tmp_path, ["img12.png", "img13.png"], [f"img{n}.png" for n in range(10, 16)])
+    cv2.imwrite(str(tmp_path / "labeled-data/s/img13.png"), np.full((48, 48), 13, np.uint8))
+    assert levels_of(data) == [[10, 11, 12, 12, 14], [13] * 5]
+
+
+def test_the_kind_of_model_decides(synthetic: Path) -> None:
+    config = c.Config(data=c.DataConfig(project=str(synthetic), input_width_px=64, input_height_px=32))
+    for kind, span, count in (("heatmap", 1, 0), ("heatmap_context", 5, 1), ("regression", 1, 0)):
+        config.model.kind = kind
+        prepared, project = dataset.prepare(config)
+        data = dataset.load(project, prepared)
+        assert data.samples.pixels.shape == (8, span, 32, 64, 3) and len(data.messages) == count
+        batch = data.samples.batch(np.array([3, -1]), np.array([0, 1]))
+        assert batch["frames"].shape == (2, span, 32, 64, 3)
+        np.testing.assert_array_equal(batch["frames"][0], data.samples.pixels[3])
+
+
+def test_each_view_has_its_own_video(synthetic: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for number, view in enumerate(("top", "bot")):
+        labels = (synthetic / "CollectedData.csv").read_text().splitlines()
+        rows = [
+            row.replace(f"session0{number}", f"s_{view}")
+            for row in labels
+            if "/session" not in row or f"session0{number}" in row
+        ]
+        shutil.copytree(synthetic / f"labeled-data/session0{number}", project / f"labeled-data/s_{view}")
+        (project / f"CollectedData_{view}.csv").write_text("\n".join(rows) + "\n")
+        (project / "videos").mkdir(exist_ok=True)
+        shutil.copy(synthetic / f"videos/session0{number}.mp4", project / f"videos/s_{view}.mp4")
+    pixels, messages = windows_of(c.DataConfig(project=str(project), views=("top", "bot")), (64, 64))
+    whole, said = windows_of(c.DataConfig(project=str(synthetic)), (64, 64))
+    np.testing.assert_array_equal(pixels, whole)
+    assert messages == said
