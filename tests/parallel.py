@@ -28,8 +28,11 @@ FRAMES = 24
 CLIP = 11
 
 
-def samples() -> Samples:
-    """Pictures that differ much, with 40 % of the labels missing, unevenly: none at all in some frames."""
+def samples(kind: str = "heatmap") -> Samples:
+    """Pictures that differ much, with 40 % of the labels missing, unevenly: none at all in some frames.
+
+    For a network that looks at five frames, the neighbours of a picture are those before and after it.
+    """
     rng = np.random.default_rng(0)
     # Colour, contrast and grain differ from frame to frame: a batch norm over 3 values of nearly the same frame would
     # amplify the rounding of float32 a thousandfold, whatever the layout.
@@ -43,13 +46,15 @@ def samples() -> Samples:
     visibility[5, 0] = 1
     keypoints_px[visibility < 2] = np.nan
     frame_from_input = np.tile(np.float32([[2, 0, 0.5], [0, 2, 0.5]]), (FRAMES, 1, 1))
-    return Samples(pixels[:, None], keypoints_px, visibility, frame_from_input)
+    radius = CONTEXT_RADIUS[kind]
+    around = (np.arange(FRAMES)[:, None] + np.arange(-radius, radius + 1)) % FRAMES
+    return Samples(pixels[around], keypoints_px, visibility, frame_from_input)
 
 
 def make_config(
     *, backbone: str = "resnet18", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
     batch: int = 10, microbatch: int = 0, preset: str = "dlc", ema: float = 0.9, clip: float = 1.0, loss: str = "mse",
-    kind: str = "heatmap", clips: int = 0,
+    kind: str = "heatmap", clips: int = 0, all_losses: bool = False,
 ) -> c.Config:  # fmt: skip
     names = tuple(f"keypoint{number}" for number in range(KEYPOINTS))
     return c.Config(
@@ -57,15 +62,15 @@ def make_config(
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment,
         model=c.ModelConfig(kind=kind, backbone=backbone, width=8, norm=norm, head_width=8, loss=loss),
         video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
-        losses=losses(kind) if clips else c.LossesConfig(),
+        losses=losses(all_losses) if clips else c.LossesConfig(),
         optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),
         train=c.TrainConfig(batch_size=batch, microbatch_size=microbatch, precision=precision),
     )
 
 
-def losses(kind: str) -> c.LossesConfig:
-    """Every loss on clips that the network can have, of comparable size, from the first step on."""
-    maps = kind != "regression"
+def losses(with_maps: bool) -> c.LossesConfig:
+    """Temporal and PCA losses, of a size that can be seen, from the first step on; with_maps adds those on maps."""
+    maps = float(with_maps)
     return c.LossesConfig(
         temporal=c.TemporalConfig(weight=1e-3, epsilon_px=(0.1,), confidence_min=0.0),
         temporal_heatmap_mse=c.TemporalHeatmapConfig(weight=10.0 * maps, confidence_min=0.0),
@@ -73,9 +78,7 @@ def losses(kind: str) -> c.LossesConfig:
         pca_singleview=c.PcaSingleviewConfig(weight=1e-3, components=2, epsilon_px=0.1),
         pca_multiview=c.PcaMultiviewConfig(weight=1e-3, components=1, epsilon_px=0.1, views=("keypoint0", "keypoint2")),
         unimodal_mse=c.UnimodalConfig(weight=0.1 * maps, confidence_min=0.0),
-        anneal_start_steps=0,
-        anneal_increase_per_step=0.0,
-        anneal_increase_per_epoch=1.0,
+        anneal_init=1.0,
     )
 
 
@@ -98,7 +101,7 @@ def clips_of(config: c.Config, step: int, devices: int, poison: bool) -> dict[st
     passes = -(-config.train.batch_size // microbatch)
     cut = pieces(step, count, passes, devices, CLIP, CONTEXT_RADIUS[config.model.kind])
     batch = empty_clips(cut, 1, (SIDE_PX, SIDE_PX))
-    pixels = samples().pixels
+    pixels = samples().pixels[:, 0]
     for row, draw in enumerate(batch["draw"]):
         there = batch["frame_index"][row] >= 0
         batch["frames"][row, 0, there] = pixels[(draw * 5 + batch["frame_index"][row][there]) % FRAMES]
@@ -118,7 +121,7 @@ def clips_of(config: c.Config, step: int, devices: int, poison: bool) -> dict[st
 
 def batch_of(config: c.Config, step: int, devices: int, poison: bool = False) -> dict[str, np.ndarray]:
     """The global batch of a step as it lies on so many devices; with poison, pads hold random bytes and NaN."""
-    source = samples()
+    source = samples(config.model.kind)
     dealt = slots(step, config.train.batch_size, microbatch_size(config.train), devices).reshape(-1)
     batch = source.batch(rows_of_draws(dealt, np.arange(FRAMES), config.data.seed), dealt)
     if poison:
@@ -139,12 +142,15 @@ class Trainer:
         self.config, self.devices = config, devices
         self.mesh = make_mesh(jax.devices()[:devices])
         graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
+        if loss_weights(config.losses):
+            # A head that already says something: of nearly flat maps every prediction is the same.
+            params = params | {"head": jax.tree.map(lambda x: x * 30, params["head"])}
         state = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
         self.first_state: State = jax.tree.map(np.asarray, state)
         self.restart()
         passes = -(-config.train.batch_size // microbatch_size(config.train))
         plan = Plan(
-            size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=1, total_steps=100, clips=clip_plan(config)
+            size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, clips=clip_plan(config)
         )
         step = build_train_step(config, graphdef, self.mesh, plan)
         abstract = jax.tree.map(

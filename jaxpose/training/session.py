@@ -186,6 +186,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     if messages:
         rows = len(messages) + len(data.sets)
         messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
+    messages += data.messages
     if train.init_from:
         params, statistics, remade = transfer(load_trained(Path(train.init_from)), names, params, statistics)
         messages.append(
