@@ -140,9 +140,8 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:
             folder.finish(summary)
-        # 7. The project's videos. With several processes that is a command of its own, on any of them.
-        if jax.process_count() == 1:
-            predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
+        # 7. The project's videos.
+        predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
         log.text(f"everything is in {folder.path}")
         return summary
 

@@ -119,6 +119,18 @@ def clips_of(config: c.Config, step: int, devices: int, poison: bool) -> dict[st
     return batch
 
 
+def clip_counts(config: c.Config, step: int) -> dict[str, int]:
+    """How many terms each loss on clips has at a step, counted clip by clip."""
+    count, radius = config.video.clips_per_step, CONTEXT_RADIUS[config.model.kind]
+    decoded = sum(draw % 4 != 3 for draw in range(step * count, (step + 1) * count))
+    windows, heads = CLIP - 2 * radius, 2 if radius else 1
+    points = {"pca_multiview": 2}
+    return {
+        f"{name}_count": decoded * heads * (windows - name.startswith("temporal")) * points.get(name, KEYPOINTS)
+        for name in loss_weights(config.losses)
+    }
+
+
 def batch_of(config: c.Config, step: int, devices: int, poison: bool = False) -> dict[str, np.ndarray]:
     """The global batch of a step as it lies on so many devices; with poison, pads hold random bytes and NaN."""
     source = samples(config.model.kind)

@@ -1,6 +1,7 @@
 """Small runs through the verb, with what is compiled shared by all of them and by the processes that they start."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -45,6 +46,7 @@ OPTIONS = {
     "train.max_skipped_steps": 3,
     "mesh.devices": 1,
     "eval.batch_size": 4,
+    "eval.predict_videos": "no",
     "log.every_steps": 1,
 }
 
@@ -59,15 +61,14 @@ def make_config(project: Path, out: Path, **changes: Any) -> c.Config:
     config = c.Config()
     options = {"data.project": str(project), "out": str(out)} | OPTIONS
     for name, value in (options | {name.replace("__", "."): value for name, value in changes.items()}).items():
-        section, _, option = name.rpartition(".")
-        setattr(getattr(config, section) if section else config, option, value)
+        *sections, option = name.split(".")
+        setattr(functools.reduce(getattr, sections, config), option, value)
     return config
 
 
 def train(config: c.Config) -> dict[str, Any]:
-    """jaxpose.train.train, where optax's Adam may take a power of mixed types."""
-    with jax.numpy_dtype_promotion("standard"):
-        return verb.train(config)
+    """jaxpose.train.train."""
+    return verb.train(config)
 
 
 def command(config: c.Config, folder: Path, *more: str) -> list[str]:
@@ -81,8 +82,7 @@ def command(config: c.Config, folder: Path, *more: str) -> list[str]:
 
 def call(config: c.Config, folder: Path, *more: str) -> int:
     """The exit code of the verb in this process."""
-    with jax.numpy_dtype_promotion("standard"):
-        return command_line.run(verb.main, command(config, folder, *more), verb="jaxpose.train", description="")
+    return command_line.run(verb.main, command(config, folder, *more), verb="jaxpose.train", description="")
 
 
 @contextlib.contextmanager

@@ -142,6 +142,10 @@ def small(folder: Path, out: str, **changes: Any) -> c.Config:
     options = {"optim__name": "sgd", "optim__lr": 0.01, "model__loss": "kl", "mesh__devices": "auto"}
     # Half the time to compile; test_parallel.py shows that augmentation does not depend on the layout.
     options |= {"augment__preset": "none", "augment__flip_p": 0.0}
+    # One clip, half of it on each process, and a copy of a frame between them.
+    options |= {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,), "losses__anneal_init": 1.0}
+    options |= {"losses__pca_multiview__weight": 1e-3, "video__sequence_length": 7}
+    options |= {"losses__pca_multiview__views": ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")}
     return make_config(folder / "project", folder / out, train__steps=STEPS, train__val_every_steps=STEPS,
                        log__tensorboard=False, **(options | changes))  # fmt: skip
 

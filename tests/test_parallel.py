@@ -23,7 +23,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.cluster.mesh import put_batch
-from tests.parallel import Trainer, batch_of, distance, make_config
+from tests.parallel import Trainer, batch_of, clip_counts, distance, make_config
 
 ROUNDINGS = 5
 # Of design.md: loss and first gradient, parameters after 5 steps of SGD.
@@ -35,7 +35,7 @@ class Course:
     """What five steps of SGD leave behind."""
 
     losses: list[float]
-    targets: list[float]
+    counts: list[dict[str, int]]
     first_gradient: Any
     weights: Any
 
@@ -48,7 +48,7 @@ def run(trainer: Trainer, poison: bool = False) -> Course:
     weights = (trainer.state.params, trainer.state.statistics, trainer.state.ema)
     return Course(
         [float(m["loss"]) for m in history],
-        [float(m["targets"]) for m in history],
+        [{name: int(value) for name, value in m.items() if name == "targets" or "_count" in name} for m in history],
         first,
         jax.tree.map(np.asarray, weights),
     )
@@ -70,11 +70,13 @@ def check(config: c.Config, devices: tuple[int, ...], others: tuple[c.Config, ..
         # In float64 the bars stay what they are for: an error in a sum is far above this. In float32 the rounding of a
         # few rows hides the gradient; there the loss binds, and the same row in float64.
         assert not exact or max(limit, limit_after) < 1e-2
-        assert min(reference.targets) > 0
+        for step, counts in enumerate(reference.counts):
+            assert counts["targets"] > 0
+            assert counts.items() >= clip_counts(config, step).items()
         for other in others or (config,):
             for count in devices:
                 course = run(Trainer(other, count), poison=True)
-                assert course.targets == reference.targets
+                assert course.counts == reference.counts
                 assert abs(course.losses[0] / reference.losses[0] - 1) < bar
                 assert distance(course.first_gradient, reference.first_gradient, over_tensors) < limit
                 assert distance(course.weights, reference.weights) < limit_after

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 import tqdm
 
@@ -46,6 +47,9 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
     command = f"python -m jaxpose.predict --run {shlex.quote(str(folder))} " + " ".join(
         shlex.quote(str(file)) for file in files
     )
+    if jax.process_count() > 1:
+        say(f"the videos are not predicted by several processes; predict them by {command}")
+        return
     videos = []
     for file in files:
         try:
