@@ -44,6 +44,7 @@ def make_config(project: Path, split: Path, out: Path, seed: int) -> c.Config:
         model=c.ModelConfig(backbone="resnet18"),
         optim=c.OptimConfig(milestones_steps=(338, 450, 563)),
         train=c.TrainConfig(steps=STEPS, seed=seed, val_every_steps=50),
+        eval=c.EvalConfig(predict_videos="no"),
     )
 
 

@@ -1,0 +1,69 @@
+"""Predictions of consecutive frames by a network that looks at five of them."""
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from jaxpose import config as c
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.model.pose_net import make_network
+from jaxpose.training.predictor import Predictor
+from tests.parallel import SIDE_PX, samples
+
+LENGTH = 60
+FRAME_FROM_INPUT = np.array([[2.0, 0.0, 3.0], [0.0, 2.0, -1.0]])
+CONFIG = c.Config(
+    data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX),
+    model=c.ModelConfig(kind="heatmap_context", backbone="resnet18", width=8, head_width=4),
+)
+
+
+@pytest.fixture(scope="module")
+def network() -> tuple:
+    """A network whose maps differ much from frame to frame, and a video: pictures that follow each other."""
+    graphdef, params, statistics = make_network(CONFIG.model, 3, "f32", seed=0)
+    params = params | {"head": jax.tree.map(lambda x: x * 20, params["head"])}
+    pixels = samples().pixels[:, 0]
+    return graphdef, params, statistics, pixels[np.arange(LENGTH) * 7 % len(pixels)]
+
+
+def predict(
+    predictor: Predictor, mesh: Mesh, params: dict, statistics: dict, frames: np.ndarray, chunk: int
+) -> dict[str, np.ndarray]:
+    chunks = [frames[first : first + chunk] for first in range(0, len(frames), chunk)]
+    found = list(predictor.video(*replicate(mesh, (params, statistics)), chunks, FRAME_FROM_INPUT))
+    return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+
+@pytest.fixture(scope="module")
+def whole(network: tuple) -> list[dict[str, np.ndarray]]:
+    """For each length, every frame in a window of its own, all in one computation."""
+    graphdef, params, statistics, frames = network
+    mesh = make_mesh(jax.devices()[:1])
+    predictor = Predictor(CONFIG, graphdef, mesh, LENGTH)
+    weights = replicate(mesh, (params, statistics))
+    found = []
+    for length in range(1, LENGTH + 1):
+        # Beyond the ends the first and the last frame are seen again.
+        around = np.clip(np.arange(length)[:, None] + np.arange(-2, 3), 0, length - 1)
+        windows = [(predictor._batch(frames[around], FRAME_FROM_INPUT), length)]
+        found.append(next(predictor._run(predictor._predict, *weights, windows)))
+    return found
+
+
+@pytest.mark.parametrize(("frames_per_step", "devices", "chunk"), [(4, 1, 4), (9, 3, 7), (16, 2, 16)])
+def test_every_length_has_a_row_per_frame_and_chunks_change_nothing(
+    network: tuple, whole: list, frames_per_step: int, devices: int, chunk: int
+) -> None:
+    graphdef, params, statistics, frames = network
+    mesh = make_mesh(jax.devices()[:devices])
+    predictor = Predictor(CONFIG, graphdef, mesh, frames_per_step)
+    for length in range(1, LENGTH + 1):
+        got = predict(predictor, mesh, params, statistics, frames[:length], chunk)
+        expected = whole[length - 1]
+        assert got["keypoints_frame_px"].shape == (length, 3, 2) and got["confidence"].shape == (length, 3)
+        for name in ("keypoints_px", "keypoints_frame_px", "confidence"):
+            np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=1e-4, err_msg=f"{name} {length}")
+    # The comparison can fail: what neighbouring frames show differs.
+    assert np.abs(np.diff(got["confidence"], axis=0)).max(axis=1).min() > 1e-3
