@@ -35,6 +35,8 @@ class Packets:
     Attributes:
       times: time stamps of those that are shown, in units of the stream, None where there is none.
       key_times: time stamps of those with key frames.
+      last_decoded: when the last one is to be decoded, None where the file does not say: whatever is shown up to then
+        comes no later in the file.
       discarded: packets that are decoded, but not shown.
       container: FFmpeg's name of the kind of file.
       reorders: the codec may show frames in another order than that of the file.
@@ -43,6 +45,7 @@ class Packets:
 
     times: list[int | None]
     key_times: list[int | None]
+    last_decoded: int | None
     discarded: int
     container: str
     reorders: bool
@@ -100,18 +103,21 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     """Returns the video stream of an open file.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is none, or its codec is unknown.
     """
     stream = container.streams.best("video")
     if not isinstance(stream, VideoStream):
         raise ValueError(f"{path} has no video stream")
+    # Pyright takes it for granted; it is None where the codec is unknown to FFmpeg.
+    if stream.codec_context is None:
+        raise ValueError(f"{path} has a video stream of an unknown codec")
     return stream
 
 
 def _read_packets(container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
     times: list[int | None] = []
     key_times: list[int | None] = []
-    discarded, stopped = 0, ""
+    last_decoded, discarded, stopped = None, 0, ""
     try:
         for packet in container.demux(stream):
             if packet.size and packet.is_keyframe:
@@ -120,6 +126,7 @@ def _read_packets(container: InputContainer, stream: VideoStream, all_packets: b
             discarded += packet.is_discard
             if packet.size and not packet.is_discard:
                 times.append(packet.pts)
+                last_decoded = packet.dts
                 if not all_packets:
                     break
     except FFmpegError as error:
@@ -127,7 +134,7 @@ def _read_packets(container: InputContainer, stream: VideoStream, all_packets: b
             raise
         stopped = error.strerror or str(error)
     reorders = bool(stream.codec_context.has_b_frames)
-    return Packets(times, key_times, discarded, container.format.name, reorders, stopped)
+    return Packets(times, key_times, last_decoded, discarded, container.format.name, reorders, stopped)
 
 
 def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:

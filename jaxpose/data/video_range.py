@@ -81,6 +81,9 @@ class RangeReader:
         number = start - 1
         try:
             for packet in self._packets(start):
+                damaged = self._number_of(packet.pts) if packet.is_corrupt else None
+                if damaged is not None and damaged >= start:
+                    self._note(damaged, "is damaged")
                 try:
                     frames = packet.decode()
                 except FFmpegError as error:
