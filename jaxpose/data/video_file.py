@@ -1,12 +1,19 @@
-"""What a video file says of itself: its size and, packet by packet, its frames. Nothing is decoded here."""
+"""What a video file says of itself: its size and, packet by packet, its frames. No frame is decoded here."""
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import av
+import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
+
+# PyAV converts with as many threads as there are cores since version 17, which costs more than it gains here.
+_ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +119,16 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     if stream.codec_context is None:
         raise ValueError(f"{path} has a video stream of an unknown codec")
     return stream
+
+
+def to_rgb(frame: VideoFrame, converter: VideoReformatter) -> np.ndarray:
+    """Returns a frame as (height, width, 3) uint8 RGB.
+
+    Args:
+      frame: as decoded.
+      converter: used for all frames of a video: a new one for each costs as much as decoding.
+    """
+    return converter.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
 
 
 def _read_packets(container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
