@@ -14,7 +14,7 @@ from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.data.images import fit_image
-from jaxpose.data.video_file import Video, open_video, scan, video_stream
+from jaxpose.data.video_file import Video, open_video, scan, to_rgb, video_stream
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -114,7 +114,6 @@ class ChunkReader:
         size_px = (self._chunk_shape[2], self._chunk_shape[1])
         chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
         stopped, announced = "", self._video.announced_frames
-        # One converter for all frames: a new one for each costs as much as decoding.
         converter = VideoReformatter()
         try:
             with open_video(self._video.path) as container:
@@ -130,7 +129,7 @@ class ChunkReader:
                             raise _SizeChanged(f"frame {count} has {frame.width} x {frame.height} pixels")
                         if frame.is_corrupt:
                             mended.append(count)
-                        image = converter.reformat(frame, format="rgb24").to_ndarray()
+                        image = to_rgb(frame, converter)
                         chunk[filled] = fit_image(image, self._input_from_frame, size_px)
                         filled, count = filled + 1, count + 1
                         if filled == len(chunk):

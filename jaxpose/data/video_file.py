@@ -1,12 +1,19 @@
-"""What a video file says of itself: its size and, packet by packet, its frames. Nothing is decoded here."""
+"""What a video file says of itself: its size and, packet by packet, its frames. No frame is decoded here."""
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import av
+import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
+
+# PyAV converts with as many threads as there are cores since version 17, which costs more than it gains here.
+_ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Packets:
     Attributes:
       times: time stamps of those that are shown, in units of the stream, None where there is none.
       key_times: time stamps of those with key frames.
+      last_decoded: when the last one is to be decoded, None where the file does not say: whatever is shown up to then
+        comes no later in the file.
       discarded: packets that are decoded, but not shown.
       container: FFmpeg's name of the kind of file.
       reorders: the codec may show frames in another order than that of the file.
@@ -43,6 +52,7 @@ class Packets:
 
     times: list[int | None]
     key_times: list[int | None]
+    last_decoded: int | None
     discarded: int
     container: str
     reorders: bool
@@ -100,18 +110,31 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     """Returns the video stream of an open file.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is none, or its codec is unknown.
     """
     stream = container.streams.best("video")
     if not isinstance(stream, VideoStream):
         raise ValueError(f"{path} has no video stream")
+    # Pyright takes it for granted; it is None where the codec is unknown to FFmpeg.
+    if stream.codec_context is None:
+        raise ValueError(f"{path} has a video stream of an unknown codec")
     return stream
+
+
+def to_rgb(frame: VideoFrame, converter: VideoReformatter) -> np.ndarray:
+    """Returns a frame as (height, width, 3) uint8 RGB.
+
+    Args:
+      frame: as decoded.
+      converter: used for all frames of a video: a new one for each costs as much as decoding.
+    """
+    return converter.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
 
 
 def _read_packets(container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
     times: list[int | None] = []
     key_times: list[int | None] = []
-    discarded, stopped = 0, ""
+    last_decoded, discarded, stopped = None, 0, ""
     try:
         for packet in container.demux(stream):
             if packet.size and packet.is_keyframe:
@@ -120,6 +143,7 @@ def _read_packets(container: InputContainer, stream: VideoStream, all_packets: b
             discarded += packet.is_discard
             if packet.size and not packet.is_discard:
                 times.append(packet.pts)
+                last_decoded = packet.dts
                 if not all_packets:
                     break
     except FFmpegError as error:
@@ -127,7 +151,7 @@ def _read_packets(container: InputContainer, stream: VideoStream, all_packets: b
             raise
         stopped = error.strerror or str(error)
     reorders = bool(stream.codec_context.has_b_frames)
-    return Packets(times, key_times, discarded, container.format.name, reorders, stopped)
+    return Packets(times, key_times, last_decoded, discarded, container.format.name, reorders, stopped)
 
 
 def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:

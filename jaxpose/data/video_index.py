@@ -39,7 +39,7 @@ class VideoIndex:
       width_px, height_px: size of its frames as stored.
       fps: mean frames per second, 0 where the file does not say.
       announced_frames: frames that the file says it holds.
-      frame_count: frames that the file holds.
+      frame_count: frames that the file holds; where it breaks off, those whose number is sure.
       times: the time stamp of each frame, ascending, in units of the stream; empty where the file stores none that can
         be relied on: then it is decoded from its start, and frames are counted.
       key_times: the time stamps of the key frames, ascending; empty where `times` is.
@@ -115,6 +115,12 @@ def _make_index(path: Path) -> dict[str, Any]:
     elif count != announced:
         problem = f"{path}: the file announces {announced} frames, but holds {count}"
     times = _times(packets)
+    if problem and times and packets.last_decoded is not None:
+        # Where a file breaks off, frames that are shown between its last ones may be lost: these have no sure number.
+        times = times[: bisect.bisect_right(times, packets.last_decoded)]
+        count = len(times)
+    if not count:
+        raise ValueError(f"{path} has no video frames that can be relied on; {problem}")
     return {
         "width_px": video.width_px,
         "height_px": video.height_px,

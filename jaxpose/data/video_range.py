@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.data.images import fit_image
-from jaxpose.data.video_file import open_video, video_stream
+from jaxpose.data.video_file import open_video, to_rgb, video_stream
 from jaxpose.data.video_index import VideoIndex
 
 
@@ -46,7 +46,6 @@ class RangeReader:
         self.decoded_frames = 0
         self._index, self._first, self._end = index, first, end
         self._input_from_frame, self._size_px = input_from_frame, size_px
-        # One converter for all frames: a new one for each costs as much as decoding.
         self._converter = VideoReformatter()
 
     def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -70,7 +69,7 @@ class RangeReader:
                 if frame.is_corrupt:
                     self._note(number, "is damaged")
                 if number >= self._first:
-                    image = self._converter.reformat(frame, format="rgb24").to_ndarray()
+                    image = to_rgb(frame, self._converter)
                     yield number, fit_image(image, self._input_from_frame, self._size_px)
             else:
                 if next_number < end:
@@ -81,6 +80,9 @@ class RangeReader:
         number = start - 1
         try:
             for packet in self._packets(start):
+                damaged = self._number_of(packet.pts) if packet.is_corrupt else None
+                if damaged is not None and damaged >= start:
+                    self._note(damaged, "is damaged")
                 try:
                     frames = packet.decode()
                 except FFmpegError as error:

@@ -1,0 +1,157 @@
+"""How fast are videos read?
+
+    python benchmarks/video.py --data ../shared/data --out benchmarks/video.jsonl
+
+The example video is written anew at 640 x 480 (H.264, crf 23, a key frame every 250 frames) and read in several ways,
+one after the other, in turns, each with one thread: by PyAV alone, and by jaxpose into an input of 256 px, as clips are
+read for training. All are measured in CPU time, which other work on the machine changes little, and compared within a
+turn. The bar compares like with like: PyAV's own resizing to 256 px against ours, which keeps the shape. The
+time to index an hour of video is measured on the same packets, repeated. Appends one JSON line.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import cv2
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+
+from jaxpose import geometry
+from jaxpose.data.video_file import open_video, scan, to_rgb, video_stream
+from jaxpose.data.video_index import VideoIndex, read_index
+from jaxpose.data.video_range import RangeReader
+
+EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"
+SIZE_PX, INPUT_PX = (640, 480), (256, 256)
+HOUR_FRAMES = 30 * 3600
+LIKE_FOR_LIKE = "PyAV, decode and convert to 256 px"
+OURS = "jaxpose, clips of 256 px"
+# What jaxpose is to reach of PyAV's rate.
+LEAST_SHARE = 0.85
+
+
+def write_scaled(source: Path, target: Path) -> None:
+    """Writes a video anew at SIZE_PX."""
+    converter = VideoReformatter()
+    with av.open(str(source)) as container, av.open(str(target), "w") as output:
+        stream = output.add_stream("libx264", rate=container.streams.video[0].average_rate, options={"crf": "23"})
+        stream.width, stream.height = SIZE_PX
+        stream.pix_fmt, stream.gop_size = "yuv420p", 250
+        for frame in container.decode(video=0):
+            output.mux(stream.encode(converter.reformat(frame, *SIZE_PX, format="yuv420p")))
+        output.mux(stream.encode())
+
+
+def write_hour(source: Path, target: Path) -> None:
+    """Writes the packets of a video over and over, to an hour at 30 frames per second."""
+    with av.open(str(source)) as container, av.open(str(target), "w") as output:
+        stream = container.streams.video[0]
+        packets = [packet for packet in container.demux(stream) if packet.size]
+        copy = output.add_stream_from_template(stream)
+        times = sorted(packet.pts for packet in packets if packet.pts is not None)
+        length = len(times) * (times[1] - times[0])
+        for start in range(0, HOUR_FRAMES // len(packets) * length, length):
+            for packet in packets:
+                again = av.Packet(bytes(packet))
+                again.pts, again.dts = (packet.pts or 0) + start, (packet.dts or 0) + start
+                again.time_base, again.is_keyframe, again.stream = packet.time_base, packet.is_keyframe, copy
+                output.mux(again)
+
+
+def by_pyav(path: Path, use: Callable[[VideoFrame, VideoReformatter], Any]) -> int:
+    """Decodes a video with one thread and hands each frame to a function; returns the number of frames."""
+    converter, count = VideoReformatter(), 0
+    with open_video(path) as container:
+        stream = video_stream(container, path)
+        stream.codec_context.thread_count = 1
+        for frame in container.decode(stream):
+            use(frame, converter)
+            count += 1
+    return count
+
+
+def resized(frame: VideoFrame, converter: VideoReformatter) -> Any:
+    """Returns a frame at INPUT_PX as PyAV resizes it, which changes its shape."""
+    threads = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+    return converter.reformat(frame, *INPUT_PX, format="rgb24", **threads).to_ndarray()
+
+
+def as_clips(index: VideoIndex) -> int:
+    """Reads all frames as training does; returns their number."""
+    affine = geometry.input_from_frame((index.width_px, index.height_px), INPUT_PX, "pad")
+    return sum(1 for _ in RangeReader(index, 0, index.frame_count, affine, INPUT_PX))
+
+
+def measure_decoding(folder: Path, example: Path, repeats: int) -> dict[str, Any]:
+    """Returns frames per CPU second of each way to read the video, and what the index of an hour takes."""
+    path = folder / "scaled.mp4"
+    write_scaled(example, path)
+    index = read_index(path)
+    ways: dict[str, Callable[[], int]] = {
+        "PyAV, decode": lambda: by_pyav(path, lambda frame, converter: None),
+        "PyAV, decode and convert at full size": lambda: by_pyav(path, to_rgb),
+        LIKE_FOR_LIKE: lambda: by_pyav(path, resized),
+        OURS: lambda: as_clips(index),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            started = time.process_time()
+            count = way()
+            rates[name].append(count / (time.process_time() - started))
+            if count != scan(path).announced_frames:
+                raise RuntimeError(f"{name} read {count} frames of {scan(path).announced_frames}")
+    hour = folder / "hour.mp4"
+    write_hour(path, hour)
+    started = time.monotonic()
+    frames = read_index(hour).frame_count
+    shares = {
+        name: statistics.median(ours / one for ours, one in zip(rates[OURS], rates[name], strict=True)) for name in ways
+    }
+    return {
+        "frames_per_cpu_second": {name: round(statistics.median(values), 1) for name, values in rates.items()},
+        "jaxpose_over": {name: round(share, 3) for name, share in shares.items()},
+        "index_of_an_hour": {"frames": frames, "seconds": round(time.monotonic() - started, 3)},
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="How fast are videos read?")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with the example project")
+    parser.add_argument("--repeats", type=int, default=5, help="turns; the median counts")
+    parser.add_argument("--out", type=Path, help="file to append the JSON line to")
+    given = parser.parse_args()
+    cv2.setNumThreads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        # The index of the files made here is not to stay in the user's cache.
+        os.environ["JAXPOSE_CACHE"] = folder
+        decoding = measure_decoding(Path(folder), given.data / EXAMPLE, given.repeats)
+    print(f"| {SIZE_PX[0]} x {SIZE_PX[1]} | frames per CPU second | jaxpose over it |\n|---|---|---|")
+    for name, rate in decoding["frames_per_cpu_second"].items():
+        print(f"| {name} | {rate:.0f} | {decoding['jaxpose_over'][name]:.2f} |")
+    print(f"index of an hour: {decoding['index_of_an_hour']['seconds']} s")
+    line = json.dumps({"command": shlex.join(["python", *sys.argv]), "av": av.__version__, "decoding": decoding})
+    print(line)
+    with given.out.open("a") if given.out else contextlib.nullcontext() as stream:
+        if stream:
+            stream.write(line + "\n")
+    share = decoding["jaxpose_over"][LIKE_FOR_LIKE]
+    if share < LEAST_SHARE:
+        print(f"{OURS}: {share:.2f} of the rate of {LIKE_FOR_LIKE!r}; the bar is {LEAST_SHARE}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
