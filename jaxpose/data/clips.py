@@ -172,9 +172,10 @@ class ClipSource:
             with self._lock:
                 self.delivered_frames += self._length
         damage = [damage for damage in held.damage if damage.first <= last and damage.last >= first]
-        if damage:
-            worst = min(damage, key=lambda one: one.first)
-            return f"{index.path}: frames {first} to {last} are not used: {worst.reason}"
+        reasons = [damage.reason for damage in sorted(damage, key=lambda one: one.first)]
+        reasons += [f"frames are lost before frame {leap}" for leap in index.leaps if first < leap <= last]
+        if reasons:
+            return f"{index.path}: frames {first} to {last} are not used: {reasons[0]}"
         return held.pixels[first - held.first : last + 1 - held.first]
 
     def _decode(self, index: VideoIndex, start: int, end: int, affine: np.ndarray) -> DecodedFrames:

@@ -46,7 +46,7 @@ class Packets:
         comes no later in the file.
       discarded: packets that are decoded, but not shown.
       container: FFmpeg's name of the kind of file.
-      reorders: the codec may show frames in another order than that of the file.
+      reorders: how many frames may come in the file before one that is shown earlier.
       stopped: why reading stopped before the end, or "".
     """
 
@@ -55,7 +55,7 @@ class Packets:
     last_decoded: int | None
     discarded: int
     container: str
-    reorders: bool
+    reorders: int
     stopped: str
 
 
@@ -150,7 +150,7 @@ def _read_packets(container: InputContainer, stream: VideoStream, all_packets: b
         if not times:
             raise
         stopped = error.strerror or str(error)
-    reorders = bool(stream.codec_context.has_b_frames)
+    reorders = int(stream.codec_context.has_b_frames)
     return Packets(times, key_times, last_decoded, discarded, container.format.name, reorders, stopped)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 
 from jaxpose.data import cache
 from jaxpose.data.video_file import Packets, scan_packets
@@ -23,6 +24,9 @@ _SAMPLE_BYTES = 2**16
 _UNTIMED_FORMATS = ("mpeg",)
 # Frames that are decoded in one go from a key frame on, at least, before the decoder starts anew at another.
 _SEGMENT_FRAMES = 128
+# Share of the steps between frames that are alike where the rate is steady.
+_STEADY = 0.9
+_LISTED_FRAMES = 5
 # FFmpeg's names of the containers that store when a frame is shown; the others know only the order of the file.
 _TIMED_FORMATS = ("mov", "matroska", "mpegts", "flv")
 
@@ -43,6 +47,7 @@ class VideoIndex:
       times: the time stamp of each frame, ascending, in units of the stream; empty where the file stores none that can
         be relied on: then it is decoded from its start, and frames are counted.
       key_times: the time stamps of the key frames, ascending; empty where `times` is.
+      leaps: the numbers of frames before which others are lost, by the time stamps of a video of steady rate.
       problem: what is wrong with the file, as far as can be seen without decoding, or "".
     """
 
@@ -55,6 +60,7 @@ class VideoIndex:
     frame_count: int
     times: list[int]
     key_times: list[int]
+    leaps: list[int]
     problem: str
 
     @functools.cached_property
@@ -114,13 +120,23 @@ def _make_index(path: Path) -> dict[str, Any]:
         problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
     elif count != announced:
         problem = f"{path}: the file announces {announced} frames, but holds {count}"
-    times = _times(packets)
-    if problem and times and packets.last_decoded is not None:
+    stores_times = any(name in packets.container for name in _TIMED_FORMATS)
+    times = _times(packets, stores_times)
+    if problem and not stores_times:
+        # Stamps that are counted depend on what was lost before them.
+        times = []
+    if problem:
         # Where a file breaks off, frames that are shown between its last ones may be lost: these have no sure number.
-        times = times[: bisect.bisect_right(times, packets.last_decoded)]
-        count = len(times)
-    if not count:
+        end = bisect.bisect_right(times, packets.last_decoded) if packets.last_decoded is not None else len(times)
+        times = times[:end]
+        count = len(times) or count - packets.reorders
+    if count < 1:
         raise ValueError(f"{path} has no video frames that can be relied on; {problem}")
+    leaps = _leaps(times)
+    if leaps:
+        some = ", ".join(map(str, leaps[:_LISTED_FRAMES])) + (", ..." if len(leaps) > _LISTED_FRAMES else "")
+        lost = f"frames are lost before {len(leaps)} of its frames (frame {some})"
+        problem = f"{problem}; {lost}" if problem else f"{path}: {lost}"
     return {
         "width_px": video.width_px,
         "height_px": video.height_px,
@@ -129,15 +145,27 @@ def _make_index(path: Path) -> dict[str, Any]:
         "frame_count": count,
         "times": times,
         "key_times": sorted(time for time in packets.key_times if time is not None) if times else [],
+        "leaps": leaps,
         "problem": problem,
     }
 
 
-def _times(packets: Packets) -> list[int]:
+def _times(packets: Packets, stores_times: bool) -> list[int]:
     """Returns the ascending time stamps of all frames, or [] where they cannot be relied on."""
     stamps = [time for time in packets.times if time is not None]
     times = sorted(set(stamps))
-    stores_times = any(name in packets.container for name in _TIMED_FORMATS)
     # Where the order may differ, and a file that stores no times has stamps that just rise, they are made up.
     is_made_up = packets.reorders and times == stamps and not stores_times
     return [] if len(times) != len(packets.times) or is_made_up or packets.container in _UNTIMED_FORMATS else times
+
+
+def _leaps(times: list[int]) -> list[int]:
+    """Returns the numbers of the frames that come too late, if nearly all others come at a steady rate."""
+    steps = np.diff(np.array(times, np.int64))
+    if len(steps) < 2:
+        return []
+    # Stamps may be rounded to a unit.
+    usual = np.median(steps)
+    is_late = steps > np.maximum(1.75 * usual, usual + 2)
+    is_usual = np.abs(steps - usual) <= np.maximum(0.25 * usual, 1)
+    return (np.flatnonzero(is_late) + 1).tolist() if is_usual.mean() >= _STEADY else []

@@ -61,7 +61,7 @@ class RangeReader:
                 if number < next_number:
                     continue
                 if number > next_number:
-                    self._note(next_number, "is missing")
+                    self._note(next_number, "is missing", number - 1)
                 next_number = number + 1
                 if (frame.width, frame.height) != (self._index.width_px, self._index.height_px):
                     self._note(number, f"has {frame.width} x {frame.height} pixels")
@@ -71,9 +71,8 @@ class RangeReader:
                 if number >= self._first:
                     image = to_rgb(frame, self._converter)
                     yield number, fit_image(image, self._input_from_frame, self._size_px)
-            else:
-                if next_number < end:
-                    self._note(next_number, "is missing")
+            if next_number < end:
+                self._note(next_number, "is missing", end - 1)
 
     def _numbered(self, start: int) -> Iterator[tuple[int, VideoFrame]]:
         """Yields decoded frames and their numbers, from a key frame on; the first ones may lie before it."""
@@ -109,17 +108,19 @@ class RangeReader:
         with open_video(self._index.path) as container:
             stream = video_stream(container, self._index.path)
             stream.codec_context.thread_count = 1
-            if start:
-                keys = self._index.key_times
-                time = keys[bisect.bisect_right(keys, self._index.times[start]) - 1]
-                container.seek(time, stream=stream)
+            keys = self._index.key_times
+            # Containers without a table of key frames may lead to a later one: then one further back is tried.
+            at, back = bisect.bisect_right(keys, self._index.times[start]) - 1 if start else -1, 1
+            while at >= 0:
+                container.seek(keys[at], stream=stream)
                 packets = container.demux(stream)
                 head = next(packets)
-                if head.pts is not None and head.pts <= time:
+                if head.pts is not None and head.pts <= self._index.times[start]:
                     yield head
                     yield from packets
                     return
-        # Some containers without a table of key frames lead elsewhere; the start of the file is always there.
+                at, back = at - back, 2 * back
+        # The start of the file is always there.
         with open_video(self._index.path) as container:
             stream = video_stream(container, self._index.path)
             stream.codec_context.thread_count = 1
@@ -133,11 +134,12 @@ class RangeReader:
         number = bisect.bisect_left(times, time)
         return number if number < len(times) and times[number] == time else None
 
-    def _note(self, number: int, what: str) -> None:
-        """Notes a frame and all that may be built on it."""
+    def _note(self, first: int, what: str, last: int = -1) -> None:
+        """Notes a frame, or all up to `last`, and those that may be built on it."""
         keys = [*self._index.key_frames, self._index.frame_count]
-        last = keys[bisect.bisect_right(keys, number)] - 1 if number < keys[-1] else number
-        self.damage.append(Damage(number, last, f"frame {number} {what}"))
+        next_key = bisect.bisect_right(keys, max(first, last))
+        until = keys[next_key] - 1 if next_key < len(keys) else first
+        self.damage.append(Damage(first, until, f"frame {first} {what}"))
 
 
 def _text(error: FFmpegError | ValueError) -> str:
