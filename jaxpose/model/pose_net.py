@@ -46,11 +46,10 @@ class PoseNet(nnx.Module):
         self.radius = CONTEXT_RADIUS[model.kind]
         self.backbone = ResNet(model.backbone, model.width, model.norm, **dtypes)
         channels = self.backbone.out_channels
-        self.draws_maps = model.kind != "regression"
-        if self.draws_maps:
-            self.head = HeatmapHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
-        else:
+        if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
+        else:
+            self.head = HeatmapHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
         if self.radius:
             self.context = ContextHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
 
@@ -89,7 +88,8 @@ class PoseNet(nnx.Module):
         centres = features[:, self.radius : features.shape[1] - self.radius]
         q, windows = centres.shape[:2]
         flat = centres.reshape(q * windows, *centres.shape[2:])
-        single = self.head(flat) if self.draws_maps else self.head(flat, size_px)
+        head = self.head
+        single = head(flat, size_px) if isinstance(head, RegressionHead) else head(flat)
         single = single.reshape(q, windows, 1, *single.shape[1:])
         return jnp.concatenate([single, self.context(features)[:, :, None]], axis=2) if self.radius else single
 

@@ -145,21 +145,22 @@ def loss_sums(
     owned, pairs = (jnp.repeat(piece[name], views * heads, axis=0) for name in ("windows", "pairs"))
     sums: dict[str, jax.Array] = {}
     counts: dict[str, jax.Array] = {}
-    maps = None
-    if model.kind != "regression":
-        maps = jax.nn.softmax(outputs.swapaxes(1, 2).reshape(rows, windows, *outputs.shape[3:]), axis=(-2, -1))
+
+    def maps() -> jax.Array:
+        return jax.nn.softmax(outputs.swapaxes(1, 2).reshape(rows, windows, *outputs.shape[3:]), axis=(-2, -1))
+
     for name in plan.weights:
         options = getattr(losses, name)
         if name == "temporal":
             found = clip_losses.temporal(points, sure, pairs, options.epsilon_px, options.confidence_min)
         elif name == "temporal_heatmap_mse":
-            found = clip_losses.temporal_heatmap_mse(maps, sure, pairs, options.epsilon, options.confidence_min)
+            found = clip_losses.temporal_heatmap_mse(maps(), sure, pairs, options.epsilon, options.confidence_min)
         elif name == "temporal_heatmap_kl":
-            found = clip_losses.temporal_heatmap_kl(maps, sure, pairs, options.epsilon, options.confidence_min)
+            found = clip_losses.temporal_heatmap_kl(maps(), sure, pairs, options.epsilon, options.confidence_min)
         elif name == "unimodal_mse":
             input_px = points_px.swapaxes(1, 2).reshape(rows, windows, keypoints, 2)
             found = clip_losses.unimodal_mse(
-                maps, input_px, sure, owned, model.heatmap_stride, model.sigma_cells, options.confidence_min
+                maps(), input_px, sure, owned, model.heatmap_stride, model.sigma_cells, options.confidence_min
             )
             counts[name] = jnp.sum(found[1])
         else:

@@ -89,4 +89,5 @@ def supervised(
         encode = heatmap.encode
     targets = encode(keypoints_px, visibility, size_px, model.heatmap_stride, model.sigma_cells)
     found = [compare(outputs[:, 0, head], targets, visibility > 0) for head in range(heads)]
-    return losses.HEATMAP_WEIGHT / heads * sum(sums for sums, _ in found), found[0][1]
+    sums = jnp.stack([sums for sums, _ in found]).sum(0)
+    return losses.HEATMAP_WEIGHT / heads * sums, found[0][1]

@@ -1,6 +1,7 @@
 """Everything that a training needs before its first step: network, state, the compiled step, and what it costs."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,7 +87,7 @@ class Session:
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yields this host's batches from a step on."""
-        config = self.config
+        config, clips = self.config, self.start.clips
         return training_batches(
             self.data.samples,
             self.data.rows("train"),
@@ -98,7 +99,7 @@ class Session:
             augment=config.augment,
             threads=config.data.threads or min(allowed_cores(), _LOADER_THREADS),
             read_ahead=config.data.read_ahead_steps,
-            clips_of=self._clips if self.start.clips else None,
+            clips_of=functools.partial(self._clips, clips) if clips else None,
         )
 
     def draws(self, step: int) -> np.ndarray:
@@ -106,10 +107,10 @@ class Session:
         train = self.config.train
         return slots(step, train.batch_size, microbatch_size(train), self.mesh.size)[self._mine()]
 
-    def _clips(self, step: int) -> Batch:
+    def _clips(self, source: ClipSource, step: int) -> Batch:
         """Returns this host's pieces of the clips of a step; only the clips of its own pieces are decoded."""
         cut = _pieces(self.config, self.start.plan, self.mesh, step)
-        return clip_batch(self.start.clips, cut.of_devices(self._mine()))
+        return clip_batch(source, cut.of_devices(self._mine()))
 
     def _mine(self) -> np.ndarray:
         return np.array([device.process_index == jax.process_index() for device in self.mesh.devices.flat])
