@@ -112,7 +112,7 @@ def log_of(run: Path) -> str:
 
 def test_each_step_is_compiled_once(whole: Path, compilations: list[str]):
     # With 8 validations and an evaluation, whose last batches are not full.
-    assert (compilations.count("jit(update)"), compilations.count("jit(predict)")) == (1, 1)
+    assert (compilations.count("jit(update)"), compilations.count("jit(evaluate)")) == (1, 1)
 
 
 def test_metrics_are_those_that_can_be_monitored_and_agree_with_the_evaluation(whole: Path):
