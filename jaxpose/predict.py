@@ -24,7 +24,7 @@ from jaxpose.formats.lightning_pose import SCORERS, PredictionWriter
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.run_folder import PARAMETERS_FILE
 from jaxpose.training.trained import read_run_config
-from jaxpose.training.video_tables import Incomplete, predict_video
+from jaxpose.training.video_tables import Incomplete, predict_video, write_moment_errors
 
 __all__ = ["Estimator", "load", "main", "plan"]
 
@@ -74,6 +74,7 @@ def _run(given: argparse.Namespace) -> int:
             failed += 1
             for line in str(error).splitlines():
                 print(f"jaxpose.predict: {line}", file=sys.stderr)
+    write_moment_errors(estimator, [file for file, source in jobs.items() if isinstance(source, Path)])
     if failed:
         print(f"jaxpose.predict: {failed} of {len(jobs)} inputs failed, the others are done", file=sys.stderr)
     return SOME_FAILED if failed else DONE

@@ -55,9 +55,9 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     mesh = make_mesh(start_backend(config.mesh))
     refuse_differences({name: value for name, (_, value) in flat_options(config).items()})
     config, data = together(lambda: _read(config))
-    split_text = split.split_text(data.project, data.sets)
-    refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     start = together(lambda: prepare(config, mesh, data))
+    split_text = split.split_text(data.project, data.sets, start.clips.files() if start.clips else [])
+    refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     is_first = jax.process_index() == 0
     if dry_run:
         session = build_session(config, mesh, data, start)
@@ -117,6 +117,9 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
         )
         outcome = loop.run(state, session.batches(first_step))
+        if (clips := session.start.clips) and clips.delivered_frames:
+            ratio = clips.decoded_frames / clips.delivered_frames
+            log.text(f"clips read from the videos themselves: {ratio:.2f} frames decoded for each one used")
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
         if outcome.reason == "interrupted":
             return summary | {"exit_code": _say_interrupted(outcome, checkpoints, interrupt, log)}

@@ -83,6 +83,7 @@ class ClipSource:
         # What is decoded, or about to be: whole videos by path, blocks by path and first frame.
         self._whole, self._blocks = _Held(), _Held()
         self._messages: dict[str, bool] = {}
+        self._is_cost_told = False
         self._cached, self.notes = self._plan_cache(cache_mode)
 
     def place(self, draw: int) -> tuple[int, int]:
@@ -120,11 +121,21 @@ class ClipSource:
             views.append(frames)
         return np.stack(views)
 
+    def files(self) -> list[Path]:
+        """Returns the videos, session by session."""
+        return [index.path for session in self._sessions for index in session]
+
     def messages(self) -> list[str]:
-        """Returns a sentence for each clip that did not decode since the last call; no clip is named twice."""
+        """Returns a sentence for each clip that did not decode since the last call; no clip is named twice.
+
+        The warning of `cost_warning` is among them, once.
+        """
         with self._lock:
             new = [text for text, is_told in self._messages.items() if not is_told]
             self._messages.update(dict.fromkeys(new, True))
+            if not self._is_cost_told and (warning := self.cost_warning()):
+                self._is_cost_told = True
+                new.append(warning)
         return new
 
     def cost_warning(self) -> str:

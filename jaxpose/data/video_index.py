@@ -100,16 +100,21 @@ def read_index(path: Path) -> VideoIndex:
     return VideoIndex(path=path, identity=identity, **kept)
 
 
+def ends_checksum(path: Path) -> str:
+    """Returns the SHA-256, hexadecimal, of both ends of a file: hours of video would take minutes to read whole."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        digest.update(stream.read(_SAMPLE_BYTES))
+        stream.seek(max(0, path.stat().st_size - _SAMPLE_BYTES))
+        digest.update(stream.read())
+    return digest.hexdigest()
+
+
 def _identity(path: Path) -> str:
     """Returns what changes when the file does: a hash of size, time of change, and both ends of the content."""
     status = path.stat()
-    digest = hashlib.sha256(repr((_VERSION, av.library_versions["libavformat"], status.st_size)).encode())
-    digest.update(str(status.st_mtime_ns).encode())
-    with open(path, "rb") as stream:
-        digest.update(stream.read(_SAMPLE_BYTES))
-        stream.seek(max(0, status.st_size - _SAMPLE_BYTES))
-        digest.update(stream.read())
-    return digest.hexdigest()
+    known = (_VERSION, av.library_versions["libavformat"], status.st_size, status.st_mtime_ns, ends_checksum(path))
+    return hashlib.sha256(repr(known).encode()).hexdigest()
 
 
 def _make_index(path: Path) -> dict[str, Any]:

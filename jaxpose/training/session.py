@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxpose.cluster.agreement import from_first
 from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
 from jaxpose.config import Config
@@ -23,6 +24,7 @@ from jaxpose.data.sessions import sessions
 from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
+from jaxpose.pose.pca import from_json, to_json
 from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.clip_step import ClipPlan
 from jaxpose.training.optim import make_optimizer
@@ -211,7 +213,9 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     if config.model.norm == "local" and mesh.size > 1:
         messages.append("model.norm=local: the numbers of this run depend on the number of devices")
     width, height = data.size_px
-    subspaces, on = fit_subspaces(config, data), weights(config.losses)
+    # The first process's for all: another machine may round the last digit otherwise.
+    told = from_first(lambda: {name: to_json(pca) for name, pca in fit_subspaces(config, data).items()})
+    subspaces, on = {name: from_json(stored) for name, stored in told.items()}, weights(config.losses)
     for name, pca in subspaces.items():
         messages.append(
             f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "

@@ -7,7 +7,7 @@ knows subspaces of poses, <video>_pca_singleview_error.csv and _pca_multiview_er
 import contextlib
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -16,10 +16,11 @@ import tqdm
 
 from jaxpose.data.sessions import sessions
 from jaxpose.data.video import Video, scan
-from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWriter
+from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWriter, read_predictions, write_errors
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import errors_px
 from jaxpose.training.estimator import Estimator
+from jaxpose.training.subspaces import pose_errors_px
 
 # After training, the videos of the project are predicted at once if that takes no longer.
 _AUTO_S = 600.0
@@ -63,14 +64,16 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
             minutes = f"{needed_s / 60:,.0f} minutes"
             say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
             return
-    for video in videos:
+    tables = [folder / "video_preds" / f"{video.path.stem}.csv" for video in videos]
+    for video, table in zip(videos, tables, strict=True):
         try:
-            say(predict_video(estimator, video, folder / "video_preds" / f"{video.path.stem}.csv", stops))
+            say(predict_video(estimator, video, table, stops))
         except (ValueError, Incomplete) as error:
             say(f"warning: {error}")
         if stops():
             say(f"stopped by a signal; the training is done, predict the videos by {command}")
             return
+    write_moment_errors(estimator, tables)
 
 
 def _seconds_a_frame(estimator: Estimator, video: Video) -> float:
@@ -134,6 +137,33 @@ def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callabl
             raise Incomplete(f"{reader.problem}; its {done} rows are in {file}.partial")
     speed = done / (time.monotonic() - started)
     return f"{video.path}: {done} frames of {announced} announced, {speed:.1f} frames/s, in {file}"
+
+
+def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> None:
+    """Writes the multi-view PCA errors of videos of several cameras, once all views of a session are predicted.
+
+    Args:
+      estimator: the trained network.
+      predictions: tables of predictions, <session>_<view>.csv; those of sessions that are not whole are left.
+    """
+    pca, views = estimator.subspaces.get("pca_multiview"), _views(estimator)
+    if pca is None or not views:
+        return
+    there = {file.stem: file for file in predictions if file.is_file()}
+    for stem in [stem for stem in there if stem.endswith(f"_{views[0]}")]:
+        session = stem.removesuffix(f"_{views[0]}")
+        files = [there.get(f"{session}_{view}") for view in views]
+        if None in files:
+            continue
+        tables = [read_predictions(file) for file in files if file]
+        if len({len(table.index) for table in tables}) > 1:
+            continue
+        rows = np.concatenate([table.keypoints_frame_px for table in tables])
+        errors = pose_errors_px({"pca_multiview": pca}, rows, len(views))["pca_multiview"]
+        for table, file, of_view in zip(tables, files, np.split(errors, len(views)), strict=True):
+            if file:
+                target = file.with_name(f"{file.stem}_pca_multiview_error.csv")
+                write_errors(target, table.index, table.keypoint_names, of_view)
 
 
 def _views(estimator: Estimator) -> tuple[str, ...]:
