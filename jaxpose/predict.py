@@ -6,8 +6,6 @@ What comes in: a run, and files or folders. What goes out: <out>/video_preds/<vi
 
 import argparse
 import contextlib
-import csv
-import itertools
 import sys
 import time
 from collections.abc import Iterator
@@ -21,22 +19,17 @@ from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video import scan
 from jaxpose.formats.lightning_pose import SCORERS, PredictionWriter
+from jaxpose.training import predicted
 from jaxpose.training.estimator import Estimator, load
-from jaxpose.training.run_folder import PARAMETERS_FILE
 from jaxpose.training.trained import read_run_config
 from jaxpose.training.video_tables import Incomplete, predict_video, write_moment_errors
 
 __all__ = ["Estimator", "load", "main", "plan"]
 
-_HEADER_ROWS = 3
 _LISTED_PROBLEMS = 20
 
 # Output file -> the video, or the images, that it has a row for each frame of.
 Jobs = dict[Path, Path | list[Path]]
-
-
-class _Failed(Exception):
-    """An input could not be predicted, or not all of it; the text says why and where the rest is."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -48,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--out", metavar="FOLDER", help="gets video_preds/ and image_preds/; default: the run folder"
     )
-    arguments.add_argument("--overwrite", action="store_true", help="predict again what is predicted already")
+    arguments.add_argument("--overwrite", action="store_true", help="replace predictions that are there")
     return arguments.run(_run, argv)
 
 
@@ -62,15 +55,19 @@ def _run(given: argparse.Namespace) -> int:
     print(f"{run} on {'; '.join(estimator.devices)}", flush=True)
     failed = 0
     for file, source in jobs.items():
-        # What an earlier training of this run predicted is not kept.
-        kept = [] if given.overwrite or not _is_newer(file, run) else _index_of(file)
+        sources = [source] if isinstance(source, Path) else source
         try:
+            origin = estimator.origin(sources)
+            if not given.overwrite and predicted.is_there(file, origin):
+                print(f"{sources[0]}: {file} is there already (--overwrite predicts it again)", flush=True)
+                continue
             if isinstance(source, Path):
-                done = _predict_video(estimator, source, file, len(kept))
+                done = predict_video(estimator, scan(source), file)
             else:
-                done = _predict_images(estimator, source, file, kept)
+                done = _predict_images(estimator, source, file)
             print(done, flush=True)
-        except _Failed as error:
+            predicted.note(file, origin)
+        except (ValueError, OSError, Incomplete) as error:
             failed += 1
             for line in str(error).splitlines():
                 print(f"jaxpose.predict: {line}", file=sys.stderr)
@@ -97,23 +94,10 @@ def plan(inputs: Inputs, out: Path) -> Jobs:
     return jobs
 
 
-def _predict_video(estimator: Estimator, path: Path, file: Path, kept_rows: int) -> str:
-    """Writes the predictions of a video, if not as many rows are there; returns a line that says what was done."""
-    try:
-        video = scan(path)
-        if kept_rows == video.announced_frames:
-            return f"{path}: {file} has its {kept_rows} frames already (--overwrite predicts them again)"
-        return predict_video(estimator, video, file)
-    except (ValueError, Incomplete) as error:
-        raise _Failed(str(error)) from None
-
-
-def _predict_images(estimator: Estimator, paths: list[Path], file: Path, kept: list[str]) -> str:
-    """Writes the predictions of a folder's images, if not these are there; returns a line that says what was done."""
+def _predict_images(estimator: Estimator, paths: list[Path], file: Path) -> str:
+    """Writes the predictions of a folder's images; returns a line that says what was done."""
     project = Path(estimator.config.data.project)
     index = [_row_name(path, project) for path in paths]
-    if kept == index:
-        return f"{paths[0].parent}: {file} has its {len(index)} images already (--overwrite predicts them again)"
     names: list[str] = []
     problems: list[str] = []
 
@@ -139,7 +123,7 @@ def _predict_images(estimator: Estimator, paths: list[Path], file: Path, kept: l
             done += len(keypoints)
         if problems:
             shown = [*problems[:_LISTED_PROBLEMS], f"{done} rows of {len(index)} images are in {file}.partial"]
-            raise _Failed("\n".join(shown))
+            raise Incomplete("\n".join(shown))
     speed = done / (time.monotonic() - started)
     return f"{paths[0].parent}: {done} images, {speed:.1f} images/s, in {file}"
 
@@ -149,18 +133,6 @@ def _row_name(path: Path, project: Path) -> str:
     with contextlib.suppress(ValueError):
         return path.resolve().relative_to(project.resolve()).as_posix()
     return path.as_posix()
-
-
-def _is_newer(file: Path, run: Path) -> bool:
-    """Returns whether a file is there and not older than the weights of a run."""
-    weights = [path for path in (run / PARAMETERS_FILE, run / "checkpoints") if path.exists()]
-    return file.is_file() and file.stat().st_mtime >= max(path.stat().st_mtime for path in weights)
-
-
-def _index_of(file: Path) -> list[str]:
-    """Returns the first column of a file of predictions."""
-    with file.open(newline="", encoding="utf-8", errors="replace") as stream:
-        return [row[0] for row in itertools.islice(csv.reader(stream), _HEADER_ROWS, None) if row]
 
 
 if __name__ == "__main__":

@@ -123,6 +123,9 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
         if outcome.reason == "interrupted":
             return summary | {"exit_code": _say_interrupted(outcome, checkpoints, interrupt, log)}
+        if not outcome.is_saved:
+            log.text(_unsaved(outcome, checkpoints))
+            return summary | {"reason": "not saved", "exit_code": 1}
         if outcome.reason == "early stop":
             patience, monitor = config.train.early_stop_patience, config.train.monitor
             log.text(f"stopped early at step {summary['steps']}: {patience} validations without a better {monitor}")
@@ -136,9 +139,11 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
                 {"step": str(best_step), "keypoint_names": ",".join(config.data.keypoint_names)},
             )
         why = f"the best {config.train.monitor}" if np.isfinite(best.best_metric) else "the last"
+        if not np.array_equal(best.best_metric, outcome.state.best_metric, equal_nan=True):
+            why = "as a later step with a better metric could not be saved (see the warning above)"
         log.text(f"kept are the weights of step {best_step}, {why}")
         devices = describe(list(session.mesh.devices.flat))
-        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces)
+        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces, folder.path)
         results = evaluate_dataset(config, data, estimator, folder.path, log.text)
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:
@@ -160,12 +165,16 @@ def _say_interrupted(outcome: Outcome, checkpoints: Checkpoints, interrupt: Inte
     if outcome.is_saved:
         log.text(f"stopped by a signal, saved at step {step}; the same command goes on from there")
         return interrupt.exit_code
-    steps = checkpoints.steps()
-    log.text(
-        f"stopped by a signal at step {step}, which could not be saved (see the warning above); the same command goes "
-        f"on from step {steps[-1] if steps else 0}"
-    )
+    log.text(f"stopped by a signal; {_unsaved(outcome, checkpoints)}")
     return 1
+
+
+def _unsaved(outcome: Outcome, checkpoints: Checkpoints) -> str:
+    steps = checkpoints.steps()
+    return (
+        f"step {int(outcome.state.step)} could not be saved (see the warning above); the same command goes on from "
+        f"step {steps[-1] if steps else 0}"
+    )
 
 
 def _validate(state: State, session: Session, predictor: Predictor, log: RunLog) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Prediction with a small real run: frames as arrays, images, videos, and all that can be wrong with them."""
 
+import json
 import os
 import shutil
 import signal
@@ -149,13 +150,16 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
         ["bodyparts", *["nose"] * 3],
         ["coords", "x", "y", "likelihood"],
     ]
-    # Again: one is complete, one has a row less, one is older than the weights.
+    # Again: one is complete, one has a row less, one was predicted with other weights of the run.
     files[1].write_text("\n".join(files[1].read_text().splitlines()[:-1]) + "\n")
-    os.utime(files[2], (0, 0))
+    notes = files[2].parent / "predicted.json"
+    kept = json.loads(notes.read_text())
+    kept["of33.csv"]["weights"] = "older"
+    notes.write_text(json.dumps(kept))
     before = files[0].stat().st_mtime_ns
     assert predict.main([*arguments, "--out", str(tmp_path / "on1"), "--devices", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "of1.csv has its 1 frames already (--overwrite predicts them again)" in shown
+    assert "of1.csv is there already (--overwrite predicts it again)" in shown
     assert "of5.avi: 5 frames of 5" in shown and "of33.avi: 33 frames of 33" in shown
     assert files[0].stat().st_mtime_ns == before and len(read_predictions(files[1]).index) == 5
     arguments = [*arguments, "--out", str(tmp_path / "on1"), "--devices", "1", "--overwrite"]
@@ -181,7 +185,7 @@ def test_damaged_files_are_named_and_the_others_are_done(trained_run: Path, tmp_
     assert "whole.avi: 20 frames of 20 announced" in shown.out
     assert "text.mp4 is no video" in shown.err and "3 of 4 inputs failed, the others are done" in shown.err
     assert sorted(path.name for path in (out / "video_preds").iterdir()) == [
-        "cut.csv.partial", "cut_temporal_norm.csv.partial", "whole.csv", "whole_temporal_norm.csv",
+        "cut.csv.partial", "cut_temporal_norm.csv.partial", "predicted.json", "whole.csv", "whole_temporal_norm.csv",
     ]  # fmt: skip
     rows = len((out / "video_preds" / "cut.csv.partial").read_text().splitlines()) - 3
     assert 0 < rows < 60
@@ -222,7 +226,40 @@ def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, cap
     np.testing.assert_allclose(found.keypoints_frame_px, expected.keypoints_frame_px[rows], rtol=0, atol=1e-3)
     capsys.readouterr()
     assert predict.main(arguments) == 0
-    assert capsys.readouterr().out.count("images already") == 2
+    assert capsys.readouterr().out.count("is there already") == 2
+
+
+def test_predictions_of_something_else_are_neither_kept_nor_replaced(
+    trained_run: Path, tmp_path: Path, capsys: Capture
+):
+    first, second = (tmp_path / name / "x.avi" for name in "ab")
+    source = _session(trained_run)
+    other = next(path for path in source.parent.iterdir() if path.suffix == source.suffix and path != source)
+    for video, frames in ((first, source), (second, other)):
+        video.parent.mkdir()
+        _write_video(video, frames, 4)
+    other_run = tmp_path / "other_run"
+    shutil.copytree(trained_run, other_run)
+    images = _images(trained_run)
+    out = tmp_path / "out"
+
+    def call(run: Path, *more: object) -> tuple[int, str]:
+        code = predict.main(["--run", str(run), "--devices", "1", "--out", str(out), *map(str, more)])
+        return code, capsys.readouterr().err
+
+    assert call(trained_run, first, images[0], images[1]) == (0, "")
+    table, of_images = out / "video_preds" / "x.csv", out / "image_preds" / images[0].parent.name / "predictions.csv"
+    before = table.read_bytes(), of_images.read_bytes()
+    for run, given, what in (
+        (trained_run, second, "x.csv is there already, of other frames"),
+        (trained_run, images[0], "predictions.csv is there already, of other frames"),
+        (other_run, first, "x.csv is there already, of another run"),
+    ):
+        code, shown = call(run, given)
+        assert code == 4 and what in shown and "--overwrite" in shown
+    assert (table.read_bytes(), of_images.read_bytes()) == before
+    assert call(trained_run, second, "--overwrite") == (0, "")
+    assert table.read_bytes() != before[0]
 
 
 def test_ctrl_c_leaves_no_half_file(trained_run: Path, tmp_path: Path, capsys: Capture):

@@ -9,9 +9,11 @@ checkpoint that is already there.
 import logging
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -41,6 +43,8 @@ class Checkpoints:
         self._broken: set[str] = set()
         self._saved = True
         logging.getLogger("absl").addFilter(_is_worth_showing)
+        self._excepthook = sys.excepthook
+        sys.excepthook = self._show
 
     def save(self, step: int, state: Any, meta: dict[str, Any], is_best: bool) -> None:
         """Starts to save a state; the state may be donated or changed as soon as this returns.
@@ -111,12 +115,19 @@ class Checkpoints:
         self.wait()
         self._orbax.close()
         logging.getLogger("absl").removeFilter(_is_worth_showing)
+        sys.excepthook = self._excepthook
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.close()
+
+    def _show(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        # What tensorstore still writes when a save has failed, it tells to a loop of orbax that is gone: hundreds of
+        # tracebacks for the error that is one warning here.
+        if not (kind is RuntimeError and str(error) == "Event loop is closed"):
+            self._excepthook(kind, error, trace)
 
     def _publish(self, folder: Path, content: dict[str, Any]) -> None:
         """Runs in a thread: waits for orbax, writes the manifest, then removes what is no longer kept."""

@@ -3,11 +3,13 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from jaxpose import geometry
@@ -16,6 +18,8 @@ from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config, validate
 from jaxpose.data.images import fit_image
 from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
+from jaxpose.training.parameters import checksum
+from jaxpose.training.predicted import Origin, origin_of
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.subspaces import Subspaces, load_subspaces
 from jaxpose.training.trained import load_trained, read_run_config
@@ -34,6 +38,8 @@ class Estimator:
       weights: (parameters, batch statistics) on the mesh.
       devices: what it runs on, lines for people.
       subspaces: of the training labels' poses, by the name of their loss; those that the run knows.
+
+    `run` is the folder of the run, by which tables of predictions are known.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class Estimator:
         weights: tuple[dict, dict],
         devices: list[str],
         subspaces: Subspaces,
+        run: Path,
     ):
         self.config = config
         self.devices = devices
@@ -50,6 +57,7 @@ class Estimator:
         self.predictor = predictor
         self.weights = weights
         self.subspaces = subspaces
+        self._run = run
         self._size_px = config.data.input_width_px, config.data.input_height_px
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
@@ -94,6 +102,15 @@ class Estimator:
         reader = read_chunks(video, affine, self._size_px, self.predictor.frames_per_step)
         stream = self.predictor.video(*self.weights, reader, geometry.invert(affine))
         return reader, ((found["keypoints_frame_px"], found["confidence"]) for found in stream)
+
+    def origin(self, sources: Sequence[Path]) -> Origin:
+        """Returns what a table of predictions of these files is known by."""
+        return origin_of(self._run, self._checksum, sources)
+
+    @functools.cached_property
+    def _checksum(self) -> str:
+        params, statistics = jax.device_get(self.weights)
+        return checksum({"params": params, "statistics": statistics})
 
     def fit(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns a frame, (h, w, 3) or (h, w) uint8, as the network takes it, and its frame_from_input (2, 3).
@@ -170,7 +187,7 @@ def load(
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
     weights = replicate(mesh, (trained.params, trained.statistics))
-    estimator = Estimator(config, predictor, weights, describe(chosen), load_subspaces(Path(run)))
+    estimator = Estimator(config, predictor, weights, describe(chosen), load_subspaces(Path(run)), Path(run))
     # Compiles, so that the first frames take no longer than the others.
     black = np.zeros((config.data.input_height_px, config.data.input_width_px, 3), np.uint8)
     list(estimator.fitted([(black, np.eye(2, 3))]))

@@ -20,6 +20,7 @@ from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWrite
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import errors_px
 from jaxpose.training.estimator import Estimator
+from jaxpose.training.predicted import note
 from jaxpose.training.subspaces import pose_errors_px
 
 # After training, the videos of the project are predicted at once if that takes no longer.
@@ -29,7 +30,7 @@ _TIMED_FRAMES = 64
 
 
 class Incomplete(Exception):
-    """A video could not be predicted to its end; the text says why and where the rows are that could."""
+    """A video or images could not be predicted to the end; the text says why and where the rows are that could."""
 
 
 def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
@@ -68,7 +69,8 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
     for video, table in zip(videos, tables, strict=True):
         try:
             say(predict_video(estimator, video, table, stops))
-        except (ValueError, Incomplete) as error:
+            note(table, estimator.origin([video.path]))
+        except (ValueError, OSError, Incomplete) as error:
             say(f"warning: {error}")
         if stops():
             say(f"stopped by a signal; the training is done, predict the videos by {command}")
