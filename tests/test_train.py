@@ -423,6 +423,10 @@ def test_exit_code_of_a_signal_promises_that_the_state_was_saved(
     summary = train_and_stop(make_config(project, run), 11)
     assert (summary["exit_code"], summary["reason"]) == (1, "interrupted")
     assert "could not be saved (see the warning above); the same command goes on from step 0" in log_of(run)
+    # Nor is a run finished whose last state could not be saved.
+    summary = train(make_config(project, run))
+    assert (summary["exit_code"], summary["reason"]) == (1, "not saved")
+    assert not (run / "finished.json").exists() and not (run / "best.safetensors").exists()
     assert "was not saved: " in capsys.readouterr().err
 
 

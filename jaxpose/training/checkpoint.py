@@ -6,6 +6,7 @@ below state/ and a manifest, which is written last: a step without one does not 
 checkpoint that is already there.
 """
 
+import gc
 import logging
 import re
 import shutil
@@ -25,6 +26,9 @@ from jaxpose.training.manifest import MANIFEST_FILE, damage, read_manifest, writ
 
 KEPT_NEWEST = 2
 
+# Loggers that orbax's errors come through.
+_TOLD_TWICE = ("absl", "asyncio")
+
 _logger = logging.getLogger(__name__)
 
 
@@ -42,7 +46,8 @@ class Checkpoints:
         self._publisher: threading.Thread | None = None
         self._broken: set[str] = set()
         self._saved = True
-        logging.getLogger("absl").addFilter(_is_worth_showing)
+        for name in _TOLD_TWICE:
+            logging.getLogger(name).addFilter(_is_worth_showing)
         self._excepthook = sys.excepthook
         sys.excepthook = self._show
 
@@ -114,7 +119,10 @@ class Checkpoints:
         """Waits for the save under way and frees orbax's threads."""
         self.wait()
         self._orbax.close()
-        logging.getLogger("absl").removeFilter(_is_worth_showing)
+        # What is left of failed saves complains when it is collected: now, while nobody listens.
+        gc.collect()
+        for name in _TOLD_TWICE:
+            logging.getLogger(name).removeFilter(_is_worth_showing)
         sys.excepthook = self._excepthook
 
     def __enter__(self) -> "Checkpoints":
@@ -218,7 +226,8 @@ def _free_save(folder: Path, step: int) -> int:
 
 def _is_worth_showing(record: logging.LogRecord) -> bool:
     """False for orbax's tracebacks, pages for each failed save: the same error becomes one warning here."""
-    return record.levelno < logging.ERROR or "orbax" not in record.pathname
+    is_leftover = record.name == "asyncio" and "never retrieved" in record.getMessage()
+    return record.levelno < logging.ERROR or not ("orbax" in record.pathname or is_leftover)
 
 
 def _is_best(folder: Path) -> bool:
