@@ -137,9 +137,12 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
 def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     foreign = _foreign_project(trained_run, tmp_path / "foreign")
     (tmp_path / "file").write_text("")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text('{"data": {"proj')
     run = str(trained_run)
     for arguments, message in [
         (["--run", str(tmp_path / "nope")], "nope is not a run folder: it has no config.json"),
+        (["--run", str(tmp_path / "damaged")], "damaged/config.json is not the config of a run ("),
         ([], "the following arguments are required: --run"),
         (["--run", run, "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
         (["--run", run, "--labels", "a.csv"], "has no such file; its CSV files are CollectedData.csv"),

@@ -358,6 +358,10 @@ def test_mistakes_are_refused_before_anything_is_compiled_or_written(
     for options, message in (
         (dict(train__monitor="val_los"), "train.monitor is 'val_los'; it must be one of val_loss, val_mean_px_error"),
         (dict(data__flip_pairs=("nose:neck",)), "data.flip_pairs leaves out left_front_paw, right_front_paw"),
+        (
+            dict(data__flip_pairs=("nose:snout",), augment__flip_p=0.0),
+            "data.flip_pairs has 'nose:snout'; it must be 'left_name:right_name' with keypoints of nose,",
+        ),
         (dict(data__keypoint_names=("nose", "left_hind_paw")), "left_hind_paw have no partner on the other side"),
         (dict(data__keypoint_names=("nose", "neck")), "no name of nose, neck tells a side"),
         (dict(data__project=mirror, data__split="frame"), "have no partner on the other side"),

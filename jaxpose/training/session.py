@@ -18,7 +18,7 @@ from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.data.clips import ClipSource, open_clips
 from jaxpose.data.dataset import Dataset
-from jaxpose.data.flip_pairs import flip_permutation
+from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.sessions import sessions
 from jaxpose.data.split import SETS
@@ -178,9 +178,10 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     """Makes or loads the first weights and plans the training; compiles nothing.
 
     Raises:
-      ValueError: flips have no complete pairing, `train.init_from` does not fit, or there is nothing to stop early by.
+      ValueError: data.flip_pairs names what is no keypoint, flips have no complete pairing, `train.init_from` does not fit, or there is nothing to stop early by.
     """
     train, names = config.train, config.data.keypoint_names
+    refuse_unknown_names(names, config.data.flip_pairs)
     permutation = flip_permutation(names, config.data.flip_pairs) if config.augment.flip_p else None
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
     steps_per_epoch = -(-len(data.rows("train")) // train.batch_size)

@@ -38,7 +38,7 @@ def read_run_config(run: Path) -> Config:
     """Returns the config of a run folder; the file is data, nothing in it is executed.
 
     Raises:
-      ValueError: the folder is no run.
+      ValueError: the folder is no run, or its config is damaged.
     """
     file = run / CONFIG_FILE
     if not file.is_file():
@@ -47,7 +47,10 @@ def read_run_config(run: Path) -> Config:
         raise ValueError(
             f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
         )
-    return from_json(file.read_text())
+    try:
+        return from_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not the config of a run ({error}); give another run") from None
 
 
 def load_trained(run: Path) -> Trained:
