@@ -138,7 +138,8 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         why = f"the best {config.train.monitor}" if np.isfinite(best.best_metric) else "the last"
         log.text(f"kept are the weights of step {best_step}, {why}")
         devices = describe(list(session.mesh.devices.flat))
-        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces)
+        origin = f"the weights of step {best_step}"
+        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces, origin)
         results = evaluate_dataset(config, data, estimator, folder.path, log.text)
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:

@@ -101,7 +101,7 @@ def test_the_verb_gives_the_same_files_on_any_number_of_devices(
         np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=0, atol=1e-4)
     assert (tmp_path / "new" / "predictions_new_pixel_error.csv").is_file()
     shown = capsys.readouterr().out
-    assert f"{devices} x cpu" in shown and "test set: 42 labelled points in 6 frames" in shown
+    assert f"{trained_run} (the weights of step 40) on {devices} x cpu" in shown and "test set: 42 labelled points in 6 frames" in shown
     assert "mean position" in shown and "blob centroid + mean offset" in shown
     table = shown.splitlines()[shown.splitlines().index(next(s for s in shown.splitlines() if "frames  points" in s)) :]
     assert [row.split()[0] for row in table[1:5]] == ["train", "validation", "test", "CollectedData_new.csv"]

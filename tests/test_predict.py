@@ -254,6 +254,7 @@ def test_an_unfinished_run_predicts_from_its_checkpoints(
     (run / "finished.json").unlink()
     frames = np.stack([_rgb(path) for path in _images(trained_run)[:4]])
     unfinished = predict.load(run, devices=2)
+    assert unfinished.origin == "the weights of step 40; the run is not finished"
     np.testing.assert_allclose(unfinished.predict(frames)[0], estimator.predict(frames)[0], rtol=0, atol=1e-3)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(ValueError, match="holds no whole checkpoint yet: train it first"):

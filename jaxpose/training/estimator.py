@@ -34,6 +34,7 @@ class Estimator:
       weights: (parameters, batch statistics) on the mesh.
       devices: what it runs on, lines for people.
       subspaces: of the training labels' poses, by the name of their loss; those that the run knows.
+      origin: which weights these are, for people: their step, and that the run is not finished where it is not.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Estimator:
         weights: tuple[dict, dict],
         devices: list[str],
         subspaces: Subspaces,
+        origin: str,
     ):
         self.config = config
         self.devices = devices
@@ -50,6 +52,7 @@ class Estimator:
         self.predictor = predictor
         self.weights = weights
         self.subspaces = subspaces
+        self.origin = origin
         self._size_px = config.data.input_width_px, config.data.input_height_px
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
@@ -170,7 +173,7 @@ def load(
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
     weights = replicate(mesh, (trained.params, trained.statistics))
-    estimator = Estimator(config, predictor, weights, describe(chosen), load_subspaces(Path(run)))
+    estimator = Estimator(config, predictor, weights, describe(chosen), load_subspaces(Path(run)), trained.origin)
     # Compiles, so that the first frames take no longer than the others.
     black = np.zeros((config.data.input_height_px, config.data.input_width_px, 3), np.uint8)
     list(estimator.fitted([(black, np.eye(2, 3))]))
