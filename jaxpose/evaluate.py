@@ -129,7 +129,7 @@ def evaluate(
     folder = out or run
     make_folder(folder)
     estimator = load(run, devices=devices, platform=platform, batch_size=batch_size)
-    say(f"{run} on {'; '.join(estimator.devices)}")
+    say(f"{run} ({estimator.weights_label}) on {'; '.join(estimator.devices)}")
     config = dataclasses.replace(estimator.config, data=config.data)
     if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
         summary = _evaluate_extra(config, found, estimator, folder, say)

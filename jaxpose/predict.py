@@ -52,7 +52,7 @@ def _run(given: argparse.Namespace) -> int:
     jobs = plan(find_inputs(given.inputs), out)
     make_folder(out)
     estimator = load(run, devices=given.devices, platform=given.platform, batch_size=given.batch_size)
-    print(f"{run} on {'; '.join(estimator.devices)}", flush=True)
+    print(f"{run} ({estimator.weights_label}) on {'; '.join(estimator.devices)}", flush=True)
     failed = 0
     for file, source in jobs.items():
         sources = [source] if isinstance(source, Path) else source

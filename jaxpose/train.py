@@ -24,7 +24,7 @@ from jaxpose.training.log import RunLog
 from jaxpose.training.loop import Diverged, Loop, Outcome
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
-from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
+from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.session import Session, build_session, prepare
 from jaxpose.training.state import State, evaluated_weights
 from jaxpose.training.subspaces import save_subspaces
@@ -40,7 +40,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
 
     Args:
       config: the options; not changed.
-      dry_run: build and compile, print what that tells, and stop.
+      dry_run: build and compile, print what that tells and what would become of the run folder, and stop.
 
     Returns:
       The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, or 85
@@ -60,10 +60,13 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     is_first = jax.process_index() == 0
     if dry_run:
+        folder = open_run(config, split_text, dry_run=True)
         session = build_session(config, mesh, data, start)
+        with Checkpoints(folder.path / "checkpoints") as checkpoints:
+            first_step, _, messages = _first_state(folder, session, checkpoints)
         if is_first:
-            rows = {"run folder": "none, as this is a dry run"} | session.describe()
-            print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *start.messages]))
+            rows = {"run folder": f"{folder.path}: {_prospect(folder, first_step)}"} | session.describe()
+            print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
         return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
     # 2. The run folder: start, go on, or say that it is done.
     with open_run(config, split_text) as folder, Interrupt(jax.process_count()) as interrupt:
@@ -89,12 +92,10 @@ def _read(config: Config) -> tuple[Config, dataset.Dataset]:
 def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, interrupt: Interrupt) -> dict[str, Any]:
     config, data = session.config, session.data
     # 4. Go on from the newest whole checkpoint.
-    state, first_step = session.state, 0
-    if folder.action == "resume" and (found := checkpoints.restore(state, "newest")):
-        first_step, state, _ = found
+    first_step, state, messages = _first_state(folder, session, checkpoints)
     with RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log:
         log.block("jaxpose", {"run folder": str(folder.path)} | session.describe())
-        for message in [f"goes on from step {first_step}"] if first_step else session.start.messages:
+        for message in messages:
             log.text(message)
         if folder.is_ours and session.start.subspaces:
             save_subspaces(folder.path, session.start.subspaces)
@@ -143,7 +144,10 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             why = "as a later step with a better metric could not be saved (see the warning above)"
         log.text(f"kept are the weights of step {best_step}, {why}")
         devices = describe(list(session.mesh.devices.flat))
-        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces, folder.path)
+        label = f"the weights of step {best_step}"
+        estimator = Estimator(
+            config, predictor, (params, statistics), devices, session.start.subspaces, folder.path, label
+        )
         results = evaluate_dataset(config, data, estimator, folder.path, log.text)
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:
@@ -152,6 +156,31 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
         log.text(f"everything is in {folder.path}")
         return summary
+
+
+def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) -> tuple[int, State, list[str]]:
+    """Returns the steps taken so far, the state to go on from, and what the user should know of both."""
+    start_messages = [*folder.messages, *session.start.messages]
+    if folder.action != "resume":
+        return 0, session.state, start_messages
+    if found := checkpoints.restore(session.state, "newest"):
+        step, state, _ = found
+        return step, state, [*folder.messages, f"goes on from step {step}"] if step else start_messages
+    place = folder.path / "checkpoints"
+    if session.config.resume == "must":
+        raise ValueError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
+    return 0, session.state, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
+
+
+def _prospect(folder: RunFolder, first_step: int) -> str:
+    """Tells what a real run would do with its folder."""
+    if folder.action == "finished":
+        return "is finished, nothing would be done"
+    if folder.action == "resume":
+        return f"would go on from step {first_step}"
+    return (
+        "would start anew, without what jaxpose wrote there" if (folder.path / CONFIG_FILE).exists() else "would start"
+    )
 
 
 def _frames_per_step(session: Session) -> int:

@@ -167,6 +167,16 @@ def test_a_machine_with_a_driver_but_no_usable_gpu_does_not_train_on_the_cpu_una
     assert "[CpuDevice(id=0)]" in result.stdout
 
 
+def test_a_stray_variable_of_cuda_is_no_gpu() -> None:
+    code = (
+        "from jaxpose.cluster.devices import start_backend\n"
+        "from jaxpose.config import MeshConfig\n"
+        "print(start_backend(MeshConfig(devices=2)))\n"
+    )
+    result = _in_a_fresh_process(code, CUDA_VISIBLE_DEVICES="0", JAX_NUM_CPU_DEVICES="2")
+    assert result.stdout == "[CpuDevice(id=0), CpuDevice(id=1)]\n", result.stderr
+
+
 def test_gpus_that_are_not_asked_for_are_hidden_before_the_backend_starts() -> None:
     code = (
         "import os\n"

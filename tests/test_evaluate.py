@@ -101,10 +101,18 @@ def test_the_verb_gives_the_same_files_on_any_number_of_devices(
         np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=0, atol=1e-4)
     assert (tmp_path / "new" / "predictions_new_pixel_error.csv").is_file()
     shown = capsys.readouterr().out
-    assert f"{devices} x cpu" in shown and "test set: 42 labelled points in 6 frames" in shown
+    assert f"{trained_run} (the weights of step 40) on {devices} x cpu" in shown
+    assert "test set: 42 labelled points in 6 frames" in shown
     assert "mean position" in shown and "blob centroid + mean offset" in shown
     table = shown.splitlines()[shown.splitlines().index(next(s for s in shown.splitlines() if "frames  points" in s)) :]
     assert [row.split()[0] for row in table[1:5]] == ["train", "validation", "test", "CollectedData_new.csv"]
+
+
+def test_a_full_disk_is_one_line(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "predictions.csv.partial").symlink_to("/dev/full")
+    assert evaluate.main(["--run", str(trained_run), "--out", str(tmp_path), "--devices", "1"]) == 1
+    expected = f"jaxpose.evaluate: {tmp_path}/predictions.csv.partial: No space left on device\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_frames_that_were_not_in_the_run_are_unused(trained_run: Path, tmp_path: Path):
@@ -137,9 +145,12 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
 def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     foreign = _foreign_project(trained_run, tmp_path / "foreign")
     (tmp_path / "file").write_text("")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text('{"data": {"proj')
     run = str(trained_run)
     for arguments, message in [
         (["--run", str(tmp_path / "nope")], "nope is not a run folder: it has no config.json"),
+        (["--run", str(tmp_path / "damaged")], "damaged/config.json is not the config of a run ("),
         ([], "the following arguments are required: --run"),
         (["--run", run, "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
         (["--run", run, "--labels", "a.csv"], "has no such file; its CSV files are CollectedData.csv"),

@@ -291,6 +291,7 @@ def test_an_unfinished_run_predicts_from_its_checkpoints(
     (run / "finished.json").unlink()
     frames = np.stack([_rgb(path) for path in _images(trained_run)[:4]])
     unfinished = predict.load(run, devices=2)
+    assert unfinished.weights_label == "the weights of step 40; the run is not finished"
     np.testing.assert_allclose(unfinished.predict(frames)[0], estimator.predict(frames)[0], rtol=0, atol=1e-3)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(ValueError, match="holds no whole checkpoint yet: train it first"):
@@ -313,12 +314,15 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
     other = tmp_path / "session00.avi"
     other.write_bytes(b"")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text("[1")
     (tmp_path / "a" / "frames").mkdir(parents=True)
     (tmp_path / "b" / "frames").mkdir(parents=True)
     images = [shutil.copy(_images(trained_run)[0], tmp_path / place / "frames") for place in "ab"]
     (tmp_path / "model.h5").write_text("")
     for arguments, message in [
         (["--run", str(tmp_path / "nope"), video], "nope is not a run folder: it has no config.json"),
+        (["--run", str(tmp_path / "damaged"), video], "damaged/config.json is not the config of a run ("),
         (["--run", run], "the following arguments are required: FRAMES_OR_VIDEO"),
         (["--run", run, "--overwrit", video], "there is no flag --overwrit; did you mean --overwrite?"),
         (["--run", run, str(tmp_path / "model.h")], "model.h does not exist; did you mean"),

@@ -145,15 +145,50 @@ def test_harmless_options_may_change_on_resume(tmp_path: Path):
 
 def test_killed_while_starting_is_resumed(tmp_path: Path):
     begin(tmp_path)
+    with open_run(config_for(tmp_path), SPLIT) as run:
+        assert (run.action, run.messages) == ("resume", ())
     (tmp_path / "split.csv").unlink()
     with open_run(config_for(tmp_path), SPLIT) as run:
         assert run.action == "resume"
+        # Not at the start: there are checkpoints.
+        assert run.messages == (f"{tmp_path}/split.csv is gone: whether the data are those of before is not checked",)
     assert (tmp_path / "split.csv").read_text() == SPLIT
     (tmp_path / "early").mkdir()
     (tmp_path / "early" / ".lock").write_text("process 1 on elsewhere")
     (tmp_path / "early" / ".config.json.tmp").write_text('{"out"')
     with open_run(config_for(tmp_path / "early"), SPLIT) as run:
         assert run.action == "start"
+
+
+def outcome(config: Config, **options: bool) -> str:
+    try:
+        with open_run(config, SPLIT, **options) as run:
+            return f"{run.path} {run.action}"
+    except ValueError as error:
+        return str(error)
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(file.relative_to(folder)): file.read_bytes() if file.is_file() else None for file in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("resume", ["auto", "must", "never", "overwrite"])
+def test_dry_run_says_the_same_and_writes_and_locks_nothing(tmp_path: Path, resume: str):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign").mkdir()
+    for name in ("foreign/photo.png", "file"):
+        (tmp_path / name).write_text("x")
+    begin(tmp_path / "unfinished")
+    begin(tmp_path / "finished", finished=True)
+    for name in ("absent/run", "empty", "foreign", "file", "unfinished", "finished"):
+        for config in (config_for(tmp_path / name, resume, seed=3), config_for(tmp_path / name, resume)):
+            before = contents(tmp_path)
+            foreseen = outcome(config, dry_run=True)
+            assert contents(tmp_path) == before
+            if config.train.seed == 0:
+                assert foreseen == outcome(config)
+    inside = config_for(tmp_path / "file" / "run", "never")
+    assert f"{tmp_path}/file cannot be written in; choose another out" in outcome(inside, dry_run=True)
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path):

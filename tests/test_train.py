@@ -358,6 +358,10 @@ def test_mistakes_are_refused_before_anything_is_compiled_or_written(
     for options, message in (
         (dict(train__monitor="val_los"), "train.monitor is 'val_los'; it must be one of val_loss, val_mean_px_error"),
         (dict(data__flip_pairs=("nose:neck",)), "data.flip_pairs leaves out left_front_paw, right_front_paw"),
+        (
+            dict(data__flip_pairs=("nose:snout",), augment__flip_p=0.0),
+            "data.flip_pairs has 'nose:snout'; it must be 'left_name:right_name' with keypoints of nose,",
+        ),
         (dict(data__keypoint_names=("nose", "left_hind_paw")), "left_hind_paw have no partner on the other side"),
         (dict(data__keypoint_names=("nose", "neck")), "no name of nose, neck tells a side"),
         (dict(data__project=mirror, data__split="frame"), "have no partner on the other side"),
@@ -398,7 +402,7 @@ def test_dry_run_tells_the_cost_and_writes_nothing(
     before = files_in(tmp_path).keys() | {"experiment.py"}
     assert call(config, tmp_path, "--dry_run") == 0
     shown = capsys.readouterr().out
-    for part in ("run folder   none, as this is a dry run", "14 steps; an epoch is 2", "179,664 parameters",
+    for part in ("run folder   run: would start\n", "14 steps; an epoch is 2", "179,664 parameters",
                  "log.profile_steps=30:40 begins after the last step"):  # fmt: skip
         assert part in shown
     row = next(line.split() for line in shown.splitlines() if line.startswith("step "))
@@ -406,11 +410,51 @@ def test_dry_run_tells_the_cost_and_writes_nothing(
     assert files_in(tmp_path).keys() == before
 
 
+def test_dry_run_tells_what_would_become_of_the_run_folder(
+    whole: Path, stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = copy_of(stopped, tmp_path)
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        step = checkpoints.steps()[-1]
+    before = files_in(run), files_in(whole)
+    for out, resume, text in (
+        (run, "auto", f"run folder   {run}: would go on from step {step}\n"),
+        (run, "overwrite", f"run folder   {run}: would start anew, without what jaxpose wrote there\n"),
+        (whole, "must", f"run folder   {whole}: is finished, nothing would be done\n"),
+    ):
+        assert call(make_config(project, out, resume=resume), tmp_path, "--dry_run") == 0
+        assert text in capsys.readouterr().out
+    assert call(make_config(project, run, optim__lr=0.1), tmp_path, "--dry_run") == 2
+    assert "holds another run; differing: optim.lr 0.005 -> 0.1" in capsys.readouterr().err
+    assert (files_in(run), files_in(whole)) == before
+
+
+def test_must_refuses_to_start_again(stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = copy_of(stopped, tmp_path)
+    for manifest in (run / "checkpoints").glob("*/manifest.json"):
+        manifest.unlink()
+    before = files_in(run)
+    assert call(make_config(project, run, resume="must"), tmp_path) == 2
+    message = f"resume is must, but there is no whole checkpoint in {run}/checkpoints; use resume=auto to start again"
+    assert message in capsys.readouterr().err
+    after = files_in(run)
+    assert [name for name in before if name not in (".lock", "config.json") and before[name] != after[name]] == []
+
+
 def test_out_that_cannot_be_written_is_one_line(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "file").write_text("")
     assert call(make_config(project, tmp_path / "file" / "run"), tmp_path) == 2
     err = capsys.readouterr().err
     assert err.startswith("jaxpose.train: ") and "choose another out" in err and err.count("\n") == 1
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAXPOSE_CACHE", str(tmp_path / "file" / "cache"))
+    assert call(make_config(project, tmp_path / "run", data__memory_limit_gib=0.0), tmp_path) == 1
+    assert capsys.readouterr().err == f"jaxpose.train: {tmp_path}/file/cache: Not a directory\n"
 
 
 def test_exit_code_of_a_signal_promises_that_the_state_was_saved(
@@ -422,6 +466,7 @@ def test_exit_code_of_a_signal_promises_that_the_state_was_saved(
     (run / "metrics.jsonl").unlink()
     summary = train_and_stop(make_config(project, run), 11)
     assert (summary["exit_code"], summary["reason"]) == (1, "interrupted")
+    assert f"no whole checkpoint in {run}/checkpoints: starts again at step 0" in log_of(run)
     assert "could not be saved (see the warning above); the same command goes on from step 0" in log_of(run)
     # Nor is a run finished whose last state could not be saved.
     summary = train(make_config(project, run))

@@ -74,7 +74,9 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     if not _backend_runs():
         if mesh.platform != "auto":
             jax.config.update("jax_platforms", {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}.get(mesh.platform, mesh.platform))
-        if (jax.config.jax_platforms or "cuda").startswith("cuda"):
+        # CUDA_VISIBLE_DEVICES alone says nothing: it may be left over where there is no GPU.
+        gpus_expected = mesh.platform == "gpu" or _nvidia_driver_is_visible()
+        if gpus_expected and (jax.config.jax_platforms or "cuda").startswith("cuda"):
             _hide_other_gpus(mesh.devices)
     platform = None if mesh.platform == "auto" else mesh.platform
     try:
@@ -238,7 +240,8 @@ def _hide_other_gpus(spec: object) -> None:
 def _nvidia_driver_is_visible() -> bool:
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
-    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+    has_device_files = bool(glob.glob("/dev/nvidia[0-9]*"))
+    return has_device_files or Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
 def _why_absent(platform: str, error: RuntimeError) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-DONE, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 2, 4, 130
+DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
@@ -59,10 +59,11 @@ class RunArguments(argparse.ArgumentParser):
 
 
 def guard(verb: str, work: Callable[[], int]) -> int:
-    """Calls `work` and returns its exit code, or that of a mistake (2) or of Ctrl-C (130).
+    """Calls `work` and returns its exit code, or that of a failing file system (1), a mistake (2) or Ctrl-C (130).
 
-    A mistake is a line on stderr for each thing that is wrong, without a traceback: whatever is wrong with the
-    arguments, and a ValueError that jaxpose itself raises. Any other exception is passed on.
+    What the system refuses (a full disk, a folder that cannot be written in) is one line on stderr. A mistake is a line
+    on stderr for each thing that is wrong, without a traceback: whatever is wrong with the arguments, and a ValueError
+    that jaxpose itself raises. Any other exception is passed on.
 
     Args:
       verb: what each line begins with.
@@ -79,6 +80,10 @@ def guard(verb: str, work: Callable[[], int]) -> int:
         for line in str(error).splitlines():
             print(f"{verb}: {line}", file=sys.stderr)
         return USERS_MISTAKE
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename is not None else ""
+        print(f"{verb}: {named}{error.strerror or error}", file=sys.stderr)
+        return FAILED
 
 
 def make_folder(folder: Path) -> None:

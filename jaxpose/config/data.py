@@ -31,7 +31,7 @@ class DataConfig:
     )
     split: str = option(
         "frame",
-        "frame, video (whole folders), a CSV file with columns path,set, a predictions.csv, or a finished run's folder",
+        "frame, video (whole folders), a CSV file with columns path,set, a predictions.csv, or a run's folder",
     )
     train_share: float = option(0.95, "share of the frames (or videos) that train", minimum=0.0, maximum=1.0)
     val_share: float = option(0.05, "share of the frames (or videos) that validate", minimum=0.0, maximum=1.0)

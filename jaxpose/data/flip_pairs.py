@@ -29,14 +29,26 @@ def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[s
     return tuple(names.index(partners.get(name, name)) for name in names)
 
 
-def _partners_given(names: list[str], given: tuple[str, ...]) -> dict[str, str]:
-    partners: dict[str, str] = {}
+def refuse_unknown_names(keypoint_names: list[str] | tuple[str, ...], given: tuple[str, ...]) -> None:
+    """Checks that every pair is "left_name:right_name" with names of keypoints.
+
+    Raises:
+      ValueError: a pair is not.
+    """
     for pair in given:
         left, colon, right = pair.partition(":")
-        if not colon or left not in names or right not in names:
+        if not colon or left not in keypoint_names or right not in keypoint_names:
             raise ValueError(
-                f"data.flip_pairs has {pair!r}; it must be 'left_name:right_name' with keypoints of {', '.join(names)}"
+                f"data.flip_pairs has {pair!r}; it must be 'left_name:right_name' with keypoints of "
+                f"{', '.join(keypoint_names)}"
             )
+
+
+def _partners_given(names: list[str], given: tuple[str, ...]) -> dict[str, str]:
+    refuse_unknown_names(names, given)
+    partners: dict[str, str] = {}
+    for pair in given:
+        left, _, right = pair.partition(":")
         for name in {left, right} & set(partners):
             raise ValueError(f"data.flip_pairs names {name!r} twice; a keypoint has one partner")
         partners |= {left: right, right: left}

@@ -178,8 +178,12 @@ def read_predictions(file: Path) -> Predictions:
 def _write_rows(file: Path) -> Iterator[Any]:
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(file.name + ".partial")
-    with partial.open("w", newline="", encoding="utf-8") as stream:
-        yield csv.writer(stream, lineterminator="\n")
+    try:
+        with partial.open("w", newline="", encoding="utf-8") as stream:
+            yield csv.writer(stream, lineterminator="\n")
+    except OSError as error:
+        error.filename = error.filename or str(partial)  # a full disk does not say of what
+        raise
     os.replace(partial, file)
 
 

@@ -38,6 +38,7 @@ class Estimator:
       weights: (parameters, batch statistics) on the mesh.
       devices: what it runs on, lines for people.
       subspaces: of the training labels' poses, by the name of their loss; those that the run knows.
+      weights_label: which weights these are, for people: their step, and that the run is not finished where it is not.
 
     `run` is the folder of the run, by which tables of predictions are known.
     """
@@ -50,6 +51,7 @@ class Estimator:
         devices: list[str],
         subspaces: Subspaces,
         run: Path,
+        weights_label: str,
     ):
         self.config = config
         self.devices = devices
@@ -58,6 +60,7 @@ class Estimator:
         self.weights = weights
         self.subspaces = subspaces
         self._run = run
+        self.weights_label = weights_label
         self._size_px = config.data.input_width_px, config.data.input_height_px
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
@@ -187,7 +190,9 @@ def load(
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
     weights = replicate(mesh, (trained.params, trained.statistics))
-    estimator = Estimator(config, predictor, weights, describe(chosen), load_subspaces(Path(run)), Path(run))
+    estimator = Estimator(
+        config, predictor, weights, describe(chosen), load_subspaces(Path(run)), Path(run), trained.label
+    )
     # Compiles, so that the first frames take no longer than the others.
     black = np.zeros((config.data.input_height_px, config.data.input_width_px, 3), np.uint8)
     list(estimator.fitted([(black, np.eye(2, 3))]))

@@ -50,12 +50,14 @@ class RunFolder:
     """A run folder: its `path`, and `action`: "start", "resume" or "finished".
 
     Attributes:
-      is_ours: this process has locked it and writes in it; False in all processes of a run but the first.
+      is_ours: this process has locked it and writes in it; False in a dry run and in all processes but the first.
+      messages: what the user should know of the folder, one sentence each.
     """
 
-    def __init__(self, path: Path, action: str, lock: int = -1):
+    def __init__(self, path: Path, action: str, lock: int = -1, messages: tuple[str, ...] = ()):
         self.path = path
         self.action = action
+        self.messages = messages
         self.is_ours = lock >= 0
         self._lock = lock
 
@@ -90,21 +92,22 @@ class RunFolder:
         self.close()
 
 
-def open_run(config: Config, split_text: str) -> RunFolder:
+def open_run(config: Config, split_text: str, *, dry_run: bool = False) -> RunFolder:
     """Returns the run folder of a config, locked and ready to be written in by process 0.
 
     Args:
       config: resolved config (`jaxpose.config.resolve`).
       split_text: content of split.csv for this config and data, columns path,bytes,sha256,set.
+      dry_run: write and lock nothing; whether another process writes there is then not known.
 
     Raises:
-      ValueError: the folder holds another run, foreign files, a run that is running, or what `config.resume`
+      ValueError: the folder holds another run, no run but files, a run that is running, or what `config.resume`
         does not allow; or it cannot be written in.
     """
     opened: list[RunFolder] = []
 
     def open_first() -> list[str]:
-        opened.append(_open(config, split_text))
+        opened.append(_look_at(config, split_text) if dry_run else _open(config, split_text))
         return [str(opened[0].path.absolute()), opened[0].action]
 
     path, action = from_first(open_first)
@@ -112,20 +115,44 @@ def open_run(config: Config, split_text: str) -> RunFolder:
 
 
 def _open(config: Config, split_text: str) -> RunFolder:
-    path = Path(config.out).expanduser() if config.out else default_path(config)
-    lock = -1
+    path, lock = _path(config), -1
     try:
         _refuse_foreign(path)
         lock = _locked(path)
         # Looked at again: another process may have put something here in between.
         _refuse_foreign(path)
-        return RunFolder(path, _decided(path, config, split_text), lock)
+        action, messages = _decided(path, config, split_text)
+        if config.resume == "overwrite":
+            _remove_written(path)
+        if action != "finished":
+            # The config first: a folder with split.csv alone could not be told from a foreign one. On resume too: a
+            # harmless option may have changed, and split.csv is absent if the run was killed while it started.
+            write_atomic(path / CONFIG_FILE, to_json(config).encode())
+            write_atomic(path / SPLIT_FILE, split_text.encode())
+        return RunFolder(path, action, lock, messages)
     except BaseException as error:
         if lock >= 0:
             os.close(lock)
         if isinstance(error, OSError):
             raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
         raise
+
+
+def _look_at(config: Config, split_text: str) -> RunFolder:
+    path = _path(config)
+    try:
+        _refuse_foreign(path)
+        there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise ValueError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
+        action, messages = _decided(path, config, split_text)
+        return RunFolder(path, action, messages=messages)
+    except OSError as error:
+        raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
+
+
+def _path(config: Config) -> Path:
+    return Path(config.out).expanduser() if config.out else default_path(config)
 
 
 def default_path(config: Config) -> Path:
@@ -143,8 +170,10 @@ def write_atomic(file: Path, data: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, file)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(file)  # a full disk does not say of what
         raise
 
 
@@ -165,15 +194,14 @@ def _temporary_name(name: str) -> str:
     return f".{name}.tmp"
 
 
-def _decided(path: Path, config: Config, split_text: str) -> str:
-    """Applies the table of run folder and `resume`; returns the action."""
+def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...]]:
+    """Applies the table of run folder and `resume`; returns the action and what is to be said; writes nothing."""
     if config.resume == "overwrite":
-        _remove_written(path)
-        return _started(path, config, split_text)
+        return "start", ()
     if not (path / CONFIG_FILE).exists():
         if config.resume == "must":
             raise ValueError(f"resume is must, but {path} holds no run; use resume=auto to start one")
-        return _started(path, config, split_text)
+        return "start", ()
     if config.resume == "never":
         raise ValueError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
     differences = _differences(path, config, split_text)
@@ -183,18 +211,9 @@ def _decided(path: Path, config: Config, split_text: str) -> str:
             "Choose another out, or resume=overwrite to start anew"
         )
     if (path / FINISHED_FILE).exists():
-        return "finished"
-    # A harmless option may have changed, and split.csv is absent if the run was killed while it started.
-    write_atomic(path / CONFIG_FILE, to_json(config).encode())
-    write_atomic(path / SPLIT_FILE, split_text.encode())
-    return "resume"
-
-
-def _started(path: Path, config: Config, split_text: str) -> str:
-    # The config first: a folder with split.csv alone could not be told from a foreign one.
-    write_atomic(path / CONFIG_FILE, to_json(config).encode())
-    write_atomic(path / SPLIT_FILE, split_text.encode())
-    return "start"
+        return "finished", ()
+    unchecked = not (path / SPLIT_FILE).exists() and any(path.glob("checkpoints/[0-9]*"))
+    return "resume", (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",) * unchecked
 
 
 def _differences(path: Path, config: Config, split_text: str) -> list[str]:

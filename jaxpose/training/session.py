@@ -18,7 +18,7 @@ from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.data.clips import ClipSource, open_clips
 from jaxpose.data.dataset import Dataset
-from jaxpose.data.flip_pairs import flip_permutation
+from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.sessions import sessions
 from jaxpose.data.split import SETS
@@ -178,9 +178,11 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     """Makes or loads the first weights and plans the training; compiles nothing.
 
     Raises:
-      ValueError: flips have no complete pairing, `train.init_from` does not fit, or there is nothing to stop early by.
+      ValueError: data.flip_pairs names what is no keypoint, flips have no complete pairing, `train.init_from` does not
+        fit, or there is nothing to stop early by.
     """
     train, names = config.train, config.data.keypoint_names
+    refuse_unknown_names(names, config.data.flip_pairs)
     permutation = flip_permutation(names, config.data.flip_pairs) if config.augment.flip_p else None
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
     steps_per_epoch = -(-len(data.rows("train")) // train.batch_size)
@@ -189,7 +191,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     if messages:
         rows = len(messages) + len(data.sets)
         messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
-    messages += data.messages
+    messages += [*data.messages, *_labels_outside(config, data)]
     if train.init_from:
         params, statistics, remade = transfer(load_trained(Path(train.init_from)), names, params, statistics)
         messages.append(
@@ -238,6 +240,24 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         clips=clip_plan,
     )
     return Start(graphdef, params, statistics, plan, clips, subspaces, messages)
+
+
+def _labels_outside(config: Config, data: Dataset) -> list[str]:
+    """Returns what is to be said of labels that the crop leaves out."""
+    if not config.data.crop_px:
+        return []
+    # As `jaxpose.pose.heatmap.in_frame` has it: a pixel reaches half a pixel beyond its centre.
+    x, y, width, height = config.data.crop_px
+    labelled_frame_px = data.project.labelled_frame_px()
+    labelled = np.isfinite(labelled_frame_px).all(axis=-1)
+    from_corner_px = labelled_frame_px[labelled] - [x - 0.5, y - 0.5]
+    outside = ((from_corner_px < 0) | (from_corner_px > [width, height])).any(axis=-1).sum()
+    if not outside:
+        return []
+    return [
+        f"{outside} of {labelled.sum()} labels lie outside of data.crop_px: {config.data.crop_px}, they are not "
+        "trained on and count in every error"
+    ]
 
 
 def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:

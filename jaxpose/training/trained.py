@@ -13,7 +13,7 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.parameters import load_parameters
-from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE
+from jaxpose.training.run_folder import CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
 from jaxpose.training.state import evaluated_weights, initial_state
 
 
@@ -26,19 +26,21 @@ class Trained:
       graphdef: definition of the network.
       params: nested dict.
       statistics: nested dict.
+      label: which weights these are, such as "the weights of step 40".
     """
 
     config: Config
     graphdef: nnx.GraphDef
     params: dict
     statistics: dict
+    label: str
 
 
 def read_run_config(run: Path) -> Config:
     """Returns the config of a run folder; the file is data, nothing in it is executed.
 
     Raises:
-      ValueError: the folder is no run.
+      ValueError: the folder is no run, or its config is damaged.
     """
     file = run / CONFIG_FILE
     if not file.is_file():
@@ -47,7 +49,10 @@ def read_run_config(run: Path) -> Config:
         raise ValueError(
             f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
         )
-    return from_json(file.read_text())
+    try:
+        return from_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not the config of a run ({error}); give another run") from None
 
 
 def load_trained(run: Path) -> Trained:
@@ -59,18 +64,19 @@ def load_trained(run: Path) -> Trained:
     config = read_run_config(run)
     train, names = config.train, config.data.keypoint_names
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
-    exported = run / PARAMETERS_FILE
+    exported, unfinished = run / PARAMETERS_FILE, "" if (run / FINISHED_FILE).is_file() else "; the run is not finished"
     if exported.is_file():
-        stored, _ = load_parameters(exported)
+        stored, notes = load_parameters(exported)
         filled = {"params": params, "statistics": statistics}
         filled = jax.tree_util.tree_map_with_path(lambda path, like: _stored(stored, path, like, exported), filled)
-        return Trained(config, graphdef, filled["params"], filled["statistics"])
+        label = f"the weights of step {notes['step']}{unfinished}"
+        return Trained(config, graphdef, filled["params"], filled["statistics"], label)
     like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
     with Checkpoints(run / "checkpoints") as checkpoints:
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
     if found is None:
         raise ValueError(f"{run} holds no whole checkpoint yet: train it first")
-    return Trained(config, graphdef, *evaluated_weights(found[1]))
+    return Trained(config, graphdef, *evaluated_weights(found[1]), f"the weights of step {found[0]}{unfinished}")
 
 
 def _stored(stored: dict, path: tuple, like: Any, file: Path) -> np.ndarray:
