@@ -237,6 +237,18 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"optim__milestones_epochs": (9, 5)}, "optim.milestones_epochs is (9, 5); it must rise"),
     ({"log__profile_steps": "10"}, "log.profile_steps is '10'; it must be FIRST:LAST with FIRST below LAST"),
     ({"log__profile_steps": "15:10"}, "log.profile_steps is '15:10'; it must be FIRST:LAST with FIRST below LAST"),
+    # Of what learns from video.
+    ({"data__views": ("top", "top")}, "data.views has 'top' more than once"),
+    ({"losses__temporal__weight": 1.0, "losses__temporal__log_weight": 0.0}, "losses.temporal.weight is 1 and "),
+    ({"model__kind": "regression", "losses__unimodal_mse__log_weight": 0.0},
+     "losses.unimodal_mse compares maps, and model.kind=regression draws none: use losses.temporal"),
+    ({"model__kind": "heatmap_context", "losses__temporal__weight": 1.0, "video__context_sequence_length": 5},
+     "losses.temporal compares neighbours, and video.context_sequence_length = 5 gives one prediction a clip: raise"),
+    ({"losses__pca_singleview__weight": 1.0, "data__views": ("top", "side")},
+     "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"),
+    ({"losses__pca_multiview__weight": 1.0}, "losses.pca_multiview is on, but there is one view: name the matching"),
+    ({"video__scale_min": 1.3}, "video.scale_min is 1.3, above video.scale_max = 1.2"),
+    ({"losses__pca_multiview__epsilon_px": -1.0}, "losses.pca_multiview.epsilon_px is -1; it must be at least 0, or"),
 ]  # fmt: skip
 
 

@@ -289,11 +289,12 @@ def test_an_old_and_a_new_file_mean_the_same(mirror: dict[str, Any], tmp_path: P
 def test_losses_take_over_what_the_code_takes_where_nothing_is_said(mirror: dict[str, Any], tmp_path: Path) -> None:
     mirror["losses"] = {"temporal": {"log_weight": "1.05e1"}, "temporal_heatmap_kl": {"epsilon": [1, 2.5]}}
     mirror["model"]["losses_to_use"] = ["temporal", "temporal_heatmap_kl"]
-    mirror["callbacks"]["anneal_weight"] = {"increase_factor": 0.5}
+    mirror["callbacks"]["anneal_weight"] = {"increase_factor": 0.5, "init_val": 0.25}
     losses = _read(mirror, tmp_path)[0].losses
     assert (losses.temporal.log_weight, losses.temporal.epsilon_px, losses.temporal.confidence_min) == (10.5, (0.0,), 0)
     assert (losses.temporal_heatmap_kl.log_weight, losses.temporal_heatmap_kl.epsilon) == (0.0, (1, 2.5))
     assert (losses.anneal_start_epochs, losses.anneal_increase_per_epoch) == (0, 0.5)
+    assert losses.anneal_init == 0.25
     del mirror["callbacks"]
     assert _read(mirror, tmp_path)[0].losses.anneal_start_epochs == Config().losses.anneal_start_epochs
 
@@ -539,8 +540,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
             1.5,
             "components_to_keep is 1.5; it must be a number of components",
         ),
-        ("callbacks.anneal_weight.init_val", 1.0, "callbacks.anneal_weight.init_val is 1.0; it must be 0"),
-        ("dali.context.train.batch_size", 5, "dali.context.train.batch_size is 5; it must be at least 6"),
+        ("dali.context.train.batch_size", 4, "dali.context.train.batch_size is 4; it must be at least 5"),
     ],
 )
 def test_what_cannot_be_taken_over_is_an_error_that_names_the_key(

@@ -10,7 +10,7 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from sklearn.metrics import accuracy_score, mean_squared_error
 
-from jaxpose.pose.metrics import format_summary, pixel_errors, summarize
+from jaxpose.pose.metrics import format_summary, pixel_errors, step_lengths_px, summarize
 
 OPTIONS = dict(pck_px=(2.0, 5.0), pck_share=(0.05, 0.1), oks_sigma=0.1)
 
@@ -217,3 +217,12 @@ def test_the_reference_trainers_own_errors(real_data):
     labels = np.genfromtxt(real_data / "mirror-mouse-example" / "CollectedData.csv", delimiter=",", skip_header=3)
     wanted = np.genfromtxt(run / "predictions_pixel_error.csv", delimiter=",", skip_header=1)[:, 1:18]
     np.testing.assert_allclose(pixel_errors(predicted[..., :2], labels[:, 1:].reshape(90, 17, 2)), wanted, atol=1e-3)
+
+
+def test_step_lengths_are_those_of_lightning_pose():
+    # tests/test_metrics.py there: each row lies (sqrt 2, sqrt 2) px from the one before; the first has none.
+    rows = np.arange(5.0)[:, None, None] * np.full((4, 2), np.sqrt(2))
+    found = step_lengths_px(rows, None)
+    assert found.shape == (5, 4) and np.isnan(found[0]).all()
+    np.testing.assert_allclose(found[1:], 2, rtol=1e-12)
+    np.testing.assert_array_equal(step_lengths_px(rows[2:], rows[1]), found[2:])

@@ -454,7 +454,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("JAXPOSE_CACHE", str(tmp_path / "file" / "cache"))
     assert call(make_config(project, tmp_path / "run", data__memory_limit_gib=0.0), tmp_path) == 1
-    assert capsys.readouterr().err == f"jaxpose.train: {tmp_path}/file/cache: Not a directory\n"
+    assert capsys.readouterr().err == f"jaxpose.train: {tmp_path}/file/cache/frames: Not a directory\n"
 
 
 def test_exit_code_of_a_signal_promises_that_the_state_was_saved(

@@ -186,6 +186,10 @@ def _problems_of_clips(config: Config) -> Iterator[str]:
         for name in on:
             if name in _ON_MAPS:
                 yield f"losses.{name} compares maps, and model.kind=regression draws none: use losses.temporal"
+    if model.kind == "heatmap_context" and config.video.context_sequence_length == 5:
+        for name in on:
+            if name.startswith("temporal"):
+                yield f"losses.{name} compares neighbours, and video.context_sequence_length = 5 gives one prediction a clip: raise it"  # noqa: E501
     if "pca_singleview" in on and views:
         yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
     if "pca_multiview" in on and not views and len(config.losses.pca_multiview.views) < 2:

@@ -48,6 +48,7 @@ SAME = {
     "callbacks.anneal_weight.increase_factor": "losses.anneal_increase_per_epoch",
     "callbacks.anneal_weight.final_val": "losses.anneal_end",
     "callbacks.anneal_weight.freeze_until_epoch": "losses.anneal_start_epochs",
+    "callbacks.anneal_weight.init_val": "losses.anneal_init",
 }
 
 # Key -> the option, and its value for each value of the key. "" is a key that must have this value, and does nothing.
@@ -141,7 +142,6 @@ OTHERS = {
     "model.backbone_pretrained": "",
     "model.lightning_pose_version": "",
     "eval.test_videos_directory": "",
-    "callbacks.anneal_weight.init_val": "",
     **{f"losses.{name}.log_weight": f"losses.{name}.log_weight" for name in LOSSES},
     "losses.pca_singleview.components_to_keep": "losses.pca_singleview.components",
     "losses.pca_multiview.components_to_keep": "losses.pca_multiview.components",

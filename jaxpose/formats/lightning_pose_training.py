@@ -149,13 +149,6 @@ def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
         )
     _set_components(config, keys)
     keys.unused("the views of a body part have no centre", "losses.pca_multiview.centering_method")
-    first = keys.read("callbacks.anneal_weight.init_val", 0.0)
-    if first != 0 and on:
-        raise ValueError(
-            f"callbacks.anneal_weight.init_val is {first!r}; it must be 0: the losses on video come in from 0"
-        )
-    if first != 0:
-        keys.unused("no loss on video is on", "callbacks.anneal_weight.init_val")
 
 
 def _log_weight(keys: Keys, name: str) -> Any:
