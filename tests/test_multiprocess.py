@@ -190,6 +190,7 @@ def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path
     assert {file.name for file in uninterrupted.iterdir()} == {file.name for file in alone.iterdir()}
 
 
+@pytest.mark.faults
 def test_sigterm_to_one_process_stops_both_at_one_step_and_the_run_goes_on(folder: Path, uninterrupted: Path) -> None:
     config = small(folder, "stopped")
     run = Path(config.out)
@@ -206,6 +207,7 @@ def test_sigterm_to_one_process_stops_both_at_one_step_and_the_run_goes_on(folde
     assert distance(weights_of(run), weights_of(uninterrupted)) < 1e-4
 
 
+@pytest.mark.faults
 def test_an_exception_on_one_process_ends_both_and_its_traceback_is_the_only_one(folder: Path) -> None:
     with Pair(small(folder, "broken"), folder / "broken-logs", "raise") as pair:
         pair.wait_for(1, "RuntimeError: broken on purpose")

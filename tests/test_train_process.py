@@ -80,6 +80,7 @@ def assert_same_run(run: Path, other: Path) -> None:
         assert (run / name).read_bytes() == (other / name).read_bytes()
 
 
+@pytest.mark.faults
 def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
     undisturbed: Path, project: Path, programs: Path, tmp_path: Path
 ):
