@@ -5,6 +5,7 @@ down, so the animal's left is its heading turned by -90 degrees.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -40,6 +41,22 @@ class Look:
     nose: np.ndarray
     light: np.ndarray
     noise: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaf:
+    """Something in front of the animal, in one frame.
+
+    Attributes:
+      stem_px, tip_px: (2,) its ends; it is as wide as radius_px at the stem and tapers.
+      radius_px: half its width.
+      colour: (3,), RGB of 0 to 255.
+    """
+
+    stem_px: np.ndarray
+    tip_px: np.ndarray
+    radius_px: float
+    colour: np.ndarray
 
 
 def draw_look(rng: np.random.Generator, side_px: int) -> Look:
@@ -100,9 +117,16 @@ def paint_limb(
 
 
 def draw_frame(
-    background: np.ndarray, joints_px: dict[str, np.ndarray], look: Look, rng: np.random.Generator
+    background: np.ndarray,
+    joints_px: dict[str, np.ndarray],
+    look: Look,
+    rng: np.random.Generator,
+    leaves: Sequence[Leaf] = (),
 ) -> np.ndarray:
-    """Returns the frame (side, side, 3), uint8 RGB, of an animal whose joints `walk` made, each (2,), in pixels."""
+    """Returns the frame (side, side, 3), uint8 RGB, of an animal whose joints `walk` made, each (2,), in pixels.
+
+    Leaves lie in front of it, in the same light.
+    """
     canvas = background.copy()
     unit = look.size * len(canvas)
     at = joints_px
@@ -121,6 +145,8 @@ def draw_frame(
     paint("middle", "neck", 0.05, 0.036, look.fur)
     paint("neck", "nose", 0.034, 0.016, look.head)
     paint("nose", "nose", 0.014, 0.014, look.nose)
+    for leaf in leaves:
+        paint_limb(canvas, leaf.stem_px, leaf.tip_px, leaf.radius_px, 0.4 * leaf.radius_px, leaf.colour)
     canvas *= look.light
     canvas += look.noise * rng.standard_normal(canvas.shape, dtype=np.float32)
     return np.rint(canvas).clip(0, 255).astype(np.uint8)
@@ -163,6 +189,28 @@ def walk(rng: np.random.Generator, frames: int, side_px: int, size: float) -> di
     inside = np.stack([joints[name] for name in KEYPOINT_NAMES])
     middle = middle.clip(_MARGIN - inside.min(axis=0), 1 - _MARGIN - inside.max(axis=0))
     return {name: (middle + points) * side_px - 0.5 for name, points in joints.items()}
+
+
+def drift(rng: np.random.Generator, count: int, middle_px: np.ndarray, side_px: int) -> list[list[Leaf]]:
+    """Returns the leaves in front of each frame: `count` of them, each of which once meets the animal.
+
+    Args:
+      rng: where they come from and go to, how large they are and how they look.
+      count: number of leaves.
+      middle_px: the middle of the animal in each frame (frames, 2).
+      side_px: width and height of the frames.
+    """
+    frames: list[list[Leaf]] = [[] for _ in middle_px]
+    for _ in range(count):
+        meeting = rng.integers(len(middle_px))
+        place_px = middle_px[meeting] + 0.06 * side_px * rng.normal(size=2)
+        step_px = rng.uniform(0.006, 0.02) * side_px * _direction(rng.uniform(-np.pi, np.pi))
+        half_px = rng.uniform(0.05, 0.12) * side_px * _direction(rng.uniform(-np.pi, np.pi))
+        radius_px, colour = rng.uniform(0.05, 0.09) * side_px, rng.uniform([60, 90, 40], [140, 170, 110])
+        for i in range(len(middle_px)):
+            centre_px = place_px + (i - meeting) * step_px
+            frames[i].append(Leaf(centre_px - half_px, centre_px + half_px, radius_px, colour))
+    return frames
 
 
 def _wander(rng: np.random.Generator, frames: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ import cv2
 import numpy as np
 import pandas as pd
 
-from jaxpose.data.animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, walk
+from jaxpose.data.animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, drift, walk
 
 MARKER = "synthetic.json"
 _VERSION = 1
@@ -29,6 +29,8 @@ def make_project(
     labelled_frames: int = 32,
     video_frames: int = 256,
     side_px: int = 128,
+    leaves: int = 0,
+    looks: int = 0,
 ) -> Path:
     """Writes the synthetic project, complete or not at all, and returns its folder.
 
@@ -42,14 +44,19 @@ def make_project(
       labelled_frames: labelled frames of each video, spread evenly over it.
       video_frames: frames of each video.
       side_px: width and height of the frames, even.
+      leaves: how many leaves drift across the animal in each video and hide parts of it for a while; what they hide
+        is labelled all the same.
+      looks: how many backgrounds, lights and animals there are, which the videos have in turn; 0 = each its own.
 
     Raises:
       ValueError: the folder holds something else, or a number is out of its range.
     """
-    if seed < 0 or videos < 1 or not 1 <= labelled_frames <= video_frames or side_px < 32 or side_px % 2:
+    is_possible = seed >= 0 and videos >= 1 and 1 <= labelled_frames <= video_frames and leaves >= 0 and looks >= 0
+    if not is_possible or side_px < 32 or side_px % 2:
         raise ValueError(
-            f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}; needed "
-            "are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames and an even side_px >= 32"
+            f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
+            f"{leaves=}, {looks=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames, an even "
+            "side_px >= 32, leaves >= 0 and looks >= 0"
         )
     folder = Path(folder)
     parameters = {
@@ -60,6 +67,8 @@ def make_project(
         "video_frames": video_frames,
         "side_px": side_px,
     }
+    # A project without them is what it was before they existed.
+    parameters |= {name: value for name, value in (("leaves", leaves), ("looks", looks)) if value}
     if _holds(folder, parameters):
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +77,8 @@ def make_project(
         # A subfolder, because mkdtemp makes a folder that only its owner can read.
         project = staging / "project"
         labels = [
-            _write_video(project, number, seed, labelled_frames, video_frames, side_px) for number in range(videos)
+            _write_video(project, number, seed, labelled_frames, video_frames, side_px, leaves, looks)
+            for number in range(videos)
         ]
         _write_labels(project / "CollectedData.csv", pd.concat(labels))
         (project / MARKER).write_text(json.dumps(parameters, indent=1) + "\n")
@@ -104,16 +114,27 @@ def _holds(folder: Path, parameters: dict[str, int]) -> bool:
 
 
 def _write_video(
-    project: Path, number: int, seed: int, labelled_frames: int, video_frames: int, side_px: int
+    project: Path,
+    number: int,
+    seed: int,
+    labelled_frames: int,
+    video_frames: int,
+    side_px: int,
+    leaves: int,
+    looks: int,
 ) -> pd.DataFrame:
     """Writes one video, its truth and its labelled frames; returns the rows of its labels."""
     name = f"session{number:02d}"
     for part in (f"labeled-data/{name}", "videos", "ground_truth"):
         (project / part).mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng([seed, number])
+    rng = np.random.default_rng([seed, number % looks if looks else number])
     background = draw_background(rng, side_px)
     look = draw_look(rng, side_px)
+    if looks:
+        rng = np.random.default_rng([seed, number, 2])
     joints_px = walk(rng, video_frames, side_px, look.size)
+    # Keyed apart, so that the animal is the same with leaves and without.
+    in_front = drift(np.random.default_rng([seed, number, 1]), leaves, joints_px["middle"], side_px)
     truth = _table([joints_px[part] for part in KEYPOINT_NAMES])
     _write_labels(project / "ground_truth" / f"{name}.csv", truth)
     labelled = np.arange(labelled_frames) * video_frames // labelled_frames
@@ -128,7 +149,7 @@ def _write_video(
         stream.codec_context.thread_count = 1
         for i in range(video_frames):
             joints_now_px = {part: points_px[i] for part, points_px in joints_px.items()}
-            image = draw_frame(background, joints_now_px, look, rng)
+            image = draw_frame(background, joints_now_px, look, rng, in_front[i])
             # PyAV's own conversion rounds by where in memory the frame happens to lie.
             planes = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2YUV_I420), np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
