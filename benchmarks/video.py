@@ -1,4 +1,4 @@
-"""How fast are videos read?
+"""How fast are videos read, and what does learning from them cost?
 
     python benchmarks/video.py --data ../shared/data --out benchmarks/video.jsonl
 
@@ -6,7 +6,11 @@ The example video is written anew at 640 x 480 (H.264, crf 23, a key frame every
 one after the other, in turns, each with one thread: by PyAV alone, and by jaxpose into an input of 256 px, as clips are
 read for training. All are measured in CPU time, which other work on the machine changes little, and compared within a
 turn. The bar compares like with like: PyAV's own resizing to 256 px against ours, which keeps the shape. The
-time to index an hour of video is measured on the same packets, repeated. Appends one JSON line.
+time to index an hour of video is measured on the same packets, repeated.
+
+Then the training steps of the example project (resnet18, 128 px), with one batch that lies there already, on one core:
+8 labelled frames and a clip of 16, and 8 windows of five frames, with the augmentation and without. Beside them the
+reference trainer's, without its augmentation. Appends one JSON line.
 """
 
 import argparse
@@ -24,13 +28,19 @@ from typing import Any
 
 import av
 import cv2
+import jax
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
+from jaxpose import config as c
 from jaxpose import geometry
+from jaxpose.cluster.devices import start_backend
+from jaxpose.cluster.mesh import make_mesh, put_batch
+from jaxpose.data import dataset
 from jaxpose.data.video_file import open_video, scan, to_rgb, video_stream
 from jaxpose.data.video_index import VideoIndex, read_index
 from jaxpose.data.video_range import RangeReader
+from jaxpose.training.session import build_session, prepare
 
 EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"
 SIZE_PX, INPUT_PX = (640, 480), (256, 256)
@@ -39,6 +49,9 @@ LIKE_FOR_LIKE = "PyAV, decode and convert to 256 px"
 OURS = "jaxpose, clips of 256 px"
 # What jaxpose is to reach of PyAV's rate.
 LEAST_SHARE = 0.85
+# CPU ms of a step of Lightning Pose 2.4.0 (torch 2.13, one thread of a Xeon with AVX-512), without augmentation.
+REFERENCE_MS = {"8 labelled + 16 unlabelled frames": 1467, "8 windows of 5 frames": 1850}
+SEMI_SUPERVISED, CONTEXT = REFERENCE_MS
 
 
 def write_scaled(source: Path, target: Path) -> None:
@@ -126,8 +139,58 @@ def measure_decoding(folder: Path, example: Path, repeats: int) -> dict[str, Any
     }
 
 
+def step_config(project: Path, what: str, is_augmented: bool) -> c.Config:
+    """Returns the config of a training of which one step is measured."""
+    config = c.Config(
+        data=c.DataConfig(project=str(project), input_height_px=128, input_width_px=128, resize="stretch"),
+        augment=c.AugmentConfig(preset="dlc" if is_augmented else "none"),
+        model=c.ModelConfig(backbone="resnet18"),
+        video=c.VideoConfig(cache="off"),
+        train=c.TrainConfig(steps=1000, batch_size=8),
+        mesh=c.MeshConfig(platform="cpu", devices=1),
+    )
+    if not is_augmented:
+        video = config.video
+        video.rotate_deg = video.brightness_max = video.contrast_max = video.noise_max = 0.0
+        video.scale_min = video.scale_max = 1.0
+    if what == SEMI_SUPERVISED:
+        config.losses.temporal.weight, config.losses.anneal_init = 1e-3, 1.0
+    else:
+        config.model.kind = "heatmap_context"
+    return config
+
+
+def measure_step(config: c.Config, repeats: int) -> list[float]:
+    """Returns the CPU ms of each of some steps, in rising order, after one to warm up."""
+    config = c.resolve(config)
+    mesh = make_mesh(start_backend(config.mesh))
+    config, project = dataset.prepare(config)
+    data = dataset.load(project, config)
+    session = build_session(config, mesh, data, prepare(config, mesh, data))
+    batch, state, found = put_batch(mesh, next(session.batches(0))), session.state, []
+    for _ in range(repeats + 1):
+        started = time.process_time()
+        state, _ = session.step(state, batch)
+        jax.block_until_ready(state)
+        found.append(1000 * (time.process_time() - started))
+    return sorted(found[1:])
+
+
+def measure_steps(project: Path, repeats: int) -> dict[str, dict[str, Any]]:
+    """Returns CPU ms of each step: the median, the least and the most, with augmentation and without."""
+    # Before the backend starts: it makes a thread for each core.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    lines: dict[str, dict[str, Any]] = {}
+    for what, reference_ms in REFERENCE_MS.items():
+        lines[what] = {"reference": reference_ms}
+        for name, is_augmented in (("plain", False), ("augmented", True)):
+            found = measure_step(step_config(project, what, is_augmented), repeats)
+            lines[what][name] = [round(ms, 1) for ms in (statistics.median(found), found[0], found[-1])]
+    return lines
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How fast are videos read?")
+    parser = argparse.ArgumentParser(description="How fast are videos read, and what does learning from them cost?")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with the example project")
     parser.add_argument("--repeats", type=int, default=5, help="turns; the median counts")
     parser.add_argument("--out", type=Path, help="file to append the JSON line to")
@@ -137,11 +200,17 @@ def main() -> int:
         # The index of the files made here is not to stay in the user's cache.
         os.environ["JAXPOSE_CACHE"] = folder
         decoding = measure_decoding(Path(folder), given.data / EXAMPLE, given.repeats)
+        steps = measure_steps((given.data / EXAMPLE).parents[1], 4 * given.repeats)
     print(f"| {SIZE_PX[0]} x {SIZE_PX[1]} | frames per CPU second | jaxpose over it |\n|---|---|---|")
     for name, rate in decoding["frames_per_cpu_second"].items():
         print(f"| {name} | {rate:.0f} | {decoding['jaxpose_over'][name]:.2f} |")
     print(f"index of an hour: {decoding['index_of_an_hour']['seconds']} s")
-    line = json.dumps({"command": shlex.join(["python", *sys.argv]), "av": av.__version__, "decoding": decoding})
+    print("| step | CPU ms without augmentation (least, most) | with it | reference, without |\n|---|---|---|---|")
+    for what, ms in steps.items():
+        plain, augmented = ("{:.0f} ({:.0f}, {:.0f})".format(*ms[name]) for name in ("plain", "augmented"))
+        print(f"| {what} | {plain} | {augmented} | {ms['reference']} |")
+    notes = {"command": shlex.join(["python", *sys.argv]), "av": av.__version__, "jax": jax.__version__}
+    line = json.dumps(notes | {"decoding": decoding, "cpu_ms_per_step": steps})
     print(line)
     with given.out.open("a") if given.out else contextlib.nullcontext() as stream:
         if stream:

@@ -115,6 +115,34 @@ def test_the_animal_turns_round_and_crosses_the_frame():
         assert np.mean((side > 0) == name.startswith("left")) > 0.97
 
 
+def test_leaves_hide_the_animal_and_move_nothing(tmp_path: Path):
+    plain, behind = (make_project(tmp_path / str(n), seed=3, looks=1, leaves=n, **SMALL) for n in (0, 3))
+    truths = "ground_truth/*.csv"
+    assert _digests(plain, truths) == _digests(behind, truths)
+    assert _digests(plain, "CollectedData.csv") == _digests(behind, "CollectedData.csv")
+    frames = [
+        np.stack([cv2.imread(str(file)).astype(int) for file in sorted((folder / "labeled-data").rglob("*.png"))])
+        for folder in (plain, behind)
+    ]
+    changed = (np.abs(frames[0] - frames[1]) > 30).any(axis=-1).mean(axis=(1, 2))
+    assert (changed < 0.5).all() and (changed > 0.02).any()
+    # Where no leaf is, the light and the grain are the same too.
+    assert (frames[0] == frames[1]).all(axis=-1).mean() > 0.5
+
+
+def test_videos_of_one_look_have_one_background_and_walks_of_their_own(tmp_path: Path):
+    own, one = (make_project(tmp_path / str(n), seed=3, looks=n, **SMALL) for n in (0, 1))
+    distances = {}
+    for folder in (own, one):
+        videos = [sorted((folder / "labeled-data" / name).glob("*.png")) for name in ("session00", "session01")]
+        # The median over a video is its background, all but.
+        first, second = (np.median([cv2.imread(str(file)) for file in files], axis=0) for files in videos)
+        distances[folder] = np.median(np.abs(first - second))
+        truths = [_read(file) for file in sorted((folder / "ground_truth").glob("*.csv"))]
+        assert np.abs(truths[0].to_numpy() - truths[1].to_numpy()).mean() > 2
+    assert distances[own] > 10 and distances[one] < 5
+
+
 def test_an_existing_project_is_kept_and_anything_else_refused(tmp_path: Path):
     folder = make_project(tmp_path / "deep" / "project", **SMALL)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

@@ -241,5 +241,5 @@ def _wave(rng: np.random.Generator, frames: int, period_frames: int) -> np.ndarr
     return np.sin(np.arange(frames)[:, None] * rates + phases).sum(axis=1) * np.sqrt(2 / 3)
 
 
-def _direction(angle: np.ndarray) -> np.ndarray:
+def _direction(angle: np.ndarray | float) -> np.ndarray:
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1)

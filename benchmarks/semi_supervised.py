@@ -1,0 +1,226 @@
+"""Do losses on unlabelled video, and context frames, lower the error of a network that has 10 labels?
+
+    python benchmarks/semi_supervised.py --out benchmarks/semi_supervised.jsonl
+    python benchmarks/semi_supervised.py --out benchmarks/semi_supervised.jsonl --project PATH/mirror-mouse-example
+
+The synthetic animal walks behind drifting leaves, in 13 videos of 128 frames under one light. A network learns from 10
+labelled frames of five of the videos, which are its unlabelled video too; the error is that of all frames of the other
+eight against where the animal really was. A seed makes the project, the first weights and the order of the frames, so
+variants of one seed can be compared in pairs. On real frames the protocol is that of benchmarks/accuracy.py, with clips
+of the project's video. Appends one JSON line for each variant and seed, and skips those that are there.
+"""
+
+import argparse
+import csv
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpose import config as c
+from jaxpose.data.labels import read_labels
+from jaxpose.data.synthetic import make_project
+from jaxpose.formats.lightning_pose import read_predictions
+from jaxpose.pose.metrics import pixel_errors, step_lengths_px
+from jaxpose.pose.pca import errors_px
+from jaxpose.train import train
+from jaxpose.training.estimator import load
+from jaxpose.training.subspaces import Subspaces
+
+TRAIN_VIDEOS, TEST_VIDEOS, LABELS_PER_VIDEO, VIDEO_FRAMES, LEAVES = 5, 8, 2, 128, 4
+# As many coordinates as there are labelled poses, the most that a PCA can be fitted to.
+POSE = ("nose", "neck", "tail_base", "left_front_paw", "right_front_paw")
+# A step this long is no step of the animal, which walks less than 10 px from frame to frame.
+JUMP_PX = 20.0
+VARIANTS: dict[str, dict[str, Any]] = {
+    "supervised": {},
+    "temporal": {"temporal": 1e-3},
+    "PCA": {"pca_singleview": 1e-3},
+    "temporal + PCA": {"temporal": 3e-4, "pca_singleview": 1e-3},
+    "context": {"kind": "heatmap_context"},
+}
+REAL = ("supervised", "temporal", "temporal + PCA")
+
+
+def make_synthetic(work: Path, seed: int) -> Path:
+    """Makes the project of a seed, its split.csv and the folder `unlabelled`; returns its folder."""
+    folder = work / f"project-{seed}"
+    videos = TRAIN_VIDEOS + TEST_VIDEOS
+    size = {"labelled_frames": LABELS_PER_VIDEO, "video_frames": VIDEO_FRAMES}
+    project = make_project(folder / "project", seed=seed, videos=videos, leaves=LEAVES, looks=1, **size)
+    unlabelled = folder / "unlabelled"
+    unlabelled.mkdir(exist_ok=True)
+    for video in sorted((project / "videos").glob("*.mp4"))[:TRAIN_VIDEOS]:
+        if not (unlabelled / video.name).exists():
+            os.link(video, unlabelled / video.name)
+    labels, _ = read_labels(project / "CollectedData.csv", "ignore")
+    with (folder / "split.csv").open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("path", "set"))
+        for row, image in enumerate(labels.images):
+            writer.writerow((image, "train" if row < TRAIN_VIDEOS * LABELS_PER_VIDEO else "unused"))
+    return folder
+
+
+def synthetic_config(folder: Path, out: Path, seed: int, variant: dict[str, Any]) -> c.Config:
+    """Returns the config of a variant on the synthetic project."""
+    config = c.Config(
+        out=str(out),
+        data=c.DataConfig(
+            project=str(folder / "project"), split=str(folder / "split.csv"), input_height_px=96, input_width_px=96
+        ),
+        augment=c.AugmentConfig(preset="dlc", rotate_p=1.0, rotate_deg=180.0),
+        model=c.ModelConfig(backbone="resnet18", width=16),
+        video=c.VideoConfig(folder=str((folder / "unlabelled").resolve()), rotate_deg=180.0),
+        optim=c.OptimConfig(lr=5e-3, schedule="cosine"),
+        train=c.TrainConfig(steps=1000, batch_size=10, seed=seed),
+        eval=c.EvalConfig(predict_videos="no", batch_size=32),
+        log=c.LogConfig(tensorboard=False),
+    )
+    config.losses.anneal_start_steps, config.losses.anneal_increase_per_step = 100, 0.01
+    config.losses.temporal.epsilon_px = (6.0,)
+    # Named, so that all variants measure with it.
+    config.losses.pca_singleview.keypoints, config.losses.pca_singleview.centering = POSE, "mean"
+    return _with(config, variant)
+
+
+def _with(config: c.Config, variant: dict[str, Any]) -> c.Config:
+    for name, value in variant.items():
+        if name == "kind":
+            config.model.kind = value
+        else:
+            getattr(config.losses, name).weight = value
+    return config
+
+
+def measure(config: c.Config) -> dict[str, Any]:
+    """Trains a config; returns the cost."""
+    wall, cpu = time.monotonic(), time.process_time()
+    summary = train(config)
+    if summary["exit_code"]:
+        sys.exit(summary["exit_code"])
+    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+    return {"wall_s": round(wall, 1), "cpu_ms_per_step": round(1000 * cpu / config.train.steps, 1)}
+
+
+def measure_synthetic(work: Path, seed: int, name: str) -> dict[str, Any]:
+    """Trains a variant on the synthetic project of a seed; returns its JSON line."""
+    folder = make_synthetic(work, seed)
+    run = folder / name.replace(" + ", "-")
+    line = measure(synthetic_config(folder, run, seed, VARIANTS[name]))
+    estimator = load(run)
+    videos = sorted((folder / "project" / "videos").glob("*.mp4"))[TRAIN_VIDEOS:]
+    predicted = [estimator.predict_video(video)[0] for video in videos]
+    truth = [
+        read_labels(folder / "project" / "ground_truth" / f"{video.stem}.csv", "ignore")[0].keypoints_frame_px
+        for video in videos
+    ]
+    errors = pixel_errors(np.concatenate(predicted), np.concatenate(truth))
+    labels = read_labels(folder / "project" / "CollectedData.csv", "ignore")[0].keypoints_frame_px
+    line |= {"mean_px": float(errors.mean()), "median_px": float(np.median(errors))}
+    return line | implausible(predicted, estimator.subspaces, labels[: TRAIN_VIDEOS * LABELS_PER_VIDEO])
+
+
+def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, Any]:
+    """Trains a variant under the protocol of benchmarks/accuracy.py; returns its JSON line."""
+    from accuracy import STEPS, make_config, write_split
+
+    labels, _ = read_labels(project / "CollectedData.csv", "ignore")
+    folder = work / f"real-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_split(folder / "split.csv", labels.images)
+    run = folder / name.replace(" + ", "-")
+    config = make_config(project, folder / "split.csv", run, seed)
+    config.losses.anneal_start_steps, config.losses.anneal_increase_per_step = STEPS // 5, 0.01
+    # Of the project's own config.yaml: the body in both views.
+    config.losses.pca_singleview.keypoints = tuple(
+        labels.keypoint_names[column] for column in (*range(7), *range(8, 15))
+    )
+    line = measure(_with(config, VARIANTS[name]))
+    estimator = load(run)
+    found = read_predictions(run / "predictions.csv")
+    held_out = np.isin(np.array(found.sets), ("validation", "test"))
+    errors = pixel_errors(found.keypoints_frame_px, labels.keypoints_frame_px)[held_out]
+    predicted = [estimator.predict_video(video)[0] for video in sorted((project / "videos").glob("*.mp4"))]
+    line |= {"mean_px": float(np.nanmean(errors)), "median_px": float(np.nanmedian(errors))}
+    training = labels.keypoints_frame_px[np.array(found.sets) == "train"]
+    return line | implausible(predicted, estimator.subspaces, training)
+
+
+def implausible(predicted: list[np.ndarray], subspaces: Subspaces, labels: np.ndarray) -> dict[str, float]:
+    """Returns the shares of (frame, keypoint) that jump, and whose pose is none that the training labels have.
+
+    Args:
+      predicted: keypoints (frames, k, 2) of each video, in frame pixels.
+      subspaces: has the one of single poses.
+      labels: keypoints (n, k, 2) of the training frames.
+    """
+    pose = subspaces["pca_singleview"]
+    steps = np.concatenate([step_lengths_px(points, None)[1:] for points in predicted])
+    limit_px = np.nanpercentile(errors_px(pose, labels), 99)
+    found = errors_px(pose, np.concatenate(predicted))
+    # Of the keypoints that belong to the pose; the others have no error.
+    found = found[:, ~np.isnan(found).all(axis=0)]
+    return {"jump_share": float((steps > JUMP_PX).mean()), "pose_share": float((found > limit_px).mean())}
+
+
+def show(lines: list[dict[str, Any]], data: str) -> None:
+    """Prints the table of a data set: each variant, and its difference from the supervised network in pairs."""
+    of = {(line["variant"], line["seed"]): line for line in lines if line["data"] == data}
+    for name in VARIANTS:
+        seeds = sorted(seed for variant, seed in of if variant == name and ("supervised", seed) in of)
+        if not seeds:
+            continue
+        rows = [of[name, seed] for seed in seeds]
+        lower = np.array([of["supervised", seed]["mean_px"] - of[name, seed]["mean_px"] for seed in seeds])
+        error = f" +- {lower.std(ddof=1) / len(seeds) ** 0.5:.2f}" if len(seeds) > 1 else ""
+        keys = [key for key in rows[0] if key.endswith(("_px", "_share", "_step"))]
+        mean = {key: np.mean([row[key] for row in rows]) for key in keys}
+        print(
+            f"{data:10} {name:15} {len(seeds)} seeds: mean {mean['mean_px']:.2f} px, median {mean['median_px']:.2f} "
+            f"px, lower by {lower.mean():.2f}{error}; jumps {mean['jump_share']:.2%}, unlikely poses "
+            f"{mean['pose_share']:.2%}; {mean['cpu_ms_per_step']:.0f} CPU ms a step"
+        )
+
+
+def main() -> int:
+    """Measures what is missing and prints the tables."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
+    arguments.add_argument("--work", type=Path, default=Path("runs/semi_supervised"), help="projects and run folders")
+    arguments.add_argument(
+        "--project", type=Path, help="the mirror-mouse-example folder; default: the synthetic animal"
+    )
+    arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    arguments.add_argument("--variants", nargs="+", choices=list(VARIANTS), help="default: all")
+    given = arguments.parse_args()
+    data = "real" if given.project else "synthetic"
+    for seed in given.seeds:
+        for name in given.variants or (REAL if given.project else VARIANTS):
+            lines = _lines(given.out)
+            if any((line["data"], line["variant"], line["seed"]) == (data, name, seed) for line in lines):
+                continue
+            if given.project:
+                found = measure_real(given.project.resolve(), given.work, seed, name)
+            else:
+                found = measure_synthetic(given.work, seed, name)
+            line = {"data": data, "variant": name, "seed": seed} | found
+            line |= {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
+            with given.out.open("a") as stream:
+                stream.write(json.dumps(line) + "\n")
+    show(_lines(given.out), data)
+    return 0
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())
