@@ -5,9 +5,11 @@
 
 The synthetic animal walks behind drifting leaves, in 13 videos of 128 frames under one light. A network learns from 10
 labelled frames of five of the videos, which are its unlabelled video too; the error is that of all frames of the other
-eight against where the animal really was. A seed makes the project, the first weights and the order of the frames, so
-variants of one seed can be compared in pairs. On real frames the protocol is that of benchmarks/accuracy.py, with clips
-of the project's video. Appends one JSON line for each variant and seed, and skips those that are there.
+eight against where the animal really was. A seed makes the project, the first weights and the order of the frames. The
+networks with losses on video go on from the supervised one of their seed, which itself goes on for as many steps: what
+differs within a pair is then the losses, not what 10 labels happened to lead to. The context network starts anew, and
+is compared with the first network. On real frames the protocol is that of benchmarks/accuracy.py, with clips of the
+project's video from the start. Appends one JSON line for each variant and seed, and skips those that are there.
 """
 
 import argparse
@@ -38,13 +40,19 @@ TRAIN_VIDEOS, TEST_VIDEOS, LABELS_PER_VIDEO, VIDEO_FRAMES, LEAVES = 5, 8, 2, 128
 POSE = ("nose", "neck", "tail_base", "left_front_paw", "right_front_paw")
 # A step this long is no step of the animal, which walks less than 10 px from frame to frame.
 JUMP_PX = 20.0
-VARIANTS: dict[str, dict[str, Any]] = {
+STEPS, MORE_STEPS = 2000, 500
+# The factors of the losses.
+VARIANTS: dict[str, dict[str, float]] = {
+    "first": {},
+    "context": {},
     "supervised": {},
-    "temporal": {"temporal": 1e-3},
-    "PCA": {"pca_singleview": 1e-3},
-    "temporal + PCA": {"temporal": 3e-4, "pca_singleview": 1e-3},
-    "context": {"kind": "heatmap_context"},
+    "temporal": {"temporal": 3e-4},
+    "PCA": {"pca_singleview": 3e-4},
+    "temporal + PCA": {"temporal": 3e-4, "pca_singleview": 3e-4},
 }
+# What each is compared with, and what goes on from the first network.
+COMPARED = {"context": "first", **dict.fromkeys(("temporal", "PCA", "temporal + PCA"), "supervised")}
+FROM_FIRST = ("supervised", "temporal", "PCA", "temporal + PCA")
 REAL = ("supervised", "temporal", "temporal + PCA")
 
 
@@ -68,34 +76,39 @@ def make_synthetic(work: Path, seed: int) -> Path:
     return folder
 
 
-def synthetic_config(folder: Path, out: Path, seed: int, variant: dict[str, Any]) -> c.Config:
+def run_folder(folder: Path, name: str) -> Path:
+    """Returns the run folder of a variant."""
+    return folder / name.replace(" + ", "-")
+
+
+def synthetic_config(folder: Path, seed: int, name: str) -> c.Config:
     """Returns the config of a variant on the synthetic project."""
     config = c.Config(
-        out=str(out),
+        out=str(run_folder(folder, name)),
         data=c.DataConfig(
             project=str(folder / "project"), split=str(folder / "split.csv"), input_height_px=96, input_width_px=96
         ),
         augment=c.AugmentConfig(preset="dlc", rotate_p=1.0, rotate_deg=180.0),
-        model=c.ModelConfig(backbone="resnet18", width=16),
+        model=c.ModelConfig(kind="heatmap_context" if name == "context" else "heatmap", backbone="resnet18", width=16),
         video=c.VideoConfig(folder=str((folder / "unlabelled").resolve()), rotate_deg=180.0),
-        optim=c.OptimConfig(lr=5e-3, schedule="cosine"),
-        train=c.TrainConfig(steps=1000, batch_size=10, seed=seed),
+        optim=c.OptimConfig(lr=2e-3, schedule="cosine"),
+        train=c.TrainConfig(steps=STEPS, batch_size=10, seed=seed),
         eval=c.EvalConfig(predict_videos="no", batch_size=32),
         log=c.LogConfig(tensorboard=False),
     )
-    config.losses.anneal_start_steps, config.losses.anneal_increase_per_step = 100, 0.01
+    if name in FROM_FIRST:
+        config.train.init_from, config.train.steps = str(run_folder(folder, "first")), MORE_STEPS
+        config.optim.lr, config.optim.unfreeze_epoch = 1e-3, 0
+    config.losses.anneal_start_steps, config.losses.anneal_increase_per_step = 0, 0.01
     config.losses.temporal.epsilon_px = (6.0,)
     # Named, so that all variants measure with it.
     config.losses.pca_singleview.keypoints, config.losses.pca_singleview.centering = POSE, "mean"
-    return _with(config, variant)
+    return _with_losses(config, name)
 
 
-def _with(config: c.Config, variant: dict[str, Any]) -> c.Config:
-    for name, value in variant.items():
-        if name == "kind":
-            config.model.kind = value
-        else:
-            getattr(config.losses, name).weight = value
+def _with_losses(config: c.Config, name: str) -> c.Config:
+    for loss, weight in VARIANTS[name].items():
+        getattr(config.losses, loss).weight = weight
     return config
 
 
@@ -112,9 +125,8 @@ def measure(config: c.Config) -> dict[str, Any]:
 def measure_synthetic(work: Path, seed: int, name: str) -> dict[str, Any]:
     """Trains a variant on the synthetic project of a seed; returns its JSON line."""
     folder = make_synthetic(work, seed)
-    run = folder / name.replace(" + ", "-")
-    line = measure(synthetic_config(folder, run, seed, VARIANTS[name]))
-    estimator = load(run)
+    line = measure(synthetic_config(folder, seed, name))
+    estimator = load(run_folder(folder, name))
     videos = sorted((folder / "project" / "videos").glob("*.mp4"))[TRAIN_VIDEOS:]
     predicted = [estimator.predict_video(video)[0] for video in videos]
     truth = [
@@ -135,14 +147,14 @@ def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, A
     folder = work / f"real-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     write_split(folder / "split.csv", labels.images)
-    run = folder / name.replace(" + ", "-")
+    run = run_folder(folder, name)
     config = make_config(project, folder / "split.csv", run, seed)
     config.losses.anneal_start_steps, config.losses.anneal_increase_per_step = STEPS // 5, 0.01
     # Of the project's own config.yaml: the body in both views.
     config.losses.pca_singleview.keypoints = tuple(
         labels.keypoint_names[column] for column in (*range(7), *range(8, 15))
     )
-    line = measure(_with(config, VARIANTS[name]))
+    line = measure(_with_losses(config, name))
     estimator = load(run)
     found = read_predictions(run / "predictions.csv")
     held_out = np.isin(np.array(found.sets), ("validation", "test"))
@@ -171,20 +183,22 @@ def implausible(predicted: list[np.ndarray], subspaces: Subspaces, labels: np.nd
 
 
 def show(lines: list[dict[str, Any]], data: str) -> None:
-    """Prints the table of a data set: each variant, and its difference from the supervised network in pairs."""
+    """Prints the table of a data set: each variant, and by how much its error is lower in pairs of one seed."""
     of = {(line["variant"], line["seed"]): line for line in lines if line["data"] == data}
     for name in VARIANTS:
-        seeds = sorted(seed for variant, seed in of if variant == name and ("supervised", seed) in of)
+        seeds, other = sorted(seed for variant, seed in of if variant == name), COMPARED.get(name)
         if not seeds:
             continue
-        rows = [of[name, seed] for seed in seeds]
-        lower = np.array([of["supervised", seed]["mean_px"] - of[name, seed]["mean_px"] for seed in seeds])
-        error = f" +- {lower.std(ddof=1) / len(seeds) ** 0.5:.2f}" if len(seeds) > 1 else ""
+        rows, compared = [of[name, seed] for seed in seeds], ""
+        if other:
+            lower = np.array([of[other, seed]["mean_px"] - of[name, seed]["mean_px"] for seed in seeds])
+            compared = f", lower than {other} by {lower.mean():.2f}"
+            compared += f" +- {lower.std(ddof=1) / len(seeds) ** 0.5:.2f}" if len(seeds) > 1 else ""
         keys = [key for key in rows[0] if key.endswith(("_px", "_share", "_step"))]
         mean = {key: np.mean([row[key] for row in rows]) for key in keys}
         print(
             f"{data:10} {name:15} {len(seeds)} seeds: mean {mean['mean_px']:.2f} px, median {mean['median_px']:.2f} "
-            f"px, lower by {lower.mean():.2f}{error}; jumps {mean['jump_share']:.2%}, unlikely poses "
+            f"px{compared}; jumps {mean['jump_share']:.2%}, unlikely poses "
             f"{mean['pose_share']:.2%}; {mean['cpu_ms_per_step']:.0f} CPU ms a step"
         )
 
