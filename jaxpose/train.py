@@ -15,6 +15,7 @@ from jaxpose.config.command_line import Options, run
 from jaxpose.config.root import flat_options
 from jaxpose.data import dataset, split
 from jaxpose.data.picture import draw_keypoints
+from jaxpose.data.sessions import sessions
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.pose import metrics
 from jaxpose.training.checkpoint import Checkpoints
@@ -85,7 +86,10 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
 def _read(config: Config) -> tuple[Config, dataset.Dataset]:
     """Returns the config with all that the project decides filled in, and the frames."""
     config, project = dataset.prepare(config)
-    extra_projects(config, lambda _: None)  # to refuse now what could not be evaluated at the end
+    # To refuse now what could not be evaluated or predicted at the end.
+    extra_projects(config, lambda _: None)
+    if config.eval.predict_videos != "no":
+        sessions(config.data, config.video)
     return config, dataset.load(project, config)
 
 

@@ -370,6 +370,7 @@ def test_mistakes_are_refused_before_anything_is_compiled_or_written(
             dict(data__split=str(only_train), train__early_stop_patience=2),
             "train.early_stop_patience is 2, but no frame",
         ),
+        (dict(video__folder="vidoes", eval__predict_videos="auto"), "but there is no folder "),
     ):
         with jax.log_compiles():
             assert call(make_config(project, tmp_path / "run", **options), tmp_path) == 2

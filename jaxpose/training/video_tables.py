@@ -26,7 +26,7 @@ from jaxpose.training.subspaces import pose_errors_px
 # After training, the videos of the project are predicted at once if that takes no longer.
 _AUTO_S = 600.0
 # Frames that are timed to know how long all of them will take.
-_TIMED_FRAMES = 64
+_TIMED_FRAMES = 128
 
 
 class Incomplete(Exception):
@@ -43,8 +43,15 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
       say: is called with a line for each video, or one that says how to do it later.
     """
     config = estimator.config
-    files = [file for session in sessions(config.data, config.video) for file in session]
-    if config.eval.predict_videos == "no" or not files:
+    if config.eval.predict_videos == "no":
+        return
+    try:
+        files = [file for session in sessions(config.data, config.video) for file in session]
+    except ValueError as error:
+        # What was in the way at the start is refused there; the training is not to fail over what came since.
+        say(f"warning: the videos are not predicted: {error}")
+        return
+    if not files:
         return
     command = f"python -m jaxpose.predict --run {shlex.quote(str(folder))} " + " ".join(
         shlex.quote(str(file)) for file in files
@@ -60,7 +67,8 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
             say(f"warning: not predicted: {error}")
     if config.eval.predict_videos == "auto" and videos:
         frames = sum(video.announced_frames for video in videos)
-        needed_s = frames * _seconds_a_frame(estimator, videos[0])
+        largest = max(videos, key=lambda video: video.announced_frames * video.width_px * video.height_px)
+        needed_s = frames * _seconds_a_frame(estimator, largest)
         if needed_s > _AUTO_S:
             minutes = f"{needed_s / 60:,.0f} minutes"
             say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
@@ -79,18 +87,19 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
 
 
 def _seconds_a_frame(estimator: Estimator, video: Video) -> float:
-    """Returns the time that a frame takes, measured on the first frames of a video once everything is compiled."""
-    reader, found = estimator.stream(video)
-    started = done = 0
-    with contextlib.closing(reader):
-        for keypoints, _ in found:
-            if not started:
-                started = time.monotonic()
-                continue
-            done += len(keypoints)
-            if done >= _TIMED_FRAMES:
-                break
-        return (time.monotonic() - started) / done if done else 0.0
+    """Returns the time that a frame takes, measured on the first frames of a video."""
+    needed_s = 0.0
+    # The first chunk compiles; then the video is opened again, so that all frames that count are decoded in that time.
+    for most in (1, _TIMED_FRAMES):
+        started, done = time.monotonic(), 0
+        reader, found = estimator.stream(video)
+        with contextlib.closing(reader):
+            for keypoints, _ in found:
+                done += len(keypoints)
+                if done >= most:
+                    break
+            needed_s = (time.monotonic() - started) / done if done else 0.0
+    return needed_s
 
 
 def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callable[[], bool] = lambda: False) -> str:

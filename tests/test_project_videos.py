@@ -1,0 +1,88 @@
+"""The project's videos after training: which are predicted, what is said of the others, and when a command is given."""
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from jaxpose.data.synthetic import make_project
+from jaxpose.training import video_tables
+from jaxpose.training.estimator import Estimator, load
+from jaxpose.training.video_tables import predict_project
+
+
+@pytest.fixture(scope="module")
+def compiled(trained_run: Path) -> Estimator:
+    return load(trained_run, devices=1, batch_size=8)
+
+
+@pytest.fixture
+def estimator(compiled: Estimator, trained_run: Path, tmp_path: Path) -> Estimator:
+    """That of a run whose project has three videos of 33 frames and a first one of 4."""
+    project = tmp_path / "project"
+    shutil.copytree(trained_run.parent / "project" / "videos", project / "videos")
+    short = make_project(tmp_path / "short", videos=1, labelled_frames=1, video_frames=4, side_px=64)
+    shutil.copy(short / "videos" / "session00.mp4", project / "videos" / "a.mp4")
+    compiled.config.data.project, compiled.config.video.folder = str(project), "videos"
+    compiled.config.eval.predict_videos = "yes"
+    return compiled
+
+
+def say_of(estimator: Estimator, folder: Path, stops_after: int = 1000) -> list[str]:
+    """What is said while the videos are predicted into a folder; a signal comes after some batches."""
+    said: list[str] = []
+    batches = iter(range(stops_after))
+    predict_project(estimator, folder, lambda: next(batches, None) is None, said.append)
+    return said
+
+
+def tables_in(folder: Path) -> list[str]:
+    return sorted(file.name for file in (folder / "video_preds").glob("*.csv"))
+
+
+@pytest.mark.parametrize("when", ["yes", "auto"])
+def test_every_video_has_a_row_for_each_frame(estimator: Estimator, tmp_path: Path, when: str) -> None:
+    estimator.config.eval.predict_videos = when
+    said = say_of(estimator, tmp_path / "run")
+    videos = ["a", "session00", "session01", "session02"]
+    assert [line.partition(": ")[0] for line in said] == [f"{tmp_path}/project/videos/{video}.mp4" for video in videos]
+    assert tables_in(tmp_path / "run") == sorted(f"{v}{end}.csv" for v in videos for end in ("", "_temporal_norm"))
+    for video, frames in zip(videos, (4, 33, 33, 33), strict=True):
+        table = pd.read_csv(tmp_path / "run" / "video_preds" / f"{video}.csv", header=[0, 1, 2], index_col=0)
+        assert list(table.index) == list(range(frames)) and not table.isna().any(axis=None)
+
+
+def test_auto_gives_the_command_where_it_takes_long(
+    estimator: Estimator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator.config.eval.predict_videos = "auto"
+    # A thousandth of a second for 103 frames: no machine is that fast.
+    monkeypatch.setattr(video_tables, "_AUTO_S", 1e-3)
+    (said,) = say_of(estimator, tmp_path / "run")
+    files = " ".join(f"{tmp_path}/project/videos/{name}.mp4" for name in ("a", "session00", "session01", "session02"))
+    assert said.startswith("the 103 frames of video would take about 0 minutes; predict them by ")
+    assert said.endswith(f"python -m jaxpose.predict --run {tmp_path}/run {files}")
+    assert tables_in(tmp_path / "run") == []
+
+
+def test_no_does_not_even_look(estimator: Estimator, tmp_path: Path) -> None:
+    estimator.config.eval.predict_videos, estimator.config.video.folder = "no", "vidoes"
+    assert say_of(estimator, tmp_path / "run") == []
+
+
+def test_what_is_in_the_way_at_the_end_is_a_warning(estimator: Estimator, tmp_path: Path) -> None:
+    videos = tmp_path / "project" / "videos"
+    (videos / "a.mp4").write_bytes(b"no video")
+    said = say_of(estimator, tmp_path / "run")
+    assert said[0].startswith(f"warning: not predicted: {videos}/a.mp4") and len(said) == 4
+    shutil.copy(videos / "session00.mp4", videos / "session00.avi")
+    (said,) = say_of(estimator, tmp_path / "again")
+    assert said.startswith("warning: the videos are not predicted: ") and "session00.avi" in said
+
+
+def test_a_signal_leaves_whole_tables_and_the_command(estimator: Estimator, tmp_path: Path) -> None:
+    said = say_of(estimator, tmp_path / "run", stops_after=4)
+    assert "stopped after" in said[-2]
+    assert said[-1].startswith("stopped by a signal; the training is done, predict the videos by python -m jaxpose.")
+    assert tables_in(tmp_path / "run") == ["a.csv", "a_temporal_norm.csv"]
