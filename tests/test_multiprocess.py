@@ -190,6 +190,26 @@ def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path
     assert {file.name for file in uninterrupted.iterdir()} == {file.name for file in alone.iterdir()}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
+def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: Path, kind: str) -> None:
+    options = {"model__kind": kind, "train__microbatch_size": 3, "augment__preset": "dlc", "augment__flip_p": 0.5}
+    options |= {"video__clips_per_step": 3, "video__context_sequence_length": 9}
+    options |= {"losses__pca_singleview__weight": 1e-3, "losses__pca_singleview__epsilon_px": 0.1}
+    options |= {"losses__pca_singleview__keypoints": ("nose", "neck", "tail_base")}
+    config = small(folder, f"{kind}-two", **options)
+    with Pair(config, folder / f"{kind}-two-logs") as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+    alone = small(folder, f"{kind}-one", **options, mesh__devices=1)
+    assert train(alone)["exit_code"] == 0
+    lines, lines_alone = ([line for line in metrics_of(Path(one.out)) if "loss" in line] for one in (config, alone))
+    for name in ("supervised_loss", "temporal", "pca_singleview", "pca_multiview"):
+        found, expected = (np.array([line[name] for line in of]) for of in (lines, lines_alone))
+        assert (expected > 0).any(), name
+        # Half the run: in the other one a threshold (of a ReLU, a confidence) turns rounding into another course.
+        np.testing.assert_allclose(found[: STEPS // 2], expected[: STEPS // 2], rtol=1e-5, err_msg=name)
+
+
 @pytest.mark.faults
 def test_sigterm_to_one_process_stops_both_at_one_step_and_the_run_goes_on(folder: Path, uninterrupted: Path) -> None:
     config = small(folder, "stopped")

@@ -20,7 +20,8 @@ def test_clips_on_many_devices() -> None:
 @pytest.mark.parametrize("clips", [1, 3])
 @pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
 def test_whole_table_of_clips(kind: str, clips: int, microbatch: int) -> None:
-    check(make_config(kind=kind, clips=clips, microbatch=microbatch, precision="f64"), (2, 3, 8))
+    devices = (3, 8) if microbatch else (2, 8)
+    check(make_config(kind=kind, clips=clips, microbatch=microbatch, precision="f64"), devices)
 
 
 @pytest.mark.slow
@@ -34,4 +35,4 @@ def test_whole_table_of_clips(kind: str, clips: int, microbatch: int) -> None:
     ],
 )
 def test_other_networks_and_losses_on_clips(options: dict) -> None:
-    check(make_config(**{"precision": "f64", **options}), (3, 8))
+    check(make_config(**{"precision": "f64", **options}), (8,))
