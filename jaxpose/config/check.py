@@ -192,6 +192,8 @@ def _problems_of_clips(config: Config) -> Iterator[str]:
                 yield f"losses.{name} compares neighbours, and video.context_sequence_length = 5 gives one prediction a clip: raise it"  # noqa: E501
     if "pca_singleview" in on and views:
         yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
+    if views and config.losses.pca_multiview.views:
+        yield f"losses.pca_multiview.views is {config.losses.pca_multiview.views!r}, but data.views names several cameras, and all keypoints of these are compared: give one of them"  # noqa: E501
     if "pca_multiview" in on and not views and len(config.losses.pca_multiview.views) < 2:
         yield "losses.pca_multiview is on, but there is one view: name the matching keypoints of each in losses.pca_multiview.views"  # noqa: E501
     if config.video.scale_min > config.video.scale_max:

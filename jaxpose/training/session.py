@@ -216,8 +216,9 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         messages.append("model.norm=local: the numbers of this run depend on the number of devices")
     width, height = data.size_px
     # The first process's for all: another machine may round the last digit otherwise.
-    told = from_first(lambda: {name: to_json(pca) for name, pca in fit_subspaces(config, data).items()})
+    told, unfitted = from_first(lambda: _fit_subspaces(config, data))
     subspaces, on = {name: from_json(stored) for name, stored in told.items()}, weights(config.losses)
+    messages += unfitted
     for name, pca in subspaces.items():
         messages.append(
             f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
@@ -240,6 +241,12 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         clips=clip_plan,
     )
     return Start(graphdef, params, statistics, plan, clips, subspaces, messages)
+
+
+def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list[str]]:
+    """Returns what `fit_subspaces` does, as JSON can hold it."""
+    subspaces, messages = fit_subspaces(config, data)
+    return {name: to_json(pca) for name, pca in subspaces.items()}, messages
 
 
 def _labels_outside(config: Config, data: Dataset) -> list[str]:
