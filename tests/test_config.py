@@ -228,6 +228,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"train__steps": 2**27}, "train.steps is 134217728; with train.batch_size = 16 it must be at most 134217727"),
     ({"train__epochs": 10**10}, "train.epochs is 10000000000; with train.batch_size = 16 it must be at most 134217727"),
     ({"train__steps": 10**400}, "it must be at most 134217727 (the samples are counted in 31 bits)"),
+    ({"train__steps": 2**24, "video__clips_per_step": 128, "losses__temporal__weight": 1.0},
+     "train.steps is 16777216; with video.clips_per_step = 128 it must be at most 16777215 (the samples are"),
     ({"train__seed": 2**32}, "train.seed is 4294967296; it must be below 2^32 = 4294967296"),
     ({"model__norm": "frozen"}, "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"),
     ({"optim__beta1": 1.0}, "optim.beta1 is 1; it must be below 1"),
@@ -278,7 +280,7 @@ def test_every_broken_rule_has_its_line() -> None:
     [
         {"train__accum_steps": 16}, {"train__accum_steps": 4}, {"train__microbatch_size": 5},
         {"train__batch_size": 10, "train__accum_steps": 3}, {"train__epochs": 0, "train__steps": 5},
-        {"train__steps": 2**27 - 1}, {"train__seed": 2**32 - 1}, {"data__seed": 10**400},
+        {"train__steps": 2**27 - 1}, {"train__steps": 2**24, "video__clips_per_step": 128}, {"train__seed": 2**32 - 1}, {"data__seed": 10**400},
         {"optim__name": "sgd", "optim__epsilon": 0.0, "optim__beta1": 1.0},
         {"optim__schedule": "cosine", "optim__milestones_epochs": (9, 5)},
         {"model__norm": "frozen", "train__init_from": "run"}, {"log__profile_steps": "10:15"},
