@@ -280,7 +280,8 @@ def test_every_broken_rule_has_its_line() -> None:
     [
         {"train__accum_steps": 16}, {"train__accum_steps": 4}, {"train__microbatch_size": 5},
         {"train__batch_size": 10, "train__accum_steps": 3}, {"train__epochs": 0, "train__steps": 5},
-        {"train__steps": 2**27 - 1}, {"train__steps": 2**24, "video__clips_per_step": 128}, {"train__seed": 2**32 - 1}, {"data__seed": 10**400},
+        {"train__steps": 2**27 - 1}, {"train__steps": 2**24, "video__clips_per_step": 128},
+        {"train__seed": 2**32 - 1}, {"data__seed": 10**400},
         {"optim__name": "sgd", "optim__epsilon": 0.0, "optim__beta1": 1.0},
         {"optim__schedule": "cosine", "optim__milestones_epochs": (9, 5)},
         {"model__norm": "frozen", "train__init_from": "run"}, {"log__profile_steps": "10:15"},

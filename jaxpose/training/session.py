@@ -184,7 +184,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
 
     Raises:
       ValueError: data.flip_pairs names what is no keypoint, flips have no complete pairing, `train.init_from` does not
-        fit, there is nothing to stop early by, or a loss on clips fits neither the keypoints, the labels nor the videos.
+        fit, there is nothing to stop early by, or a loss on clips does not fit the keypoints, the labels or the videos.
     """
     train, names = config.train, config.data.keypoint_names
     refuse_unknown_names(names, config.data.flip_pairs)
@@ -235,8 +235,8 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         if not weight_of_step(config.losses, jnp.int32(total_steps - 1), steps_per_epoch):
             messages.append(
                 f"the losses on clips never count: their factor is 0 up to the last step, {total_steps}, in epoch "
-                f"{-(-total_steps // steps_per_epoch)}; lower losses.anneal_start_epochs (or losses.anneal_start_steps), "
-                "or train longer"
+                f"{-(-total_steps // steps_per_epoch)}; lower losses.anneal_start_epochs (or "
+                "losses.anneal_start_steps), or train longer"
             )
         radius, video = CONTEXT_RADIUS[config.model.kind], config.video
         frames = video.context_sequence_length if radius else video.sequence_length

@@ -92,6 +92,11 @@ def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: 
     return found
 
 
+def within_a_view(subspaces: Subspaces, views: int) -> Subspaces:
+    """Returns the subspaces that the predictions of one of so many cameras can be measured against alone."""
+    return {name: pca for name, pca in subspaces.items() if name != "pca_multiview" or views <= 1}
+
+
 def _side_by_side(keypoints_frame_px: np.ndarray, views: int) -> np.ndarray:
     """Returns rows of one view after the other, (views m, k, 2), as moments (m, views k, 2)."""
     moments = keypoints_frame_px.reshape(views, -1, *keypoints_frame_px.shape[1:]).swapaxes(0, 1)
