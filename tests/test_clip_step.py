@@ -1,7 +1,5 @@
 """The losses of a step's clips, of one camera and of several: against numpy in float64, written from the formulas."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,3 +69,67 @@ def test_a_map_that_is_drawn_as_a_label_would_be_costs_nothing(decoding):
     assert counts["unimodal_mse"] == count
     # A decoding reads a point not quite where it is drawn. A quarter of a cell off would cost 0.002.
     assert sums["unimodal_mse"] / count < (1e-9 if decoding == "fit" else 1e-5)
+
+
+def numpy_sums(outputs, frame_from_augmented, pca, losses, read):
+    """The sum and count of every loss over both clips, by the formulas; `read` gives points and confidence."""
+    maps = scipy.special.softmax(np.float64(outputs[:, :, 0]), axis=(-2, -1))
+    points_px, confidence = read(maps)
+    points_px = np.float64(points_px).reshape(*maps.shape[:3], 2)
+    affines = frame_from_augmented[:, None, None]
+    points = np.einsum("qwkij,qwkj->qwki", np.broadcast_to(affines[..., :2], (*points_px.shape, 2)), points_px)
+    points = points + affines[..., 2]
+    sure = np.float64(confidence).reshape(maps.shape[:3]) >= losses.temporal.confidence_min
+    pair = sure[:, 1:] & sure[:, :-1]
+    steps = np.linalg.norm(np.diff(points, axis=1), axis=-1)
+    divergence = scipy.special.rel_entr(maps[:, 1:] + 1e-10, maps[:, :-1] + 1e-10).sum((-2, -1))
+    by_name = {
+        "temporal": (np.where(pair, np.maximum(steps - losses.temporal.epsilon_px, 0), 0), pair.size),
+        "temporal_heatmap_mse": (np.where(pair, np.square(np.diff(maps, axis=1)).mean((-2, -1)), 0), pair.size),
+        "temporal_heatmap_kl": (np.where(pair, divergence, 0), pair.size),
+    }
+    # A pose of several cameras: the same body part of the same frame in each of them.
+    clips = points.reshape(2, 2, FRAMES, KEYPOINTS, 2)
+    moments = clips.transpose(0, 2, 1, 3, 4).reshape(2 * FRAMES, 2 * KEYPOINTS, 2)
+    errors = errors_px(pca, moments)
+    by_name["pca_multiview"] = (np.maximum(errors - pca.epsilon_px, 0), errors.size)
+    y, x = np.mgrid[: maps.shape[-2], : maps.shape[-1]]
+    cells = (points_px + 0.5) / STRIDE - 0.5
+    targets = np.exp(-((x - cells[..., 0, None, None]) ** 2 + (y - cells[..., 1, None, None]) ** 2) / (2 * 1.25**2))
+    targets /= targets.sum((-2, -1), keepdims=True)
+    by_name["unimodal_mse"] = (np.where(sure, np.square(targets - maps).sum((-2, -1)), 0), sure.sum())
+    return {name: (values.sum(), count) for name, (values, count) in by_name.items()}
+
+
+def test_the_losses_of_several_cameras_are_those_of_numpy():
+    rng = np.random.default_rng(3)
+    losses = {
+        "temporal": c.TemporalConfig(weight=1.0, epsilon_px=(2.0,), confidence_min=0.1),
+        "temporal_heatmap_mse": c.TemporalHeatmapConfig(weight=1.0, confidence_min=0.1),
+        "temporal_heatmap_kl": c.TemporalHeatmapConfig(weight=1.0, confidence_min=0.1),
+        "pca_multiview": c.PcaMultiviewConfig(weight=1.0, components=2, epsilon_px=1.5),
+        "unimodal_mse": c.UnimodalConfig(weight=1.0, confidence_min=0.1),
+    }
+    config = make_config(**losses)
+    labels = rng.normal(size=(50, 2 * KEYPOINTS, 2)) * 20 + 60
+    pca = fit_multiview(labels, (range(KEYPOINTS), range(KEYPOINTS, 2 * KEYPOINTS)), config.losses.pca_multiview)
+    plan = clip_step.ClipPlan(FRAMES, weights(config.losses), {"pca_multiview": pca})
+    piece, frame_from_input = make_piece(config, plan)
+    shape = (4, FRAMES, 1, KEYPOINTS, HEIGHT // STRIDE, WIDTH // STRIDE)
+    outputs = (3 * rng.normal(size=shape)).astype(np.float32)
+
+    def read(maps):
+        flat = jnp.asarray(maps.reshape(-1, KEYPOINTS, *maps.shape[3:]), jnp.float32)
+        return jax.jit(lambda maps: heatmap.decode(maps, STRIDE, 1.25))(flat)
+
+    moved = np.float64(piece["plan"]["input_from_augmented"]).reshape(-1, 2, 3)
+    affines = geometry.compose(np.float64(frame_from_input).reshape(-1, 2, 3), moved)
+    # Each camera is turned and scaled by itself, but all frames of a clip alike.
+    assert len(np.unique(moved[:, 0, 0])) == 4
+    wanted = numpy_sums(outputs, affines, pca, config.losses, read)
+    sums, late = sums_of(jnp.asarray(outputs), piece, config, plan)
+    counts = clip_step.known_counts(piece, config, plan) | late
+    assert sums.keys() == wanted.keys() == counts.keys()
+    for name, (value, count) in wanted.items():
+        np.testing.assert_allclose(sums[name], value, rtol=1e-4, err_msg=name)
+        assert counts[name] == int(count) and value > 0, name
