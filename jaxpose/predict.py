@@ -18,9 +18,11 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video import scan
-from jaxpose.formats.lightning_pose import SCORERS, PredictionWriter
+from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWriter
+from jaxpose.pose.pca import errors_px
 from jaxpose.training import predicted
 from jaxpose.training.estimator import Estimator, load
+from jaxpose.training.subspaces import within_a_view
 from jaxpose.training.trained import read_run_config
 from jaxpose.training.video_tables import Incomplete, predict_video, write_moment_errors
 
@@ -53,25 +55,28 @@ def _run(given: argparse.Namespace) -> int:
     make_folder(out)
     estimator = load(run, devices=given.devices, platform=given.platform, batch_size=given.batch_size)
     print(f"{run} ({estimator.weights_label}) on {'; '.join(estimator.devices)}", flush=True)
-    failed = 0
+    failed, videos_done = 0, []
     for file, source in jobs.items():
         sources = [source] if isinstance(source, Path) else source
         try:
             origin = estimator.origin(sources)
             if not given.overwrite and predicted.is_there(file, origin):
                 print(f"{sources[0]}: {file} is there already (--overwrite predicts it again)", flush=True)
-                continue
-            if isinstance(source, Path):
-                done = predict_video(estimator, scan(source), file)
             else:
-                done = _predict_images(estimator, source, file)
-            print(done, flush=True)
-            predicted.note(file, origin)
+                if isinstance(source, Path):
+                    done = predict_video(estimator, scan(source), file)
+                else:
+                    done = _predict_images(estimator, source, file)
+                print(done, flush=True)
+                predicted.note(file, origin)
+            if isinstance(source, Path):
+                videos_done.append(file)
         except (ValueError, OSError, Incomplete) as error:
             failed += 1
             for line in str(error).splitlines():
                 print(f"jaxpose.predict: {line}", file=sys.stderr)
-    write_moment_errors(estimator, [file for file, source in jobs.items() if isinstance(source, Path)])
+    for line in write_moment_errors(estimator, videos_done):
+        print(line, flush=True)
     if failed:
         print(f"jaxpose.predict: {failed} of {len(jobs)} inputs failed, the others are done", file=sys.stderr)
     return SOME_FAILED if failed else DONE
@@ -95,7 +100,7 @@ def plan(inputs: Inputs, out: Path) -> Jobs:
 
 
 def _predict_images(estimator: Estimator, paths: list[Path], file: Path) -> str:
-    """Writes the predictions of a folder's images; returns a line that says what was done."""
+    """Writes the predictions of a folder's images and how far they lie from poses that occur; returns what was done."""
     project = Path(estimator.config.data.project)
     index = [_row_name(path, project) for path in paths]
     names: list[str] = []
@@ -117,9 +122,20 @@ def _predict_images(estimator: Estimator, paths: list[Path], file: Path) -> str:
                 yield image
 
     done, started = 0, time.monotonic()
-    with PredictionWriter(file, estimator.keypoint_names, SCORERS[estimator.config.model.kind]) as writer:
+    # Which images are views of one moment is not known.
+    subspaces = within_a_view(estimator.subspaces, len(estimator.config.data.views))
+    keypoint_names = estimator.keypoint_names
+    with contextlib.ExitStack() as opened:
+        rows = opened.enter_context(PredictionWriter(file, keypoint_names, SCORERS[estimator.config.model.kind]))
+        errors = {
+            name: opened.enter_context(ErrorWriter(file.with_name(f"{file.stem}_{name}_error.csv"), keypoint_names))
+            for name in subspaces
+        }
         for keypoints, confidence in estimator.fitted(frames()):
-            writer.append(names[done : done + len(keypoints)], keypoints, confidence)
+            of_batch = names[done : done + len(keypoints)]
+            rows.append(of_batch, keypoints, confidence)
+            for name, pca in subspaces.items():
+                errors[name].append(of_batch, errors_px(pca, keypoints))
             done += len(keypoints)
         if problems:
             shown = [*problems[:_LISTED_PROBLEMS], f"{done} rows of {len(index)} images are in {file}.partial"]

@@ -147,10 +147,14 @@ def _problems_together(config: Config) -> Iterator[str]:
             yield f"train.accum_steps is {train.accum_steps}, but {train.batch_size} frames are {passes} passes of {size}: give {passes}"  # noqa: E501
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"
+    a_step = {"train.batch_size": train.batch_size}
+    if losses.weights(config.losses):
+        a_step["video.clips_per_step"] = config.video.clips_per_step
     for name, length in (("steps", train.steps), ("epochs", 0 if train.steps else train.epochs)):
-        # An epoch has at least one step. What fits here fits into a step counter too.
-        if length * train.batch_size > _MOST_SAMPLES:
-            yield f"train.{name} is {length}; with train.batch_size = {train.batch_size} it must be at most {_MOST_SAMPLES // train.batch_size} (the samples are counted in 31 bits)"  # noqa: E501
+        for option, count in a_step.items():
+            # An epoch has at least one step. What fits here fits into a step counter too.
+            if length * count > _MOST_SAMPLES:
+                yield f"train.{name} is {length}; with {option} = {count} it must be at most {_MOST_SAMPLES // count} (the samples are counted in 31 bits)"  # noqa: E501
     if train.seed >= 2**32:
         yield f"train.seed is {train.seed}; it must be below 2^32 = {2**32} (jax's random numbers know no more)"
     if model.norm == "frozen" and not train.init_from:
@@ -192,6 +196,8 @@ def _problems_of_clips(config: Config) -> Iterator[str]:
                 yield f"losses.{name} compares neighbours, and video.context_sequence_length = 5 gives one prediction a clip: raise it"  # noqa: E501
     if "pca_singleview" in on and views:
         yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
+    if views and config.losses.pca_multiview.views:
+        yield f"losses.pca_multiview.views is {config.losses.pca_multiview.views!r}, but data.views names several cameras, and all keypoints of these are compared: give one of them"  # noqa: E501
     if "pca_multiview" in on and not views and len(config.losses.pca_multiview.views) < 2:
         yield "losses.pca_multiview is on, but there is one view: name the matching keypoints of each in losses.pca_multiview.views"  # noqa: E501
     if config.video.scale_min > config.video.scale_max:

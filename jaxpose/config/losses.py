@@ -59,7 +59,9 @@ class PcaMultiviewConfig:
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     views: tuple[str, ...] = option(
-        (), "one entry per view in the frame, 'paw_top,nose_top', in the same order of body parts; () = data.views"
+        (),
+        "one entry per view in the frame, 'paw_top,nose_top', in the same order of body parts; () with data.views, "
+        "of which all keypoints are compared",
     )
     components: int = option(3, "components that are kept; 0 = by explained_variance", minimum=0)
     explained_variance: float = option(0.99, "share of the variance that is kept", minimum=0.0, maximum=1.0)

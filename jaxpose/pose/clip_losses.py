@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from jaxpose.pose.heatmap import VISIBLE, encode
 from jaxpose.pose.pca import Pca, residuals_px
 from jaxpose.shapes import Array, Bool, Float
 
@@ -102,36 +101,23 @@ def pca(keypoints_frame_px: Float[Array, "c w k 2"], owned: Bool[Array, "c w"], 
 
 def unimodal_mse(
     maps: Float[Array, "c w k height width"],
-    keypoints_px: Float[Array, "c w k 2"],
+    targets: Float[Array, "c w k height width"],
     confidence: Float[Array, "c w k"],
     owned: Bool[Array, "c w"],
-    stride: int,
-    sigma_cells: float,
     confidence_min: float,
 ) -> Sums:
     """Returns, per clip, the sum over confident maps of the squared difference to one Gaussian, and their number.
 
-    The Gaussian is what a label at the predicted point would be drawn as; it passes no gradient on.
-
     Args:
       maps: maps that sum to 1.
-      keypoints_px: (x, y) as decoded from the maps, in input pixels.
+      targets: what labels at the predicted points would be drawn as; they pass no gradient on.
       confidence: of each point; a map that is not confident enough is not counted.
       owned: whether a prediction is counted here.
-      stride: input pixels per heatmap cell.
-      sigma_cells: standard deviation of the Gaussian in heatmap cells.
       confidence_min: the smallest confidence that is enough.
     """
     used = owned[..., None] & ~(confidence < confidence_min)
-    size_px = (maps.shape[-2] * stride, maps.shape[-1] * stride)
-    # A point outside of the input would be drawn as no Gaussian at all.
-    limit = jnp.array([size_px[1] - 0.5, size_px[0] - 0.5], maps.dtype)[None, None, None]
-    points = jax.lax.stop_gradient(jnp.clip(jnp.where(used[..., None], keypoints_px, 0), -0.5, limit))
-    frames = points.reshape(-1, *points.shape[2:])
-    visibility = jnp.full(frames.shape[:2], VISIBLE, jnp.int8)
-    targets = encode(frames, visibility, size_px, stride, sigma_cells).reshape(maps.shape)
-    difference = jnp.where(used[..., None, None], maps, 0) - targets
-    sums = jnp.where(used, jnp.square(difference).sum((-2, -1)), 0).sum((1, 2))
+    seen, wanted = (jnp.where(used[..., None, None], side, 0) for side in (maps, jax.lax.stop_gradient(targets)))
+    sums = jnp.square(seen - wanted).sum((1, 2, 3, 4))
     return sums, used.sum((1, 2), dtype=sums.dtype)
 
 

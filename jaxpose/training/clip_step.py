@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxpose import geometry
-from jaxpose.config import AugmentConfig, Config, VideoConfig
+from jaxpose.config import AugmentConfig, Config, ModelConfig, VideoConfig
 from jaxpose.config.augment import resolve_preset
 from jaxpose.model.pose_net import CONTEXT_RADIUS, DTYPES
 from jaxpose.pose import augment, clip_losses
+from jaxpose.pose.heatmap import VISIBLE
 from jaxpose.pose.noise import shot_noise
 from jaxpose.pose.pca import Pca
-from jaxpose.training.reading import read
+from jaxpose.training.reading import draw, read
 
 # The stream of clips; purposes of view v are _AUGMENTATION + 2 v and _NOISE + 2 v.
 CLIPS, _AUGMENTATION, _NOISE = 1, 0, 1
@@ -158,10 +159,8 @@ def loss_sums(
         elif name == "temporal_heatmap_kl":
             found = clip_losses.temporal_heatmap_kl(maps(), sure, pairs, options.epsilon, options.confidence_min)
         elif name == "unimodal_mse":
-            input_px = points_px.swapaxes(1, 2).reshape(rows, windows, keypoints, 2)
-            found = clip_losses.unimodal_mse(
-                maps(), input_px, sure, owned, model.heatmap_stride, model.sigma_cells, options.confidence_min
-            )
+            targets = _targets(points_px, piece, model).swapaxes(1, 2).reshape(rows, windows, *outputs.shape[3:])
+            found = clip_losses.unimodal_mse(maps(), targets, sure, owned, options.confidence_min)
             counts[name] = jnp.sum(found[1])
         else:
             pca = plan.pca[name]
@@ -174,6 +173,16 @@ def loss_sums(
             found = clip_losses.pca(poses, mine, pca)
         sums[name] = jnp.sum(found[0])
     return sums, counts
+
+
+def _targets(points_px: jax.Array, piece: Batch, model: ModelConfig) -> jax.Array:
+    """Returns the maps (c v, w, heads, k, h, w) of labels at points (c v, w, heads, k, 2) of the augmented input."""
+    per_clip = points_px.shape[1] * points_px.shape[2]
+    affines = jnp.repeat(piece["frame_from_input"].reshape(-1, 2, 3), per_clip, axis=0)
+    points = points_px.reshape(-1, *points_px.shape[3:])
+    visible = jnp.full(points.shape[:2], VISIBLE, jnp.int8)
+    maps = draw(points, visible, affines, piece["frames"].shape[3:5], model)
+    return maps.reshape(*points_px.shape[:-1], *maps.shape[2:])
 
 
 def _points(pca: Pca) -> int:

@@ -56,6 +56,29 @@ def used_keypoints(
     return visibility
 
 
+def draw(
+    keypoints_px: jax.Array,
+    visibility: jax.Array,
+    frame_from_input: jax.Array,
+    size_px: tuple[int, int],
+    model: ModelConfig,
+) -> jax.Array:
+    """Returns the maps (b, k, h, w) that a network with maps should show; `read` reads the points in them.
+
+    Args:
+      keypoints_px: (b, k, 2) in input pixels; may be NaN.
+      visibility: (b, k); 2 draws a Gaussian, 1 a uniform map, 0 zeros.
+      frame_from_input: affines (b, 2, 3), as `read` has them.
+      size_px: (height, width) of the input.
+      model: options of the network.
+    """
+    encode = heatmap.encode
+    if model.decoding == "lightning_pose":
+        keypoints_px += heatmap_lightning_pose.offset_px(frame_from_input).astype(keypoints_px.dtype)[:, None]
+        encode = heatmap_lightning_pose.encode
+    return encode(keypoints_px, visibility, size_px, model.heatmap_stride, model.sigma_cells)
+
+
 def supervised(
     outputs: Outputs,
     keypoints_px: jax.Array,
@@ -82,12 +105,7 @@ def supervised(
         sums, counts = clip_losses.regression(seen, labelled, visibility > 0)
         return losses.HEATMAP_WEIGHT * sums, counts
     compare = losses.heatmap_loss(model.loss)
-    if model.decoding == "lightning_pose":
-        keypoints_px += heatmap_lightning_pose.offset_px(frame_from_input).astype(keypoints_px.dtype)[:, None]
-        encode = heatmap_lightning_pose.encode
-    else:
-        encode = heatmap.encode
-    targets = encode(keypoints_px, visibility, size_px, model.heatmap_stride, model.sigma_cells)
+    targets = draw(keypoints_px, visibility, frame_from_input, size_px, model)
     found = [compare(outputs[:, 0, head], targets, visibility > 0) for head in range(heads)]
     sums = jnp.stack([sums for sums, _ in found]).sum(0)
     return losses.HEATMAP_WEIGHT / heads * sums, found[0][1]

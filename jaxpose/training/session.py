@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -15,7 +16,7 @@ from jaxpose.cluster.agreement import from_first
 from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
 from jaxpose.config import Config
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import LossesConfig, weights
 from jaxpose.data.clips import ClipSource, open_clips
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
@@ -25,6 +26,7 @@ from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
 from jaxpose.pose.pca import from_json, to_json
+from jaxpose.training.anneal import weight_of_step
 from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.clip_step import ClipPlan
 from jaxpose.training.optim import make_optimizer
@@ -38,6 +40,8 @@ from jaxpose.training.trained import load_trained, transfer
 _MIB = 2**20
 # The last two, the best, and the one that is being written.
 _CHECKPOINTS_AT_ONCE = 4
+# What each temporal loss calls the difference that costs nothing.
+_EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
 # More threads than this do not help a loader that only gathers rows.
 _LOADER_THREADS = 4
 
@@ -137,6 +141,8 @@ class Session:
         train = config.train
         width, height = self.data.size_px
         stride = config.model.heatmap_stride
+        maps = f"one map of {width // stride} x {height // stride} cells a keypoint"
+        shown = {"regression": "one point a keypoint, no maps", "heatmap_context": f"{maps} and head"}
         used, memory = 0, self.step.memory_analysis()
         if memory is not None:  # as some backends have it
             used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
@@ -151,8 +157,7 @@ class Session:
             "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
             "network": f"{config.model.backbone}, width {config.model.width}, {config.model.norm} norm, "
             f"{parameter_count(self.state.params):,} parameters, {train.precision}",
-            "input": f"{width} x {height} px (resize: {config.data.resize}), "
-            f"one map of {width // stride} x {height // stride} cells a keypoint",
+            "input": f"{width} x {height} px (resize: {config.data.resize}), {shown.get(config.model.kind, maps)}",
             "processes": f"{jax.process_count()}",
             "devices": "; ".join(describe(list(self.mesh.devices.flat))),
             "batch": f"{train.batch_size} frames a step in {passes}, at most {per_device} at once on a device",
@@ -179,7 +184,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
 
     Raises:
       ValueError: data.flip_pairs names what is no keypoint, flips have no complete pairing, `train.init_from` does not
-        fit, or there is nothing to stop early by.
+        fit, there is nothing to stop early by, or a loss on clips does not fit the keypoints, the labels or the videos.
     """
     train, names = config.train, config.data.keypoint_names
     refuse_unknown_names(names, config.data.flip_pairs)
@@ -216,8 +221,9 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         messages.append("model.norm=local: the numbers of this run depend on the number of devices")
     width, height = data.size_px
     # The first process's for all: another machine may round the last digit otherwise.
-    told = from_first(lambda: {name: to_json(pca) for name, pca in fit_subspaces(config, data).items()})
+    told, unfitted = from_first(lambda: _fit_subspaces(config, data))
     subspaces, on = {name: from_json(stored) for name, stored in told.items()}, weights(config.losses)
+    messages += unfitted
     for name, pca in subspaces.items():
         messages.append(
             f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
@@ -225,6 +231,13 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         )
     clips, clip_plan = None, None
     if on:
+        _refuse_epsilons(config.losses, len(names))
+        if not weight_of_step(config.losses, jnp.int32(total_steps - 1), steps_per_epoch):
+            messages.append(
+                f"the losses on clips never count: their factor is 0 up to the last step, {total_steps}, in epoch "
+                f"{-(-total_steps // steps_per_epoch)}; lower losses.anneal_start_epochs (or "
+                "losses.anneal_start_steps), or train longer"
+            )
         radius, video = CONTEXT_RADIUS[config.model.kind], config.video
         frames = video.context_sequence_length if radius else video.sequence_length
         clips = open_clips(sessions(config.data, video), frames, config.data, video.cache)
@@ -240,6 +253,22 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         clips=clip_plan,
     )
     return Start(graphdef, params, statistics, plan, clips, subspaces, messages)
+
+
+def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list[str]]:
+    """Returns what `fit_subspaces` does, as JSON can hold it."""
+    subspaces, messages = fit_subspaces(config, data)
+    return {name: to_json(pca) for name, pca in subspaces.items()}, messages
+
+
+def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
+    """Raises ValueError where a temporal loss that is on has neither one epsilon nor one for each keypoint."""
+    for name, option in _EPSILONS.items():
+        count = len(getattr(getattr(losses, name), option))
+        if name in weights(losses) and count not in (1, keypoints):
+            raise ValueError(
+                f"losses.{name}.{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
+            )
 
 
 def _labels_outside(config: Config, data: Dataset) -> list[str]:

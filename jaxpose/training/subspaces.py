@@ -1,6 +1,7 @@
 """The subspaces of poses that a run knows: fitted to its training labels, kept in its folder, measured against."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,33 +17,47 @@ SUBSPACES_FILE = "pca.json"
 Subspaces = dict[str, Pca]
 
 
-def fit_subspaces(config: Config, data: Dataset) -> Subspaces:
-    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels.
+def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
+    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and what to say.
 
-    One is fitted where its loss is on or where its keypoints or views are named: then it measures predictions only.
+    One is fitted where its loss is on. Where only its keypoints or views are named it measures predictions; if it
+    cannot be fitted then, a sentence says why, and the run goes without.
 
     Raises:
-      ValueError: the labels are too few, or a keypoint is not there.
+      ValueError: a keypoint is not there, or the labels are too few for a loss that is on.
     """
     on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
     labels = data.project.labelled_frame_px()[data.rows("train")]
     found: Subspaces = {}
+    messages: list[str] = []
+
+    def fit(name: str, make: Callable[[], Pca]) -> None:
+        try:
+            found[name] = make()
+        except ValueError as error:
+            if name in on:
+                raise
+            messages.append(f"{name} is not measured: {error}")
+
     if "pca_singleview" in on or losses.pca_singleview.keypoints:
         chosen = losses.pca_singleview.keypoints or names
         columns = columns_of(chosen, names, "losses.pca_singleview.keypoints")
-        found["pca_singleview"] = fit_singleview(labels, columns, losses.pca_singleview)
-    if config.data.views and ("pca_multiview" in on or losses.pca_multiview.views):
+        if config.data.views:
+            messages.append("pca_singleview is not measured: data.views names several cameras")
+        else:
+            fit("pca_singleview", lambda: fit_singleview(labels, columns, losses.pca_singleview))
+    if config.data.views and "pca_multiview" in on:
         # The keypoints of all views of a moment side by side.
         keypoints, views = len(names), len(config.data.views)
         moments = _side_by_side(labels, views)
-        columns = [tuple(range(view * keypoints, (view + 1) * keypoints)) for view in range(views)]
-        found["pca_multiview"] = fit_multiview(moments, columns, losses.pca_multiview)
-    elif "pca_multiview" in on or losses.pca_multiview.views:
+        cameras = [tuple(range(view * keypoints, (view + 1) * keypoints)) for view in range(views)]
+        fit("pca_multiview", lambda: fit_multiview(moments, cameras, losses.pca_multiview))
+    elif losses.pca_multiview.views:
         option = "losses.pca_multiview.views"
-        views = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
-        columns = [columns_of(view, names, option) for view in views]
-        found["pca_multiview"] = fit_multiview(labels, columns, losses.pca_multiview)
-    return found
+        entries = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
+        mirrors = [columns_of(entry, names, option) for entry in entries]
+        fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))
+    return found, messages
 
 
 def save_subspaces(run: Path, subspaces: Subspaces) -> None:
@@ -75,6 +90,11 @@ def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: 
         else:
             found[name] = errors_px(pca, keypoints_frame_px)
     return found
+
+
+def within_a_view(subspaces: Subspaces, views: int) -> Subspaces:
+    """Returns the subspaces that the predictions of one of so many cameras can be measured against alone."""
+    return {name: pca for name, pca in subspaces.items() if name != "pca_multiview" or views <= 1}
 
 
 def _side_by_side(keypoints_frame_px: np.ndarray, views: int) -> np.ndarray:

@@ -21,7 +21,7 @@ from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import errors_px
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.predicted import note
-from jaxpose.training.subspaces import pose_errors_px
+from jaxpose.training.subspaces import pose_errors_px, within_a_view
 
 # After training, the videos of the project are predicted at once if that takes no longer.
 _AUTO_S = 600.0
@@ -118,9 +118,7 @@ def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callabl
     reader, found = estimator.stream(video)
     names, announced = estimator.keypoint_names, video.announced_frames
     # Over several cameras the poses are known only once all views are predicted.
-    subspaces = {
-        name: pca for name, pca in estimator.subspaces.items() if not (name == "pca_multiview" and _views(estimator))
-    }
+    subspaces = within_a_view(estimator.subspaces, len(_views(estimator)))
     done, started = 0, time.monotonic()
     before: np.ndarray | None = None
     with contextlib.ExitStack() as opened:
@@ -150,31 +148,47 @@ def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callabl
     return f"{video.path}: {done} frames of {announced} announced, {speed:.1f} frames/s, in {file}"
 
 
-def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> None:
+def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> list[str]:
     """Writes the multi-view PCA errors of videos of several cameras, once all views of a session are predicted.
+
+    Where they cannot be written, those of earlier predictions are removed.
 
     Args:
       estimator: the trained network.
-      predictions: tables of predictions, <session>_<view>.csv; those of sessions that are not whole are left.
+      predictions: tables of predictions, <session>_<view>.csv, that are whole; others are left alone.
+
+    Returns:
+      A line for each session that has none, with the reason.
     """
     pca, views = estimator.subspaces.get("pca_multiview"), _views(estimator)
     if pca is None or not views:
-        return
-    there = {file.stem: file for file in predictions if file.is_file()}
-    for stem in [stem for stem in there if stem.endswith(f"_{views[0]}")]:
-        session = stem.removesuffix(f"_{views[0]}")
-        files = [there.get(f"{session}_{view}") for view in views]
-        if None in files:
-            continue
-        tables = [read_predictions(file) for file in files if file]
-        if len({len(table.index) for table in tables}) > 1:
-            continue
-        rows = np.concatenate([table.keypoints_frame_px for table in tables])
-        errors = pose_errors_px({"pca_multiview": pca}, rows, len(views))["pca_multiview"]
-        for table, file, of_view in zip(tables, files, np.split(errors, len(views)), strict=True):
-            if file:
-                target = file.with_name(f"{file.stem}_pca_multiview_error.csv")
+        return []
+    found: dict[Path, dict[str, Path]] = {}
+    for file in predictions:
+        # The longest, where the name of one view ends as another is called.
+        view = max((view for view in views if file.stem.endswith(f"_{view}")), key=len, default="")
+        if view and file.is_file():
+            found.setdefault(file.with_name(file.stem.removesuffix(f"_{view}")), {})[view] = file
+    messages = []
+    for session, files in found.items():
+        targets = [session.with_name(f"{session.name}_{view}_pca_multiview_error.csv") for view in views]
+        absent = [view for view in views if view not in files]
+        tables = [read_predictions(files[view]) for view in views if view in files]
+        lengths = [len(table.index) for table in tables]
+        if not absent and len(set(lengths)) == 1:
+            rows = np.concatenate([table.keypoints_frame_px for table in tables])
+            errors = pose_errors_px({"pca_multiview": pca}, rows, len(views))["pca_multiview"]
+            for table, target, of_view in zip(tables, targets, np.split(errors, len(views)), strict=True):
                 write_errors(target, table.index, table.keypoint_names, of_view)
+            continue
+        shown = ", ".join(f"{view} {count}" for view, count in zip(views, lengths, strict=False))
+        reason = f"the view {', '.join(absent)} is not predicted" if absent else f"its views differ in frames: {shown}"
+        messages.append(f"warning: session {session.name} has no pca_multiview errors: {reason}")
+        newest = max(file.stat().st_mtime_ns for file in files.values())
+        for target in targets:
+            if target.is_file() and target.stat().st_mtime_ns < newest:
+                target.unlink()
+    return messages
 
 
 def _views(estimator: Estimator) -> tuple[str, ...]:
