@@ -18,7 +18,7 @@ from jaxpose.data import cache
 from jaxpose.data.video_file import Packets, scan_packets
 
 # Part of the key of an index: a change of what it says must change it.
-_VERSION = 1
+_VERSION = 2
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)
@@ -119,7 +119,7 @@ def _identity(path: Path) -> str:
 
 def _make_index(path: Path) -> dict[str, Any]:
     video, packets = scan_packets(path)
-    count, announced = len(packets.times), video.announced_frames - packets.discarded
+    count, announced = len(packets.times), video.announced_frames - packets.unshown
     problem = ""
     if packets.stopped:
         problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
