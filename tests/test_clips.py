@@ -4,6 +4,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import random
+import shutil
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -249,6 +250,15 @@ def test_cameras_of_a_session_show_the_same_frames(tmp_path: Path) -> None:
         for frame, image in zip(plain(path)[first : first + LENGTH], clip[view], strict=True):
             np.testing.assert_array_equal(image, fit_image(frame, affine, SIZE_PX))
     assert source.name(0) == f"s_top.mp4, s_side.mp4, frames {first} to {first + 15}"
+
+
+def test_many_cameras_are_decoded_no_more_often_than_one(tmp_path: Path) -> None:
+    first = write(tmp_path / "s_0.mp4", 100)
+    paths = tuple(Path(shutil.copy(first, tmp_path / f"s_{view}.mp4")) for view in range(1, 6))
+    source = open_clips([(first, *paths)], LENGTH, data_config(), "off")
+    draws = windows(source, [100])
+    assert all(source.frames(draw) is not None for draw in draws)
+    assert source.delivered_frames == 6 * len(draws) * LENGTH and source.decoded_frames <= 6 * 101
 
 
 def test_what_cannot_give_clips_is_refused_by_name(tmp_path: Path) -> None:

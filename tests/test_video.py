@@ -227,7 +227,7 @@ def test_a_truncated_file_with_sound_is_told(tmp_path: Path, name: str):
     assert 30 < reader.delivered < 60 and f"{reader.delivered} frames were decoded, but the file announces 75" in (
         reader.problem
     )
-    assert "s.mkv: the file announces 75 frames" in read_index(path).problem.replace(".avi", ".mkv")
+    assert f"{name}: the file announces 75 frames" in read_index(path).problem
 
 
 def test_damage_in_the_middle_loses_no_frame_in_silence(tmp_path: Path):
