@@ -136,6 +136,25 @@ def test_a_variable_frame_rate_is_nothing_special(tmp_path: Path) -> None:
         check_all(path, plain(path))
 
 
+@pytest.mark.parametrize("share", [0.004, 0.03, 0.06, 0.12])
+@pytest.mark.parametrize("name", ["variable.mkv", "variable.mp4"])
+def test_late_frames_of_a_variable_rate_lose_no_clip(tmp_path: Path, name: str, share: float) -> None:
+    rng = np.random.default_rng(1)
+    steps = np.full(639, 40)
+    late = rng.choice(639, round(share * 639), replace=False)
+    # Many may be just as late as a lost frame would make them, as cameras have it in the dark; a few may not.
+    steps[late] = 80 if share > 0.01 else rng.integers(72, 76, len(late))
+    path = write(tmp_path / name, 640, times=[0, *np.cumsum(steps).tolist()])
+    index = read_index(path)
+    assert (index.frame_count, index.leaps, index.problem) == (640, [], "")
+    source = open_clips([(path,)], LENGTH, data_config(), "off")
+    for draw in (0, 7, 20, 39):
+        clip = source.frames(draw)
+        assert clip is not None and [number_in(frame) for frame in clip[0]] == [
+            source.place(draw)[1] + i for i in range(LENGTH)
+        ]
+
+
 def test_a_clip_does_not_leap_over_frames_that_are_lost(tmp_path: Path) -> None:
     times = [40 * i for i in range(100)] + [40 * i for i in range(150, 250)]
     path = write(tmp_path / "gap.mkv", 200, times=times)
@@ -145,6 +164,14 @@ def test_a_clip_does_not_leap_over_frames_that_are_lost(tmp_path: Path) -> None:
         _, first = source.place(draw)
         assert (source.frames(draw) is None) == (first < 100 < first + LENGTH)
     assert source.messages() == [f"{path}: frames 96 to 111 are not used: frames are lost before frame 100"]
+
+
+def test_every_rare_hole_is_found(tmp_path: Path) -> None:
+    # 29.97 frames per second in whole milliseconds.
+    kept = [i for i in range(440) if i not in (50, *range(200, 205), *range(350, 380))]
+    path = write(tmp_path / "holes.mkv", len(kept), times=[round(i * 1001 / 30) for i in kept])
+    index = read_index(path)
+    assert index.leaps == [50, 199, 344] and "lost before 3 of its frames (frame 50, 199, 344)" in index.problem
 
 
 def test_frames_before_the_start_of_an_edit_list_have_no_number(tmp_path: Path) -> None:
