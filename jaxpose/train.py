@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpose.cluster.agreement import refuse_differences, together
+from jaxpose.cluster.agreement import gather_lists, refuse_differences, together
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.processes import as_one, start_processes
@@ -118,9 +118,13 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
         )
         outcome = loop.run(state, session.batches(first_step))
-        if (clips := session.start.clips) and clips.delivered_frames:
-            ratio = clips.decoded_frames / clips.delivered_frames
-            log.text(f"clips read from the videos themselves: {ratio:.2f} frames decoded for each one used")
+        if clips := session.start.clips:
+            counts = gather_lists([(clips.decoded_frames, clips.delivered_frames)])
+            decoded, delivered = (sum(numbers) for numbers in zip(*counts, strict=True))
+            if delivered:
+                log.text(
+                    f"clips read from the videos themselves: {decoded / delivered:.2f} frames decoded for each one used"
+                )
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
         if outcome.reason == "interrupted":
             return summary | {"exit_code": _say_interrupted(outcome, checkpoints, interrupt, log)}
