@@ -56,7 +56,9 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     refuse_differences({name: value for name, (_, value) in flat_options(config).items()})
     config, data = together(lambda: _read(config))
     start = together(lambda: prepare(config, mesh, data))
-    split_text = split.split_text(data.project, data.sets, start.clips.files() if start.clips else [])
+    clip_files = start.clips.files() if start.clips else []
+    files_beside = together(lambda: dataset.files_beside(data.project, config))
+    split_text = split.split_text(data.project, data.sets, clip_files, files_beside)
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     is_first = jax.process_index() == 0
     if dry_run:
