@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpose.cluster.agreement import refuse_differences, together
+from jaxpose.cluster.agreement import gather_lists, refuse_differences, together
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.processes import as_one, start_processes
@@ -57,7 +57,9 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     refuse_differences({name: value for name, (_, value) in flat_options(config).items()})
     config, data = together(lambda: _read(config))
     start = together(lambda: prepare(config, mesh, data))
-    split_text = split.split_text(data.project, data.sets, start.clips.files() if start.clips else [])
+    clip_files = start.clips.files() if start.clips else []
+    files_beside = together(lambda: dataset.files_beside(data.project, config))
+    split_text = split.split_text(data.project, data.sets, clip_files, files_beside)
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     is_first = jax.process_index() == 0
     if dry_run:
@@ -122,9 +124,13 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
         )
         outcome = loop.run(state, session.batches(first_step))
-        if (clips := session.start.clips) and clips.delivered_frames:
-            ratio = clips.decoded_frames / clips.delivered_frames
-            log.text(f"clips read from the videos themselves: {ratio:.2f} frames decoded for each one used")
+        if clips := session.start.clips:
+            counts = gather_lists([(clips.decoded_frames, clips.delivered_frames)])
+            decoded, delivered = (sum(numbers) for numbers in zip(*counts, strict=True))
+            if delivered:
+                log.text(
+                    f"clips read from the videos themselves: {decoded / delivered:.2f} frames decoded for each one used"
+                )
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
         if outcome.reason == "interrupted":
             return summary | {"exit_code": _say_interrupted(outcome, checkpoints, interrupt, log)}

@@ -4,6 +4,7 @@ import concurrent.futures
 import multiprocessing
 import os
 import random
+import shutil
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -135,6 +136,25 @@ def test_a_variable_frame_rate_is_nothing_special(tmp_path: Path) -> None:
         check_all(path, plain(path))
 
 
+@pytest.mark.parametrize("share", [0.004, 0.03, 0.06, 0.12])
+@pytest.mark.parametrize("name", ["variable.mkv", "variable.mp4"])
+def test_late_frames_of_a_variable_rate_lose_no_clip(tmp_path: Path, name: str, share: float) -> None:
+    rng = np.random.default_rng(1)
+    steps = np.full(639, 40)
+    late = rng.choice(639, round(share * 639), replace=False)
+    # Many may be just as late as a lost frame would make them, as cameras have it in the dark; a few may not.
+    steps[late] = 80 if share > 0.01 else rng.integers(72, 76, len(late))
+    path = write(tmp_path / name, 640, times=[0, *np.cumsum(steps).tolist()])
+    index = read_index(path)
+    assert (index.frame_count, index.leaps, index.problem) == (640, [], "")
+    source = open_clips([(path,)], LENGTH, data_config(), "off")
+    for draw in (0, 7, 20, 39):
+        clip = source.frames(draw)
+        assert clip is not None and [number_in(frame) for frame in clip[0]] == [
+            source.place(draw)[1] + i for i in range(LENGTH)
+        ]
+
+
 def test_a_clip_does_not_leap_over_frames_that_are_lost(tmp_path: Path) -> None:
     times = [40 * i for i in range(100)] + [40 * i for i in range(150, 250)]
     path = write(tmp_path / "gap.mkv", 200, times=times)
@@ -144,6 +164,14 @@ def test_a_clip_does_not_leap_over_frames_that_are_lost(tmp_path: Path) -> None:
         _, first = source.place(draw)
         assert (source.frames(draw) is None) == (first < 100 < first + LENGTH)
     assert source.messages() == [f"{path}: frames 96 to 111 are not used: frames are lost before frame 100"]
+
+
+def test_every_rare_hole_is_found(tmp_path: Path) -> None:
+    # 29.97 frames per second in whole milliseconds.
+    kept = [i for i in range(440) if i not in (50, *range(200, 205), *range(350, 380))]
+    path = write(tmp_path / "holes.mkv", len(kept), times=[round(i * 1001 / 30) for i in kept])
+    index = read_index(path)
+    assert index.leaps == [50, 199, 344] and "lost before 3 of its frames (frame 50, 199, 344)" in index.problem
 
 
 def test_frames_before_the_start_of_an_edit_list_have_no_number(tmp_path: Path) -> None:
@@ -249,6 +277,15 @@ def test_cameras_of_a_session_show_the_same_frames(tmp_path: Path) -> None:
         for frame, image in zip(plain(path)[first : first + LENGTH], clip[view], strict=True):
             np.testing.assert_array_equal(image, fit_image(frame, affine, SIZE_PX))
     assert source.name(0) == f"s_top.mp4, s_side.mp4, frames {first} to {first + 15}"
+
+
+def test_many_cameras_are_decoded_no_more_often_than_one(tmp_path: Path) -> None:
+    first = write(tmp_path / "s_0.mp4", 100)
+    paths = tuple(Path(shutil.copy(first, tmp_path / f"s_{view}.mp4")) for view in range(1, 6))
+    source = open_clips([(first, *paths)], LENGTH, data_config(), "off")
+    draws = windows(source, [100])
+    assert all(source.frames(draw) is not None for draw in draws)
+    assert source.delivered_frames == 6 * len(draws) * LENGTH and source.decoded_frames <= 6 * 101
 
 
 def test_what_cannot_give_clips_is_refused_by_name(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Windows of labelled frames: neighbours by file name, else from the folder's video, else the nearest frame."""
 
 import shutil
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -14,7 +15,9 @@ from jaxpose.data.context import load_windows
 from jaxpose.data.images import fit_image, load_frames
 from jaxpose.data.project import read_project
 from jaxpose.data.sessions import video_files
+from jaxpose.data.split import read_split, split_text
 from jaxpose.data.synthetic import make_project
+from jaxpose.training.run_folder import open_run
 
 SIDE_PX = 32
 
@@ -239,6 +242,65 @@ def test_a_video_that_breaks_off_is_used_up_to_there(synthetic: Path, tmp_path: 
     assert same[:2].all() and not same[3] and same[4:].all()
     np.testing.assert_array_equal(pixels[3], np.repeat(pixels[3, 2:3], 5, axis=0))
     assert len(messages) == 2 and "session00.mkv is not used for 1 of 4 windows" in messages[1]
+
+
+def test_what_lies_beyond_lost_frames_is_no_neighbour(synthetic: Path, tmp_path: Path) -> None:
+    project = shutil.copytree(synthetic, tmp_path / "project")
+    video = project / "videos" / "session00.mp4"
+    frames = decode_video(video)
+    video.unlink()
+    with av.open(str(video.with_suffix(".mkv")), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.bit_rate = 64, 64, 2_000_000
+        for number, image in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            # Seven frames are lost before frame 21.
+            frame.pts, frame.time_base = 40 * (number + 7 * (number >= 21)), Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    pixels, messages = windows_of(c.DataConfig(project=str(project)), (64, 64))
+    assert "5 of 8 have 5 right frames" in messages[0] and "1 are filled up with the nearest" in messages[0]
+    frames = decode_video(video.with_suffix(".mkv"))
+    assert np.abs(pixels[2, :2].astype(int) - frames[[18, 19]]).mean() < 1
+    np.testing.assert_array_equal(pixels[2, 3:], pixels[2, [2, 2]])
+    assert np.abs(pixels[3, [0, 1, 3, 4]].astype(int) - frames[[28, 29, 31, 32]]).mean() < 1
+
+
+def test_a_run_goes_on_with_the_same_frames_around_the_labelled_ones(synthetic: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(synthetic, tmp_path / "project")
+    config = c.Config(
+        out=str(tmp_path / "run"), data=c.DataConfig(project=str(folder)), model=c.ModelConfig(kind="heatmap_context")
+    )
+    project = read_project(config.data)
+
+    def split_now() -> str:
+        files = dataset.files_beside(project, config)
+        # A video that gives clips too has one row.
+        return split_text(project, np.full(8, "train"), [folder / "videos" / "session01.mp4"], files)
+
+    with open_run(config, split_now()):
+        pass
+    rows = (tmp_path / "run" / "split.csv").read_text().splitlines()
+    assert [row.split(",")[::3] for row in rows[9:]] == [
+        ["videos/session00.mp4", "context"],
+        ["videos/session01.mp4", "clips"],
+    ]
+    assert len(read_split(tmp_path / "run" / "split.csv").sets) == 8
+    with open_run(config, split_now()) as run:
+        assert run.action == "resume"
+    beside = folder / "labeled-data/session00/img00000009.png"
+    cv2.imwrite(str(beside), np.full((64, 64, 3), 77, np.uint8))
+    with pytest.raises(ValueError, match="labeled-data/session00/img00000009.png is new"):
+        with open_run(config, split_now()):
+            pass
+    beside.unlink()
+    video = folder / "videos" / "session00.mp4"
+    video.write_bytes(video.read_bytes() + b"0")
+    with pytest.raises(ValueError, match="videos/session00.mp4: bytes .*sha256"):
+        with open_run(config, split_now()):
+            pass
+    config.model.kind = "heatmap"
+    assert dataset.files_beside(project, config) == []
 
 
 def test_large_windows_are_mapped_from_the_cache_and_reused(

@@ -9,15 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pandas as pd
 import pytest
 
 from jaxpose import config as c
 from jaxpose.cluster.processes import start_processes, who_we_are
+from jaxpose.data.clip_order import place
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.parameters import load_parameters
 from jaxpose.training.run_folder import PARAMETERS_FILE
@@ -208,6 +211,32 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
         assert (expected > 0).any(), name
         # Half the run: in the other one a threshold (of a ReLU, a confidence) turns rounding into another course.
         np.testing.assert_allclose(found[: STEPS // 2], expected[: STEPS // 2], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_the_log_names_clips_that_do_not_decode_on_any_process(folder: Path) -> None:
+    videos = folder / "holes-videos"
+    videos.mkdir()
+    with av.open(str(videos / "holes.mkv"), "w") as container:
+        stream = container.add_stream("ffv1", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "gray"
+        for number in range(60):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64), number, np.uint8), format="gray")
+            # A frame is lost before frame 10.
+            frame.pts, frame.time_base = 40 * (number + (number >= 10)), Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    changes = {"video__folder": str(videos), "video__clips_per_step": 2, "video__cache": "off"}
+    config = small(folder, "holes", **changes, log__every_steps=3)
+    config.train.steps = config.train.val_every_steps = 5
+    # The even draws are the first process's.
+    assert [draw % 2 for draw in range(10) if place(draw, (60,), 7, config.data.seed)[1] == 7] == [1]
+    with Pair(config, folder / "holes-logs") as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+        text = pair.text(0)
+    assert text.count("frames 7 to 13 are not used: frames are lost before frame 10") == 1, text
+    # Each of them decodes the 60 frames once, for 5 clips of 7.
+    assert "1.71 frames decoded for each one used" in text, text
 
 
 @pytest.mark.faults

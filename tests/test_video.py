@@ -13,6 +13,7 @@ import pytest
 
 from jaxpose import geometry
 from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
+from jaxpose.data.video_index import read_index
 
 IDENTITY = np.eye(2, 3)
 
@@ -185,6 +186,48 @@ def test_a_truncated_file_says_how_much_was_read(tmp_path: Path):
     path.write_bytes(_write(tmp_path / "plain.mp4", 60).read_bytes()[:-200])
     with pytest.raises(ValueError, match="cut.mp4 is no video that can be read"):
         scan(path)
+
+
+def _write_with_sound(path: Path, frames: int, sound_s: float, codec: str = "libx264") -> Path:
+    options = {"bf": "3", "b-adapt": "0", "g": "12"} if codec == "libx264" else {"bf": "2", "g": "12"}
+    with av.open(str(path), "w") as container:
+        stream, sound = container.add_stream(codec, rate=25, options=options), container.add_stream("aac", rate=8000)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for second in range(max(frames // 25, round(sound_s))):
+            for i in range(25 * second, min(25 * second + 25, frames)):
+                image = np.random.default_rng(i).integers(0, 255, size=(48, 64, 3), dtype=np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+            if second < sound_s:
+                samples = av.AudioFrame.from_ndarray(np.zeros((1, 8000), np.float32), format="fltp", layout="mono")
+                samples.rate, samples.pts = 8000, 8000 * second
+                container.mux(sound.encode(samples))
+        container.mux(stream.encode())
+        container.mux(sound.encode())
+    return path
+
+
+@pytest.mark.parametrize("sound_s", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("name", "codec"), [("s.mkv", "libx264"), ("s.avi", "libx264"), ("s.avi", "mpeg4"), ("s.mp4", "libx264")]
+)
+def test_a_whole_file_with_sound_is_whole(tmp_path: Path, name: str, codec: str, sound_s: float):
+    path = _write_with_sound(tmp_path / name, 75, sound_s, codec)
+    reader, _ = _whole(scan(path))
+    # AVI counts places where no frame is, such as those that B-frames leave at its start beside sound.
+    assert reader.delivered == 75 and reader.problem == ""
+    index = read_index(path)
+    assert (index.frame_count, index.announced_frames, index.problem) == (75, 75, "")
+
+
+@pytest.mark.parametrize("name", ["s.mkv", "s.avi"])
+def test_a_truncated_file_with_sound_is_told(tmp_path: Path, name: str):
+    path = _write_with_sound(tmp_path / name, 75, 6 if name == "s.mkv" else 3)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+    reader, _ = _whole(scan(path))
+    assert 30 < reader.delivered < 60 and f"{reader.delivered} frames were decoded, but the file announces 75" in (
+        reader.problem
+    )
+    assert f"{name}: the file announces 75 frames" in read_index(path).problem
 
 
 def test_damage_in_the_middle_loses_no_frame_in_silence(tmp_path: Path):

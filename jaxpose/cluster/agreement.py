@@ -88,6 +88,13 @@ def gather_rows(rows: np.ndarray) -> np.ndarray:
     return rows if jax.process_count() == 1 else multihost_utils.process_allgather(rows, tiled=True)
 
 
+def gather_lists(mine: list[Any]) -> list[Any]:
+    """Returns the JSON-ready items of every process, one process after the other; each may have any number of them."""
+    if jax.process_count() == 1:
+        return mine
+    return [item for text in _everyones(json.dumps(mine)) for item in json.loads(text)]
+
+
 def _everyones(text: str) -> list[str]:
     data = np.frombuffer(text.encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(len(data)))

@@ -19,7 +19,7 @@ from jaxpose.data.clip_order import block_around, place
 from jaxpose.data.video_cache import DecodedFrames, decode_part, open_whole
 from jaxpose.data.video_index import VideoIndex, read_index
 
-# Blocks of neighbouring clips that are held decoded, where clips are not read from the cache.
+# Blocks of neighbouring clips that are held decoded of each camera, where clips are not read from the cache.
 _HELD_BLOCKS = 4
 # Above so many frames decoded for one delivered a warning is due, once enough were delivered to tell.
 _HIGH_COST, _COST_FRAMES = 4, 2048
@@ -203,7 +203,7 @@ class ClipSource:
             if future is None:
                 future = held[key] = concurrent.futures.Future()
             held.move_to_end(key)
-            while held is self._blocks and len(held) > _HELD_BLOCKS:
+            while held is self._blocks and len(held) > _HELD_BLOCKS * self.views:
                 held.popitem(last=False)
         if is_mine:
             # A thread that makes something waits for no other: there is no circle to be caught in.

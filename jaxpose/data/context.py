@@ -95,6 +95,19 @@ def load_windows(
     return frames, _describe(project, origins, videos)
 
 
+def files_beside(project: Project, radius: int, videos: Mapping[str, Path]) -> list[Path]:
+    """Returns the files beside the labelled images that their windows may show: images first, then videos.
+
+    Args:
+      project: the labelled frames.
+      radius: frames on either side.
+      videos: the project's videos by their name without suffix.
+    """
+    windows = _plan(project, radius, videos)
+    images = {key[0] for window in windows for key in window.keys if key} - set(project.paths)
+    return [*sorted(images), *sorted({window.index.path for window in windows if window.index})]
+
+
 def frame_number(name: str) -> int | None:
     """Returns the frame number in an image's name: its first group of digits, None where there is none."""
     match = re.search("[0-9]+", Path(name).stem)
@@ -184,11 +197,16 @@ def _read_beside(
 def _read_video(
     window: _Window, frame_size_px: list[int], affine: np.ndarray, size_px: tuple[int, int], radius: int
 ) -> dict[int, np.ndarray]:
-    """Returns the frames of the video by their number, as far as they are there and undamaged."""
+    """Returns the frames of the video by their number, as far as they are there, undamaged, and of one run of frames.
+
+    What lies beyond frames that are lost is no neighbour.
+    """
     index, number = window.index, window.number
     if index is None or number is None or [index.width_px, index.height_px] != frame_size_px:
         return {}
-    reader = RangeReader(index, max(number - radius, 0), min(number + radius + 1, index.frame_count), affine, size_px)
+    first = max([number - radius, 0, *(leap for leap in index.leaps if leap <= number)])
+    end = min([number + radius + 1, index.frame_count, *(leap for leap in index.leaps if leap > number)])
+    reader = RangeReader(index, first, end, affine, size_px)
     frames = dict(reader)
     for damage in reader.damage:
         frames = {at: frame for at, frame in frames.items() if not damage.first <= at <= damage.last}

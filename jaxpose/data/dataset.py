@@ -127,6 +127,13 @@ def load(found: project.Project, config: Config) -> Dataset:
     return Dataset(found, sets, samples, (data.input_width_px, data.input_height_px), messages)
 
 
+def files_beside(found: project.Project, config: Config) -> list[Path]:
+    """Returns the files beside the labelled images that a context model sees: images, then videos."""
+    if config.model.kind != "heatmap_context":
+        return []
+    return context.files_beside(found, CONTEXT_RADIUS, sessions.video_files(config.data, config.video))
+
+
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:
     """Returns the frames of a project as the network sees them, and sentences about what was made up.
 

@@ -15,8 +15,8 @@ from jaxpose.config import DataConfig
 from jaxpose.data.project import Project
 from jaxpose.data.video_index import ends_checksum
 
-# In split.csv, what a video of unlabelled clips has in place of a set.
-CLIPS = "clips"
+# In split.csv, what has a row without a set: videos of unlabelled clips, and what else windows of labelled frames show.
+CLIPS, CONTEXT = "clips", "context"
 SETS = ("train", "validation", "test", "unused")
 FEWEST_TEST_FRAMES = 5
 # Keep these uses of data.seed apart from each other and from the loader's.
@@ -78,21 +78,26 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     return sets[project.moments]
 
 
-def split_text(project: Project, sets: np.ndarray, videos: Sequence[Path] = ()) -> str:
-    """Returns split.csv: columns path,bytes,sha256,set with a row for every frame, and one for every video of clips.
+def split_text(
+    project: Project, sets: np.ndarray, videos: Sequence[Path] = (), files_beside: Sequence[Path] = ()
+) -> str:
+    """Returns split.csv: columns path,bytes,sha256,set with a row for every frame, and one for every other file.
+
+    The checksum of the other files is that of their two ends. A video that is used both ways has one row.
 
     Args:
       project: n frames.
       sets: (n,) text from `assign_sets`.
-      videos: where clips are taken from; their checksum is that of the file's two ends.
+      videos: where clips are taken from.
+      files_beside: images and videos from which frames around the labelled ones are taken.
     """
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(("path", "bytes", "sha256", "set"))
     writer.writerows(zip(project.images, project.byte_counts, project.checksums, sets.tolist(), strict=True))
-    for video in videos:
-        path = video.relative_to(project.folder) if video.is_relative_to(project.folder) else video
-        writer.writerow((path.as_posix(), video.stat().st_size, ends_checksum(video), CLIPS))
+    for file, use in (dict.fromkeys(files_beside, CONTEXT) | dict.fromkeys(videos, CLIPS)).items():
+        path = file.relative_to(project.folder) if file.is_relative_to(project.folder) else file
+        writer.writerow((path.as_posix(), file.stat().st_size, ends_checksum(file), use))
     return stream.getvalue()
 
 
@@ -124,7 +129,7 @@ def read_split(file: Path) -> KnownSplit:
     for line, row in rows:
         path, name, checksum = (_cell(row, columns.get(key)) for key in ("path", "set", "sha256"))
         path = PurePosixPath(path.replace("\\", "/")).as_posix()
-        if name == CLIPS:
+        if name in (CLIPS, CONTEXT):
             continue
         if name not in SETS:
             near = difflib.get_close_matches(name, SETS, 1, 0.4)

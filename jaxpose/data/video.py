@@ -14,7 +14,7 @@ from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.data.images import fit_image
-from jaxpose.data.video_file import Video, open_video, scan, to_rgb, video_stream
+from jaxpose.data.video_file import Video, open_video, scan, to_rgb, unshown, video_stream
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -113,7 +113,7 @@ class ChunkReader:
         """Puts all chunks and returns the problem."""
         size_px = (self._chunk_shape[2], self._chunk_shape[1])
         chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
-        stopped, announced = "", self._video.announced_frames
+        stopped, announced, last_decoded = "", self._video.announced_frames, None
         converter = VideoReformatter()
         try:
             with open_video(self._video.path) as container:
@@ -123,7 +123,9 @@ class ChunkReader:
                 for packet in container.demux(stream):
                     if self._stop.is_set():
                         return ""
-                    announced -= packet.is_discard
+                    if packet.size:
+                        announced -= unshown(packet, last_decoded, container.format.name)
+                        last_decoded = packet.dts
                     for frame in packet.decode():
                         if (frame.width, frame.height) != (self._video.width_px, self._video.height_px):
                             raise _SizeChanged(f"frame {count} has {frame.width} x {frame.height} pixels")

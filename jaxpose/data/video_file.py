@@ -1,6 +1,7 @@
 """What a video file says of itself: its size and, packet by packet, its frames. No frame is decoded here."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
@@ -44,7 +46,7 @@ class Packets:
       key_times: time stamps of those with key frames.
       last_decoded: when the last one is to be decoded, None where the file does not say: whatever is shown up to then
         comes no later in the file.
-      discarded: packets that are decoded, but not shown.
+      unshown: as `unshown` counts them.
       container: FFmpeg's name of the kind of file.
       reorders: how many frames may come in the file before one that is shown earlier.
       stopped: why reading stopped before the end, or "".
@@ -53,7 +55,7 @@ class Packets:
     times: list[int | None]
     key_times: list[int | None]
     last_decoded: int | None
-    discarded: int
+    unshown: int
     container: str
     reorders: int
     stopped: str
@@ -121,6 +123,23 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     return stream
 
 
+def unshown(packet: Packet, last_decoded: int | None, container: str) -> int:
+    """Returns how many frames, from a packet on back to the one before it, are announced by the file, but never shown.
+
+    Those before the start that an edit list sets are decoded only; AVI counts the empty places where a frame was left
+    out.
+
+    Args:
+      packet: one that is not empty.
+      last_decoded: when the packet before it was to be decoded, None for the first one.
+      container: FFmpeg's name of the kind of file.
+    """
+    if container == "avi" and packet.dts is not None:
+        # AVI stores no times: these count the places.
+        return max(packet.dts - (-1 if last_decoded is None else last_decoded) - 1, 0)
+    return int(packet.is_discard)
+
+
 def to_rgb(frame: VideoFrame, converter: VideoReformatter) -> np.ndarray:
     """Returns a frame as (height, width, 3) uint8 RGB.
 
@@ -134,14 +153,15 @@ def to_rgb(frame: VideoFrame, converter: VideoReformatter) -> np.ndarray:
 def _read_packets(container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
     times: list[int | None] = []
     key_times: list[int | None] = []
-    last_decoded, discarded, stopped = None, 0, ""
+    last_decoded, left_out, stopped = None, 0, ""
     try:
         for packet in container.demux(stream):
-            if packet.size and packet.is_keyframe:
+            if not packet.size:
+                continue
+            if packet.is_keyframe:
                 key_times.append(packet.pts)
-            # Packets before the start that an edit list sets are decoded, but not shown.
-            discarded += packet.is_discard
-            if packet.size and not packet.is_discard:
+            left_out += unshown(packet, last_decoded, container.format.name)
+            if not packet.is_discard:
                 times.append(packet.pts)
                 last_decoded = packet.dts
                 if not all_packets:
@@ -151,16 +171,26 @@ def _read_packets(container: InputContainer, stream: VideoStream, all_packets: b
             raise
         stopped = error.strerror or str(error)
     reorders = int(stream.codec_context.has_b_frames)
-    return Packets(times, key_times, last_decoded, discarded, container.format.name, reorders, stopped)
+    return Packets(times, key_times, last_decoded, left_out, container.format.name, reorders, stopped)
 
 
 def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:
     """Returns the number of packets, and of those that lack before the duration that the file notes."""
-    count = len(packets.times) + packets.discarded
+    count = len(packets.times) + packets.unshown
     times = [time for time in packets.times if time is not None]
-    if len(times) < 2 or len(container.streams) > 1 or not container.duration or not stream.time_base:
+    if len(times) < 2 or not stream.time_base:
         return count
     step_s = float((max(times) - min(times)) * stream.time_base) / (len(times) - 1)
-    lacking_s = container.duration / av.time_base - len(times) * step_s
+    if len(container.streams) == 1:
+        lacking_s = (container.duration or 0) / av.time_base - len(times) * step_s
+    else:
+        # The file's duration is that of the longest stream. Matroska tells when each one ends.
+        lacking_s = _noted_end_s(stream) - float(max(times) * stream.time_base) - step_s
     # Stamps are rounded, and the last frame may be shown for longer than the others.
     return count + (round(lacking_s / step_s) if lacking_s > 2 * step_s > 0 else 0)
+
+
+def _noted_end_s(stream: VideoStream) -> float:
+    """Returns the time at which a stream of a Matroska file ends (00:01:02.500000000), 0 where the file lacks it."""
+    match = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
+    return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else 0.0

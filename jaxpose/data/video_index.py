@@ -18,14 +18,17 @@ from jaxpose.data import cache
 from jaxpose.data.video_file import Packets, scan_packets
 
 # Part of the key of an index: a change of what it says must change it.
-_VERSION = 1
+_VERSION = 2
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)
 # Frames that are decoded in one go from a key frame on, at least, before the decoder starts anew at another.
 _SEGMENT_FRAMES = 128
-# Share of the steps between frames that are alike where the rate is steady.
-_STEADY = 0.9
+# Share of the steps between frames that are alike where the rate is steady, and the largest share of those that leap:
+# where more frames come late, the rate is a variable one.
+_STEADY, _RARE = 0.9, 0.01
+# A step of so many usual ones is a leap; a shorter one only if it is a whole number of them, give or take this share.
+_LONG_STEPS, _FRACTION = 8, 0.1
 _LISTED_FRAMES = 5
 # FFmpeg's names of the containers that store when a frame is shown; the others know only the order of the file.
 _TIMED_FORMATS = ("mov", "matroska", "mpegts", "flv")
@@ -119,7 +122,7 @@ def _identity(path: Path) -> str:
 
 def _make_index(path: Path) -> dict[str, Any]:
     video, packets = scan_packets(path)
-    count, announced = len(packets.times), video.announced_frames - packets.discarded
+    count, announced = len(packets.times), video.announced_frames - packets.unshown
     problem = ""
     if packets.stopped:
         problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
@@ -165,7 +168,11 @@ def _times(packets: Packets, stores_times: bool) -> list[int]:
 
 
 def _leaps(times: list[int]) -> list[int]:
-    """Returns the numbers of the frames that come too late, if nearly all others come at a steady rate."""
+    """Returns the numbers of the frames before which others are lost.
+
+    Lost frames leave rare holes of whole frames in a steady rate. Late frames of a variable rate are frequent, or come
+    at any time.
+    """
     steps = np.diff(np.array(times, np.int64))
     if len(steps) < 2:
         return []
@@ -173,4 +180,9 @@ def _leaps(times: list[int]) -> list[int]:
     usual = np.median(steps)
     is_late = steps > np.maximum(1.75 * usual, usual + 2)
     is_usual = np.abs(steps - usual) <= np.maximum(0.25 * usual, 1)
-    return (np.flatnonzero(is_late) + 1).tolist() if is_usual.mean() >= _STEADY else []
+    if is_usual.mean() < _STEADY or is_late.sum() > max(1, _RARE * len(steps)):
+        return []
+    step = steps[is_usual].mean()
+    count = steps / step
+    is_whole = np.abs(count - np.round(count)) <= max(_FRACTION, 1.5 / step)
+    return (np.flatnonzero(is_late & (is_whole | (count >= _LONG_STEPS))) + 1).tolist()

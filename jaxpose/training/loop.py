@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpose.cluster.agreement import from_first, gather_rows
+from jaxpose.cluster.agreement import from_first, gather_lists, gather_rows
 from jaxpose.cluster.mesh import put_batch, replicate
 from jaxpose.config import Config
 from jaxpose.training.checkpoint import Checkpoints
@@ -48,13 +48,14 @@ class Loop:
       validate: state -> metrics by name, without prefix.
       names_of: draws (m,) -> image names, for messages.
       clips_of: step -> names of its clips, for messages; none where there are no clips.
-      notes: returns what the loader has to say since it was asked last.
+      notes: returns what the loader of this process has to say since it was asked last.
       checkpoints: where states are saved.
       log: where metrics go.
       interrupt: tells of signals.
       meta: what is stored beside each state.
       total_steps: where training ends.
       val_every: steps between validations.
+      told: what loaders had to say so far.
     """
 
     config: Config
@@ -70,6 +71,7 @@ class Loop:
     meta: dict[str, Any]
     total_steps: int
     val_every: int
+    told: set[str] = dataclasses.field(default_factory=set)
 
     def run(self, state: State, batches: Iterator[HostBatch]) -> Outcome:
         """Trains from `state` to the end, an early stop or a signal, and saves the last state.
@@ -118,6 +120,7 @@ class Loop:
                 saved_step, saved_at = step, time.monotonic()
         if pending:
             self._watch(pending)
+        self._tell_notes()
         if saved_step != step:
             self.checkpoints.save(step, state, self.meta | {"step": step}, False)
         is_saved = self.checkpoints.wait()
@@ -141,11 +144,19 @@ class Loop:
         metrics = jax.device_get({name: pending.metrics[name] for name in (*_SHOWN_FIRST, *names)})
         values = {name: float(metrics[name]) for name in (*_SHOWN_FIRST, *names)}
         self.log.step(pending.step, values, images=self.config.train.batch_size, wait_s=pending.waited_s)
-        for note in self.notes():
-            self.log.text(note)
+        # Asking the other processes takes all of them, so only now and then.
+        if jax.process_count() == 1 or pending.step % self.config.log.every_steps == 0:
+            self._tell_notes()
         if values["skipped_in_row"]:
             self._report_skip(pending, values)
         return values
+
+    def _tell_notes(self) -> None:
+        """Logs what the loaders of all processes have to say, each sentence once; to be called by all of them."""
+        for note in dict.fromkeys(gather_lists(self.notes())):
+            if note not in self.told:
+                self.told.add(note)
+                self.log.text(note)
 
     def _report_skip(self, pending: "_Pending", values: dict[str, float]) -> None:
         shards = pending.metrics["sample_loss"].addressable_shards
@@ -163,6 +174,7 @@ class Loop:
         )
         limit = self.config.train.max_skipped_steps
         if values["skipped_in_row"] >= limit:
+            self._tell_notes()
             self.checkpoints.wait()
             saved = self.checkpoints.steps()
             kept = f"the last checkpoint is of step {saved[-1]}" if saved else "no checkpoint had been saved yet"
