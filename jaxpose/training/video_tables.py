@@ -73,17 +73,20 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
             minutes = f"{needed_s / 60:,.0f} minutes"
             say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
             return
-    tables = [folder / "video_preds" / f"{video.path.stem}.csv" for video in videos]
-    for video, table in zip(videos, tables, strict=True):
+    tables = []
+    for video in videos:
+        table = folder / "video_preds" / f"{video.path.stem}.csv"
         try:
             say(predict_video(estimator, video, table, stops))
             note(table, estimator.origin([video.path]))
+            tables.append(table)
         except (ValueError, OSError, Incomplete) as error:
             say(f"warning: {error}")
         if stops():
             say(f"stopped by a signal; the training is done, predict the videos by {command}")
             return
-    write_moment_errors(estimator, tables)
+    for line in write_moment_errors(estimator, tables):
+        say(line)
 
 
 def _seconds_a_frame(estimator: Estimator, video: Video) -> float:
