@@ -478,15 +478,14 @@ def test_exit_code_of_a_signal_promises_that_the_state_was_saved(
     assert "was not saved: " in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
-    project: Path,
-    tmp_path: Path,
-    cache_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    project: Path, tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     run, fit = tmp_path / "run", video_range.fit_image
-    changes = {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,), "losses__anneal_init": 1.0}
+    changes: dict[str, Any] = {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,)}
+    # Half the time to compile.
+    changes |= {"augment__preset": "none", "augment__flip_p": 0.0, "log__tensorboard": False}
     config = make_config(project, run, **changes, video__sequence_length=7, train__steps=2, train__val_every_steps=2)
 
     def fit_slowly(*given: Any) -> np.ndarray:
@@ -507,8 +506,7 @@ def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
     assert not list((cache_folder / "frames").iterdir())
     assert re.search(r" decodes \S+/videos/session0[0-2].mp4, 33 frames, into ", log_of(run))
     assert "stopped by a signal, saved at step 0; the same command goes on from there" in log_of(run)
-    assert call(dataclasses.replace(config, resume="must"), tmp_path, "--dry_run") == 0
-    assert f"run folder   {run}: would go on from step 0\n" in capsys.readouterr().out
+    assert int(checkpoint_of(run).step) == 0
 
 
 def spoil(project: Path, folder: Path) -> Path:
