@@ -224,7 +224,8 @@ def test_a_pass_draws_every_window_once(data: st.DataObject) -> None:
     assert len({block for block in blocks}) == 1 + sum(a != b for a, b in zip(blocks, blocks[1:], strict=False))
     for (_, first), (_, start, end) in zip(drawn, blocks, strict=True):
         assert start <= first and first + length <= end and end - start <= max(256, length)
-    if total > 3:
+    # The orders of a few windows may be the same by chance.
+    if total > 12:
         assert drawn != [place(draw, counts, length, seed) for draw in range((epoch + 1) * total, (epoch + 2) * total)]
 
 
