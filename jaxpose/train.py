@@ -1,6 +1,7 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,7 +27,7 @@ from jaxpose.training.loop import Diverged, Loop, Outcome
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE, RunFolder, open_run
-from jaxpose.training.session import Session, build_session, prepare
+from jaxpose.training.session import Session, Start, build_session, prepare
 from jaxpose.training.state import State, evaluated_weights
 from jaxpose.training.subspaces import save_subspaces
 from jaxpose.training.video_tables import predict_project
@@ -72,7 +73,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
             print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
         return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
     # 2. The run folder: start, go on, or say that it is done.
-    with open_run(config, split_text) as folder, Interrupt(jax.process_count()) as interrupt:
+    with open_run(config, split_text) as folder, Interrupt(jax.process_count(), _stop_decoding(start)) as interrupt:
         if folder.action == "finished":
             if is_first:
                 print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
@@ -123,7 +124,12 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             val_every=config.train.val_every_steps
             or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
         )
-        outcome = loop.run(state, session.batches(first_step))
+        try:
+            outcome = loop.run(state, session.batches(first_step))
+        finally:
+            if session.start.clips:
+                # The interpreter waits for the threads that prepare batches ahead.
+                session.start.clips.close()
         if clips := session.start.clips:
             counts = gather_lists([(clips.decoded_frames, clips.delivered_frames)])
             decoded, delivered = (sum(numbers) for numbers in zip(*counts, strict=True))
@@ -180,6 +186,12 @@ def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) 
     if session.config.resume == "must":
         raise ValueError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
     return 0, session.state, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
+
+
+def _stop_decoding(start: Start) -> Callable[[], None]:
+    """Returns what a signal is to stop at once: the decoding of a whole video that the next step waits for."""
+    # With several processes all stop at one step, for which each has to have its batch.
+    return start.clips.close if start.clips and jax.process_count() == 1 else lambda: None
 
 
 def _prospect(folder: RunFolder, first_step: int) -> str:

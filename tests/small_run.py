@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +131,16 @@ def wait_for_step(run: Path, step: int, is_alive: Any = lambda: True) -> None:
 
 def train_and_stop(config: c.Config, after_step: int) -> dict[str, Any]:
     """Trains in this process, which gets a real SIGTERM after a step of a run that has no metrics yet."""
+    return train_and_stop_when(config, lambda: last_step(Path(config.out)) >= after_step)
+
+
+def train_and_stop_when(config: c.Config, is_time: Callable[[], bool]) -> dict[str, Any]:
+    """Trains in this process, which gets a real SIGTERM once it is time."""
     ended = threading.Event()
 
     def stop() -> None:
-        wait_for_step(Path(config.out), after_step, lambda: not ended.is_set())
+        while not ended.is_set() and not is_time():
+            time.sleep(0.002)
         # Without a handler it would end the tests.
         if not ended.is_set() and callable(signal.getsignal(signal.SIGTERM)):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -137,16 +137,19 @@ def test_text_and_blocks_go_to_the_console_and_the_file(tmp_path: Path, capsys: 
     assert (tmp_path / "train.log").read_text().startswith(written)
 
 
-def test_warnings_of_the_package_go_to_the_file_until_the_log_is_closed(tmp_path: Path, capsys: pytest.CaptureFixture):
+def test_what_the_package_logs_goes_to_the_file_until_the_log_is_closed(tmp_path: Path, capsys: pytest.CaptureFixture):
     logger = logging.getLogger("jaxpose.training.checkpoint")
     with RunLog(tmp_path, LogConfig(tensorboard=False), 9, 0):
         thread = threading.Thread(target=logger.warning, args=("step %s is broken", 20))
         thread.start()
         thread.join()
+        logging.getLogger("jaxpose.data.video_cache").info("decodes %s", "a.mp4")
     logger.warning("after")
-    assert capsys.readouterr().err == "warning: step 20 is broken\n"
+    shown = capsys.readouterr()
+    assert (shown.err, shown.out) == ("warning: step 20 is broken\n", "decodes a.mp4\n")
     assert (tmp_path / "train.log").read_text().count("warning: step 20 is broken\n") == 1
     assert "after" not in (tmp_path / "train.log").read_text()
+    assert logging.getLogger("jaxpose").level == logging.NOTSET
     assert logging.getLogger("jaxpose").propagate and not logging.getLogger("jaxpose").handlers
 
 

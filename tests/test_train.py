@@ -8,9 +8,11 @@ import copy
 import dataclasses
 import json
 import logging
+import re
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.config.train import METRICS
-from jaxpose.data import dataset
+from jaxpose.data import dataset, video_range
 from jaxpose.model.pose_net import apply_network
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.parameters import load_parameters
@@ -43,6 +45,7 @@ from tests.small_run import (
     small_project,
     train,
     train_and_stop,
+    train_and_stop_when,
 )
 from tests.test_log import events_of
 
@@ -474,6 +477,37 @@ def test_exit_code_of_a_signal_promises_that_the_state_was_saved(
     assert (summary["exit_code"], summary["reason"]) == (1, "not saved")
     assert not (run / "finished.json").exists() and not (run / "best.safetensors").exists()
     assert "was not saved: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
+    project: Path, tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run, fit = tmp_path / "run", video_range.fit_image
+    changes: dict[str, Any] = {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,)}
+    # Half the time to compile.
+    changes |= {"augment__preset": "none", "augment__flip_p": 0.0, "log__tensorboard": False}
+    config = make_config(project, run, **changes, video__sequence_length=7, train__steps=2, train__val_every_steps=2)
+
+    def fit_slowly(*given: Any) -> np.ndarray:
+        time.sleep(0.3)
+        return fit(*given)
+
+    def decodes() -> bool:
+        return (run / "train.log").exists() and " decodes " in log_of(run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(video_range, "fit_image", fit_slowly)
+        summary = train_and_stop_when(config, decodes)
+        # The signal comes within the first of 33 frames.
+        assert (summary["exit_code"], summary["reason"], summary["steps"]) == (85, "interrupted", 0)
+        # Other threads may be at a frame of another video.
+        while any(entry.suffix == ".tmp" for entry in (cache_folder / "frames").iterdir()):
+            time.sleep(0.01)
+    assert not list((cache_folder / "frames").iterdir())
+    assert re.search(r" decodes \S+/videos/session0[0-2].mp4, 33 frames, into ", log_of(run))
+    assert "stopped by a signal, saved at step 0; the same command goes on from there" in log_of(run)
+    assert int(checkpoint_of(run).step) == 0
 
 
 def spoil(project: Path, folder: Path) -> Path:

@@ -83,7 +83,7 @@ class ClipSource:
         # What is decoded, or about to be: whole videos by path, blocks by path and first frame.
         self._whole, self._blocks = _Held(), _Held()
         self._messages: dict[str, bool] = {}
-        self._is_cost_told = False
+        self._is_cost_told = self._is_closed = False
         self._cached, self.notes = self._plan_cache(cache_mode)
 
     def place(self, draw: int) -> tuple[int, int]:
@@ -109,6 +109,7 @@ class ClipSource:
 
         Raises:
           OSError: the cache folder cannot be written.
+          Stopped: the source is closed, and something is to be decoded.
         """
         session, first = self.place(draw)
         views = []
@@ -120,6 +121,10 @@ class ClipSource:
                 return None
             views.append(frames)
         return np.stack(views)
+
+    def close(self) -> None:
+        """Ends all decoding, in every thread, at the next frame; may be called by a signal handler."""
+        self._is_closed = True
 
     def files(self) -> list[Path]:
         """Returns the videos, session by session."""
@@ -175,7 +180,9 @@ class ClipSource:
             held = self._once(
                 self._whole,
                 index.path,
-                lambda: open_whole(index, affine, self.size_px, self._folder, self._data.cache_limit_gib),
+                lambda: open_whole(
+                    index, affine, self.size_px, self._folder, self._data.cache_limit_gib, lambda: self._is_closed
+                ),
             )
         else:
             start, end = block_around(first, index.frame_count, self._length)
@@ -190,7 +197,7 @@ class ClipSource:
         return held.pixels[first - held.first : last + 1 - held.first]
 
     def _decode(self, index: VideoIndex, start: int, end: int, affine: np.ndarray) -> DecodedFrames:
-        decoded, count = decode_part(index, start, end, affine, self.size_px)
+        decoded, count = decode_part(index, start, end, affine, self.size_px, lambda: self._is_closed)
         with self._lock:
             self.decoded_frames += count
         return decoded

@@ -5,7 +5,8 @@ What comes in: a `VideoIndex` and how its frames are fitted into the input. What
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import av
@@ -19,6 +20,7 @@ from jaxpose.data.video_range import Damage, RangeReader
 
 # Part of the key of cached videos: a change of which frames come out must change it.
 _VERSION = 1
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +39,12 @@ class DecodedFrames:
 
 
 def open_whole(
-    index: VideoIndex, input_from_frame: np.ndarray, size_px: tuple[int, int], folder: Path | None, limit_gib: float
+    index: VideoIndex,
+    input_from_frame: np.ndarray,
+    size_px: tuple[int, int],
+    folder: Path | None,
+    limit_gib: float,
+    is_stopped: Callable[[], bool],
 ) -> DecodedFrames:
     """Returns all frames of a video from the cache folder, after decoding them into it where it lacks them.
 
@@ -49,9 +56,11 @@ def open_whole(
       size_px: (width, height) of the input.
       folder: where the cache is; None = the default.
       limit_gib: size of the cache folder; entries used longest ago make room.
+      is_stopped: asked for every frame whether to give up; nothing is left of the entry then.
 
     Raises:
       OSError: the cache folder cannot be written.
+      Stopped: `is_stopped` returned true.
     """
     shape = (index.frame_count, size_px[1], size_px[0], 3)
     digest = hashlib.sha256(
@@ -62,7 +71,9 @@ def open_whole(
     # The note is there before the frames are.
     pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
     if pixels is None or note is None:
-        cache.store(key, shape, _all_frames(index, input_from_frame, size_px, key, folder), limit_gib, folder)
+        _logger.info("decodes %s, %d frames, into %s", index.path, index.frame_count, folder or cache.cache_folder())
+        reader = RangeReader(index, 0, index.frame_count, input_from_frame, size_px, is_stopped)
+        cache.store(key, shape, _all_frames(index, reader, size_px, key, folder), limit_gib, folder)
         pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
     if pixels is None or note is None:
         raise OSError(f"the frames of {index.path} written to {folder or cache.cache_folder()} cannot be read back")
@@ -70,10 +81,9 @@ def open_whole(
 
 
 def _all_frames(
-    index: VideoIndex, input_from_frame: np.ndarray, size_px: tuple[int, int], key: str, folder: Path | None
+    index: VideoIndex, reader: RangeReader, size_px: tuple[int, int], key: str, folder: Path | None
 ) -> Iterator[np.ndarray]:
     """Yields a frame for each number, black where none came, and then keeps the note of the damage."""
-    reader = RangeReader(index, 0, index.frame_count, input_from_frame, size_px)
     black = np.zeros((size_px[1], size_px[0], 3), np.uint8)
     number = 0
     with tqdm.tqdm(
@@ -91,7 +101,12 @@ def _all_frames(
 
 
 def decode_part(
-    index: VideoIndex, first: int, end: int, input_from_frame: np.ndarray, size_px: tuple[int, int]
+    index: VideoIndex,
+    first: int,
+    end: int,
+    input_from_frame: np.ndarray,
+    size_px: tuple[int, int],
+    is_stopped: Callable[[], bool],
 ) -> tuple[DecodedFrames, int]:
     """Returns the frames [first, end) of a video, and how many were decoded for that.
 
@@ -100,8 +115,12 @@ def decode_part(
       first, end: frame numbers.
       input_from_frame: affine (2, 3), frame pixels to input pixels.
       size_px: (width, height) of the input.
+      is_stopped: asked for every frame whether to give up.
+
+    Raises:
+      Stopped: `is_stopped` returned true.
     """
-    reader = RangeReader(index, first, end, input_from_frame, size_px)
+    reader = RangeReader(index, first, end, input_from_frame, size_px, is_stopped)
     pixels = np.zeros((end - first, size_px[1], size_px[0], 3), np.uint8)
     for number, image in reader:
         pixels[number - first] = image

@@ -8,7 +8,7 @@ depends on their number.
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from av.error import FFmpegError
@@ -30,10 +30,15 @@ class Damage:
     reason: str
 
 
+class Stopped(Exception):
+    """The reading was told to stop, whatever is left of the range."""
+
+
 class RangeReader:
     """Iterates once over the frames [first, end) of a video that decode: (number, (height, width, 3) uint8 RGB).
 
-    The numbers ascend. Frames that `damage` names may come or be left out.
+    The numbers ascend. Frames that `damage` names may come or be left out. Once `is_stopped` returns true, it raises
+    `Stopped`: before the frames of a range may come an hour of others.
 
     Attributes:
       damage: after the iteration, the frames of the range that cannot be relied on (and some beside it): those that the
@@ -41,11 +46,20 @@ class RangeReader:
       decoded_frames: frames that were decoded so far, those before the range included.
     """
 
-    def __init__(self, index: VideoIndex, first: int, end: int, input_from_frame: np.ndarray, size_px: tuple[int, int]):
+    def __init__(
+        self,
+        index: VideoIndex,
+        first: int,
+        end: int,
+        input_from_frame: np.ndarray,
+        size_px: tuple[int, int],
+        is_stopped: Callable[[], bool] = lambda: False,
+    ):
         self.damage: list[Damage] = []
         self.decoded_frames = 0
         self._index, self._first, self._end = index, first, end
         self._input_from_frame, self._size_px = input_from_frame, size_px
+        self._is_stopped = is_stopped
         self._converter = VideoReformatter()
 
     def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
@@ -79,6 +93,8 @@ class RangeReader:
         number = start - 1
         try:
             for packet in self._packets(start):
+                if self._is_stopped():
+                    raise Stopped
                 damaged = self._number_of(packet.pts) if packet.is_corrupt else None
                 if damaged is not None and damaged >= start:
                     self._note(damaged, "is damaged")

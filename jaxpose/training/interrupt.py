@@ -6,6 +6,7 @@ With more than one process jax.distributed catches SIGTERM itself, tells the oth
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -22,11 +23,13 @@ class Interrupt:
     Args:
       processes: number of processes of the run. With more than one, SIGTERM is left to jax.distributed, and SIGINT is
         passed on as one.
+      on_signal: called by the handler of the first signal that is caught here; quick, and safe wherever that may be.
     """
 
-    def __init__(self, processes: int = 1) -> None:
+    def __init__(self, processes: int = 1, on_signal: Callable[[], None] = lambda: None) -> None:
         self.signal: int | None = None
         self._several = processes > 1
+        self._on_signal = on_signal
         self._steps = 0
         self._asked_by_hand = False
         self._old_handlers: dict[int, Any] = {}
@@ -68,6 +71,7 @@ class Interrupt:
             self.signal = int(number)
             name = signal.Signals(number).name
             _say(f"{name}: saving at the next step, press Ctrl-C again to leave at once")
+            self._on_signal()
             if self._several:
                 os.kill(os.getpid(), signal.SIGTERM)
 

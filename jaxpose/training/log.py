@@ -28,8 +28,8 @@ _LINE_S = 30.0  # between two lines of progress where there is no terminal
 class RunLog:
     """The log of one process; close it, or use it as a context.
 
-    While it is open, warnings of the logger "jaxpose" go to stderr and train.log through it alone, so that they do not
-    break the progress bar. Metrics of steps after `first_step` that a killed run had written are dropped.
+    While it is open, what the logger "jaxpose" has to tell goes to the console and train.log through it alone, so that
+    it does not break the progress bar. Metrics of steps after `first_step` that a killed run had written are dropped.
 
     Attributes:
       folder: the run folder, or None: another process than the first, where nothing is written or printed.
@@ -43,19 +43,20 @@ class RunLog:
         self._window: _Window | None = None
         self._speed = ""
         self._failed: set[str] = set()
-        self._handler: _Warnings | None = None
-        self._propagate = True
+        self._handler: _Records | None = None
+        self._propagate, self._level = True, logging.NOTSET
         self._terminal = sys.stderr.isatty()
         self._events: EventFile | None = None
         if folder is None:
             return
         self._text_file = GrowingFile(folder / "train.log")
         self._metrics_file = GrowingFile(folder / "metrics.jsonl")
-        self._handler = _Warnings(self._warn)
+        self._handler = _Records(self.text, self._warn)
         logger = logging.getLogger("jaxpose")
         logger.addHandler(self._handler)
-        self._propagate = logger.propagate
+        self._propagate, self._level = logger.propagate, logger.level
         logger.propagate = False
+        logger.setLevel(logging.INFO)
         spent_s = self._try("metrics.jsonl", _keep_until, folder / "metrics.jsonl", first_step)
         self._started_at = time.monotonic() - (spent_s or 0.0)
         if config.tensorboard:
@@ -112,6 +113,7 @@ class RunLog:
             logger = logging.getLogger("jaxpose")
             logger.removeHandler(self._handler)
             logger.propagate = self._propagate
+            logger.setLevel(self._level)
             self._handler = None
             self._text_file.close()
             self._metrics_file.close()
@@ -204,15 +206,15 @@ class _Window:
         return f"{self._images / self.length_s():.3g} images/s, {share:.0%} waiting for data"
 
 
-class _Warnings(logging.Handler):
-    """Hands warnings of the package to a function."""
+class _Records(logging.Handler):
+    """Hands what the package logs to one function, and its warnings to another."""
 
-    def __init__(self, receive: Callable[[str], None]):
-        super().__init__(logging.WARNING)
-        self._receive = receive
+    def __init__(self, tell: Callable[[str], None], warn: Callable[[str], None]):
+        super().__init__(logging.INFO)
+        self._tell, self._warn = tell, warn
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._receive(record.getMessage())
+        (self._warn if record.levelno >= logging.WARNING else self._tell)(record.getMessage())
 
 
 def _event_file(folder: Path, first_step: int) -> "EventFile":

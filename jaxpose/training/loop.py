@@ -12,6 +12,7 @@ import numpy as np
 from jaxpose.cluster.agreement import from_first, gather_lists, gather_rows
 from jaxpose.cluster.mesh import put_batch, replicate
 from jaxpose.config import Config
+from jaxpose.data.video_range import Stopped
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
@@ -93,7 +94,12 @@ class Loop:
         while step < self.total_steps and reason == "done":
             self._start_trace(trace, step, first_step)
             started = time.monotonic()
-            draws, batch = next(ahead)
+            try:
+                draws, batch = next(ahead)
+            except Stopped:
+                # A signal came while a video was decoded for this step.
+                reason = "interrupted"
+                break
             waited_s = time.monotonic() - started
             state, metrics = self.step(state, batch)
             step += 1
@@ -121,7 +127,8 @@ class Loop:
         if pending:
             self._watch(pending)
         self._tell_notes()
-        if saved_step != step:
+        # Stopped before the first step: there is to be something to go on from.
+        if saved_step != step or step == 0:
             self.checkpoints.save(step, state, self.meta | {"step": step}, False)
         is_saved = self.checkpoints.wait()
         return Outcome(state, reason, from_first(lambda: is_saved))
