@@ -1,4 +1,4 @@
-"""Clips read by every host for its own devices: together they hold the frames of the one-device run, each owned once."""
+"""Clips that every host reads for its own devices: together the frames of the one-device run, each owned once."""
 
 import collections
 import contextlib
@@ -27,7 +27,9 @@ def owned(source: ClipSource, cut: Pieces, clip_frames: int, radius: int) -> Own
     for row, draw in enumerate(batch["draw"].tolist()):
         places = batch["frame_index"][row]
         assert batch["valid"][row] == (draw >= 0)
-        numbers = [number_in(frame) if at >= 0 else -1 for frame, at in zip(batch["frames"][row, 0], places)]
+        numbers = [
+            number_in(frame) if at >= 0 else -1 for frame, at in zip(batch["frames"][row, 0], places, strict=True)
+        ]
         for j in np.flatnonzero(batch["owned"][row]):
             found["frames"][draw, numbers[j]] += 1
             window, pair = (tuple(numbers[j : j + 2 * radius + more]) for more in (1, 2))
