@@ -40,7 +40,8 @@ from jaxpose.data import dataset
 from jaxpose.data.video_file import open_video, scan, to_rgb, video_stream
 from jaxpose.data.video_index import VideoIndex, read_index
 from jaxpose.data.video_range import RangeReader
-from jaxpose.training.session import build_session, prepare
+from jaxpose.training.session import build_session
+from jaxpose.training.start import prepare
 
 EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"
 SIZE_PX, INPUT_PX = (640, 480), (256, 256)

@@ -27,7 +27,8 @@ from jaxpose.training.loop import Diverged, Loop, Outcome
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE, RunFolder, open_run
-from jaxpose.training.session import Session, Start, build_session, prepare
+from jaxpose.training.session import Session, build_session
+from jaxpose.training.start import Start, prepare
 from jaxpose.training.state import State, evaluated_weights
 from jaxpose.training.subspaces import save_subspaces
 from jaxpose.training.video_tables import predict_project

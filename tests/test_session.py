@@ -9,7 +9,8 @@ from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
 from jaxpose.training.optim import make_optimizer
-from jaxpose.training.session import Session, Start, prepare
+from jaxpose.training.session import Session
+from jaxpose.training.start import Start, prepare
 from jaxpose.training.state import initial_state
 from tests.small_run import call, make_config, small_project
 

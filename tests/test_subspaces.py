@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
-from jaxpose.training.session import prepare
+from jaxpose.training.start import prepare
 from jaxpose.training.subspaces import fit_subspaces, load_subspaces, pose_errors_px, save_subspaces
 
 NAMES = ("nose", "ear", "tail")

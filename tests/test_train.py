@@ -32,7 +32,8 @@ from jaxpose.data import dataset, video_range
 from jaxpose.model.pose_net import apply_network
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.parameters import load_parameters
-from jaxpose.training.session import Start, build_session, prepare
+from jaxpose.training.session import build_session
+from jaxpose.training.start import Start, prepare
 from jaxpose.training.trained import Trained, load_trained
 from tests.small_run import (
     assert_same,

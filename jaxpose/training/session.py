@@ -1,72 +1,35 @@
-"""Everything that a training needs before its first step: network, state, the compiled step, and what it costs."""
+"""A training that is ready to step: its state, the compiled step, its batches, and what it costs."""
 
 import dataclasses
 import functools
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxpose.cluster.agreement import from_first
 from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
 from jaxpose.config import Config
-from jaxpose.config.losses import LossesConfig, weights
-from jaxpose.data.clips import ClipSource, open_clips
+from jaxpose.data.clips import ClipSource
 from jaxpose.data.dataset import Dataset
-from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
-from jaxpose.data.sessions import sessions
 from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores
-from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
-from jaxpose.pose.pca import from_json, to_json
-from jaxpose.training.anneal import weight_of_step
+from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.training.clip_batch import clip_batch, empty_clips
-from jaxpose.training.clip_step import ClipPlan
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.pieces import Pieces, pieces
 from jaxpose.training.slots import microbatch_size, slots
 from jaxpose.training.state import State, initial_state, parameter_count
 from jaxpose.training.step import Plan, build_train_step
-from jaxpose.training.subspaces import Subspaces, fit_subspaces
-from jaxpose.training.trained import load_trained, transfer
 
 _MIB = 2**20
 # The last two, the best, and the one that is being written.
 _CHECKPOINTS_AT_ONCE = 4
-# What each temporal loss calls the difference that costs nothing.
-_EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
 # More threads than this do not help a loader that only gathers rows.
 _LOADER_THREADS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """What a training begins with, before anything is compiled.
-
-    Attributes:
-      graphdef: definition of the network.
-      params: nested dict of parameters.
-      statistics: nested dict of batch statistics.
-      plan: what the step knows of the data.
-      clips: the unlabelled clips, or None where no loss is on them.
-      subspaces: of the training labels' poses, by the name of their loss.
-      messages: what the user should know, one sentence each.
-    """
-
-    graphdef: nnx.GraphDef
-    params: dict
-    statistics: dict
-    plan: Plan
-    clips: ClipSource | None
-    subspaces: Subspaces
-    messages: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,116 +140,6 @@ class Session:
             "clips": f"{self.config.video.clips_per_step} of {plan.frames} frames a step, at most "
             f"{cut.frame_index.shape[-1]} of them in a piece on a device; {', '.join(plan.weights)}"
         }
-
-
-def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
-    """Makes or loads the first weights and plans the training; compiles nothing.
-
-    Raises:
-      ValueError: data.flip_pairs names what is no keypoint, flips have no complete pairing, `train.init_from` does not
-        fit, there is nothing to stop early by, or a loss on clips does not fit the keypoints, the labels or the videos.
-    """
-    train, names = config.train, config.data.keypoint_names
-    refuse_unknown_names(names, config.data.flip_pairs)
-    permutation = flip_permutation(names, config.data.flip_pairs) if config.augment.flip_p else None
-    graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
-    steps_per_epoch = -(-len(data.rows("train")) // train.batch_size)
-    total_steps = train.steps or train.epochs * steps_per_epoch
-    messages = list(data.project.problems)
-    if messages:
-        rows = len(messages) + len(data.sets)
-        messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
-    messages += [*data.messages, *_labels_outside(config, data)]
-    if train.init_from:
-        params, statistics, remade = transfer(load_trained(Path(train.init_from)), names, params, statistics)
-        messages.append(
-            f"starts from the weights of {train.init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
-        )
-    else:
-        messages.append(
-            "starts from random weights: with few labelled frames expect clearly larger errors than from a pretrained "
-            "backbone (train.init_from=RUN starts from a run of yours)"
-        )
-    if not len(data.rows("validation")):
-        last = ", and the last weights are kept" if train.monitor.startswith("val_") else ""
-        if train.early_stop_patience and last:
-            raise ValueError(
-                f"train.early_stop_patience is {train.early_stop_patience}, but no frame validates: raise "
-                "data.val_share, look at data.split, or set it to 0"
-            )
-        messages.append(f"no frame validates: nothing is measured on the way{last}")
-    if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:
-        messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")
-    if config.model.norm == "local" and mesh.size > 1:
-        messages.append("model.norm=local: the numbers of this run depend on the number of devices")
-    width, height = data.size_px
-    # The first process's for all: another machine may round the last digit otherwise.
-    told, unfitted = from_first(lambda: _fit_subspaces(config, data))
-    subspaces, on = {name: from_json(stored) for name, stored in told.items()}, weights(config.losses)
-    messages += unfitted
-    for name, pca in subspaces.items():
-        messages.append(
-            f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
-            f"{pca.epsilon_px:.2f} px cost nothing"
-        )
-    clips, clip_plan = None, None
-    if on:
-        _refuse_epsilons(config.losses, len(names))
-        if not weight_of_step(config.losses, jnp.int32(total_steps - 1), steps_per_epoch):
-            messages.append(
-                f"the losses on clips never count: their factor is 0 up to the last step, {total_steps}, in epoch "
-                f"{-(-total_steps // steps_per_epoch)}; lower losses.anneal_start_epochs (or "
-                "losses.anneal_start_steps), or train longer"
-            )
-        radius, video = CONTEXT_RADIUS[config.model.kind], config.video
-        frames = video.context_sequence_length if radius else video.sequence_length
-        clips = open_clips(sessions(config.data, video), frames, config.data, video.cache)
-        messages += clips.notes
-        clip_plan = ClipPlan(frames, on, {name: pca for name, pca in subspaces.items() if name in on})
-    plan = Plan(
-        size_px=(height, width),
-        passes=-(-train.batch_size // microbatch_size(train)),
-        steps_per_epoch=steps_per_epoch,
-        total_steps=total_steps,
-        loaded_weights=bool(train.init_from),
-        flip_permutation=permutation,
-        clips=clip_plan,
-    )
-    return Start(graphdef, params, statistics, plan, clips, subspaces, messages)
-
-
-def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list[str]]:
-    """Returns what `fit_subspaces` does, as JSON can hold it."""
-    subspaces, messages = fit_subspaces(config, data)
-    return {name: to_json(pca) for name, pca in subspaces.items()}, messages
-
-
-def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
-    """Raises ValueError where a temporal loss that is on has neither one epsilon nor one for each keypoint."""
-    for name, option in _EPSILONS.items():
-        count = len(getattr(getattr(losses, name), option))
-        if name in weights(losses) and count not in (1, keypoints):
-            raise ValueError(
-                f"losses.{name}.{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
-            )
-
-
-def _labels_outside(config: Config, data: Dataset) -> list[str]:
-    """Returns what is to be said of labels that the crop leaves out."""
-    if not config.data.crop_px:
-        return []
-    # As `jaxpose.pose.heatmap.in_frame` has it: a pixel reaches half a pixel beyond its centre.
-    x, y, width, height = config.data.crop_px
-    labelled_frame_px = data.project.labelled_frame_px()
-    labelled = np.isfinite(labelled_frame_px).all(axis=-1)
-    from_corner_px = labelled_frame_px[labelled] - [x - 0.5, y - 0.5]
-    outside = ((from_corner_px < 0) | (from_corner_px > [width, height])).any(axis=-1).sum()
-    if not outside:
-        return []
-    return [
-        f"{outside} of {labelled.sum()} labels lie outside of data.crop_px: {config.data.crop_px}, they are not "
-        "trained on and count in every error"
-    ]
 
 
 def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
