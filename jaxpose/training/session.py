@@ -22,6 +22,7 @@ from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.pieces import Pieces, pieces
 from jaxpose.training.slots import microbatch_size, slots
+from jaxpose.training.start import Start
 from jaxpose.training.state import State, initial_state, parameter_count
 from jaxpose.training.step import Plan, build_train_step
 
