@@ -99,19 +99,17 @@ def test_group_norm_does_not_see_the_microbatch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("batch", "microbatch", "precision"),
-    [(batch, microbatch, "f64") for batch in (10, 16) for microbatch in (0, 3, 4)] + [(10, 3, "f32"), (16, 4, "f32")],
-)
-def test_whole_table(batch: int, microbatch: int, precision: str) -> None:
-    check(make_config(batch=batch, microbatch=microbatch, precision=precision), (2, 3, 4, 8))
+@pytest.mark.parametrize(("precision", "devices"), [("f64", (2, 3, 4, 8)), ("f32", (3, 8))])
+@pytest.mark.parametrize("microbatch", [0, 3, 4])
+@pytest.mark.parametrize("batch", [10, 16])
+def test_whole_table(batch: int, microbatch: int, precision: str, devices: tuple[int, ...]) -> None:
+    check(make_config(batch=batch, microbatch=microbatch, precision=precision), devices)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "microbatch", "devices"), [(16, 0, 3), (16, 4, 8), (10, 0, 4)])
-def test_bottlenecks(batch: int, microbatch: int, devices: int) -> None:
+def test_bottlenecks() -> None:
     """In float64: in float32 the ReLUs of 50 layers leave kinks in every tensor (measured: 7e-2)."""
-    check(make_config(batch=batch, microbatch=microbatch, precision="f64", backbone="resnet50"), (devices,))
+    check(make_config(batch=16, microbatch=4, precision="f64", backbone="resnet50"), (3, 8))
 
 
 @pytest.mark.slow
