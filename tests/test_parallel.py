@@ -109,7 +109,7 @@ def test_whole_table(batch: int, microbatch: int, precision: str, devices: tuple
 @pytest.mark.slow
 def test_bottlenecks() -> None:
     """In float64: in float32 the ReLUs of 50 layers leave kinks in every tensor (measured: 7e-2)."""
-    check(make_config(batch=16, microbatch=4, precision="f64", backbone="resnet50"), (3, 8))
+    check(make_config(batch=16, microbatch=4, precision="f64", backbone="resnet50"), (8,))
 
 
 @pytest.mark.slow
