@@ -99,17 +99,19 @@ def test_group_norm_does_not_see_the_microbatch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("precision", "devices"), [("f64", (2, 3, 4, 8)), ("f32", (3, 8))])
+@pytest.mark.parametrize("precision", ["f32", "f64"])
 @pytest.mark.parametrize("microbatch", [0, 3, 4])
 @pytest.mark.parametrize("batch", [10, 16])
-def test_whole_table(batch: int, microbatch: int, precision: str, devices: tuple[int, ...]) -> None:
-    check(make_config(batch=batch, microbatch=microbatch, precision=precision), devices)
+def test_whole_table(batch: int, microbatch: int, precision: str) -> None:
+    check(make_config(batch=batch, microbatch=microbatch, precision=precision), (2, 3, 4, 8))
 
 
 @pytest.mark.slow
-def test_bottlenecks() -> None:
+@pytest.mark.parametrize(("batch", "microbatch", "devices"), [(16, 0, 3), (16, 4, 8), (10, 0, 4)])
+def test_bottlenecks(batch: int, microbatch: int, devices: int) -> None:
     """In float64: in float32 the ReLUs of 50 layers leave kinks in every tensor (measured: 7e-2)."""
-    check(make_config(batch=16, microbatch=4, precision="f64", backbone="resnet50"), (8,))
+    config = make_config(batch=batch, microbatch=microbatch, precision="f64", backbone="resnet50")
+    check(config, (devices,))
 
 
 @pytest.mark.slow
