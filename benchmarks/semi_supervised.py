@@ -50,9 +50,9 @@ VARIANTS: dict[str, dict[str, float]] = {
     "PCA": {"pca_singleview": 3e-4},
     "temporal + PCA": {"temporal": 3e-4, "pca_singleview": 3e-4},
 }
-# What each is compared with, and what goes on from the first network.
-COMPARED = {"context": "first", **dict.fromkeys(("temporal", "PCA", "temporal + PCA"), "supervised")}
-FROM_FIRST = ("supervised", "temporal", "PCA", "temporal + PCA")
+# What each is compared with; all but these two go on from the first network.
+COMPARED = {"context": "first"} | {name: "supervised" for name, factors in VARIANTS.items() if factors}
+ANEW = ("first", "context")
 REAL = ("supervised", "temporal", "temporal + PCA")
 
 
@@ -96,7 +96,7 @@ def synthetic_config(folder: Path, seed: int, name: str) -> c.Config:
         eval=c.EvalConfig(predict_videos="no", batch_size=32),
         log=c.LogConfig(tensorboard=False),
     )
-    if name in FROM_FIRST:
+    if name not in ANEW:
         config.train.init_from, config.train.steps = str(run_folder(folder, "first")), MORE_STEPS
         config.optim.lr, config.optim.unfreeze_epoch = 1e-3, 0
     config.losses.anneal_start_steps, config.losses.anneal_increase_per_step = 0, 0.01

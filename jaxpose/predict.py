@@ -18,13 +18,12 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video import scan
-from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWriter
+from jaxpose.formats.lightning_pose import SCORERS, PredictionWriter
 from jaxpose.pose.pca import errors_px
 from jaxpose.training import predicted
 from jaxpose.training.estimator import Estimator, load
-from jaxpose.training.subspaces import within_a_view
 from jaxpose.training.trained import read_run_config
-from jaxpose.training.video_tables import Incomplete, predict_video, write_moment_errors
+from jaxpose.training.video_tables import Incomplete, open_pose_errors, predict_video, write_moment_errors
 
 __all__ = ["Estimator", "load", "main", "plan"]
 
@@ -122,20 +121,16 @@ def _predict_images(estimator: Estimator, paths: list[Path], file: Path) -> str:
                 yield image
 
     done, started = 0, time.monotonic()
-    # Which images are views of one moment is not known.
-    subspaces = within_a_view(estimator.subspaces, len(estimator.config.data.views))
-    keypoint_names = estimator.keypoint_names
     with contextlib.ExitStack() as opened:
-        rows = opened.enter_context(PredictionWriter(file, keypoint_names, SCORERS[estimator.config.model.kind]))
-        errors = {
-            name: opened.enter_context(ErrorWriter(file.with_name(f"{file.stem}_{name}_error.csv"), keypoint_names))
-            for name in subspaces
-        }
+        scorer = SCORERS[estimator.config.model.kind]
+        rows = opened.enter_context(PredictionWriter(file, estimator.keypoint_names, scorer))
+        # Which images are views of one moment is not known.
+        errors = open_pose_errors(opened, estimator, file)
         for keypoints, confidence in estimator.fitted(frames()):
             of_batch = names[done : done + len(keypoints)]
             rows.append(of_batch, keypoints, confidence)
-            for name, pca in subspaces.items():
-                errors[name].append(of_batch, errors_px(pca, keypoints))
+            for pca, writer in errors:
+                writer.append(of_batch, errors_px(pca, keypoints))
             done += len(keypoints)
         if problems:
             shown = [*problems[:_LISTED_PROBLEMS], f"{done} rows of {len(index)} images are in {file}.partial"]

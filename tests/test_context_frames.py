@@ -1,6 +1,7 @@
 """Windows of labelled frames: neighbours by file name, else from the folder's video, else the nearest frame."""
 
 import shutil
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -223,17 +224,24 @@ def test_a_video_that_is_not_the_source_is_not_used(synthetic: Path, tmp_path: P
         assert f"{video} is not used for 4 of 4 windows: it cannot be read there, or its frame" in message
 
 
+def _encode(file: Path, frames: np.ndarray, places: Sequence[int]) -> None:
+    """Writes frames at these multiples of 40 ms."""
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.bit_rate = 64, 64, 2_000_000
+        for image, place in zip(frames, places, strict=True):
+            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
+            frame.pts, frame.time_base = 40 * place, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+
+
 def test_a_video_that_breaks_off_is_used_up_to_there(synthetic: Path, tmp_path: Path) -> None:
     project = shutil.copytree(synthetic, tmp_path / "project")
     video = project / "videos" / "session00.mp4"
     frames = decode_video(video)
     video.unlink()
-    with av.open(str(video.with_suffix(".mkv")), "w") as container:
-        stream = container.add_stream("mpeg4", rate=30)
-        stream.width, stream.height, stream.bit_rate = 64, 64, 2_000_000
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode())
+    _encode(video.with_suffix(".mkv"), frames, range(len(frames)))
     whole, _ = windows_of(c.DataConfig(project=str(project)), (64, 64))
     content = video.with_suffix(".mkv").read_bytes()
     video.with_suffix(".mkv").write_bytes(content[: len(content) * 2 // 3])
@@ -249,15 +257,8 @@ def test_what_lies_beyond_lost_frames_is_no_neighbour(synthetic: Path, tmp_path:
     video = project / "videos" / "session00.mp4"
     frames = decode_video(video)
     video.unlink()
-    with av.open(str(video.with_suffix(".mkv")), "w") as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height, stream.bit_rate = 64, 64, 2_000_000
-        for number, image in enumerate(frames):
-            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-            # Seven frames are lost before frame 21.
-            frame.pts, frame.time_base = 40 * (number + 7 * (number >= 21)), Fraction(1, 1000)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    # Seven frames are lost before frame 21.
+    _encode(video.with_suffix(".mkv"), frames, [number + 7 * (number >= 21) for number in range(len(frames))])
     pixels, messages = windows_of(c.DataConfig(project=str(project)), (64, 64))
     assert "5 of 8 have 5 right frames" in messages[0] and "1 are filled up with the nearest" in messages[0]
     frames = decode_video(video.with_suffix(".mkv"))

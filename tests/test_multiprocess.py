@@ -9,11 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pandas as pd
 import pytest
@@ -35,6 +33,7 @@ from tests.small_run import (
     small_project,
     train,
 )
+from tests.test_clips import write
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 40
@@ -217,15 +216,8 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
 def test_the_log_names_clips_that_do_not_decode_on_any_process(folder: Path) -> None:
     videos = folder / "holes-videos"
     videos.mkdir()
-    with av.open(str(videos / "holes.mkv"), "w") as container:
-        stream = container.add_stream("ffv1", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 64, 64, "gray"
-        for number in range(60):
-            frame = av.VideoFrame.from_ndarray(np.full((64, 64), number, np.uint8), format="gray")
-            # A frame is lost before frame 10.
-            frame.pts, frame.time_base = 40 * (number + (number >= 10)), Fraction(1, 1000)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+    # A frame is lost before frame 10.
+    write(videos / "holes.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)])
     changes = {"video__folder": str(videos), "video__clips_per_step": 2, "video__cache": "off"}
     config = small(folder, "holes", **changes, log__every_steps=3)
     config.train.steps = config.train.val_every_steps = 5

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jaxpose.config import DataConfig, VideoConfig
 from jaxpose.data.inputs import VIDEO_SUFFIXES, natural_key
+from jaxpose.data.views import view_of_video
 
 
 def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
@@ -20,8 +21,7 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
         return [(file,) for file in files.values()]
     found: dict[str, dict[str, Path]] = {}
     for stem, file in files.items():
-        # The longest, where the name of one view ends as another is called: left_top and top.
-        view = max((view for view in data.views if stem.endswith(f"_{view}")), key=len, default="")
+        view = view_of_video(stem, data.views)
         if not view:
             raise ValueError(
                 f"{file} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>, or lie "

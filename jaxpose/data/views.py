@@ -5,6 +5,7 @@ videos/<session>_top.mp4. The views of one moment have the same session and the 
 view of a project with one camera is "".
 """
 
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 # Of label files that are evaluated after training, beside the one that is trained on.
@@ -33,3 +34,9 @@ def moment_of_image(image: str, view: str) -> str:
     if session in ("", path.parent.name):
         raise ValueError(f"{image} is an image of the view {view}; its folder must be labeled-data/<session>_{view}")
     return (path.parent.with_name(session) / path.name).as_posix()
+
+
+def view_of_video(stem: str, views: Sequence[str]) -> str:
+    """Returns the view that a video called so, without suffix, is of; empty if it is of none."""
+    # The longest, where the name of one view ends as another is called: left_top and top.
+    return max((view for view in views if stem.endswith(f"_{view}")), key=len, default="")

@@ -16,9 +16,10 @@ import tqdm
 
 from jaxpose.data.sessions import sessions
 from jaxpose.data.video import Video, scan
+from jaxpose.data.views import view_of_video
 from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWriter, read_predictions, write_errors
 from jaxpose.pose.metrics import step_lengths_px
-from jaxpose.pose.pca import errors_px
+from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.predicted import note
 from jaxpose.training.subspaces import pose_errors_px, within_a_view
@@ -120,18 +121,13 @@ def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callabl
     """
     reader, found = estimator.stream(video)
     names, announced = estimator.keypoint_names, video.announced_frames
-    # Over several cameras the poses are known only once all views are predicted.
-    subspaces = within_a_view(estimator.subspaces, len(_views(estimator)))
     done, started = 0, time.monotonic()
     before: np.ndarray | None = None
     with contextlib.ExitStack() as opened:
         opened.enter_context(contextlib.closing(reader))
         rows = opened.enter_context(PredictionWriter(file, names, SCORERS[estimator.config.model.kind]))
         steps = opened.enter_context(ErrorWriter(file.with_name(f"{file.stem}_temporal_norm.csv"), names))
-        errors = {
-            name: opened.enter_context(ErrorWriter(file.with_name(f"{file.stem}_{name}_error.csv"), names))
-            for name in subspaces
-        }
+        errors = open_pose_errors(opened, estimator, file)
         bar = opened.enter_context(
             tqdm.tqdm(total=announced, desc=video.path.name, unit="frame", disable=None, leave=False)
         )
@@ -139,8 +135,8 @@ def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callabl
             index = range(done, done + len(keypoints))
             rows.append(index, keypoints, confidence)
             steps.append(index, step_lengths_px(keypoints, before))
-            for name, pca in subspaces.items():
-                errors[name].append(index, errors_px(pca, keypoints))
+            for pca, writer in errors:
+                writer.append(index, errors_px(pca, keypoints))
             before, done = keypoints[-1], done + len(keypoints)
             bar.update(len(keypoints))
             if stops():
@@ -149,6 +145,23 @@ def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callabl
             raise Incomplete(f"{reader.problem}; its {done} rows are in {file}.partial")
     speed = done / (time.monotonic() - started)
     return f"{video.path}: {done} frames of {announced} announced, {speed:.1f} frames/s, in {file}"
+
+
+def open_pose_errors(opened: contextlib.ExitStack, estimator: Estimator, file: Path) -> list[tuple[Pca, ErrorWriter]]:
+    """Opens a table beside `file` for each subspace that the predictions of one camera can be measured against alone.
+
+    Over several cameras the poses are known only once all views are predicted: see `write_moment_errors`.
+    """
+    subspaces = within_a_view(estimator.subspaces, len(_views(estimator)))
+    return [
+        (
+            pca,
+            opened.enter_context(
+                ErrorWriter(file.with_name(f"{file.stem}_{name}_error.csv"), estimator.keypoint_names)
+            ),
+        )
+        for name, pca in subspaces.items()
+    ]
 
 
 def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> list[str]:
@@ -168,8 +181,7 @@ def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> li
         return []
     found: dict[Path, dict[str, Path]] = {}
     for file in predictions:
-        # The longest, where the name of one view ends as another is called.
-        view = max((view for view in views if file.stem.endswith(f"_{view}")), key=len, default="")
+        view = view_of_video(file.stem, views)
         if view and file.is_file():
             found.setdefault(file.with_name(file.stem.removesuffix(f"_{view}")), {})[view] = file
     messages = []
