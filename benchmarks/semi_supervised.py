@@ -187,13 +187,14 @@ def show(lines: list[dict[str, Any]], data: str) -> None:
     of = {(line["variant"], line["seed"]): line for line in lines if line["data"] == data}
     for name in VARIANTS:
         seeds, other = sorted(seed for variant, seed in of if variant == name), COMPARED.get(name)
+        pairs = [seed for seed in seeds if (other, seed) in of]
         if not seeds:
             continue
         rows, compared = [of[name, seed] for seed in seeds], ""
-        if other:
-            lower = np.array([of[other, seed]["mean_px"] - of[name, seed]["mean_px"] for seed in seeds])
+        if pairs:
+            lower = np.array([of[other, seed]["mean_px"] - of[name, seed]["mean_px"] for seed in pairs])
             compared = f", lower than {other} by {lower.mean():.2f}"
-            compared += f" +- {lower.std(ddof=1) / len(seeds) ** 0.5:.2f}" if len(seeds) > 1 else ""
+            compared += f" +- {lower.std(ddof=1) / len(pairs) ** 0.5:.2f}" if len(pairs) > 1 else ""
         keys = [key for key in rows[0] if key.endswith(("_px", "_share", "_step"))]
         mean = {key: np.mean([row[key] for row in rows]) for key in keys}
         print(

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from jaxpose.model.context import ContextHead
-from jaxpose.model.head import HeatmapHead, SubPixelConv
+from jaxpose.model.head import HeatmapHead
 
 KEYPOINTS = 3
 CHANNELS = 16
@@ -122,6 +122,13 @@ def make_head(stride=4, width=KEYPOINTS, dtype=jnp.float32, param_dtype=None, ke
     return ContextHead(CHANNELS, keypoints, stride, width, dtype=dtype, param_dtype=param_dtype, rng=rng)
 
 
+def lively(head):
+    """The head with weights of the size that training gives them, so that what it shows is far from uniform."""
+    for layer in (*head.layers, head.forward_input, head.backward_input):
+        layer.kernel[...] = layer.kernel[...] * 100
+    return head
+
+
 def loaded_head(stride=4, width=KEYPOINTS):
     """A head in float64 and the tensors in it."""
     torch = random_torch_weights({8: 0, 4: 1, 2: 2}[stride], width)
@@ -168,7 +175,7 @@ def test_a_window_alone_is_that_window_of_a_longer_sequence():
 
 def test_a_frame_is_seen_by_its_five_windows_alone():
     features = random_features(11, sequences=2)
-    head = make_head()
+    head = lively(make_head())
     before = run(head, features)
     features[0, 5] = np.nan
     after = run(head, features)
@@ -193,7 +200,7 @@ def test_turned_time_and_exchanged_directions_turn_the_maps():
             key[:2] + other[key[2]] + key[3:] if key[1] == "_" and key[2] in other else key: value
             for key, value in torch.items()
         }
-        turned = make_head(dtype=jnp.float64)
+        turned = lively(make_head(dtype=jnp.float64))
         load(turned, exchanged)
         expected = run(head, features)
         got = run(turned, features[:, ::-1])
@@ -203,7 +210,7 @@ def test_turned_time_and_exchanged_directions_turn_the_maps():
 
 
 def test_too_few_frames_are_refused():
-    head = make_head()
+    head = lively(make_head())
     with pytest.raises(ValueError, match="4 frames hold no window of 5"):
         head(jnp.asarray(random_features(4), jnp.float32))
 
@@ -244,27 +251,23 @@ def assert_uniform(values, bound):
     assert abs(np.std(values) / (bound / 3**0.5) - 1) < 0.15
 
 
-def test_initial_weights_are_xaviers_with_gain_one():
+def test_initial_weights_are_xaviers_small_in_front_of_the_recurrence():
     head = make_head(width=6, keypoints=7)
     for layer, channels, out in (
         (head.layers[0], CHANNELS // 4, 6), (head.forward_input, 6, 7), (head.backward_input, 6, 7),
     ):  # fmt: skip
-        assert_uniform(layer.kernel[...], (6 / (9 * (channels + out))) ** 0.5)
+        assert_uniform(layer.kernel[...], 0.01 * (6 / (9 * (channels + out))) ** 0.5)
         assert layer.bias is not None and not np.any(layer.bias[...])
     for step in (head.forward_step, head.backward_step):
         # torch: fan in 1 x 4, fan out 16 x 7 x 4, for both layers.
         assert_uniform(step.into[...], (6 / (4 + 16 * 7 * 4)) ** 0.5)
         assert_uniform(step.out[...], (6 / (4 + 16 * 7 * 4)) ** 0.5)
         assert not np.any(step.into_bias[...]) and not np.any(step.out_bias[...])
-    # Otherwise drawn as the heads for one frame.
-    rng = np.random.default_rng(0)
-    small = SubPixelConv(CHANNELS // 4, 6, True, dtype=jnp.float32, param_dtype=jnp.float32, rng=rng)
-    np.testing.assert_allclose(small.kernel[...], np.asarray(head.layers[0].kernel[...]) * np.float32(0.01), rtol=1e-5)
 
 
 def test_gradients_are_finite_and_match_finite_differences():
     with jax.enable_x64(True):
-        graphdef, state = nnx.split(make_head(dtype=jnp.float64, seed=3))
+        graphdef, state = nnx.split(lively(make_head(dtype=jnp.float64, seed=3)))
         params = nnx.to_pure_dict(state)
         features = jnp.asarray(random_features(8, sequences=1))
 

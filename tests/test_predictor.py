@@ -24,6 +24,8 @@ def network() -> tuple:
     """A network whose maps differ much from frame to frame, and a video: pictures that follow each other."""
     graphdef, params, statistics = make_network(CONFIG.model, 3, "f32", seed=0)
     params = params | {"head": jax.tree.map(lambda x: x * 20, params["head"])}
+    inputs = {name: params["context"][name] for name in ("layers", "forward_input", "backward_input")}
+    params["context"] = params["context"] | jax.tree.map(lambda x: x * 100, inputs)
     pixels = samples().pixels[:, 0]
     return graphdef, params, statistics, pixels[np.arange(LENGTH) * 7 % len(pixels)]
 

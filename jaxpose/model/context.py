@@ -29,7 +29,8 @@ class ContextHead(nnx.Module):
     A transposed convolution of 3x3, stride 2, padding 1 and output padding 1 is the `SubPixelConv` whose kernel
     (2, 2, c, 4 k), seen as (row, column, c, phase row, phase column, k) of sides 2, 2, c, 2, 2, k, holds in phase 0 the
     tap 1 at place 0, in phase 1 the tap 2 at place 0 and the tap 0 at place 1, along rows as along columns, and 0
-    elsewhere.
+    elsewhere. Its first weights are as small as the other head's: at the size that Lightning Pose starts from, training
+    from random weights with few labels ends in clearly larger errors (benchmarks/semi_supervised.py).
 
     Args:
       in_channels: channels of the features, a multiple of 4.
@@ -55,7 +56,7 @@ class ContextHead(nnx.Module):
         widths = [in_channels // 4, *[width] * {8: 0, 4: 1, 2: 2}[stride]]
 
         def double(channels: int, out_channels: int) -> SubPixelConv:
-            return SubPixelConv(channels, out_channels, True, 1.0, dtype=dtype, param_dtype=param_dtype, rng=rng)
+            return SubPixelConv(channels, out_channels, True, dtype=dtype, param_dtype=param_dtype, rng=rng)
 
         def step() -> CellStep:
             return CellStep(keypoints, dtype=dtype, param_dtype=param_dtype, rng=rng)

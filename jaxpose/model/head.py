@@ -23,7 +23,6 @@ class SubPixelConv(nnx.Module):
       in_channels: channels of the input.
       out_channels: channels of the output.
       bias: whether each channel has a bias; before a softmax over the map it would do nothing but drift.
-      gain: factor of the initial weights.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.
@@ -34,7 +33,6 @@ class SubPixelConv(nnx.Module):
         in_channels: int,
         out_channels: int,
         bias: bool,
-        gain: float = _GAIN,
         *,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
@@ -42,7 +40,7 @@ class SubPixelConv(nnx.Module):
     ):
         self.dtype = dtype
         # Xavier's bound (Glorot and Bengio 2010) for the 3x3 transposed convolution that this stands for.
-        bound = gain * (6 / (9 * (in_channels + out_channels))) ** 0.5
+        bound = _GAIN * (6 / (9 * (in_channels + out_channels))) ** 0.5
         shape = (2, 2, in_channels, 4 * out_channels)
         self.kernel = nnx.Param(jnp.asarray(rng.uniform(-bound, bound, shape), param_dtype))
         self.bias = nnx.Param(jnp.zeros(out_channels, param_dtype)) if bias else None
