@@ -56,7 +56,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     # 1. The devices, then the data: the list of usable frames is fixed here, once.
     config = resolve(config)
     mesh = make_mesh(start_backend(config.mesh))
-    refuse_differences({name: value for name, (_, value) in flat_options(config).items()})
+    refuse_differences({name: value for name, (_, value) in flat_options(config).items() if name != "mesh.process"})
     config, data = together(lambda: _read(config))
     start = together(lambda: prepare(config, mesh, data))
     clip_files = start.clips.files() if start.clips else []
@@ -250,17 +250,17 @@ def _validate(state: State, session: Session, predictor: Predictor, log: RunLog)
 
 def main(config: Config, options: Options) -> int:
     """Runs the verb, as one of several processes where the environment says so, and returns its exit code."""
-    index, processes = start_processes(config.mesh)
+    company = start_processes(config.mesh)
 
     def work() -> int:
         try:
             return train(config, dry_run=options.dry_run)["exit_code"]
         except Diverged as error:
-            if index == 0:
+            if jax.process_index() == 0:
                 print(f"jaxpose.train: {error}", file=sys.stderr)
             return 1
 
-    return as_one(_VERB, work) if processes > 1 else work()
+    return as_one(_VERB, company, work) if company else work()
 
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ import glob
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from jaxpose.cluster.who import Who
 from jaxpose.config import MeshConfig
 
 _FORMS = "give auto, a number of devices, a list such as 0,2 or gpu:1, a glob such as gpu:*, or re:EXPRESSION"
@@ -75,7 +76,7 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
         if mesh.platform != "auto":
             jax.config.update("jax_platforms", {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}.get(mesh.platform, mesh.platform))
         # CUDA_VISIBLE_DEVICES alone says nothing: it may be left over where there is no GPU.
-        gpus_expected = mesh.platform == "gpu" or _nvidia_driver_is_visible()
+        gpus_expected = mesh.platform == "gpu" or nvidia_driver_is_visible()
         if gpus_expected and (jax.config.jax_platforms or "cuda").startswith("cuda"):
             _hide_other_gpus(mesh.devices)
     platform = None if mesh.platform == "auto" else mesh.platform
@@ -85,7 +86,7 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     except RuntimeError as error:
         raise ValueError(_why_absent(mesh.platform, error)) from error
     unasked = mesh.platform == "auto" and not jax.config.jax_platforms
-    if unasked and devices[0].platform == "cpu" and _nvidia_driver_is_visible():
+    if unasked and devices[0].platform == "cpu" and nvidia_driver_is_visible():
         raise ValueError(
             "an NVIDIA driver is here, but JAX found no GPU and would train on the CPU: install the plug-in with "
             "pip install '.[cuda12]' (or '.[cuda13]', for a driver of CUDA 13), or ask for the CPU with "
@@ -97,7 +98,66 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     positions = select_devices(mesh.devices, _names(local))
     processes = sorted({device.process_index for device in devices})
     of_process = {index: [device for device in devices if device.process_index == index] for index in processes}
+    for index, there in of_process.items():
+        if len(there) <= max(positions):
+            raise ValueError(
+                f"mesh.devices asks each process for device {max(positions)}, but process {index} has {len(there)} "
+                "devices; each process must have as many"
+            )
     return [of_process[index][position] for index in processes for position in positions]
+
+
+def nvidia_driver_is_visible() -> bool:
+    """Tells whether this process may use NVIDIA GPUs, as far as that can be seen before CUDA is asked."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    has_device_files = bool(glob.glob("/dev/nvidia[0-9]*"))
+    return has_device_files or Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+
+
+def visible_gpus() -> int:
+    """Returns how many NVIDIA GPUs CUDA would find, before it is asked."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return len(glob.glob("/dev/nvidia[0-9]*"))
+    entries = [entry.strip() for entry in visible.split(",")]
+    # CUDA stops reading at the first entry that is no device.
+    return next((position for position, entry in enumerate(entries) if entry in ("", "-1", "NoDevFiles")), len(entries))
+
+
+def gpus_of_process(who: Who, visible: int, environment: Mapping[str, str]) -> list[int] | None:
+    """Returns which of the visible GPUs a process drives, by their position; None for all.
+
+    Three layouts on a machine work: one process for all GPUs, one for each GPU that sees all of them, and one for each
+    GPU that sees its own alone.
+
+    Args:
+      who: the process.
+      visible: number of GPUs that it sees.
+      environment: its variables, for what SLURM says of the GPUs of the job.
+
+    Raises:
+      ValueError: processes and GPUs do not match; names the line of the batch script to change.
+    """
+    has_step, told = "SLURM_STEP_ID" in environment, environment.get("SLURM_GPUS_ON_NODE", "")
+    of_job = int(told) if told.isdecimal() else None
+    if has_step and visible == 0 and (of_job or glob.glob("/dev/nvidia[0-9]*")):
+        what = f"the job has {of_job} GPUs on this node (SLURM_GPUS_ON_NODE)" if of_job else "this node has GPUs"
+        raise ValueError(
+            f"{what}, but the task sees none of them ({_visibility()}): let it have them by #SBATCH --gres=gpu:N, and "
+            "srun without --gpus or --gres of its own; or ask for the CPU with --config.mesh.platform=cpu"
+        )
+    if visible == 0 or who.count_here == 1:
+        return None
+    if visible == 1 and (of_job is None or of_job >= who.count_here):
+        return [0]
+    if visible == who.count_here:
+        return [who.index_here]
+    right = f"--ntasks-per-node={max(visible, of_job or 0)}"
+    raise ValueError(
+        f"{who.count_here} processes of the run are on this machine, and this one sees {visible} GPUs: give each GPU a "
+        f"process (#SBATCH {right}), or all of them to one (#SBATCH --ntasks-per-node=1)"
+    )
 
 
 def describe(devices: list[jax.Device]) -> list[str]:
@@ -222,26 +282,15 @@ def _backend_runs() -> bool:
 
 
 def _hide_other_gpus(spec: object) -> None:
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        count = len(glob.glob("/dev/nvidia[0-9]*"))
-    else:
-        entries = [entry.strip() for entry in visible.split(",")]
-        # CUDA stops reading at the first entry that is no device.
-        count = next((position for position, entry in enumerate(entries) if entry in ("", "-1")), len(entries))
-    if count == 0:  # WSL has no such files; the devices are then selected after the start
+    count = visible_gpus()
+    # Each of several processes on this machine has its own GPU already. WSL has no files of devices; they are selected
+    # after the start.
+    if count == 0 or jax.config.read("jax_cuda_visible_devices") != "all":
         return
     positions = select_devices(spec, [f"gpu:{number}" for number in range(count)])
     if positions != list(range(count)):
-        os.environ["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices(positions, visible)
+        os.environ["CUDA_VISIBLE_DEVICES"] = cuda_visible_devices(positions, os.environ.get("CUDA_VISIBLE_DEVICES"))
         _numbers_left[:] = positions
-
-
-def _nvidia_driver_is_visible() -> bool:
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return False
-    has_device_files = bool(glob.glob("/dev/nvidia[0-9]*"))
-    return has_device_files or Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
 def _why_absent(platform: str, error: RuntimeError) -> str:
