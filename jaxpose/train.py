@@ -1,5 +1,6 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpose.cluster.agreement import gather_lists, refuse_differences, together
+from jaxpose.cluster.agreement import from_first, gather_lists, refuse_differences, together
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.processes import as_one, start_processes
@@ -24,10 +25,13 @@ from jaxpose.training.estimator import Estimator
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
 from jaxpose.training.loop import Diverged, Loop, Outcome
+from jaxpose.training.pace import Pace
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
+from jaxpose.training.replicas import Replicas
 from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.session import Session, build_session
+from jaxpose.training.standstill import refuse_standstill
 from jaxpose.training.start import Start, prepare
 from jaxpose.training.state import State, evaluated_weights
 from jaxpose.training.subspaces import save_subspaces
@@ -84,6 +88,9 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
         if jax.process_count() > 1:
             refuse_differences({"the checksum of the initial parameters": checksum(session.state.params)})
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
+            # Of checkpoints that are there; whether they are whole is seen when they are read.
+            newest = max(checkpoints.steps(), default=0)
+            from_first(lambda: refuse_standstill(folder.path, newest, os.environ))
             return _train_in(folder, session, checkpoints, interrupt)
 
 
@@ -124,6 +131,8 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             total_steps=session.start.plan.total_steps,
             val_every=config.train.val_every_steps
             or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
+            replicas=Replicas(session.mesh),
+            pace=Pace(config.log.pace_s),
         )
         try:
             outcome = loop.run(state, session.batches(first_step))

@@ -11,3 +11,6 @@ class LogConfig:
     tensorboard: bool = option(True, "write TensorBoard files", harmless=True)
     frames: int = option(4, "predicted validation frames shown in TensorBoard", minimum=0, harmless=True)
     profile_steps: str = option("", "first:last step of a profiler trace, such as 10:15; '' = none", harmless=True)
+    pace_s: float = option(
+        60.0, "several processes: seconds between comparisons of their pace", minimum=0.0, harmless=True
+    )

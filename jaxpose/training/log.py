@@ -83,7 +83,7 @@ class RunLog:
         if self.folder is None:
             return
         if step % self._every_steps == 0 or step == self._total_steps:
-            self._record(step, {name: float(value) for name, value in metrics.items()})
+            self.record(step, {name: float(value) for name, value in metrics.items()})
         if self._terminal:
             self._move_bar(step, metrics, images, wait_s)
         else:
@@ -94,7 +94,7 @@ class RunLog:
         if self.folder is None:
             return
         values = {prefix + name: float(value) for name, value in metrics.items()}
-        self._record(step, values)
+        self.record(step, values)
         self.text(f"step {step}  {_shown(values)}")
 
     def images(self, step: int, tag: str, images: np.ndarray) -> None:
@@ -124,7 +124,10 @@ class RunLog:
     def __exit__(self, *error: Any) -> None:
         self.close()
 
-    def _record(self, step: int, values: dict[str, float]) -> None:
+    def record(self, step: int, values: dict[str, float]) -> None:
+        """Writes metrics that belong to a step to the files, and not to the console."""
+        if self.folder is None:
+            return
         spent_s = round(time.monotonic() - self._started_at, 3)
         line = json_text({"step": step, "time_s": spent_s, **values}) + "\n"
         self._try("metrics.jsonl", self._metrics_file.append, line.encode())

@@ -16,6 +16,8 @@ from jaxpose.data.video_range import Stopped
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
+from jaxpose.training.pace import Pace
+from jaxpose.training.replicas import Replicas
 from jaxpose.training.state import State
 
 # The metrics of a step that people look at; compiled programs return theirs in alphabetical order.
@@ -26,7 +28,7 @@ HostBatch = dict[str, np.ndarray]
 
 
 class Diverged(RuntimeError):
-    """Too many non-finite steps in a row."""
+    """Too many non-finite steps in a row, or devices whose copies of the state are no longer the same."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Loop:
       meta: what is stored beside each state.
       total_steps: where training ends.
       val_every: steps between validations.
+      replicas: tells whether all devices hold the same state.
+      pace: how fast each process is.
       told: what loaders had to say so far.
     """
 
@@ -72,13 +76,15 @@ class Loop:
     meta: dict[str, Any]
     total_steps: int
     val_every: int
+    replicas: Replicas
+    pace: Pace
     told: set[str] = dataclasses.field(default_factory=set)
 
     def run(self, state: State, batches: Iterator[HostBatch]) -> Outcome:
         """Trains from `state` to the end, an early stop or a signal, and saves the last state.
 
         Raises:
-          Diverged: too many steps in a row were not finite.
+          Diverged: too many steps in a row were not finite, or the copies of the state are no longer the same.
         """
         # Whichever way the loop is left, the profiler stops.
         with contextlib.ExitStack() as trace:
@@ -93,6 +99,7 @@ class Loop:
         ahead = _ahead(self.mesh, batches)
         while step < self.total_steps and reason == "done":
             self._start_trace(trace, step, first_step)
+            self.pace.begin()
             started = time.monotonic()
             try:
                 draws, batch = next(ahead)
@@ -110,6 +117,7 @@ class Loop:
             if step == self._traced_steps()[1]:
                 jax.block_until_ready(metrics)
                 trace.close()
+            self.pace.end(waited_s)
             is_best, is_due = False, self._due(step, saved_step, saved_at)
             validates = step % self.val_every == 0 or step == self.total_steps
             if validates or is_due:
@@ -122,16 +130,26 @@ class Loop:
             if self.interrupt.stops_here() and step < self.total_steps and reason == "done":
                 reason = "interrupted"
             if is_best or is_due or reason != "done":
-                self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
+                self._save(step, state, is_best)
                 saved_step, saved_at = step, time.monotonic()
         if pending:
             self._watch(pending)
         self._tell_notes()
         # Stopped before the first step: there is to be something to go on from.
         if saved_step != step or step == 0:
-            self.checkpoints.save(step, state, self.meta | {"step": step}, False)
+            self._save(step, state, False)
         is_saved = self.checkpoints.wait()
         return Outcome(state, reason, from_first(lambda: is_saved))
+
+    def _save(self, step: int, state: State, is_best: bool) -> None:
+        if differing := self.replicas.differing(state):
+            self.checkpoints.wait()
+            saved = self.checkpoints.steps()
+            raise Diverged(
+                f"at step {step} the state of {', '.join(differing)} is not that of the other devices: not saved, stopped. "
+                f"Its memory may be broken; the same command goes on from step {saved[-1] if saved else 0}"
+            )
+        self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
 
     def _is_patience_over(self, state: State) -> bool:
         return 0 < self.config.train.early_stop_patience <= int(state.validations_since_best)
@@ -148,12 +166,19 @@ class Loop:
     def _watch(self, pending: "_Pending") -> dict[str, float]:
         """Logs a step and returns its metrics; names the frames of a skipped one."""
         names = sorted(pending.metrics.keys() - {"sample_loss", *_SHOWN_FIRST})
-        metrics = jax.device_get({name: pending.metrics[name] for name in (*_SHOWN_FIRST, *names)})
+        with self.pace.elsewhere():
+            metrics = jax.device_get({name: pending.metrics[name] for name in (*_SHOWN_FIRST, *names)})
         values = {name: float(metrics[name]) for name in (*_SHOWN_FIRST, *names)}
         self.log.step(pending.step, values, images=self.config.train.batch_size, wait_s=pending.waited_s)
         # Asking the other processes takes all of them, so only now and then.
         if jax.process_count() == 1 or pending.step % self.config.log.every_steps == 0:
-            self._tell_notes()
+            with self.pace.elsewhere():
+                self._tell_notes()
+                if self.pace.is_due():
+                    figures, sentences = self.pace.compare()
+                    self.log.record(pending.step, figures)
+                    for sentence in sentences:
+                        self.log.text(f"warning: {sentence}")
         if values["skipped_in_row"]:
             self._report_skip(pending, values)
         return values

@@ -1,0 +1,38 @@
+"""Turns of a job that SLURM starts again by itself and that get nowhere: after some of them the next one is refused."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from jaxpose.training.run_folder import RESTARTS_FILE, json_text, write_atomic
+
+# Turns from one and the same step.
+_MOST = 3
+
+
+def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> None:
+    """Notes at which step a turn of a SLURM job goes on; a job that a person submitted anew may always start.
+
+    Args:
+      run: the run folder.
+      step: of the newest whole checkpoint, 0 without one.
+      environment: the variables of this process.
+
+    Raises:
+      ValueError: SLURM started the job again and again at this step.
+    """
+    job, file = environment.get("SLURM_JOB_ID", ""), run / RESTARTS_FILE
+    if not job or environment.get("SLURM_RESTART_COUNT", "0") == "0":
+        file.unlink(missing_ok=True)
+        return
+    try:
+        noted = json.loads(file.read_text())
+        turns = 1 + (noted["turns"] if (noted["job"], noted["step"]) == (job, step) else 0)
+    except (OSError, ValueError, TypeError, KeyError):
+        turns = 1
+    if turns > _MOST:
+        raise ValueError(
+            f"SLURM has started job {job} {_MOST} times from step {step}, and no later step was saved: look at how each "
+            "turn ended in the job's log (a time limit shorter than a start and a save?), then submit it anew"
+        )
+    write_atomic(file, f"{json_text({'job': job, 'step': step, 'turns': turns})}\n".encode())
