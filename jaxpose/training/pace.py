@@ -87,12 +87,12 @@ class Pace:
             reasons = []
             if own[index] - own_of_others > _SHARE_OF_STEP * statistics.median(steps):
                 reasons.append(
-                    f"its host needs {1000 * own[index]:.0f} ms a step ({1000 * data[index]:.0f} ms of them waiting for "
-                    f"data), that of the others {1000 * own_of_others:.0f} ms"
+                    f"its host needs {1000 * own[index]:.0f} ms a step ({1000 * data[index]:.0f} ms of them waiting "
+                    f"for data), that of the others {1000 * own_of_others:.0f} ms"
                 )
             if probes[index] > _TIMES * probe_of_others:
                 reasons.append(
-                    f"its device takes {probes[index] / probe_of_others:.1f} times as long for the same work"
+                    f"its device takes {probes[index] / probe_of_others:.1f} times as long for a piece of work"
                 )
             if reasons:
                 slow.add(index)

@@ -1,4 +1,4 @@
-"""Whether all devices hold the same state: every one has its own copy, and nothing but equal gradients keeps them so."""
+"""Whether all devices hold the same state: each has its own copy, and only equal gradients keep them so."""
 
 from typing import Any
 

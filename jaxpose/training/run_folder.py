@@ -147,8 +147,8 @@ def _refuse_unshared(folder: RunFolder) -> None:
         while not folder.path.is_dir() or mark not in os.listdir(folder.path):
             if time.monotonic() > until:
                 raise ValueError(
-                    f"the run folder {folder.path} of process 0 on {first_host} is not the one on {socket.gethostname()}:"
-                    " choose an out on a file system that all machines share"
+                    f"the run folder {folder.path} of process 0 on {first_host} is not the one on "
+                    f"{socket.gethostname()}: choose an out on a file system that all machines share"
                 )
             time.sleep(0.1)
 

@@ -32,7 +32,7 @@ def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> N
         turns = 1
     if turns > _MOST:
         raise ValueError(
-            f"SLURM has started job {job} {_MOST} times from step {step}, and no later step was saved: look at how each "
-            "turn ended in the job's log (a time limit shorter than a start and a save?), then submit it anew"
+            f"SLURM has started job {job} {_MOST} times from step {step}, and no later step was saved: look at how "
+            "each turn ended in the job's log (a time limit shorter than a start and a save?), then submit it anew"
         )
     write_atomic(file, f"{json_text({'job': job, 'step': step, 'turns': turns})}\n".encode())
