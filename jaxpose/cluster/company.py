@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from jaxpose.cluster.who import Who
-from jaxpose.config.arguments import USERS_MISTAKE
+from jaxpose.config.arguments import LOST, USERS_MISTAKE
 
 _RETRY_S = 0.5
 _REMIND_S = 20.0
@@ -46,7 +46,7 @@ class Company:
         self._thread = threading.Thread(target=self._watch, name="company", daemon=True)
 
     def watch(self, verb: str) -> None:
-        """From now on ends this process, with exit code 1, when another one is lost; `verb` begins the sentence."""
+        """From now on ends this process, with exit code 75, when another one is lost; `verb` begins the sentence."""
         self._verb = verb
         self._thread.start()
 
@@ -101,7 +101,7 @@ class Company:
         if not line.is_open:
             self._end(index, f"{line.peer} is gone")
 
-    def _end(self, lost: int, reason: str, code: int = 1) -> None:
+    def _end(self, lost: int, reason: str, code: int = LOST) -> None:
         """Ends this process because of another one, once the others know the reason too."""
         # A mistake of the user is told by each process itself.
         if code == USERS_MISTAKE and self._leaves.wait(_ANSWER_S):

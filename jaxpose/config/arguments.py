@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
+# Another process of the run was lost, none of this one's doing: start again (as EX_TEMPFAIL of sysexits.h).
+LOST = 75
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
