@@ -14,7 +14,7 @@ from jaxpose.config.losses import LossesConfig, weights
 from jaxpose.data.clips import ClipSource, open_clips
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
-from jaxpose.data.sessions import sessions
+from jaxpose.data.sessions import clip_sessions
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
 from jaxpose.pose.pca import from_json, to_json
 from jaxpose.training.anneal import weight_of_step
@@ -112,7 +112,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
             )
         radius, video = CONTEXT_RADIUS[config.model.kind], config.video
         frames = video.context_sequence_length if radius else video.sequence_length
-        clips = open_clips(sessions(config.data, video), frames, config.data, video.cache)
+        clips = open_clips(clip_sessions(config.data, video), frames, config.data, video.cache)
         messages += clips.notes
         clip_plan = ClipPlan(frames, on, {name: pca for name, pca in subspaces.items() if name in on})
     plan = Plan(
