@@ -8,8 +8,6 @@ from jaxpose.config.option import option
 
 # Steps multiply in float32, where a smaller factor than the first may count as 0.
 SMALLEST_FACTOR, LARGEST_FACTOR = 1.2e-38, 3e38
-# The same limits for log_weight, in whole numbers.
-_LOG_WEIGHTS = {"minimum": -89.0, "maximum": 86.0}
 
 
 def _weight() -> Any:
@@ -17,7 +15,8 @@ def _weight() -> Any:
 
 
 def _log_weight() -> Any:
-    return option(None, "the factor as 1 / (2 exp(log_weight)); in place of weight", **_LOG_WEIGHTS)
+    # Nearly the same limits, in whole numbers.
+    return option(None, "the factor as 1 / (2 exp(log_weight)); in place of weight", minimum=-89.0, maximum=86.0)
 
 
 def _threshold(doc: str) -> Any:

@@ -184,8 +184,9 @@ class Loop:
         clips = self.clips_of(pending.step - 1)
         found = [f"the loss of {', '.join(self.names_of(bad))}"] * bool(len(bad))
         for name, weight in weights(self.config.losses).items():
-            if not abs(values[name] * values["clip_factor"] * weight) <= LARGEST_FACTOR:
-                found.append(f"losses.{name} (mean {values[name]:g}, times {weight:g}) of {', '.join(clips)}")
+            factor = values["clip_factor"] * weight
+            if not abs(values[name] * factor) <= LARGEST_FACTOR:
+                found.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {', '.join(clips)}")
         if not found:
             frames = self.names_of(draws[draws >= 0])
             found.append(f"the gradient of a batch with {', '.join([*frames, *clips])}")
