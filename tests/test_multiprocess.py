@@ -23,6 +23,7 @@ from jaxpose.training.parameters import load_parameters
 from jaxpose.training.run_folder import PARAMETERS_FILE
 from tests.parallel import distance
 from tests.small_run import (
+    assert_same,
     command,
     environment,
     kept_programs,
@@ -31,6 +32,7 @@ from tests.small_run import (
     metrics_of,
     small_project,
     train,
+    wait_for_step,
 )
 from tests.test_clips import write
 
@@ -40,31 +42,46 @@ LIMIT_S = 240  # two processes that compile on one loaded core
 
 # Runs the verb; in the process that is told so something happens on the way.
 DRIVER = """
-import os, signal, sys, time
+import ctypes, importlib.metadata, os, signal, subprocess, sys, time
 from jaxpose import train
+from jaxpose.training import run_folder
 from jaxpose.config import command_line
 
 event = sys.argv.pop(1)
 watch, build = train.Loop._watch, train.build_session
+if event == "another version":
+    version = importlib.metadata.version
+    importlib.metadata.version = lambda name: "0.0.1" if name == "optax" else version(name)
+if event.startswith("another disk at "):
+    # Of its own, as another machine has it.
+    run_folder._SHOWN_S = 2
+    assert ctypes.CDLL(None).unshare(0x00020000) == 0, "no mount namespace: not root?"
+    for mount in (["--make-rprivate", "/"], ["-t", "tmpfs", "none", event.removeprefix("another disk at ")]):
+        subprocess.run(["mount", *mount], check=True)
 
 def watch_slowly(loop, pending):
-    if pending.step == 3:
+    if pending.step == 3 and event != "slow":
         if event == "raise":
             raise RuntimeError("broken on purpose")
         os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.06)  # JAX looks for signals once a second
+    time.sleep(0.1 if event == "slow" else 0.06)  # JAX looks for signals once a second
     return watch(loop, pending)
 
 def build_and_stop(*arguments):
     os.kill(os.getpid(), signal.SIGTERM)
     return build(*arguments)
 
-if event in ("raise", "stop at step 3"):
+if event in ("raise", "stop at step 3", "slow"):
     train.Loop._watch = watch_slowly
 if event == "stop before the first step":
     train.build_session = build_and_stop
 sys.exit(command_line.run(train.main, verb="jaxpose.train", description=""))
 """
+
+
+OURS = {"JAXPOSE_COORDINATOR": "localhost:{port}", "JAXPOSE_NUM_PROCESSES": "2", "JAXPOSE_PROCESS_ID": "{index}"}
+TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "{port}", "WORLD_SIZE": "2", "RANK": "{index}"}
+KUBERNETES = OURS | {"JAXPOSE_PROCESS_ID": "", "JOB_COMPLETION_INDEX": "{index}"}
 
 
 class Pair:
@@ -73,11 +90,21 @@ class Pair:
     Args:
       config: the run's config.
       folder: where their logs go.
-      event: what happens in process 1: "", "raise", "stop at step 3" or "stop before the first step".
+      event: what happens in process 1: see DRIVER.
       more: arguments of process 1 alone.
+      variables: of which {port} and {index} are filled in.
+      present: the processes that come at all.
     """
 
-    def __init__(self, config: c.Config, folder: Path, event: str = "", more: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        config: c.Config,
+        folder: Path,
+        event: str = "",
+        more: tuple[str, ...] = (),
+        variables: dict[str, str] = OURS,
+        present: tuple[int, ...] = (0, 1),
+    ):
         folder.mkdir(exist_ok=True)
         self._logs = [folder / f"process{index}.log" for index in range(2)]
         arguments = command(config, folder)
@@ -85,18 +112,14 @@ class Pair:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         self._processes = []
-        for index, log in enumerate(self._logs):
+        for index in present:
             mine = ["", *arguments] if index == 0 else [event, *arguments, *more]
-            variables = environment(folder.parent / "programs") | {
-                "JAX_NUM_CPU_DEVICES": "1",
-                "JAXPOSE_COORDINATOR": f"localhost:{port}",
-                "JAXPOSE_NUM_PROCESSES": "2",
-                "JAXPOSE_PROCESS_ID": str(index),
-            }
-            with open(log, "w") as stream:
+            told = {name: value.format(port=port, index=index) for name, value in variables.items()}
+            told |= environment(folder.parent / "programs") | {"JAX_NUM_CPU_DEVICES": "1"}
+            with open(self._logs[index], "w") as stream:
                 self._processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-c", DRIVER, *mine], cwd=ROOT, env=variables, stdout=stream, stderr=stream
+                        [sys.executable, "-c", DRIVER, *mine], cwd=ROOT, env=told, stdout=stream, stderr=stream
                     )
                 )
 
@@ -109,7 +132,17 @@ class Pair:
             process.wait()
 
     def text(self, index: int) -> str:
-        return self._logs[index].read_text()
+        return self._logs[index].read_text() if self._logs[index].exists() else "absent"
+
+    def send(self, index: int, number: signal.Signals) -> None:
+        self._processes[index].send_signal(number)
+
+    def code(self, index: int, limit_s: float) -> int:
+        """The exit code of one, once it has ended."""
+        return self._processes[index].wait(limit_s)
+
+    def is_alive(self) -> bool:
+        return all(process.poll() is None for process in self._processes)
 
     def codes(self, limit_s: float = LIMIT_S) -> list[int]:
         """The exit codes, once both have ended."""
@@ -273,6 +306,90 @@ def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path, mistake:
         for index in range(2):
             assert expected in pair.text(index) and "Traceback" not in pair.text(index), pair.logs()
     assert not out.exists() or os.listdir(out) == ["notes.txt"]
+
+
+@pytest.mark.parametrize("variables", [TORCHRUN, KUBERNETES], ids=["torchrun", "Kubernetes"])
+def test_processes_that_others_start_find_each_other(folder: Path, variables: dict[str, str]) -> None:
+    name = "-".join(variables)
+    with Pair(small(folder, name), folder / f"{name}-logs", variables=variables, more=()) as pair:
+        pair.wait_for(0, "processes   2")
+        pair.send(0, signal.SIGTERM)
+        assert pair.codes() == [85, 85], pair.logs()
+
+
+def test_another_version_is_refused_with_both(folder: Path) -> None:
+    with Pair(small(folder, "version"), folder / "version-logs", "another version") as pair:
+        assert pair.codes() == [2, 2], pair.logs()
+        for index in range(2):
+            assert re.search(
+                r"jaxpose.train: optax is 0.0.1 for process 1 on \S+ and [\d.]+ for process 0", pair.text(index)
+            )
+
+
+@pytest.mark.parametrize(
+    ("present", "coordinator", "code", "message"),
+    [
+        (0, "localhost:{port}", 1, "process 1 of 2 did not come to localhost:"),
+        (1, "localhost:{port}", 1, "process 0 did not answer at localhost:"),
+        (1, "no-such-host.invalid:5", 2, "the coordinator's name 'no-such-host.invalid' (of no-such-host.invalid:5)"),
+    ],
+)
+def test_one_that_waits_in_vain_says_for_whom(
+    folder: Path, present: int, coordinator: str, code: int, message: str
+) -> None:
+    config = small(folder, "alone", mesh__start_s=2.0)
+    variables = OURS | {"JAXPOSE_COORDINATOR": coordinator}
+    with Pair(config, folder / "alone-logs", variables=variables, present=(present,)) as pair:
+        assert pair.codes() == [code], pair.logs()
+        last = pair.text(present).splitlines()[-1]
+        assert last.startswith(f"jaxpose.train: {message}"), pair.logs()
+
+
+@pytest.mark.faults
+def test_a_run_folder_that_is_not_shared_is_refused(folder: Path) -> None:
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    with Pair(small(folder, "elsewhere/run"), folder / "unshared-logs", f"another disk at {elsewhere}") as pair:
+        assert pair.codes() == [2, 2], pair.logs()
+        for index in range(2):
+            assert re.search(r"the run folder \S+ of process 0 on \S+ is not the one on \S+ choose", pair.text(index))
+    assert sorted(os.listdir(elsewhere / "run")) == [".lock", "config.json", "split.csv"]
+
+
+@pytest.mark.faults
+def test_the_slower_process_is_named_with_its_times(folder: Path) -> None:
+    config = small(folder, "slow", log__pace_s=0.0, log__every_steps=10)
+    with Pair(config, folder / "slow-logs", "slow") as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+        said = re.findall(r"warning: process (\d) on \S+ holds the others up: its host needs (\d+) ms", pair.text(0))
+    assert [index for index, _ in said] == ["1"] and float(said[0][1]) >= 100, pair.logs()
+    figures = [line for line in metrics_of(Path(config.out)) if "process1_own_s" in line]
+    assert len(figures) >= 3
+    for line in figures:
+        assert line["process1_own_s"] - line["process0_own_s"] > 0.09
+
+
+@pytest.mark.faults
+def test_killed_and_frozen_processes_take_the_other_along_and_the_run_ends_as_if_nothing_had_been(
+    folder: Path, uninterrupted: Path
+) -> None:
+    heartbeat_s = 4.0
+    config = small(folder, "killed", train__save_every_steps=4, mesh__heartbeat_s=heartbeat_s)
+    run = Path(config.out)
+    kinds = ((signal.SIGKILL, "is gone"), (signal.SIGSTOP, "has been silent for"))
+    faults = [(lost, kind, reason) for kind, reason in kinds for lost in (1, 0)]
+    for number, (lost, kind, reason) in enumerate(faults):
+        with Pair(config, folder / f"killed-{number}-logs") as pair:
+            wait_for_step(run, 7 * (number + 1), pair.is_alive)
+            pair.send(lost, kind)
+            # JAX itself may be the first to see that process 0 is gone; then it aborts.
+            code = pair.code(1 - lost, heartbeat_s + 5)
+            assert code == 75 or (lost == 0 and code == -signal.SIGABRT), pair.logs()
+            if code == 75:
+                assert re.search(rf"jaxpose.train: process {lost} on \S+ {reason}", pair.text(1 - lost)), pair.logs()
+    with Pair(config, folder / "killed-last-logs") as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+    assert_same(weights_of(run), weights_of(uninterrupted))
 
 
 def test_ctrl_c_is_passed_on_to_the_other_processes_as_sigterm() -> None:

@@ -1,0 +1,34 @@
+"""Turns of a SLURM job that get nowhere end; those that get on, and those that a person starts, do not."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxpose.training.standstill import refuse_standstill
+
+
+def turn(run: Path, step: int, count: int, job: str = "7") -> None:
+    refuse_standstill(run, step, {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": str(count)})
+
+
+def test_the_fourth_turn_from_one_step_is_refused(tmp_path: Path) -> None:
+    for count in range(4):
+        turn(tmp_path, 20, count)
+    with pytest.raises(ValueError, match="started job 7 3 times from step 20, and no later step was saved"):
+        turn(tmp_path, 20, 4)
+    # Submitted anew, by a person: another job, or its first turn.
+    turn(tmp_path, 20, 0, "8")
+    turn(tmp_path, 20, 1, "8")
+
+
+def test_turns_that_get_on_may_be_many(tmp_path: Path) -> None:
+    for count in range(12):
+        turn(tmp_path, 20 * (count // 2), count)
+
+
+def test_without_slurm_or_with_a_broken_note_nothing_is_refused(tmp_path: Path) -> None:
+    for _ in range(9):
+        refuse_standstill(tmp_path, 20, {})
+    for content in ("", "[]", '{"job": "7"}'):
+        (tmp_path / "restarts.json").write_text(content)
+        turn(tmp_path, 20, 9)
