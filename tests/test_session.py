@@ -69,5 +69,5 @@ def test_the_start_block_says_what_the_network_shows(project: Path, tmp_path: Pa
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), False)
     # Compiling the real step takes long and changes nothing of this.
     step = jax.jit(lambda x: x).lower(1.0).compile()
-    session = Session(config, make_mesh(jax.devices()[:1]), data, start, state, step, compile_s=0.0)
+    session = Session(config, make_mesh(jax.devices()[:1]), data, start, state, step, compile_s=0.0, threads=[1])
     assert session.describe()["input"] == f"32 x 32 px (resize: pad), {shown}"
