@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose import launch
 from jaxpose import config as c
+from jaxpose import launch
 from jaxpose.launch import device_shares, newest_step, visible_gpus
 from tests.small_run import command, environment, make_config, small_project, wait_for_step
 from tests.test_train_process import assert_same_run
@@ -392,9 +392,11 @@ def _child(launcher: int, index: int) -> int:
 def test_killed_and_frozen_processes_are_started_again_and_change_no_bit(tmp_path: Path) -> None:
     """Every fault comes after a new checkpoint, so that one restart in a row is enough for all of them."""
     project = small_project(tmp_path / "project")
-    options = {"train__steps": 120, "train__val_every_steps": 40, "train__save_every_steps": 5, "log__frames": 0}
+    options = {"train__steps": 40, "train__val_every_steps": 20, "train__save_every_steps": 5, "log__frames": 0}
     options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 5, "log__tensorboard": False}
-    for name, faults in (("undisturbed", ()), ("disturbed", ((1, "KILL", 12), (0, "KILL", 36), (1, "STOP", 60)))):
+    # Half the time to compile.
+    options |= {"augment__preset": "none", "augment__flip_p": 0.0}
+    for name, faults in (("undisturbed", ()), ("disturbed", ((1, "KILL", 8), (1, "STOP", 24)))):
         folder, log = tmp_path / name, tmp_path / f"{name}.log"
         folder.mkdir()
         run = folder / "run"
@@ -409,5 +411,5 @@ def test_killed_and_frozen_processes_are_started_again_and_change_no_bit(tmp_pat
             process.wait()
         text = log.read_text()
         assert text.count("starts all processes again") == len(faults), text
-    assert text.count("was ended by SIGKILL") == 2 and "process 1 did not answer and was killed" in text, text
+    assert text.count("process 1 was ended by SIGKILL") == 1 and "process 1 did not answer and was killed" in text, text
     assert_same_run(run, tmp_path / "undisturbed" / "run")

@@ -48,7 +48,7 @@ class Group:
     """
 
     def __init__(
-        self, command: list[str], variables: list[dict[str, str]], log_folder: Path, patience_s: float = 10.0
+        self, command: list[str], variables: list[dict[str, str]], log_folder: Path, patience_s: float = 2.5
     ) -> None:
         self._patience_s = patience_s
         self._selector = selectors.DefaultSelector()
