@@ -42,6 +42,9 @@ def ready():
     unfinished.write_text(str(os.getpid()))
     unfinished.rename(folder / f"ready{index}")
 
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
 def sleep():
     until = time.monotonic() + 60
     while time.monotonic() < until:
@@ -155,13 +158,13 @@ sleep()
         # The other one is told to stop, or killed if it does not.
         ("sys.exit(7)", "ready(); sleep()", 7, "process 1 ended with exit code 7"),
         ("sys.exit(2)", "ready(); sleep()", 2, "process 1 ended with exit code 2"),
-        ("sys.exit(7)", "signal.signal(signal.SIGTERM, signal.SIG_IGN); ready(); sleep()", 7, "exit code 7"),
+        ("sys.exit(7)", "deaf(); ready(); sleep()", 7, "exit code 7"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "ready(); sleep()", 137, "process 1 was ended by SIGKILL"),
         # The other one fails too, with a code of its own.
         ("sys.exit(7)", "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); ready(); sleep()", 7, "process 1"),
-        # The first one to end only followed the other, which ends later.
-        ("os.abort()", "ready(); time.sleep(0.5); sys.exit(6)", 6, "process 0 ended with exit code 6"),
-        ("sys.exit('another process of the run is lost: x')", "ready(); time.sleep(0.5); sys.exit(6)", 6, "process 0"),
+        # The first one to end only followed the other, which ends later; SIGTERM is what JAX catches there.
+        ("os.abort()", "deaf(); ready(); time.sleep(0.3); sys.exit(6)", 6, "process 0 ended with exit code 6"),
+        ("sys.exit('another process of the run is lost')", "deaf(); ready(); time.sleep(.3); sys.exit(6)", 6, "code 6"),
         # The other one is frozen: nothing but SIGKILL ends it.
         (
             "os.abort()", "ready(); os.kill(os.getpid(), signal.SIGSTOP)", 134,
@@ -194,7 +197,7 @@ else:
 
 def test_children_die_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     child = """
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+deaf()
 ready()
 if index == 1:
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -43,12 +43,11 @@ class Group:
       command: program and arguments, the same for all; no shell reads them.
       variables: for each process, what its environment has beside or in place of this one's.
       log_folder: is there already.
-      patience_s: when one fails, the others are told to stop, and killed so many seconds later. Where it only followed
-        another (JAX aborted it, say), so long is first waited for that other one to tell what happened.
+      patience_s: when one fails, the others are told to stop, and killed so many seconds later.
     """
 
     def __init__(
-        self, command: list[str], variables: list[dict[str, str]], log_folder: Path, patience_s: float = 2.5
+        self, command: list[str], variables: list[dict[str, str]], log_folder: Path, patience_s: float = 3.0
     ) -> None:
         self._patience_s = patience_s
         self._selector = selectors.DefaultSelector()
@@ -75,22 +74,21 @@ class Group:
         """Returns how the processes ended, once all have."""
         ended: list[Launched] = []
         stopped: list[Launched] = []
-        stop_at = kill_at = float("inf")
+        kill_at = float("inf")
         while len(ended) < len(self._members):
             self._pass_on_lines()
             self._pass_on_signals()
             now = time.monotonic()
-            for member in [member for member in self._members if member not in ended and member.look()]:
-                ended.append(member)
-                if kill_at < float("inf") and member.code in (-signal.SIGTERM, -signal.SIGKILL):
-                    stopped.append(member)
-                elif member.code not in ORDERLY:
-                    stop_at = min(stop_at, now + (self._patience_s if member.is_survivor() else 0))
-            if stop_at <= now and kill_at == float("inf"):
-                kill_at = now + self._patience_s
-                self._tell(signal.SIGTERM)
             if kill_at <= now:
                 self._tell(signal.SIGKILL)
+            for member in [member for member in self._members if member not in ended and member.look()]:
+                ended.append(member)
+                by_us = (-signal.SIGKILL,) if kill_at <= now else (-signal.SIGTERM,) if kill_at < float("inf") else ()
+                if member.code in by_us:
+                    stopped.append(member)
+            if kill_at == float("inf") and any(member.code not in ORDERLY for member in ended):
+                kill_at = now + self._patience_s
+                self._tell(signal.SIGTERM)
         return self._ending(ended, stopped)
 
     def __enter__(self) -> "Group":
