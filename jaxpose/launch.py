@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         log_folder = Path(given.log_dir or time.strftime("logs/%Y%m%d-%H%M%S"))
         make_folder(log_folder, "--log_dir")
         shown = ", ".join(f"{name}={value}" for name, value in shares[0].items())
-        _say(f"{given.processes} processes, the first with {shown}; logs in {log_folder}")
+        _say(f"starts {given.processes} x jaxpose.{given.verb}, the first with {shown}; logs in {log_folder}")
         return keep_running([sys.executable, "-m", f"jaxpose.{given.verb}", *rest], shares, log_folder, given.restarts)
 
     return arguments.run(run, own)
@@ -123,7 +123,7 @@ def device_shares(processes: int, devices_per_process: int | None, gpus: list[st
         raise ValueError(f"--devices_per_process is {devices_per_process}; it must be at least 1")
     if not gpus:
         return [{"JAX_NUM_CPU_DEVICES": str(devices_per_process or 1)}] * processes
-    there = f"{len(gpus)} GPUs are visible ({','.join(gpus)})"
+    there = f"the visible GPUs are {len(gpus)} ({','.join(gpus)})"
     or_cpu = "or use the CPU with JAX_PLATFORMS=cpu"
     if devices_per_process is None and len(gpus) % processes:
         raise ValueError(

@@ -62,14 +62,16 @@ REMOTE
 # The pipe of each host is held open here alone: if this script dies, even by kill -9, every host sees its end.
 trap '' PIPE
 pipes=() pids=()
-let_go() {
+# What runs beside this script: without those pipes, and deaf to the Ctrl-C of the terminal, which comes from here.
+apart() {
+  trap '' INT
   for pipe in ${pipes[@]+"${pipes[@]}"}; do exec {pipe}>&-; done
 }
 for index in "${!hosts[@]}"; do
   mkfifo "$work/$index"
   log=$logs/$index-${hosts[index]}.log
   (
-    let_go
+    apart
     exec ssh -o BatchMode=yes -o ServerAliveInterval=15 "${hosts[index]}" bash <"$work/$index" >>"$log" 2>&1
   ) &
   pids+=($!)
@@ -79,7 +81,7 @@ for index in "${!hosts[@]}"; do
 done
 rm -r "$work"
 echo "${#hosts[@]} processes, process 0 on ${hosts[0]}; logs in $logs" >&2
-(let_go && exec tail -n +1 -F --pid="${pids[0]}" "$logs/0-${hosts[0]}.log" 2>/dev/null) &
+(apart && exec tail -n +1 -F --pid="${pids[0]}" "$logs/0-${hosts[0]}.log" 2>/dev/null) &
 shown=$!
 
 tell() {

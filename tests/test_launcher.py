@@ -301,8 +301,8 @@ def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) 
         (2, 1, "0,1,2,3", ["0", "1"]),
         (3, 1, "4,5,6,7", ["4", "5", "6"]),
         (2, None, "GPU-aa,MIG-bb", ["GPU-aa", "MIG-bb"]),
-        (3, None, "0,1,2,3", "4 GPUs are visible (0,1,2,3), which 3 processes cannot share evenly"),
-        (2, None, "0", "1 GPUs are visible (0), which 2 processes cannot share evenly"),
+        (3, None, "0,1,2,3", "the visible GPUs are 4 (0,1,2,3), which 3 processes cannot share evenly"),
+        (2, None, "0", "the visible GPUs are 1 (0), which 2 processes cannot share evenly"),
         (2, 3, "0,1,2,3", "but 2 processes with 3 each need 6"),
         (2, 0, "0,1,2,3", "--devices_per_process is 0; it must be at least 1"),
     ],
@@ -368,7 +368,7 @@ def test_the_verb_starts_a_verb_and_keeps_its_mistake(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert launch.main(["--processes", "1", "--", "--config", "absent.py"]) == 2
     shown = capsys.readouterr().err
-    assert "1 processes, the first with JAX_NUM_CPU_DEVICES=1; logs in logs/" in shown
+    assert "starts 1 x jaxpose.train, the first with JAX_NUM_CPU_DEVICES=1; logs in logs/" in shown
     assert "jaxpose.train: --config: there is no file 'absent.py'" in shown and "starts all" not in shown
     (log,) = tmp_path.glob("logs/*/process-0.log")
     assert log.read_text() == "jaxpose.train: --config: there is no file 'absent.py'\n"
