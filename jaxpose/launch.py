@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from jaxpose.cluster.launcher import ORDERLY, Ending, Group
+from jaxpose.cluster.launcher import ORDERLY, Group
 from jaxpose.config.arguments import USERS_MISTAKE, Arguments, Mistake, make_folder
 
 _VERB = "jaxpose.launch"
@@ -49,12 +49,17 @@ def main(argv: list[str] | None = None) -> int:
         make_folder(log_folder, "--log_dir")
         shown = ", ".join(f"{name}={value}" for name, value in shares[0].items())
         _say(f"starts {given.processes} x jaxpose.{given.verb}, the first with {shown}; logs in {log_folder}")
-        return keep_running([sys.executable, "-m", f"jaxpose.{given.verb}", *rest], shares, log_folder, given.restarts)
+        # Again, resume=overwrite would begin at step 0 each time.
+        again = ["--config.resume=auto"] if given.verb == "train" else []
+        command = [sys.executable, "-m", f"jaxpose.{given.verb}", *rest]
+        return keep_running(command, again, shares, log_folder, given.restarts)
 
     return arguments.run(run, own)
 
 
-def keep_running(command: list[str], shares: list[dict[str, str]], log_folder: Path, restarts: int) -> int:
+def keep_running(
+    command: list[str], again: list[str], shares: list[dict[str, str]], log_folder: Path, restarts: int
+) -> int:
     """Starts processes, again after each crash, and returns the exit code.
 
     A crash is what is no order to stop, no mistake of the user and no end in good order. A checkpoint newer than the
@@ -62,19 +67,23 @@ def keep_running(command: list[str], shares: list[dict[str, str]], log_folder: P
 
     Args:
       command: program and arguments of each process.
+      again: further arguments, from the moment on when a run folder was opened.
       shares: for each process, the variables that give it its devices.
       log_folder: is there already.
       restarts: at most so many in a row without a new checkpoint.
     """
-    restarted, newest = 0, -1
+    log_file = log_folder / "process-0.log"
+    run, newest, restarted = None, -1, 0
     while True:
-        with Group(command, _with_names(shares), log_folder) as group:
-            ending: Ending = group.wait()
+        written = log_file.stat().st_size if log_file.exists() else 0
+        with Group([*command, *again] if run else command, _with_names(shares), log_folder) as group:
+            ending = group.wait()
         if ending.cause:
             _say(ending.cause)
         if ending.code in (*ORDERLY, USERS_MISTAKE) or group.was_asked_to_stop:
             return ending.code
-        step = newest_step(log_folder / "process-0.log")
+        run = _run_folder(log_file.read_bytes()[written:].decode(errors="replace")) or run
+        step = newest_step(run) if run else -1
         if step > newest:
             restarted, newest = 0, step
         if restarted == restarts:
@@ -87,12 +96,17 @@ def keep_running(command: list[str], shares: list[dict[str, str]], log_folder: P
         )
 
 
-def newest_step(log_file: Path) -> int:
-    """Returns the step of the newest checkpoint of the run that the first process named in its log, -1 for none."""
-    runs = re.findall(r"^ *run folder +(.+)$", log_file.read_text(errors="replace"), re.MULTILINE)
+def newest_step(run: Path) -> int:
+    """Returns the step of the newest checkpoint in a run folder, -1 for none."""
     # The names are those of training/checkpoint.py and training/manifest.py, which would take JAX along.
-    manifests = Path(runs[-1]).glob("checkpoints/*/manifest.json") if runs else ()
-    return max((int(file.parent.name) for file in manifests if file.parent.name.isdecimal()), default=-1)
+    steps = [file.parent.name for file in run.glob("checkpoints/*/manifest.json")]
+    return max((int(step) for step in steps if step.isdecimal()), default=-1)
+
+
+def _run_folder(text: str) -> Path | None:
+    """Returns the folder that the first lines of a run name in a log."""
+    found = re.findall(r"^ *run folder +(.+)$", text, re.MULTILINE)
+    return Path(found[-1]) if found else None
 
 
 def visible_gpus() -> list[str]:

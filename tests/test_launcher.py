@@ -29,7 +29,8 @@ from jaxpose import launch
 processes, restarts, patience_s, folder, code = sys.argv[1:]
 launch.Group = functools.partial(launch.Group, patience_s=float(patience_s))
 command = [sys.executable, "-c", code, folder]
-sys.exit(launch.keep_running(command, [{"SHARE": str(n)} for n in range(int(processes))], Path(folder), int(restarts)))
+shares = [{"SHARE": str(n)} for n in range(int(processes))]
+sys.exit(launch.keep_running(command, ["again"], shares, Path(folder), int(restarts)))
 """
 # What every child begins with; a child tells that it is ready by a file with its process id.
 CHILD = """
@@ -279,18 +280,30 @@ def test_a_crash_starts_all_again_until_it_brings_nothing(
     assert ("gives up" in err) == (expected == 1)
 
 
+def test_once_a_run_folder_is_open_a_restart_does_not_overwrite_it(tmp_path: Path) -> None:
+    (tmp_path / "process-0.log").write_text("jaxpose\n  run folder  of_another_launch\n")
+    child = """
+starts = folder / "starts"
+number = len(starts.read_text()) if starts.exists() else 0
+starts.write_text("." * (number + 1))
+print("started with", sys.argv[2:], flush=True)
+if number == 1:
+    print("jaxpose\\n  run folder  ", folder)
+sys.exit(1)
+"""
+    code, out, _ = Launcher(tmp_path, child, processes=1, restarts=3).end()
+    assert code == 1
+    assert re.findall("started with (.*)", out) == ["[]", "[]", "['again']", "['again']"]
+
+
 def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) -> None:
-    log = tmp_path / "process-0.log"
-    log.write_text("jaxpose\n")
-    assert newest_step(log) == -1
     run = tmp_path / "a run" / "of mine"
-    log.write_text(f"  run folder  elsewhere\nbroken \xff\njaxpose\n  run folder  {run}\n  project     p\n", "latin-1")
-    assert newest_step(log) == -1
-    for step, is_whole in ((8, True), (12, True), (40, False)):
-        (run / "checkpoints" / str(step)).mkdir(parents=True)
+    assert newest_step(run) == -1
+    for step, is_whole in (("8", True), ("12", True), ("40", False), ("other", True)):
+        (run / "checkpoints" / step).mkdir(parents=True)
         if is_whole:
-            (run / "checkpoints" / str(step) / "manifest.json").touch()
-    assert newest_step(log) == 12
+            (run / "checkpoints" / step / "manifest.json").touch()
+    assert newest_step(run) == 12
 
 
 @pytest.mark.parametrize(
@@ -379,7 +392,7 @@ def _launch(config: c.Config, folder: Path, log: Path) -> subprocess.Popen:
     with open(log, "w") as stream:
         return subprocess.Popen(
             [sys.executable, "-m", "jaxpose.launch", "--processes", "2", "--restarts", "1",
-             "--log_dir", str(folder), "--", *command(config, folder)],
+             "--log_dir", str(folder), "--", *command(config, folder, "--config.resume=overwrite")],
             env=environment(folder.parent / "programs"), stdout=stream, stderr=stream,
         )  # fmt: skip
 
