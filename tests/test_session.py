@@ -8,6 +8,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
+from jaxpose.data.threads import allowed_cores
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.session import Session
 from jaxpose.training.start import Start, prepare
@@ -95,5 +96,6 @@ def test_the_start_block_says_what_the_network_shows(project: Path, tmp_path: Pa
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), False)
     # Compiling the real step takes long and changes nothing of this.
     step = jax.jit(lambda x: x).lower(1.0).compile()
-    session = Session(config, make_mesh(jax.devices()[:1]), data, start, state, step, compile_s=0.0)
+    session = Session(config, make_mesh(jax.devices()[:1]), data, start, state, step, compile_s=0.0, threads=[1, 2])
     assert session.describe()["input"] == f"32 x 32 px (resize: pad), {shown}"
+    assert session.describe()["loader"] == f"threads: 1 here (cores allowed: {allowed_cores()}), 3 in all"

@@ -54,4 +54,9 @@ class DataConfig:
         20.0, "size of the cache folder; the oldest entries go first", minimum=0.0, harmless=True
     )
     read_ahead_steps: int = option(3, "steps that the loader prepares ahead", minimum=1, harmless=True)
-    threads: int = option(0, "threads that decode and load; 0 = as many as allowed cores", minimum=0, harmless=True)
+    threads: int = option(
+        0,
+        "threads that decode and load, in each process; 0 = one less than the allowed cores, from 1 to 8",
+        minimum=0,
+        harmless=True,
+    )

@@ -11,11 +11,27 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+# More threads of one process wait for Python's lock.
+_MOST_THREADS = 8
+
+
 def allowed_cores() -> int:
-    """Returns how many cores this process may use, at least 1."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Returns how many cores this process may use, at least 1: its affinity, or SLURM_CPUS_PER_TASK where that is less.
+
+    The variable alone says too much where SLURM binds tasks to fewer cores, the affinity where it does not bind.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return min(cores, int(per_task)) if per_task.isdecimal() and int(per_task) else cores
+
+
+def loader_threads(asked: int) -> int:
+    """Returns how many threads of this process decode and load.
+
+    Args:
+      asked: `data.threads`; 0 = one less than the allowed cores, which is left to the training, from 1 to 8.
+    """
+    return asked or min(max(allowed_cores() - 1, 1), _MOST_THREADS)
 
 
 def map_in_threads(
@@ -26,10 +42,10 @@ def map_in_threads(
     Args:
       function: releases Python's lock for most of its time, as decoding and hashing do.
       items: what it is called with.
-      threads: how many at once; 0 = as many as allowed cores.
+      threads: how many at once, as `loader_threads` reads it.
       title: what the bar calls the work.
     """
-    threads = threads or allowed_cores()
+    threads = loader_threads(threads)
     # Pieces bound the results that wait for a slow consumer.
     piece = 16 * threads
     with (

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
 from jaxpose.config import Config
@@ -16,7 +17,7 @@ from jaxpose.data.clips import ClipSource
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.split import SETS
-from jaxpose.data.threads import allowed_cores
+from jaxpose.data.threads import allowed_cores, loader_threads
 from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.optim import make_optimizer
@@ -29,8 +30,6 @@ from jaxpose.training.step import Plan, build_train_step
 _MIB = 2**20
 # The last two, the best, and the one that is being written.
 _CHECKPOINTS_AT_ONCE = 4
-# More threads than this do not help a loader that only gathers rows.
-_LOADER_THREADS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +44,7 @@ class Session:
       state: the state before the first step, on the mesh.
       step: the compiled update.
       compile_s: seconds that it took.
+      threads: of each process, those that decode and load.
     """
 
     config: Config
@@ -54,6 +54,7 @@ class Session:
     state: State
     step: jax.stages.Compiled
     compile_s: float
+    threads: list[int]
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yields this host's batches from a step on."""
@@ -67,7 +68,7 @@ class Session:
             data_seed=config.data.seed,
             train_seed=config.train.seed,
             augment=config.augment,
-            threads=config.data.threads or min(allowed_cores(), _LOADER_THREADS),
+            threads=loader_threads(config.data.threads),
             read_ahead=config.data.read_ahead_steps,
             clips_of=functools.partial(self._clips, clips) if clips else None,
         )
@@ -124,6 +125,7 @@ class Session:
             "input": f"{width} x {height} px (resize: {config.data.resize}), {shown.get(config.model.kind, maps)}",
             "processes": f"{jax.process_count()}",
             "devices": "; ".join(describe(list(self.mesh.devices.flat))),
+            "loader": f"threads: {self.threads[0]} here (cores allowed: {allowed_cores()}), {sum(self.threads)} in all",
             "batch": f"{train.batch_size} frames a step in {passes}, at most {per_device} at once on a device",
             **self._describe_clips(),
             "length": f"{plan.total_steps} steps; an epoch is {plan.steps_per_epoch}",
@@ -155,7 +157,8 @@ def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Se
     )
     step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
     compile_s = time.monotonic() - started
-    return Session(config, mesh, data, start, state, step, compile_s)
+    threads = gather_lists([loader_threads(config.data.threads)])
+    return Session(config, mesh, data, start, state, step, compile_s, threads)
 
 
 def _pieces(config: Config, plan: Plan, mesh: Mesh, step: int) -> Pieces:

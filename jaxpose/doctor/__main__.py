@@ -1,0 +1,50 @@
+"""Looks at this host before a run does: `python -m jaxpose.doctor`, a line for each thing, with a verdict and the fix.
+
+What comes in: the environment, and where runs are to go. What goes out: the lines, and exit code 1 if one is a problem.
+"""
+
+import argparse
+import socket
+import sys
+from pathlib import Path
+
+from jaxpose.config.arguments import DONE, FAILED, Arguments
+from jaxpose.doctor.disk import cache, clock, run_folder, shared_memory, space
+from jaxpose.doctor.finding import PROBLEM
+from jaxpose.doctor.machine import cores, devices, versions
+from jaxpose.doctor.others import coordinator, count_processes, processes, proxies
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the verb and returns its exit code: 0, 1 (there is a problem) or 2 (a mistake of the user)."""
+    arguments = Arguments("jaxpose.doctor", "Looks at this host before a run does: a line for each thing, and the fix.")
+    arguments.add_argument("--out", default="runs", metavar="FOLDER", help="where runs are to go; default: runs")
+    return arguments.run(_run, argv)
+
+
+def _run(given: argparse.Namespace) -> int:
+    out = Path(given.out).expanduser().absolute()
+    checks = {
+        "versions": versions,
+        "devices": devices,
+        "cores": cores,
+        "processes": processes,
+        "coordinator": coordinator,
+        "proxies": proxies,
+        "out": lambda: run_folder(out, count_processes()),
+        "disk": lambda: space(out),
+        "/dev/shm": lambda: shared_memory(Path("/dev/shm")),
+        "cache": cache,
+        "clock": lambda: clock(out),
+    }
+    print(f"{'host':12} {socket.gethostname()}", flush=True)
+    verdicts = []
+    for name, look in checks.items():
+        verdict, text = look()
+        verdicts.append(verdict)
+        print(f"{name:12} {verdict:8} {text}", flush=True)
+    return FAILED if PROBLEM in verdicts else DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

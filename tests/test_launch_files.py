@@ -1,0 +1,201 @@
+"""The files of launch/: that they are what the tools read, and that hosts.sh does what it says, with a fake ssh."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+LAUNCH = ROOT / "launch"
+LIMIT_S = 120
+
+# Runs the command here, as ssh does there: without the fake's own terminal, and told apart by a variable.
+FAKE_SSH = """#!/usr/bin/env bash
+while [[ $1 == -* ]]; do shift 2; done
+export FAKE_HOST=$1
+shift
+[[ $FAKE_HOST != unreachable ]] || exit 255
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("script", sorted(LAUNCH.glob("*.s*")), ids=lambda script: script.name)
+def test_a_script_is_bash(script: Path) -> None:
+    assert script.suffix in (".sh", ".sbatch")
+    assert script.read_text().startswith("#!/usr/bin/env bash\n") or script.read_text().startswith("#!/bin/bash\n")
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_the_job_of_kubernetes_has_what_it_needs() -> None:
+    service, job = yaml.safe_load_all((LAUNCH / "k8s" / "jobset.yaml").read_text())
+    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    # A process for each index, all at once.
+    assert spec["completionMode"] == "Indexed"
+    variables = {entry["name"]: entry for entry in container["env"]}
+    assert spec["completions"] == spec["parallelism"] == int(variables["JAXPOSE_NUM_PROCESSES"]["value"])
+    index = variables["JOB_COMPLETION_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert index == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+    # The name of pod 0: <job>-0.<service>, which is headless, selects the pods of the job and knows them early.
+    host, _, port = variables["JAXPOSE_COORDINATOR"]["value"].partition(":")
+    assert host == f"{job['metadata']['name']}-0.{pod['subdomain']}" and pod["subdomain"] == service["metadata"]["name"]
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
+    assert [entry["port"] for entry in service["spec"]["ports"]] == [int(port)]
+    # Started again by the Job alone; 85 costs nothing, a mistake ends it. A policy needs restartPolicy Never.
+    assert pod["restartPolicy"] == "Never" and spec["backoffLimit"] > 0
+    actions = {
+        code: rule["action"]
+        for rule in spec["podFailurePolicy"]["rules"]
+        for code in rule.get("onExitCodes", {}).get("values", [])
+    }
+    assert actions == {85: "Ignore", 2: "FailJob", 3: "FailJob", 4: "FailJob"}
+    assert {
+        rule["onExitCodes"]["containerName"] for rule in spec["podFailurePolicy"]["rules"] if "onExitCodes" in rule
+    } == {container["name"]}
+    # The runs lie on a volume that all pods share, and every volume that is mounted is there.
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    places = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+    assert "persistentVolumeClaim" in places["/runs"]
+    assert any(argument.startswith("--config.out=/runs/") for argument in container["args"])
+    # No rights in the cluster's API are asked for.
+    assert "serviceAccountName" not in pod and pod["terminationGracePeriodSeconds"] >= 60
+
+
+class Hosts:
+    """hosts.sh with a command, on hosts that are all this machine."""
+
+    def __init__(self, folder: Path, hosts: str, *command: str, **variables: str):
+        self.folder = folder
+        (folder / "bin").mkdir()
+        (folder / "bin" / "ssh").write_text(FAKE_SSH)
+        (folder / "bin" / "ssh").chmod(0o755)
+        environment = os.environ | {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        self.process = subprocess.Popen(
+            ["bash", LAUNCH / "hosts.sh", hosts, *command],
+            cwd=folder,
+            env=environment | {"LOGS": str(folder / "logs"), "PATIENCE_S": "1"} | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def end(self) -> tuple[int, str, str]:
+        """Returns (exit code, stdout, stderr)."""
+        out, err = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, out, err
+
+    def log(self, name: str) -> str:
+        return (self.folder / "logs" / f"{name}.log").read_text()
+
+
+def _wait_until(is_so: Callable[[], Any]) -> None:
+    until = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+# A process that tells who it is and waits for a signal.
+WAITS = """
+import os, signal, sys, time
+from pathlib import Path
+index = os.environ["JAXPOSE_PROCESS_ID"]
+def stop(number, frame):
+    print("stopped", flush=True)
+    sys.exit(85)
+if "deaf" not in sys.argv:
+    signal.signal(signal.SIGTERM, stop)
+else:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(f"unfinished{index}").write_text(str(os.getpid()))
+os.rename(f"unfinished{index}", f"ready{index}")
+time.sleep(100)
+"""
+
+
+def test_each_host_runs_the_command_and_knows_who_it_is(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "print(*(os.environ[name] for name in ('FAKE_HOST', 'JAXPOSE_PROCESS_ID', 'MINE')), sys.argv[1:])\n"
+        "print(os.environ['JAXPOSE_NUM_PROCESSES'], os.environ['JAXPOSE_COORDINATOR'], os.getcwd(), sys.stdin.read())"
+    )
+    arguments = ["a b", "$HOME", "'\"", "line\nline", "*", ""]
+    hosts = Hosts(
+        tmp_path, "me@one\ntwo three", sys.executable, "-c", code, *arguments, PORT="77", SETUP="export MINE=x"
+    )
+    exit_code, out, err = hosts.end()
+    assert exit_code == 0, err
+    assert "3 processes, process 0 on me@one; logs in " in err
+    names = ["0-me@one", "1-two", "2-three"]
+    assert sorted(os.listdir(tmp_path / "logs")) == [f"{name}.log" for name in names]
+    for name in names:
+        index, _, host = name.partition("-")
+        assert hosts.log(name) == f"{host} {index} x {arguments}\n3 one:77 {tmp_path} \n"
+    assert out == hosts.log("0-me@one")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_to_every_host(tmp_path: Path, number: signal.Signals) -> None:
+    hosts = Hosts(tmp_path, "one two", sys.executable, "-c", WAITS)
+    _wait_until(lambda: all((tmp_path / f"ready{index}").exists() for index in range(2)))
+    if number == signal.SIGINT:  # as a terminal does it: to all that was started there
+        os.killpg(hosts.process.pid, number)
+    else:
+        hosts.process.send_signal(number)
+    code, out, err = hosts.end()
+    assert (code, out) == (85, "stopped\n"), err
+    assert hosts.log("0-one") == hosts.log("1-two") == "stopped\n"
+
+
+def test_when_the_script_is_killed_every_host_stops(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "one two three", sys.executable, "-c", WAITS, "deaf")
+    _wait_until(lambda: all((tmp_path / f"ready{index}").exists() for index in range(3)))
+    pids = [int((tmp_path / f"ready{index}").read_text()) for index in range(3)]
+    hosts.process.kill()
+    _wait_until(lambda: not any(map(_is_alive, pids)))
+    hosts.end()
+
+
+def test_a_host_that_fails_stops_the_others(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path, "one two unreachable", sys.executable, "-c", WAITS, "deaf")
+    code, _, err = hosts.end()
+    assert code == 255 and "process 2 on unreachable ended with exit code 255" in err
+    assert "process 0 on one ended with exit code" in err and "process 1 on two ended with exit code" in err
+
+
+def test_the_doctor_runs_on_every_host(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    doctor = (sys.executable, "-m", "jaxpose.doctor", "--out", str(tmp_path / "runs"))
+    hosts = Hosts(tmp_path, "127.0.0.1 127.0.0.1", *doctor, PORT=port)
+    code, out, err = hosts.end()
+    assert code == 0, out + err
+    for index in range(2):
+        text = hosts.log(f"{index}-127.0.0.1")
+        assert f"this would be process {index} of 2, with process 0 at 127.0.0.1:{port}" in text
+        assert re.search(r"^coordinator +ok ", text, re.MULTILINE), text
+
+
+def test_without_a_command_it_says_how_it_is_used(tmp_path: Path) -> None:
+    code, out, err = Hosts(tmp_path, "one").end()
+    assert (code, out) == (2, "") and 'bash launch/hosts.sh "node1 node2" python -m jaxpose.train' in err
+    assert not (tmp_path / "logs").exists()

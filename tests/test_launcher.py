@@ -1,0 +1,431 @@
+"""Several processes from one command: devices, signals, logs, failures, restarts, and that none is left behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jaxpose import config as c
+from jaxpose import launch
+from jaxpose.launch import device_shares, newest_step, visible_gpus
+from tests.small_run import command, environment, make_config, small_project, wait_for_step
+from tests.test_train_process import assert_same_run
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_S = 120
+
+# The launcher with any command in place of a verb. Arguments: processes, restarts, patience, folder, code of a child.
+DRIVER = """
+import functools, sys
+from pathlib import Path
+from jaxpose import launch
+
+processes, restarts, patience_s, folder, code = sys.argv[1:]
+launch.Group = functools.partial(launch.Group, patience_s=float(patience_s))
+command = [sys.executable, "-c", code, folder]
+shares = [{"SHARE": str(n)} for n in range(int(processes))]
+sys.exit(launch.keep_running(command, ["again"], shares, Path(folder), int(restarts)))
+"""
+# What every child begins with; a child tells that it is ready by a file with its process id.
+CHILD = """
+import os, signal, sys, time
+from pathlib import Path
+folder, index = Path(sys.argv[1]), int(os.environ["JAXPOSE_PROCESS_ID"])
+
+def ready():
+    unfinished = folder / f"unfinished{index}"
+    unfinished.write_text(str(os.getpid()))
+    unfinished.rename(folder / f"ready{index}")
+
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+def sleep():
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        time.sleep(0.05)
+"""
+
+
+class Launcher:
+    """The launcher in a process of its own, with children that run some code."""
+
+    def __init__(self, folder: Path, code: str, processes: int = 2, restarts: int = 0, patience_s: float = 0.5):
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(processes), str(restarts), str(patience_s), str(folder), CHILD + code],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def ready(self, index: int) -> int:
+        """The process id of a child, once it is ready."""
+        file = self.folder / f"ready{index}"
+        wait_until(file.exists)
+        return int(file.read_text())
+
+    def end(self) -> tuple[int, str, str]:
+        """Returns (exit code, stdout, stderr)."""
+        out, err = self.process.communicate(timeout=LIMIT_S)
+        return self.process.returncode, out, err
+
+    def log(self, index: int) -> str:
+        return (self.folder / f"process-{index}.log").read_text()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_each_process_knows_who_it_is_and_all_is_logged(tmp_path: Path) -> None:
+    code = """
+assert sys.stdin.read() == ""
+print("out", index, *(os.environ[name] for name in ("JAXPOSE_NUM_PROCESSES", "JAXPOSE_COORDINATOR", "SHARE")))
+print("err", index, file=sys.stderr, end="")
+"""
+    (tmp_path / "process-0.log").write_text("of before\n")
+    found, out, err = Launcher(tmp_path, code, processes=3).end()
+    assert found == 0
+    lines = [tmp_path.joinpath(f"process-{index}.log").read_text().splitlines() for index in range(3)]
+    address = re.fullmatch(r"out 0 3 (localhost:\d+) 0\n", out)
+    assert address
+    assert sorted(lines[0]) == ["err 0", "of before", f"out 0 3 {address[1]} 0"]
+    for index in (1, 2):
+        assert sorted(lines[index]) == [f"err {index}", f"out {index} 3 {address[1]} {index}"]
+    assert sorted(err.splitlines()) == ["[1] err 1", "[2] err 2", "err 0"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
+def test_a_signal_is_passed_on_once_to_all_and_their_exit_code_is_kept(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    child = """
+count = 0
+def caught(number, frame):
+    global count
+    count += 1
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, caught)
+ready()
+while not count:
+    time.sleep(0.02)
+time.sleep(0.5)
+print(count, "signals")
+sys.exit(CODE)
+""".replace("CODE", str(code))
+    launcher = Launcher(tmp_path, child, restarts=3)
+    for index in range(2):
+        launcher.ready(index)
+    launcher.process.send_signal(number)
+    found, out, err = launcher.end()
+    assert (found, out, err) == (code, "1 signals\n", "")
+    assert launcher.log(1) == "1 signals\n"
+
+
+def test_a_second_ctrl_c_kills(tmp_path: Path) -> None:
+    child = """
+signal.signal(signal.SIGINT, lambda number, frame: (folder / f"asked{index}").touch())
+ready()
+sleep()
+"""
+    launcher = Launcher(tmp_path, child, restarts=3)
+    pids = [launcher.ready(index) for index in range(2)]
+    launcher.process.send_signal(signal.SIGINT)
+    wait_until(lambda: all((tmp_path / f"asked{index}").exists() for index in range(2)))
+    assert all(map(is_alive, pids))
+    launcher.process.send_signal(signal.SIGINT)
+    assert launcher.end()[0] == 130
+    assert not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected", "says"),
+    [
+        # The other one is told to stop, or killed if it does not.
+        ("sys.exit(7)", "ready(); sleep()", 7, "process 1 ended with exit code 7"),
+        ("sys.exit(2)", "ready(); sleep()", 2, "process 1 ended with exit code 2"),
+        ("sys.exit(7)", "deaf(); ready(); sleep()", 7, "exit code 7"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "ready(); sleep()", 137, "process 1 was ended by SIGKILL"),
+        # The other one fails too, with a code of its own.
+        ("sys.exit(7)", "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); ready(); sleep()", 7, "process 1"),
+        # The first one to end only followed the other, which ends later; SIGTERM is what JAX catches there.
+        ("os.abort()", "deaf(); ready(); time.sleep(0.3); sys.exit(6)", 6, "process 0 ended with exit code 6"),
+        ("sys.exit('another process of the run is lost')", "deaf(); ready(); time.sleep(.3); sys.exit(6)", 6, "code 6"),
+        # The other one is frozen: nothing but SIGKILL ends it.
+        (
+            "os.abort()", "ready(); os.kill(os.getpid(), signal.SIGSTOP)", 134,
+            "process 1 was ended by SIGABRT; see {folder}/process-1.log; process 0 did not answer and was killed",
+        ),
+        # In good order: it is waited for.
+        ("sys.exit(4)", "ready(); time.sleep(1); print('done')", 4, ""),
+        ("sys.exit(85)", "ready(); time.sleep(1); sys.exit(85)", 85, ""),
+    ],
+)  # fmt: skip
+def test_when_one_fails_all_end_and_its_exit_code_is_kept(
+    tmp_path: Path, first: str, last: str, expected: int, says: str
+) -> None:
+    child = f"""
+if index == 0:
+    {last}
+else:
+    while not (folder / "ready0").exists():
+        time.sleep(0.01)
+    {first}
+"""
+    launcher = Launcher(tmp_path, child)
+    pid = launcher.ready(0)
+    code, out, err = launcher.end()
+    assert code == expected, err
+    assert says.format(folder=tmp_path) in err, err
+    assert not is_alive(pid)
+    assert ("done" in out) == ("done" in last)
+
+
+def test_children_die_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    child = """
+deaf()
+ready()
+if index == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)
+sleep()
+"""
+    launcher = Launcher(tmp_path, child)
+    pids = [launcher.ready(index) for index in range(2)]
+    launcher.process.kill()
+    wait_until(lambda: not any(map(is_alive, pids)))
+    launcher.end()
+
+
+def test_a_full_log_and_a_closed_console_end_nothing(tmp_path: Path) -> None:
+    os.symlink("/dev/full", tmp_path / "process-0.log")
+    child = """
+print("line")
+ready()
+while not (folder / "closed").exists():
+    time.sleep(0.01)
+print("line " * 100000)
+(folder / f"done{index}").touch()
+"""
+    launcher = Launcher(tmp_path, child)
+    for index in range(2):
+        launcher.ready(index)
+    assert launcher.process.stdout and launcher.process.stderr
+    launcher.process.stdout.close()
+    (tmp_path / "closed").touch()
+    launcher.process.wait(LIMIT_S)
+    assert launcher.process.returncode == 0, launcher.process.stderr.read()
+    launcher.process.stderr.close()
+    assert (tmp_path / "done0").exists() and (tmp_path / "done1").exists()
+
+
+# Each start of process 0 adds a line to a file, and a checkpoint where it is told so.
+CRASHES = """
+starts = folder / f"starts{index}"
+starts.write_text((starts.read_text() if starts.exists() else "") + ".")
+number = len(starts.read_text())
+if index == 0:
+    print("jaxpose")
+    print("  run folder  ", folder)
+    if number in STEPS:
+        checkpoint = folder / "checkpoints" / str(STEPS[number])
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "manifest.json").touch()
+    (folder / "checkpoints" / "900").mkdir(parents=True, exist_ok=True)
+    (folder / f"made{number}").touch()
+else:
+    while not (folder / f"made{number}").exists():
+        time.sleep(0.01)
+    code = CODES.get(number, 1)
+    os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("steps", "codes", "restarts", "starts", "expected"),
+    [
+        ({}, {}, 0, 1, 1),
+        ({}, {}, 2, 3, 1),
+        ({}, {1: -9, 2: -6, 3: 0}, 3, 3, 0),  # at the third start all ends well
+        ({2: 50, 4: 60}, {}, 2, 6, 1),  # a new checkpoint at the 4th start, and then two restarts without one
+        ({1: 50, 3: 50}, {}, 1, 2, 1),
+        ({}, {1: 2}, 3, 1, 2),
+        ({}, {1: 1, 2: 85}, 3, 2, 85),
+        ({}, {1: 4}, 3, 1, 4),
+    ],
+)
+def test_a_crash_starts_all_again_until_it_brings_nothing(
+    tmp_path: Path, steps: dict[int, int], codes: dict[int, int], restarts: int, starts: int, expected: int
+) -> None:
+    child = CRASHES.replace("STEPS", repr(steps)).replace("CODES", repr(codes))
+    launcher = Launcher(tmp_path, child, restarts=restarts)
+    code, _, err = launcher.end()
+    assert code == expected, err
+    assert (tmp_path / "starts0").read_text() == "." * starts == (tmp_path / "starts1").read_text(), err
+    assert err.count("starts all processes again") == starts - 1
+    assert ("gives up" in err) == (expected == 1)
+
+
+def test_once_a_run_folder_is_open_a_restart_does_not_overwrite_it(tmp_path: Path) -> None:
+    (tmp_path / "process-0.log").write_text("jaxpose\n  run folder  of_another_launch\n")
+    child = """
+starts = folder / "starts"
+number = len(starts.read_text()) if starts.exists() else 0
+starts.write_text("." * (number + 1))
+print("started with", sys.argv[2:], flush=True)
+if number == 1:
+    print("jaxpose\\n  run folder  ", folder)
+sys.exit(1)
+"""
+    code, out, _ = Launcher(tmp_path, child, processes=1, restarts=3).end()
+    assert code == 1
+    assert re.findall("started with (.*)", out) == ["[]", "[]", "['again']", "['again']"]
+
+
+def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) -> None:
+    run = tmp_path / "a run" / "of mine"
+    assert newest_step(run) == -1
+    for step, is_whole in (("8", True), ("12", True), ("40", False), ("other", True)):
+        (run / "checkpoints" / step).mkdir(parents=True)
+        if is_whole:
+            (run / "checkpoints" / step / "manifest.json").touch()
+    assert newest_step(run) == 12
+
+
+@pytest.mark.parametrize(
+    ("processes", "each", "gpus", "expected"),
+    [
+        (2, None, "0,1,2,3", ["0,1", "2,3"]),
+        (4, None, "0,1,2,3", ["0", "1", "2", "3"]),
+        (2, 1, "0,1,2,3", ["0", "1"]),
+        (3, 1, "4,5,6,7", ["4", "5", "6"]),
+        (2, None, "GPU-aa,MIG-bb", ["GPU-aa", "MIG-bb"]),
+        (3, None, "0,1,2,3", "the visible GPUs are 4 (0,1,2,3), which 3 processes cannot share evenly"),
+        (2, None, "0", "the visible GPUs are 1 (0), which 2 processes cannot share evenly"),
+        (2, 3, "0,1,2,3", "but 2 processes with 3 each need 6"),
+        (2, 0, "0,1,2,3", "--devices_per_process is 0; it must be at least 1"),
+    ],
+)
+def test_gpus_are_divided(processes: int, each: int | None, gpus: str, expected: list[str] | str) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(ValueError, match=re.escape(expected)):
+            device_shares(processes, each, gpus.split(","))
+    else:
+        shares = device_shares(processes, each, gpus.split(","))
+        assert shares == [{"CUDA_VISIBLE_DEVICES": share} for share in expected]
+
+
+def test_without_gpus_each_process_has_one_cpu_or_so_many() -> None:
+    assert device_shares(2, None, []) == [{"JAX_NUM_CPU_DEVICES": "1"}] * 2
+    assert device_shares(3, 2, []) == [{"JAX_NUM_CPU_DEVICES": "2"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ["0", "1", "2"]),
+        ({"CUDA_VISIBLE_DEVICES": "2, 0"}, ["2", "0"]),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, ["1"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"JAX_PLATFORMS": "cpu"}, []),
+        ({"JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": "1"}, ["1"]),
+    ],
+)
+def test_visible_gpus(variables: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("glob.glob", lambda pattern: [f"/dev/nvidia{n}" for n in range(3)])
+    assert visible_gpus() == expected
+    # The variable may be left over where there is no GPU.
+    monkeypatch.setattr("glob.glob", lambda pattern: [])
+    assert visible_gpus() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--processes 2", "the arguments of the verb are missing; give them after --"),
+        ("--processes 0 -- x", "--processes is 0; it must be at least 1"),
+        ("--processes 2 --restarts=-1 -- x", "--restarts is -1; it must be at least 0"),
+        ("--proceses 2 -- x", "there is no flag --proceses; did you mean --processes?"),
+        ("--processes 2 --verb evaluate -- x", "invalid choice: 'evaluate'"),
+        ("-- x", "the following arguments are required: --processes"),
+    ],
+)
+def test_mistakes_are_told_in_a_line(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(arguments.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("jaxpose.launch: ") and message in line
+
+
+def test_the_verb_starts_a_verb_and_keeps_its_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert launch.main(["--processes", "1", "--", "--config", "absent.py"]) == 2
+    shown = capsys.readouterr().err
+    assert "starts 1 x jaxpose.train, the first with JAX_NUM_CPU_DEVICES=1; logs in logs/" in shown
+    assert "jaxpose.train: --config: there is no file 'absent.py'" in shown and "starts all" not in shown
+    (log,) = tmp_path.glob("logs/*/process-0.log")
+    assert log.read_text() == "jaxpose.train: --config: there is no file 'absent.py'\n"
+
+
+def _launch(config: c.Config, folder: Path, log: Path) -> subprocess.Popen:
+    """python -m jaxpose.launch with two processes, which keep what they compile in a folder."""
+    with open(log, "w") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-m", "jaxpose.launch", "--processes", "2", "--restarts", "1",
+             "--log_dir", str(folder), "--", *command(config, folder, "--config.resume=overwrite")],
+            env=environment(folder.parent / "programs"), stdout=stream, stderr=stream,
+        )  # fmt: skip
+
+
+def _child(launcher: int, index: int) -> int:
+    """The process id of the child that is so numbered."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    own = f"JAXPOSE_PROCESS_ID={index}".encode()
+    return next(int(child) for child in children if own in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"))
+
+
+@pytest.mark.faults
+def test_killed_and_frozen_processes_are_started_again_and_change_no_bit(tmp_path: Path) -> None:
+    """Every fault comes after a new checkpoint, so that one restart in a row is enough for all of them."""
+    project = small_project(tmp_path / "project")
+    options = {"train__steps": 40, "train__val_every_steps": 20, "train__save_every_steps": 5, "log__frames": 0}
+    options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 5, "log__tensorboard": False}
+    # Half the time to compile.
+    options |= {"augment__preset": "none", "augment__flip_p": 0.0}
+    for name, faults in (("undisturbed", ()), ("disturbed", ((1, "KILL", 8), (1, "STOP", 24)))):
+        folder, log = tmp_path / name, tmp_path / f"{name}.log"
+        folder.mkdir()
+        run = folder / "run"
+        process = _launch(make_config(project, run, **options), folder, log)
+        try:
+            for index, signal_name, step in faults:
+                wait_for_step(run, step, lambda process=process: process.poll() is None)
+                os.kill(_child(process.pid, index), signal.Signals[f"SIG{signal_name}"])
+            assert process.wait(LIMIT_S) == 0, log.read_text()
+        finally:
+            process.terminate()
+            process.wait()
+        text = log.read_text()
+        assert text.count("starts all processes again") == len(faults), text
+    assert text.count("process 1 was ended by SIGKILL") == 1 and "process 1 did not answer and was killed" in text, text
+    assert_same_run(run, tmp_path / "undisturbed" / "run")
