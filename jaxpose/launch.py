@@ -4,7 +4,6 @@ What comes in: how many, and the arguments of the verb. What goes out: its exit 
 """
 
 import argparse
-import glob
 import os
 import re
 import socket
@@ -12,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from jaxpose.cluster.gpus import nvidia_driver_is_visible, visible_gpus
 from jaxpose.cluster.launcher import ORDERLY, Group
 from jaxpose.config.arguments import USERS_MISTAKE, Arguments, Mistake, make_folder
 
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         for name, least in (("processes", 1), ("restarts", 0)):
             if getattr(given, name) < least:
                 raise Mistake(f"--{name} is {getattr(given, name)}; it must be at least {least}")
-        shares = device_shares(given.processes, given.devices_per_process, visible_gpus())
+        shares = device_shares(given.processes, given.devices_per_process, shared_gpus())
         log_folder = Path(given.log_dir or time.strftime("logs/%Y%m%d-%H%M%S"))
         make_folder(log_folder, "--log_dir")
         shown = ", ".join(f"{name}={value}" for name, value in shares[0].items())
@@ -109,17 +109,11 @@ def _run_folder(text: str) -> Path | None:
     return Path(found[-1]) if found else None
 
 
-def visible_gpus() -> list[str]:
+def shared_gpus() -> list[str]:
     """Returns what CUDA calls the GPUs that processes started here would use."""
-    there = [str(number) for number in range(len(glob.glob("/dev/nvidia[0-9]*")))]
     platforms = os.environ.get("JAX_PLATFORMS", "")
-    if not there or platforms and not re.search("cuda|gpu", platforms):
-        return []
-    if "CUDA_VISIBLE_DEVICES" not in os.environ:
-        return there
-    entries = [entry.strip() for entry in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
-    # CUDA stops reading at the first entry that is no device.
-    return entries[: next((place for place, entry in enumerate(entries) if entry in ("", "-1")), len(entries))]
+    is_cpu = platforms and not re.search("cuda|gpu", platforms)
+    return [] if is_cpu or not nvidia_driver_is_visible() else visible_gpus()
 
 
 def device_shares(processes: int, devices_per_process: int | None, gpus: list[str]) -> list[dict[str, str]]:

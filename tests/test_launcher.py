@@ -13,7 +13,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import launch
-from jaxpose.launch import device_shares, newest_step, visible_gpus
+from jaxpose.launch import device_shares, newest_step, shared_gpus
 from tests.small_run import command, environment, make_config, small_project, wait_for_step
 from tests.test_train_process import assert_same_run
 
@@ -165,7 +165,7 @@ sleep()
         ("sys.exit(7)", "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); ready(); sleep()", 7, "process 1"),
         # The first one to end only followed the other, which ends later; SIGTERM is what JAX catches there.
         ("os.abort()", "deaf(); ready(); time.sleep(0.3); sys.exit(6)", 6, "process 0 ended with exit code 6"),
-        ("sys.exit('another process of the run is lost')", "deaf(); ready(); time.sleep(.3); sys.exit(6)", 6, "code 6"),
+        ("sys.exit('v: process 1 on h failed: x')", "deaf(); ready(); time.sleep(.3); sys.exit(6)", 6, "code 6"),
         # The other one is frozen: nothing but SIGKILL ends it.
         (
             "os.abort()", "ready(); os.kill(os.getpid(), signal.SIGSTOP)", 134,
@@ -345,16 +345,16 @@ def test_without_gpus_each_process_has_one_cpu_or_so_many() -> None:
         ({"JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": "1"}, ["1"]),
     ],
 )
-def test_visible_gpus(variables: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_gpus(variables: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("glob.glob", lambda pattern: [f"/dev/nvidia{n}" for n in range(3)])
-    assert visible_gpus() == expected
+    assert shared_gpus() == expected
     # The variable may be left over where there is no GPU.
     monkeypatch.setattr("glob.glob", lambda pattern: [])
-    assert visible_gpus() == []
+    assert shared_gpus() == []
 
 
 @pytest.mark.parametrize(

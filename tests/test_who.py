@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jaxpose.cluster.devices import gpus_of_process
+from jaxpose.cluster.gpus import gpus_of_process
 from jaxpose.cluster.who import Who, who_we_are
 from jaxpose.config import MeshConfig
 

@@ -178,25 +178,31 @@ def meet(who: Who, versions: dict[str, str], start_s: float, heartbeat_s: float)
       ValueError: the name of process 0's host is not known, its port is taken, or the processes do not fit together.
       ConnectionError: somebody did not come in time.
     """
-    host, _, port = who.address.rpartition(":")
-    here = socket.gethostname()
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise ValueError(
-            f"the coordinator's name {host!r} (of {who.address}) is not known on {here}: {error}"
-        ) from None
+    here, until = socket.gethostname(), time.monotonic() + start_s
     whom = "process 0" if who.index else f"{who.count - 1} more"
     _say(f"process {who.index} of {who.count} on {here} waits for {whom} at {who.address}, up to {start_s:g} s")
-    until = time.monotonic() + start_s
+    host, _, port = who.address.rpartition(":")
+    ip = _ip_of(who, host.strip("[]"), int(port), until)
     hello = {"index": who.index, "count": who.count, "host": here, "versions": versions}
     if who.index:
-        lines = {0: _join(who, hello, host.strip("[]"), str(found[0][4][0]), int(port), start_s, until)}
+        lines = {0: _join(who, hello, host.strip("[]"), ip, int(port), start_s, until)}
     else:
         with contextlib.ExitStack() as opened:
             lines = _gather(who, hello, int(port), start_s, until, opened)
             opened.pop_all()
     return Company(who, lines, heartbeat_s)
+
+
+def _ip_of(who: Who, host: str, port: int, until: float) -> str:
+    while True:
+        try:
+            return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError as error:
+            if who.name_comes_later and time.monotonic() < until:
+                time.sleep(_RETRY_S)
+                continue
+            text = f"the coordinator's name {host!r} (of {who.address}) is not known on {socket.gethostname()}: {error}"
+            raise (ConnectionError if who.name_comes_later else ValueError)(text) from None
 
 
 def _join(who: Who, hello: dict[str, Any], host: str, ip: str, port: int, start_s: float, until: float) -> Line:

@@ -8,17 +8,14 @@ What comes in: the config. What goes out: the list of devices that `cluster/mesh
 
 import ast
 import fnmatch
-import glob
 import os
 import re
-import shutil
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-from jaxpose.cluster.who import Who
+from jaxpose.cluster.gpus import cuda_visible_devices, nvidia_driver_is_visible, visibility, visible_gpus
 from jaxpose.config import MeshConfig
 
 _FORMS = "give auto, a number of devices, a list such as 0,2 or gpu:1, a glob such as gpu:*, or re:EXPRESSION"
@@ -94,7 +91,7 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
         )
     if _numbers_left and local[0].platform == "gpu" and len(local) != len(_numbers_left):
         raise ValueError(f"mesh.devices asks for {len(_numbers_left)} GPUs, but CUDA offers {len(local)} of them "
-                         f"({_visibility()})")  # fmt: skip
+                         f"({visibility()})")  # fmt: skip
     positions = select_devices(mesh.devices, _names(local))
     processes = sorted({device.process_index for device in devices})
     of_process = {index: [device for device in devices if device.process_index == index] for index in processes}
@@ -105,59 +102,6 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
                 "devices; each process must have as many"
             )
     return [of_process[index][position] for index in processes for position in positions]
-
-
-def nvidia_driver_is_visible() -> bool:
-    """Tells whether this process may use NVIDIA GPUs, as far as that can be seen before CUDA is asked."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return False
-    has_device_files = bool(glob.glob("/dev/nvidia[0-9]*"))
-    return has_device_files or Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
-
-
-def visible_gpus() -> int:
-    """Returns how many NVIDIA GPUs CUDA would find, before it is asked."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return len(glob.glob("/dev/nvidia[0-9]*"))
-    entries = [entry.strip() for entry in visible.split(",")]
-    # CUDA stops reading at the first entry that is no device.
-    return next((position for position, entry in enumerate(entries) if entry in ("", "-1", "NoDevFiles")), len(entries))
-
-
-def gpus_of_process(who: Who, visible: int, environment: Mapping[str, str]) -> list[int] | None:
-    """Returns which of the visible GPUs a process drives, by their position; None for all.
-
-    Three layouts on a machine work: one process for all GPUs, one for each GPU that sees all of them, and one for each
-    GPU that sees its own alone.
-
-    Args:
-      who: the process.
-      visible: number of GPUs that it sees.
-      environment: its variables, for what SLURM says of the GPUs of the job.
-
-    Raises:
-      ValueError: processes and GPUs do not match; names the line of the batch script to change.
-    """
-    has_step, told = "SLURM_STEP_ID" in environment, environment.get("SLURM_GPUS_ON_NODE", "")
-    of_job = int(told) if told.isdecimal() else None
-    if has_step and visible == 0 and (of_job or glob.glob("/dev/nvidia[0-9]*")):
-        what = f"the job has {of_job} GPUs on this node (SLURM_GPUS_ON_NODE)" if of_job else "this node has GPUs"
-        raise ValueError(
-            f"{what}, but the task sees none of them ({_visibility()}): let it have them by #SBATCH --gres=gpu:N, and "
-            "srun without --gpus or --gres of its own; or ask for the CPU with --config.mesh.platform=cpu"
-        )
-    if visible == 0 or who.count_here == 1:
-        return None
-    if visible == 1 and (of_job is None or of_job >= who.count_here):
-        return [0]
-    if visible == who.count_here:
-        return [who.index_here]
-    right = f"--ntasks-per-node={max(visible, of_job or 0)}"
-    raise ValueError(
-        f"{who.count_here} processes of the run are on this machine, and this one sees {visible} GPUs: give each GPU a "
-        f"process (#SBATCH {right}), or all of them to one (#SBATCH --ntasks-per-node=1)"
-    )
 
 
 def describe(devices: list[jax.Device]) -> list[str]:
@@ -171,19 +115,13 @@ def describe(devices: list[jax.Device]) -> list[str]:
     if len(here) != len(devices):
         lines[0] += f" (of this process; {len(devices) - len(here)} more on others)"
     if here[0].platform == "gpu":
-        lines.append(_visibility())
+        lines.append(visibility())
     return lines
 
 
 def compile_options(mesh: MeshConfig, devices: list[jax.Device]) -> dict[str, bool]:
     """Returns the XLA options of the train step. The CPU repeats bit for bit without any."""
     return {"xla_gpu_deterministic_ops": True} if mesh.deterministic and devices[0].platform == "gpu" else {}
-
-
-def cuda_visible_devices(positions: list[int], visible: str | None) -> str:
-    """Returns the CUDA_VISIBLE_DEVICES that shows only `positions` of what its value `visible` (None: unset) shows."""
-    entries = None if visible is None else [entry.strip() for entry in visible.split(",")]
-    return ",".join(str(position) if entries is None else entries[position] for position in positions)
 
 
 def _read_text(spec: str) -> object:
@@ -252,17 +190,10 @@ def _match(entry: Any, names: list[str]) -> tuple[list[int], bool]:
 def _what_is_there(names: list[str]) -> str:
     text = f"there is {', '.join(names) or 'no device'}"
     if any(name.startswith("gpu") for name in names):
-        return f"{text} ({_visibility()})"
+        return f"{text} ({visibility()})"
     if any(name.startswith("cpu") for name in names):
         return f"{text} (JAX_NUM_CPU_DEVICES=8 divides the CPU into 8)"
     return text
-
-
-def _visibility() -> str:
-    shown = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
-    if shown["CUDA_VISIBLE_DEVICES"] is None:
-        return "CUDA_VISIBLE_DEVICES is not set"
-    return ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
 
 
 def _names(local: list[jax.Device]) -> list[str]:
@@ -282,7 +213,7 @@ def _backend_runs() -> bool:
 
 
 def _hide_other_gpus(spec: object) -> None:
-    count = visible_gpus()
+    count = len(visible_gpus())
     # Each of several processes on this machine has its own GPU already. WSL has no files of devices; they are selected
     # after the start.
     if count == 0 or jax.config.read("jax_cuda_visible_devices") != "all":

@@ -2,17 +2,20 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from jaxpose.config.arguments import LOST
+
 # More than a pipe holds: what a process said before it ended is read at once.
 _READ_BYTES = 1 << 20
-# How a process leaves when another one is lost, ended by JAX or by itself.
-_ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
-_LOST = b"another process of the run is lost"
+# How a process leaves when another one is lost: ended by JAX, or by itself, with a sentence of `company`.
+_SURVIVED = (-signal.SIGABRT, 128 + signal.SIGABRT, LOST)
+_TOLD = re.compile(rb": process \d+ on \S+ (failed|ended|is gone|has been silent)")
 
 
 class Launched:
@@ -68,7 +71,7 @@ class Launched:
 
     def is_survivor(self) -> bool:
         """Tells whether it only failed because another process of the run was lost."""
-        return self.code in _ABORTED or any(stream.tells_of_a_lost_one for stream in self.streams)
+        return self.code in _SURVIVED or any(stream.tells_of_a_lost_one for stream in self.streams)
 
     def describe(self) -> str:
         """Returns how it ended, and where it says more."""
@@ -94,7 +97,7 @@ class Stream:
       name: what lines on the console begin with.
 
     Attributes:
-      tells_of_a_lost_one: whether a line said that another process of the run is lost.
+      tells_of_a_lost_one: whether a line said that another process failed or is lost.
     """
 
     def __init__(self, pipe: Any, log: Any, console: Any, name: str) -> None:
@@ -124,7 +127,7 @@ class Stream:
             self._unfinished = b""
 
     def _line(self, line: bytes) -> None:
-        self.tells_of_a_lost_one |= _LOST in line
+        self.tells_of_a_lost_one |= _TOLD.search(line) is not None
         # A full disk or a closed terminal must not end a training.
         with contextlib.suppress(OSError):
             self._log.write(line)

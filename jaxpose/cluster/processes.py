@@ -17,7 +17,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from jaxpose.cluster.company import Company, meet
-from jaxpose.cluster.devices import gpus_of_process, nvidia_driver_is_visible, visible_gpus
+from jaxpose.cluster.gpus import gpus_of_process, nvidia_driver_is_visible, visible_gpus
 from jaxpose.cluster.who import who_we_are
 from jaxpose.config import MeshConfig
 from jaxpose.config.arguments import guard
@@ -49,7 +49,7 @@ def start_processes(mesh: MeshConfig) -> Company | None:
     gpus = None
     if mesh.platform in ("auto", "gpu"):
         # CUDA_VISIBLE_DEVICES may be left over where there is no GPU.
-        visible = visible_gpus() if nvidia_driver_is_visible() else 0
+        visible = len(visible_gpus()) if nvidia_driver_is_visible() else 0
         gpus = gpus_of_process(who, visible, os.environ)
     if who.count == 1:
         return None

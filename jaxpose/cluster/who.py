@@ -34,6 +34,7 @@ class Who:
       source: what says so, for people.
       count_here: processes of the run on this machine, as far as that is told; else 1.
       index_here: of this one among those.
+      name_comes_later: whether the name in the address may become known only once process 0 is there.
     """
 
     address: str = ""
@@ -42,6 +43,7 @@ class Who:
     source: str = "nothing that would say otherwise"
     count_here: int = 1
     index_here: int = 0
+    name_comes_later: bool = False
 
 
 def who_we_are(environment: Environment, mesh: MeshConfig) -> Who:
@@ -101,7 +103,10 @@ def _by_ours(environment: Environment) -> Who:
         raise ValueError(f"{given} is set, but {name} is not; set all of {', '.join(_OURS)}, or none")
     address = _checked(_OURS[0], environment[_OURS[0]])
     count, index = _numbers(environment, _OURS[1], index_name)
-    return Who(address, count, index, f"{_OURS[1]} and {index_name}") if count > 1 else Who(source=_OURS[1])
+    if count == 1:
+        return Who(source=_OURS[1])
+    in_kubernetes = "JOB_COMPLETION_INDEX" in environment
+    return Who(address, count, index, f"{_OURS[1]} and {index_name}", name_comes_later=in_kubernetes)
 
 
 def _by_slurm(environment: Environment) -> Who | None:

@@ -4,6 +4,8 @@ import os
 import re
 import socket
 
+from jaxpose.cluster.who import Who, who_we_are
+from jaxpose.config import MeshConfig
 from jaxpose.doctor.finding import OK, PROBLEM, WARNING, Finding
 
 # What tells a process of a run who it is, by who sets it.
@@ -22,20 +24,20 @@ def processes() -> Finding:
     found = {name: os.environ[name] for name in sorted(os.environ) if re.fullmatch("|".join(_VARIABLES), name)}
     variables = ", ".join(f"{name}={value}" for name, value in found.items()) or "no variables of several processes"
     try:
-        address, count, index = _who()
-    except (ValueError, ImportError) as error:
+        who = _who()
+    except ValueError as error:
         return PROBLEM, f"{variables}; {error}"
-    if count == 1:
+    if who.count == 1:
         return OK, f"one, alone ({variables})"
-    return OK, f"this would be process {index} of {count}, with process 0 at {address} ({variables})"
+    return OK, f"this would be process {who.index} of {who.count}, with process 0 at {who.address} ({variables})"
 
 
 def coordinator() -> Finding:
     """Looks whether process 0 can be found: its name, and its port."""
-    address, count, index = _who_or_alone()
-    if count == 1:
+    who = _who_or_alone()
+    if who.count == 1:
         return OK, "none is needed by one process"
-    host, _, port = address.rpartition(":")
+    host, _, port = who.address.rpartition(":")
     host = host.strip("[]")
     try:
         resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
@@ -43,7 +45,7 @@ def coordinator() -> Finding:
         return PROBLEM, f"the name {host} is not known here ({error}): give one that every host knows, or an address"
     ip = resolved[4][0]
     text = f"{host} is {ip}"
-    if index == 0:
+    if who.index == 0:
         try:
             socket.create_server(("", int(port))).close()
         except OSError as error:
@@ -68,27 +70,24 @@ def proxies() -> Finding:
     found = [name for name in os.environ if name.lower() in names and os.environ[name]]
     if not found:
         return OK, "none"
-    address, count, _ = _who_or_alone()
+    who = _who_or_alone()
     spared = [entry.strip() for entry in os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")).split(",")]
-    if count == 1 or address.rpartition(":")[0] in spared or "*" in spared:
+    if who.count == 1 or who.address.rpartition(":")[0] in spared or "*" in spared:
         return OK, f"{', '.join(found)}: not in the way"
     return WARNING, f"{', '.join(found)} can make JAX hang: unset {' '.join(found)}, or add the coordinator to no_proxy"
 
 
 def count_processes() -> int:
     """Returns of how many processes this would be one, 1 where the variables make no sense."""
-    return _who_or_alone()[1]
+    return _who_or_alone().count
 
 
-def _who() -> tuple[str, int, int]:
-    # Here, because it takes JAX along, which this verb is to look at even where it is broken.
-    from jaxpose.cluster.processes import who_we_are
-
-    return who_we_are(os.environ)
+def _who() -> Who:
+    return who_we_are(os.environ, MeshConfig())
 
 
-def _who_or_alone() -> tuple[str, int, int]:
+def _who_or_alone() -> Who:
     try:
         return _who()
-    except (ValueError, ImportError):
-        return "", 1, 0
+    except ValueError:
+        return Who()

@@ -153,8 +153,8 @@ class Loop:
             self.checkpoints.wait()
             saved = self.checkpoints.steps()
             raise Diverged(
-                f"at step {step} the state of {', '.join(differing)} is not that of the other devices: not saved, "
-                f"stopped. Its memory may be broken; the same command goes on from step {saved[-1] if saved else 0}"
+                f"at step {step} the devices no longer hold the same state, {', '.join(differing)} stand out: "
+                f"not saved, stopped. A memory may be broken; the same command goes on from step {saved[-1] if saved else 0}"
             )
         self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
 

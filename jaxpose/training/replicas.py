@@ -25,12 +25,16 @@ class Replicas:
         self._checksums = jax.jit(jax.shard_map(self._of_each, mesh=mesh, in_specs=P(), out_specs=P()))
 
     def differing(self, state: Any) -> list[str]:
-        """Returns the names of devices whose copy is not the one that most of them hold; to be called everywhere."""
+        """Returns the names of devices whose copy is not the one that most of them hold; to be called by every process.
+
+        Where none is held by most of them, all devices.
+        """
         if self._mesh.size == 1:
             return []
         sums = np.asarray(self._checksums(jax.tree.leaves(state)))
         values, counts = np.unique(sums, return_counts=True)
-        usual = values[np.argmax(counts)]
+        # None is, if there are as many of another one.
+        usual = values[np.argmax(counts)] if 2 * counts.max() > len(sums) else -1
         devices = list(self._mesh.devices.flat)
         return [
             f"{device.platform}:{device.local_hardware_id or 0} of process {device.process_index}"
