@@ -44,7 +44,7 @@ LIMIT_S = 240  # two processes that compile on one loaded core
 DRIVER = """
 import ctypes, importlib.metadata, os, signal, subprocess, sys, time
 from jaxpose import train
-from jaxpose.training import run_folder
+from jaxpose.cluster import agreement
 from jaxpose.config import command_line
 
 event = sys.argv.pop(1)
@@ -54,7 +54,7 @@ if event == "another version":
     importlib.metadata.version = lambda name: "0.0.1" if name == "optax" else version(name)
 if event.startswith("another disk at "):
     # Of its own, as another machine has it.
-    run_folder._SHOWN_S = 2
+    agreement._SHOWN_S = 2
     assert ctypes.CDLL(None).unshare(0x00020000) == 0, "no mount namespace: not root?"
     for mount in (["--make-rprivate", "/"], ["-t", "tmpfs", "none", event.removeprefix("another disk at ")]):
         subprocess.run(["mount", *mount], check=True)
@@ -352,7 +352,7 @@ def test_a_run_folder_that_is_not_shared_is_refused(folder: Path) -> None:
     with Pair(small(folder, "elsewhere/run"), folder / "unshared-logs", f"another disk at {elsewhere}") as pair:
         assert pair.codes() == [2, 2], pair.logs()
         for index in range(2):
-            assert re.search(r"the run folder \S+ of process 0 on \S+ is not the one on \S+ choose", pair.text(index))
+            assert re.search(r"the folder \S+ of process 0 on \S+ is not the one on \S+ choose one", pair.text(index))
     assert sorted(os.listdir(elsewhere / "run")) == [".lock", "config.json", "split.csv"]
 
 

@@ -41,9 +41,12 @@ def test_values_that_change_places_are_found_and_nan_is_equal_to_itself() -> Non
     mesh = make_mesh(jax.devices()[:3])
     values = np.array([1.0, 2.0, np.nan], np.float32)
     assert Replicas(mesh).differing([with_copies([values] * 3, mesh)]) == []
-    assert Replicas(mesh).differing([with_copies([values[::-1].copy(), values, values], mesh)]) == [
-        "cpu:0 of process 0"
-    ]
+    turned = with_copies([values[::-1].copy(), values, values], mesh)
+    assert Replicas(mesh).differing([turned]) == ["cpu:0 of process 0"]
+    # Of two that differ none is the right one.
+    pair = make_mesh(jax.devices()[:2])
+    both = ["cpu:0 of process 0", "cpu:1 of process 0"]
+    assert Replicas(pair).differing([with_copies([values, 2 * values], pair)]) == both
 
 
 def test_a_run_whose_devices_differ_stops_and_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,20 @@ Every function here is to be called by every process, at the same place; with on
 """
 
 import json
+import os
 import socket
+import time
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+
+# A file system of a network may show a new file to other machines only after so long.
+_SHOWN_S = 60.0
 
 Result = TypeVar("Result")
 
@@ -81,6 +88,40 @@ def refuse_differences(mine: dict[str, Any]) -> None:
             )
 
     together(compare)
+
+
+def refuse_unshared(folder: Path) -> None:
+    """Looks whether a folder of process 0 is the same for every process.
+
+    Raises:
+      ValueError: for some process it is another one, or none.
+    """
+    if jax.process_count() == 1:
+        return
+
+    def leave() -> list[str]:
+        mark = f".shared-{uuid.uuid4().hex}"
+        (folder / mark).touch()
+        return [mark, socket.gethostname()]
+
+    mark, first_host = from_first(leave)
+
+    def look() -> None:
+        until = time.monotonic() + _SHOWN_S
+        # A listing, and not the question for the file: that it was absent may be remembered.
+        while not folder.is_dir() or mark not in os.listdir(folder):
+            if time.monotonic() > until:
+                raise ValueError(
+                    f"the folder {folder} of process 0 on {first_host} is not the one on {socket.gethostname()}: choose "
+                    "one on a file system that all machines share"
+                )
+            time.sleep(0.1)
+
+    try:
+        together(look)
+    finally:
+        if jax.process_index() == 0:
+            (folder / mark).unlink(missing_ok=True)
 
 
 def gather_rows(rows: np.ndarray) -> np.ndarray:

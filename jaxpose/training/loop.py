@@ -154,7 +154,8 @@ class Loop:
             saved = self.checkpoints.steps()
             raise Diverged(
                 f"at step {step} the devices no longer hold the same state, {', '.join(differing)} stand out: "
-                f"not saved, stopped. A memory may be broken; the same command goes on from step {saved[-1] if saved else 0}"
+                "not saved, stopped. A memory may be broken; the same command goes on from step "
+                f"{saved[-1] if saved else 0}"
             )
         self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
 

@@ -13,14 +13,10 @@ import math
 import os
 import shutil
 import socket
-import time
-import uuid
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from jaxpose.cluster.agreement import from_first, together
+from jaxpose.cluster.agreement import from_first, refuse_unshared
 from jaxpose.config import Config, config_hash, differing_keys, from_json, to_json
 from jaxpose.data.split import CLIPS, CONTEXT
 
@@ -30,8 +26,6 @@ FINISHED_FILE = "finished.json"
 PARAMETERS_FILE = "best.safetensors"
 LOCK_FILE = ".lock"
 RESTARTS_FILE = "restarts.json"
-# A file system of a network may show a new file to other machines only after so long.
-_SHOWN_S = 60.0
 
 # Everything that jaxpose writes into a run folder, as globs. resume=overwrite deletes these and nothing else.
 WRITTEN = (
@@ -123,41 +117,11 @@ def open_run(config: Config, split_text: str, *, dry_run: bool = False) -> RunFo
     folder = opened[0] if opened else RunFolder(Path(path), action)
     if not dry_run:
         try:
-            _refuse_unshared(folder)
+            refuse_unshared(folder.path)
         except BaseException:
             folder.close()
             raise
     return folder
-
-
-def _refuse_unshared(folder: RunFolder) -> None:
-    """Refuses a run folder that is another one on the machine of some process."""
-    if jax.process_count() == 1:
-        return
-
-    def leave() -> list[str]:
-        mark = f".shared-{uuid.uuid4().hex}"
-        (folder.path / mark).touch()
-        return [mark, socket.gethostname()]
-
-    mark, first_host = from_first(leave)
-
-    def look() -> None:
-        until = time.monotonic() + _SHOWN_S
-        # A listing, and not the question for the file: that it was absent may be remembered.
-        while not folder.path.is_dir() or mark not in os.listdir(folder.path):
-            if time.monotonic() > until:
-                raise ValueError(
-                    f"the run folder {folder.path} of process 0 on {first_host} is not the one on "
-                    f"{socket.gethostname()}: choose an out on a file system that all machines share"
-                )
-            time.sleep(0.1)
-
-    try:
-        together(look)
-    finally:
-        if folder.is_ours:
-            (folder.path / mark).unlink(missing_ok=True)
 
 
 def _open(config: Config, split_text: str) -> RunFolder:
