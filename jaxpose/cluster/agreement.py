@@ -112,8 +112,8 @@ def refuse_unshared(folder: Path) -> None:
         while not folder.is_dir() or mark not in os.listdir(folder):
             if time.monotonic() > until:
                 raise ValueError(
-                    f"the folder {folder} of process 0 on {first_host} is not the one on {socket.gethostname()}: choose "
-                    "one on a file system that all machines share"
+                    f"the folder {folder} of process 0 on {first_host} is not the one on {socket.gethostname()}: "
+                    "choose one on a file system that all machines share"
                 )
             time.sleep(0.1)
 
