@@ -93,25 +93,28 @@ class Estimator:
             raise ValueError(reader.problem)
         return found
 
-    def stream(self, video: Video) -> tuple[ChunkReader, Iterator[Found]]:
+    def stream(self, video: Video, stretch: Stretch | None = None) -> tuple[ChunkReader, Iterator[Found]]:
         """Returns the reader of a video, to be closed, and an iterator over the results of its frames, in order.
 
-        A thread decodes while the devices work.
+        A thread decodes while the devices work. Of a stretch, the frames that are fed are those of `padded` with a
+        margin of one frame, and so are the results.
+
+        Args:
+          video: as `scan` returned it.
+          stretch: the frames that are wanted, None for all.
 
         Raises:
           ValueError: the frames are smaller than the run's crop.
         """
         affine = self._input_from_frame((video.width_px, video.height_px))
-        reader = read_chunks(video, affine, self._size_px, self.predictor.frames_per_step)
+        fed = self.padded(stretch) if stretch else None
+        reader = read_chunks(video, affine, self._size_px, self.predictor.frames_per_step, stretch=fed)
         stream = self.predictor.video(*self.weights, reader, geometry.invert(affine))
         return reader, ((found["keypoints_frame_px"], found["confidence"]) for found in stream)
 
-    def origin(self, sources: Sequence[Path]) -> Origin:
-        """Returns what a table of predictions of these files is known by."""
-        return origin_of(self._run, self._checksum, sources)
-
     @functools.cached_property
-    def _checksum(self) -> str:
+    def checksum(self) -> str:
+        """What the weights are known by."""
         params, statistics = jax.device_get(self.weights)
         return checksum({"params": params, "statistics": statistics})
 
