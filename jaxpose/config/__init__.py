@@ -28,6 +28,6 @@ from jaxpose.config.video import VideoConfig
 __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "LossesConfig", "MeshConfig",
     "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig", "PcaSingleviewConfig", "PredictConfig",
-    "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig", "VideoConfig", "config_hash",
-    "differing_keys", "from_json", "harmless_keys", "resolve", "to_json", "validate",
+    "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig", "VideoConfig",
+    "config_hash", "differing_keys", "from_json", "harmless_keys", "resolve", "to_json", "validate",
 ]  # fmt: skip

@@ -43,9 +43,7 @@ def cut(video: Video, minutes: float) -> list[Stretch] | None:
         if place == len(index.key_frames):
             break
         firsts.append(index.key_frames[place])
-    return [
-        Stretch(index, first, end) for first, end in zip(firsts, [*firsts[1:], index.frame_count], strict=True)
-    ]
+    return [Stretch(index, first, end) for first, end in zip(firsts, [*firsts[1:], index.frame_count], strict=True)]
 
 
 def padded(stretch: Stretch, margin_frames: int, radius: int, batch: int) -> Stretch:

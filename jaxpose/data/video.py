@@ -183,9 +183,7 @@ class _Unusable(Exception):
     """A frame is not there, or does not have the size that the file says."""
 
 
-def _problem(
-    video: Video, stretch: Stretch | None, count: int, announced: int, stopped: str, mended: list[int]
-) -> str:
+def _problem(video: Video, stretch: Stretch | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
     """Returns one sentence about all that was wrong, or ""."""
     parts, of = [], f" from frame {stretch.first} on" if stretch else ""
     if stopped:
