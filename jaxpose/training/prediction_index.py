@@ -81,7 +81,7 @@ class PredictionIndex:
         self._read: tuple[tuple[int, int, int] | None, dict[str, Row]] = (None, {})
 
     def rows(self) -> dict[str, Row]:
-        """Returns all rows by their table, read anew where the file has changed.
+        """Returns all rows by their table; the file is read anew where it has changed.
 
         Raises:
           ValueError: the file is no such index.

@@ -128,20 +128,20 @@ class Work:
 
     def _take_part(self) -> None:
         try:
-            while not self._stops() and not all(map(self._is_settled, self._jobs)):
+            while not self._stops() and (jobs := self._waiting()):
                 # First what nobody has begun, so that all rarely read the same file.
-                did = [self._go_through(fresh) for fresh in (True, False)]
+                did = [self._go_through(jobs, fresh) for fresh in (True, False)]
                 if not any(did):
                     time.sleep(min(_LOOK_S, self._claims.beat_s))
         except BaseException:
             self._is_ended = True
             raise
 
-    def _go_through(self, fresh: bool) -> bool:
-        """Does what can be claimed of every job, of the fresh ones or of all; returns whether there was something."""
+    def _go_through(self, jobs: list[Job], fresh: bool) -> bool:
+        """Does what can be claimed of jobs, of the fresh ones or of all; returns whether there was something."""
         did = False
-        for job in self._jobs:
-            if self._is_settled(job) or (fresh and job.parts.is_dir()):
+        for job in jobs:
+            if fresh and job.parts.is_dir():
                 continue
             while not self._stops() and not self._is_settled(job) and self._advance(job):
                 did = True
@@ -217,10 +217,10 @@ class Work:
 
     def _join(self, job: Job, parts: list[Path], claim: Claim) -> None:
         scratch = job.parts / f".{claim.token}"
-        # The table of predictions last: where it is, all are.
-        names = sorted(_tables_in(parts[0]), key=lambda name: name == job.table.name)
         rows = 0
         try:
+            # The table of predictions last: where it is, all are.
+            names = sorted(_tables_in(parts[0]), key=lambda name: name == job.table.name)
             done = [json.loads((part / _DONE_FILE).read_text()) for part in parts]
             scratch.mkdir()
             for name in names:
@@ -231,6 +231,7 @@ class Work:
                 raise OSError(f"{job.parts} has {rows} rows of {frames}, as if a disk had lost some; it is removed")
             for name in names:
                 os.replace(scratch / name, job.table.with_name(name))
+                job.table.with_name(f"{name}.partial").unlink(missing_ok=True)
         except OSError as error:
             # Another may have joined them, while this process was frozen.
             if not self._is_settled(job):
@@ -266,8 +267,11 @@ class Work:
             self._cuts.pop(job.row.table, None)
 
     def _is_settled(self, job: Job) -> bool:
-        row = self._index.rows().get(job.row.table)
-        return row is not None and row.is_of_same(job.row) and row.state != WAITING
+        return _settles(self._index.rows().get(job.row.table), job)
+
+    def _waiting(self) -> list[Job]:
+        rows = self._index.rows()
+        return [job for job in self._jobs if not _settles(rows.get(job.row.table), job)]
 
     def _stops(self) -> bool:
         return self._is_ended or self._is_told_to_stop()
@@ -283,6 +287,10 @@ class Work:
             speed = done / (time.monotonic() - self._started)
             hours = f"{left / speed / 3600:.1f} hours"
             self._say(f"after {done} frames: {speed:.1f} frames/s, about {hours} left for this process alone")
+
+
+def _settles(row: Row | None, job: Job) -> bool:
+    return row is not None and row.is_of_same(job.row) and row.state != WAITING
 
 
 def _part_name(stretch: Stretch | None) -> str:

@@ -154,6 +154,9 @@ def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> li
     for session, files in found.items():
         targets = [session.with_name(f"{session.name}_{view}_pca_multiview_error.csv") for view in views]
         absent = [view for view in views if view not in files]
+        newest = max(file.stat().st_mtime_ns for file in files.values())
+        if not absent and all(target.is_file() and target.stat().st_mtime_ns >= newest for target in targets):
+            continue
         tables = [read_predictions(files[view]) for view in views if view in files]
         lengths = [len(table.index) for table in tables]
         if not absent and len(set(lengths)) == 1:
@@ -165,7 +168,6 @@ def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> li
         shown = ", ".join(f"{view} {count}" for view, count in zip(views, lengths, strict=False))
         reason = f"the view {', '.join(absent)} is not predicted" if absent else f"its views differ in frames: {shown}"
         messages.append(f"warning: session {session.name} has no pca_multiview errors: {reason}")
-        newest = max(file.stat().st_mtime_ns for file in files.values())
         for target in targets:
             if target.is_file() and target.stat().st_mtime_ns < newest:
                 target.unlink()
