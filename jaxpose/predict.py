@@ -23,7 +23,8 @@ from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.prediction_index import DONE, WAITING, PredictionIndex, Row, row_of
-from jaxpose.training.prediction_work import Job, Work
+from jaxpose.training.prediction_job import Job
+from jaxpose.training.prediction_work import Work
 from jaxpose.training.trained import read_run_config
 from jaxpose.training.video_tables import bytes_a_frame, write_moment_errors
 

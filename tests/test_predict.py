@@ -269,7 +269,10 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
     assert len(read_predictions(of_images).index) == 1
 
 
-def test_ctrl_c_leaves_no_half_file(trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 85)])
+def test_a_signal_leaves_no_half_file(
+    trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, code: int
+):
     video = _write_video(tmp_path / "long.avi", _session(trained_run), 3000)
     folder = tmp_path / "out" / "video_preds"
 
@@ -277,15 +280,17 @@ def test_ctrl_c_leaves_no_half_file(trained_run: Path, tmp_path: Path, capfd: py
         deadline = time.monotonic() + 60
         while not any(folder.rglob("*.partial")) and time.monotonic() < deadline:
             time.sleep(0.002)
-        os.kill(os.getpid(), signal.SIGINT)
+        # Without a handler it would end the tests.
+        if signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler):
+            os.kill(os.getpid(), number)
 
     pressing = threading.Thread(target=press)
     pressing.start()
     arguments = ["--run", str(trained_run), "--devices", "1", "--out", str(tmp_path / "out"), str(video)]
-    assert predict.main([*arguments, "--batch_size", "4"]) == 130
+    assert predict.main([*arguments, "--batch_size", "4"]) == code
     pressing.join()
     shown = capfd.readouterr()
-    assert "SIGINT: " in shown.err and "stopped by a signal; the same command goes on" in shown.out
+    assert f"{number.name}: " in shown.err and "stopped by a signal; the same command goes on" in shown.out
     assert not [path for path in folder.rglob("*") if path.is_file()] and not (tmp_path / "out" / ".claims").exists()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("decode ", "predict", "claims"))]
 

@@ -7,9 +7,7 @@ when it is whole. Who claims the joining of a video whose stretches are all ther
 
 import concurrent.futures
 import dataclasses
-import functools
 import glob
-import hashlib
 import json
 import os
 import shutil
@@ -21,13 +19,11 @@ from pathlib import Path
 import tqdm
 
 from jaxpose.data.stretches import Stretch, cut
-from jaxpose.data.video import Video
-from jaxpose.data.video_index import ends_checksum
-from jaxpose.formats.lightning_pose import join_tables
 from jaxpose.training.claims import Claim, Claims
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.image_tables import predict_images
-from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row
+from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, PredictionIndex, Row
+from jaxpose.training.prediction_job import Job
 from jaxpose.training.run_folder import json_text, write_atomic
 from jaxpose.training.video_tables import Incomplete, Stopped, predict_stretch
 
@@ -35,44 +31,7 @@ from jaxpose.training.video_tables import Incomplete, Stopped, predict_stretch
 _TIMED_FRAMES = 500
 # How often it is looked whether others have left something to do.
 _LOOK_S = 1.0
-# Lines at the head of a table of predictions, and of one of errors.
-_HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 1
 _DONE_FILE = "done.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A table to be made.
-
-    Attributes:
-      row: of the index.
-      table: the table of predictions; the others lie beside it.
-      sources: a video, or images of one folder.
-      video: as `scan` returned it, None for images.
-      problem: why the video cannot be read at all, or "".
-    """
-
-    row: Row
-    table: Path
-    sources: list[Path]
-    video: Video | None = None
-    problem: str = ""
-
-    @property
-    def name(self) -> Path:
-        """The video, or the folder of the images."""
-        return self.sources[0] if self.video else self.sources[0].parent
-
-    @functools.cached_property
-    def key(self) -> str:
-        """What the claims on its work begin with."""
-        return hashlib.sha256(self.row.table.encode()).hexdigest()[:16]
-
-    @functools.cached_property
-    def parts(self) -> Path:
-        """The folder of its stretches; that of other frames or another network is another one."""
-        decides = (self.row.size, self.row.mtime, self.row.model, self.row.run)
-        return self.table.with_name(f"{self.table.name}.{hashlib.sha256(repr(decides).encode()).hexdigest()[:8]}.parts")
 
 
 class Work:
@@ -152,7 +111,7 @@ class Work:
         try:
             stretches = self._stretches(job)
         except (ValueError, OSError) as error:
-            self._settle(job, _blamed(job), str(error))
+            self._settle(job, job.state_without_frames(), str(error))
             return True
         parts = [job.parts / _part_name(stretch) for stretch in stretches]
         absent = [place for place, part in enumerate(parts) if not part.is_dir()]
@@ -203,9 +162,9 @@ class Work:
                 self._is_ended = True
                 self._say(str(error))
         except Incomplete as error:
-            rows, of = _rescue(job, parts[:place], scratch), len(job.sources)
+            rows, of = job.rescue(parts[:place], scratch), len(job.sources)
             some = f"; its {rows} rows are" if job.video else f"\n{rows} rows of {of} images are"
-            self._settle(job, _blamed(job), f"{error}{some} in {job.table}.partial", rows)
+            self._settle(job, job.state_without_frames(), f"{error}{some} in {job.table}.partial", rows)
         except ValueError as error:
             self._settle(job, DAMAGED, str(error))
         except OSError as error:
@@ -224,7 +183,7 @@ class Work:
             done = [json.loads((part / _DONE_FILE).read_text()) for part in parts]
             scratch.mkdir()
             for name in names:
-                rows = join_tables([part / name for part in parts], scratch / name, _header_rows(job, name))
+                rows = job.join(parts, name, scratch / name)
             frames = sum(part["frames"] for part in done)
             if rows != frames:
                 shutil.rmtree(job.parts, ignore_errors=True)
@@ -267,11 +226,11 @@ class Work:
             self._cuts.pop(job.row.table, None)
 
     def _is_settled(self, job: Job) -> bool:
-        return _settles(self._index.rows().get(job.row.table), job)
+        return job.is_settled_by(self._index.rows().get(job.row.table))
 
     def _waiting(self) -> list[Job]:
         rows = self._index.rows()
-        return [job for job in self._jobs if not _settles(rows.get(job.row.table), job)]
+        return [job for job in self._jobs if not job.is_settled_by(rows.get(job.row.table))]
 
     def _stops(self) -> bool:
         return self._is_ended or self._is_told_to_stop()
@@ -289,44 +248,9 @@ class Work:
             self._say(f"after {done} frames: {speed:.1f} frames/s, about {hours} left for this process alone")
 
 
-def _settles(row: Row | None, job: Job) -> bool:
-    return row is not None and row.is_of_same(job.row) and row.state != WAITING
-
-
 def _part_name(stretch: Stretch | None) -> str:
     return f"{stretch.first:09}-{stretch.end:09}" if stretch else "whole"
 
 
-def _header_rows(job: Job, name: str) -> int:
-    return _HEADER_ROWS if name == job.table.name else _ERROR_HEADER_ROWS
-
-
 def _tables_in(folder: Path) -> list[str]:
     return [file.name for file in folder.iterdir() if file.suffix == ".csv"]
-
-
-def _blamed(job: Job) -> str:
-    """Returns the state of a job whose frames cannot be read: that the files are damaged, if they are there at all."""
-    try:
-        for source in job.sources:
-            ends_checksum(source)
-    except OSError:
-        return FAILED
-    return DAMAGED
-
-
-def _rescue(job: Job, before: Sequence[Path], scratch: Path) -> int:
-    """Writes the rows up to where a video or images are damaged, and returns their number.
-
-    Args:
-      job: that failed.
-      before: the stretches before that which broke off; those that are not there are left out.
-      scratch: where it broke off.
-    """
-    whole, count = [part for part in before if part.is_dir()], 0
-    for partial in scratch.glob("*.csv.partial"):
-        name = partial.name.removesuffix(".partial")
-        parts = [*(part / name for part in whole), partial]
-        rows = join_tables(parts, job.table.with_name(partial.name), _header_rows(job, name))
-        count = rows if name == job.table.name else count
-    return count

@@ -14,7 +14,8 @@ from jaxpose.data.video import Video, scan
 from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.prediction_index import DONE, PredictionIndex, row_of
-from jaxpose.training.prediction_work import Job, Work
+from jaxpose.training.prediction_job import Job
+from jaxpose.training.prediction_work import Work
 from jaxpose.training.video_tables import write_moment_errors
 
 # The videos are predicted at once if that takes no longer.
