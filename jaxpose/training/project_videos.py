@@ -64,24 +64,32 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
             minutes = f"{needed_s / 60:,.0f} minutes"
             say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
             return
-    with Claims(folder, config.mesh.heartbeat_s) as claims:
-        index = PredictionIndex(folder, claims)
-        jobs = []
-        for video in videos:
-            table = folder / "video_preds" / f"{video.path.stem}.csv"
-            row = row_of(folder, table, video.path, [video.path], estimator)
-            jobs.append(
-                Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [video.path], video)
-            )
-        index.begin([job.row for job in jobs], overwrite=True)
-        work = Work(estimator, jobs, index, claims, stops, say, lambda line: say(f"warning: {line}"))
-        work.run()
+    try:
+        done = _predict(estimator, folder, videos, stops, say)
         if stops():
             say(f"stopped by a signal; the training is done, predict the videos by {command}")
             return
-        done = [job.table for job, row in zip(jobs, work.rows(), strict=True) if row.state == DONE]
         for line in write_moment_errors(estimator, done):
             say(line)
+    except (ValueError, OSError) as error:
+        say(f"warning: the videos are not predicted: {error}; predict them by {command}")
+
+
+def _predict(
+    estimator: Estimator, folder: Path, videos: list[Video], stops: Callable[[], bool], say: Callable[[str], None]
+) -> list[Path]:
+    """Predicts videos, whatever is there already, and returns the tables of those that are done."""
+    jobs = []
+    for video in videos:
+        table = folder / "video_preds" / f"{video.path.stem}.csv"
+        row = row_of(folder, table, video.path, [video.path], estimator)
+        jobs.append(Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [video.path], video))
+    with Claims(folder, estimator.config.mesh.heartbeat_s) as claims:
+        index = PredictionIndex(folder, claims)
+        index.begin([job.row for job in jobs], overwrite=True)
+        work = Work(estimator, jobs, index, claims, stops, say, lambda line: say(f"warning: {line}"))
+        work.run()
+        return [job.table for job, row in zip(jobs, work.rows(), strict=True) if row.state == DONE]
 
 
 def _seconds_a_frame(estimator: Estimator, video: Video) -> float:
