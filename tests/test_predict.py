@@ -287,11 +287,15 @@ def test_a_signal_leaves_no_half_file(
     pressing = threading.Thread(target=press)
     pressing.start()
     arguments = ["--run", str(trained_run), "--devices", "1", "--out", str(tmp_path / "out"), str(video)]
-    assert predict.main([*arguments, "--batch_size", "4"]) == code
+    # In stretches of 60 frames, each written to the disk for good: the signal comes long before the last one.
+    assert predict.main([*arguments, "--batch_size", "4", "--stretch_minutes", "0.03"]) == code
     pressing.join()
     shown = capfd.readouterr()
     assert f"{number.name}: " in shown.err and "stopped by a signal; the same command goes on" in shown.out
-    assert not [path for path in folder.rglob("*") if path.is_file()] and not (tmp_path / "out" / ".claims").exists()
+    assert not list(folder.rglob("*.partial")) and not (tmp_path / "out" / ".claims").exists()
+    # Whole stretches stay: the same command goes on after them.
+    assert not (folder / "long.csv").exists()
+    assert all((part.parent / "done.json").is_file() for part in folder.rglob("long.csv"))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("decode ", "predict", "claims"))]
 
 

@@ -3,7 +3,7 @@
 import bisect
 import dataclasses
 
-from jaxpose.data.video_file import Video
+from jaxpose.data.video_file import Video, cut_short
 from jaxpose.data.video_index import VideoIndex, read_index
 
 
@@ -35,7 +35,7 @@ def cut(video: Video, minutes: float) -> list[Stretch] | None:
     # Reads the whole file, though without decoding it.
     index = read_index(video.path)
     # A leap of the time stamps is no damage: the frames are there.
-    if not index.times or index.frame_count != index.announced_frames:
+    if not index.times or index.frame_count != index.announced_frames or cut_short(video.path):
         return None
     firsts = [0]
     while True:

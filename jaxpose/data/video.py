@@ -16,7 +16,7 @@ from av.video.reformatter import VideoReformatter
 
 from jaxpose.data.images import fit_image
 from jaxpose.data.stretches import Stretch
-from jaxpose.data.video_file import Video, open_video, scan, to_rgb, unshown, video_stream
+from jaxpose.data.video_file import Video, cut_short, open_video, scan, to_rgb, unshown, video_stream
 from jaxpose.data.video_range import packets_from
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
@@ -190,6 +190,8 @@ def _problem(video: Video, stretch: Stretch | None, count: int, announced: int, 
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
     elif count != announced:
         parts.append(f"{count} frames were decoded{of}, but the file announces {announced}")
+    elif not stretch and (lack := cut_short(video.path)):
+        parts.append(f"{count} frames were decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")
         parts.append(

@@ -77,8 +77,12 @@ class Work:
             tqdm.tqdm(total=self._all_frames, unit="frame", disable=None, leave=False) as self._bar,
             concurrent.futures.ThreadPoolExecutor(threads, "predict") as pool,
         ):
-            for ended in concurrent.futures.as_completed([pool.submit(self._take_part) for _ in range(threads)]):
-                ended.result()
+            futures = [pool.submit(self._take_part) for _ in range(threads)]
+            # Signals are handled by the main thread: it must not sleep for good.
+            while concurrent.futures.wait(futures, _LOOK_S).not_done:
+                pass
+            for future in futures:
+                future.result()
 
     def rows(self) -> list[Row]:
         """Returns the row of each job as it is now."""
