@@ -1,149 +1,191 @@
 """Predicts the keypoints of images and videos: `python -m jaxpose.predict`, or `load(run).predict(frames)` from Python.
 
 What comes in: a run, and files or folders. What goes out: <out>/video_preds/<video>.csv and
-<out>/image_preds/<folder>/predictions.csv, in the form of Lightning Pose, in pixels of the original frame.
+<out>/image_preds/<folder>/predictions.csv, in the form of Lightning Pose, in pixels of the original frame; and
+<out>/index.csv: what became of each. The same command again, or at the same time elsewhere, does what is missing.
 """
 
 import argparse
-import contextlib
+import dataclasses
+import shutil
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
+import tqdm
 
-from jaxpose.config.arguments import DONE, SOME_FAILED, RunArguments, make_folder
-from jaxpose.data.image_file import decode_image
+from jaxpose.config import Config, PredictConfig, validate
+from jaxpose.config.arguments import DONE as ALL_DONE
+from jaxpose.config.arguments import SOME_FAILED, RunArguments, make_folder
 from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video import scan
-from jaxpose.formats.lightning_pose import SCORERS, PredictionWriter
-from jaxpose.pose.pca import errors_px
-from jaxpose.training import predicted
+from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator, load
+from jaxpose.training.interrupt import Interrupt
+from jaxpose.training.prediction_index import DONE, WAITING, PredictionIndex, Row, row_of
+from jaxpose.training.prediction_job import Job
+from jaxpose.training.prediction_work import Work
 from jaxpose.training.trained import read_run_config
-from jaxpose.training.video_tables import Incomplete, open_pose_errors, predict_video, write_moment_errors
+from jaxpose.training.video_tables import bytes_a_frame, write_moment_errors
 
 __all__ = ["Estimator", "load", "main", "plan"]
 
-_LISTED_PROBLEMS = 20
+_LISTED = 20
+_GB = 1e9
 
 # Output file -> the video, or the images, that it has a row for each frame of.
-Jobs = dict[Path, Path | list[Path]]
+Plan = dict[Path, Path | list[Path]]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the verb and returns its exit code: 0, 2 (a mistake of the user), 4 (some inputs failed) or 130."""
+    """Runs the verb and returns its exit code: 0, 2 (a mistake of the user), 4 (some inputs failed), 85 or 130."""
     arguments = RunArguments(
         "jaxpose.predict", "Predicts the keypoints of images and videos with a trained run: a CSV row for each frame."
     )
-    arguments.add_argument("inputs", nargs="+", metavar="FRAMES_OR_VIDEO", help="images, videos, or folders of them")
     arguments.add_argument(
-        "--out", metavar="FOLDER", help="gets video_preds/ and image_preds/; default: the run folder"
+        "inputs", nargs="+", metavar="FRAMES_OR_VIDEO", help="images, videos, folders of them, globs, or @LIST"
     )
+    arguments.add_argument("--out", metavar="FOLDER", help="where the predictions go; default: the run folder")
     arguments.add_argument("--overwrite", action="store_true", help="replace predictions that are there")
+    arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="of video that is claimed at a time")
+    arguments.add_argument("--decoders", type=int, metavar="N", help="stretches per device that are decoded at once")
     return arguments.run(_run, argv)
 
 
 def _run(given: argparse.Namespace) -> int:
     # All that can be checked is checked before the network is built.
     run, out = Path(given.run), Path(given.out or given.run)
-    read_run_config(run)
-    jobs = plan(find_inputs(given.inputs), out)
+    options = _options(given, read_run_config(run))
+    tables = plan(find_inputs(given.inputs), out)
     make_folder(out)
-    estimator = load(run, devices=given.devices, platform=given.platform, batch_size=given.batch_size)
+    estimator = load(
+        run, devices=given.devices, platform=given.platform, batch_size=given.batch_size, is_compiled=False
+    )
+    estimator.config = dataclasses.replace(estimator.config, predict=options)
     print(f"{run} ({estimator.weights_label}) on {'; '.join(estimator.devices)}", flush=True)
-    failed, videos_done = 0, []
-    for file, source in jobs.items():
-        sources = [source] if isinstance(source, Path) else source
-        try:
-            origin = estimator.origin(sources)
-            if not given.overwrite and predicted.is_there(file, origin):
-                print(f"{sources[0]}: {file} is there already (--overwrite predicts it again)", flush=True)
-            else:
-                if isinstance(source, Path):
-                    done = predict_video(estimator, scan(source), file)
-                else:
-                    done = _predict_images(estimator, source, file)
-                print(done, flush=True)
-                predicted.note(file, origin)
-            if isinstance(source, Path):
-                videos_done.append(file)
-        except (ValueError, OSError, Incomplete) as error:
-            failed += 1
-            for line in str(error).splitlines():
-                print(f"jaxpose.predict: {line}", file=sys.stderr)
-    for line in write_moment_errors(estimator, videos_done):
-        print(line, flush=True)
+    told: set[str] = set()
+
+    def tell(problem: str) -> None:
+        told.add(problem)
+        for line in problem.splitlines():
+            tqdm.tqdm.write(f"jaxpose.predict: {line}", file=sys.stderr)
+
+    with Claims(out, estimator.config.mesh.heartbeat_s) as claims, Interrupt() as interrupt:
+        index = PredictionIndex(out, claims)
+        looked = [_look(estimator, table, source, out, index, given.overwrite) for table, source in tables.items()]
+        known = [row for row in looked if isinstance(row, Row)]
+        refused = [problem for problem in looked if isinstance(problem, str)]
+        waiting = [row for row in known if row.state == WAITING]
+        jobs = list(map_in_threads(lambda row: _job(row, out / row.table, tables), waiting, 0, "reading the videos"))
+        for problem in refused:
+            tell(problem)
+        _tell_what_is_there([out / row.table for row in known if row.state == DONE], tables)
+        if jobs:
+            _announce(estimator, jobs, out)
+            estimator.compile()
+            index.begin([job.row for job in jobs], given.overwrite)
+            Work(estimator, jobs, index, claims, lambda: interrupt.signal is not None, _say, tell).run()
+        if interrupt.signal is not None:
+            print("stopped by a signal; the same command goes on", flush=True)
+            return interrupt.exit_code
+        rows = index.rows()
+        ended = [rows[row.table] for row in known]
+        done = [out / row.table for row in ended if row.state == DONE]
+        # Several may have predicted the views of a session, but one writes what is measured over all of them.
+        with claims.waited_for("moments"):
+            for line in write_moment_errors(estimator, done):
+                print(line, flush=True)
+    for row in ended:
+        if row.state != DONE and row.reason not in told:
+            tell(row.reason)
+    failed = len(tables) - len(done)
     if failed:
-        print(f"jaxpose.predict: {failed} of {len(jobs)} inputs failed, the others are done", file=sys.stderr)
-    return SOME_FAILED if failed else DONE
+        print(f"jaxpose.predict: {failed} of {len(tables)} inputs failed, the others are done", file=sys.stderr)
+    return SOME_FAILED if failed else ALL_DONE
 
 
-def plan(inputs: Inputs, out: Path) -> Jobs:
-    """Returns which file is written for what.
+def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
+    """Returns how to predict: by the run's config, but for what the flags say.
 
     Raises:
-      ValueError: two inputs would write the same file.
+      ValueError: a flag breaks its option's rule.
     """
-    jobs: Jobs = {}
-    pairs = [(out / "video_preds" / f"{video.stem}.csv", video) for video in inputs.videos]
-    pairs += [(out / "image_preds" / folder.name / "predictions.csv", files) for folder, files in inputs.images.items()]
-    for file, source in pairs:
-        if file in jobs:
-            first, second = (entry if isinstance(entry, Path) else entry[0].parent for entry in (jobs[file], source))
-            raise ValueError(f"{first} and {second} would both write {file}; predict them with different --out")
-        jobs[file] = source
-    return jobs
+    named = {"stretch_minutes": given.stretch_minutes, "decoders": given.decoders}
+    options = dataclasses.replace(config.predict, **{name: value for name, value in named.items() if value is not None})
+    try:
+        validate(dataclasses.replace(config, predict=options))
+    except ValueError as error:
+        raise ValueError(str(error).replace("predict.", "--")) from None
+    return options
 
 
-def _predict_images(estimator: Estimator, paths: list[Path], file: Path) -> str:
-    """Writes the predictions of a folder's images and how far they lie from poses that occur; returns what was done."""
-    project = Path(estimator.config.data.project)
-    index = [_row_name(path, project) for path in paths]
-    names: list[str] = []
-    problems: list[str] = []
-
-    def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
-        try:
-            return estimator.fit(decode_image(path.read_bytes()))
-        except (ValueError, OSError) as error:
-            return f"{path}: {error}"
-
-    def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        images = map_in_threads(read, paths, estimator.config.data.threads, paths[0].parent.name)
-        for name, image in zip(index, images, strict=True):
-            if isinstance(image, str):
-                problems.append(image)
-            else:
-                names.append(name)
-                yield image
-
-    done, started = 0, time.monotonic()
-    with contextlib.ExitStack() as opened:
-        scorer = SCORERS[estimator.config.model.kind]
-        rows = opened.enter_context(PredictionWriter(file, estimator.keypoint_names, scorer))
-        # Which images are views of one moment is not known.
-        errors = open_pose_errors(opened, estimator, file)
-        for keypoints, confidence in estimator.fitted(frames()):
-            of_batch = names[done : done + len(keypoints)]
-            rows.append(of_batch, keypoints, confidence)
-            for pca, writer in errors:
-                writer.append(of_batch, errors_px(pca, keypoints))
-            done += len(keypoints)
-        if problems:
-            shown = [*problems[:_LISTED_PROBLEMS], f"{done} rows of {len(index)} images are in {file}.partial"]
-            raise Incomplete("\n".join(shown))
-    speed = done / (time.monotonic() - started)
-    return f"{paths[0].parent}: {done} images, {speed:.1f} images/s, in {file}"
+def plan(inputs: Inputs, out: Path) -> Plan:
+    """Returns which file is written for what: the results mirror the tree of the inputs."""
+    videos = {out / "video_preds" / place.with_name(f"{place.name}.csv"): file for place, file in inputs.videos.items()}
+    return videos | {out / "image_preds" / place / "predictions.csv": files for place, files in inputs.images.items()}
 
 
-def _row_name(path: Path, project: Path) -> str:
-    """Returns what an image is called in the CSV: as in the label file if it is the run's project's, else as given."""
-    with contextlib.suppress(ValueError):
-        return path.resolve().relative_to(project.resolve()).as_posix()
-    return path.as_posix()
+def _look(
+    estimator: Estimator, table: Path, source: Path | list[Path], out: Path, index: PredictionIndex, overwrite: bool
+) -> Row | str:
+    """Returns the row of an input, which waits if its table has to be made; or why it is refused."""
+    try:
+        path, sources = (source, [source]) if isinstance(source, Path) else (source[0].parent, source)
+        row = row_of(out, table, path, sources, estimator)
+        return index.rows()[row.table] if index.is_there(row, overwrite) else row
+    except (ValueError, OSError) as error:
+        return str(error)
+
+
+def _job(row: Row, table: Path, tables: Plan) -> Job:
+    """Returns the job of a row, with the frames that the video announces."""
+    source = tables[table]
+    if not isinstance(source, Path):
+        return Job(row, table, source)
+    try:
+        video = scan(source)
+        return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [source], video)
+    except (ValueError, OSError) as error:
+        return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
+
+
+def _announce(estimator: Estimator, jobs: list[Job], out: Path) -> None:
+    """Says what there is to do.
+
+    Raises:
+      ValueError: the disk has no room for it.
+    """
+    videos = [job for job in jobs if job.video or job.problem]
+    frames = sum(job.row.frames_announced for job in jobs)
+    of_video = sum(job.row.frames_announced for job in videos)
+    # The stretches of a video are on the disk beside the table that is made of them.
+    most = max(job.row.frames_announced for job in jobs)
+    needed_gb, free_gb = (frames + most) * bytes_a_frame(estimator) / _GB, shutil.disk_usage(out).free / _GB
+    print(
+        f"to do: {len(videos):,} videos with {of_video:,} frames, {frames - of_video:,} images; "
+        f"{needed_gb:.3g} GB of disk are needed, {free_gb:.3g} GB are free",
+        flush=True,
+    )
+    if needed_gb > free_gb:
+        raise ValueError(
+            f"{out} has {free_gb:.3g} GB left, but the predictions need {needed_gb:.3g} GB: make room, or give another "
+            "--out"
+        )
+
+
+def _tell_what_is_there(tables: list[Path], sources: Plan) -> None:
+    for table in tables[:_LISTED]:
+        source = sources[table]
+        first = source if isinstance(source, Path) else source[0]
+        print(f"{first}: {table} is there already (--overwrite predicts it again)", flush=True)
+    if len(tables) > _LISTED:
+        print(f"and {len(tables) - _LISTED:,} more are there already", flush=True)
+
+
+def _say(line: str) -> None:
+    # Above the bar, where there is one.
+    tqdm.tqdm.write(line)
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from jaxpose.training.loop import Diverged, Loop, Outcome
 from jaxpose.training.pace import Pace
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
+from jaxpose.training.project_videos import predict_project
 from jaxpose.training.replicas import Replicas
 from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.session import Session, build_session
@@ -35,7 +36,6 @@ from jaxpose.training.standstill import refuse_standstill
 from jaxpose.training.start import Start, prepare
 from jaxpose.training.state import State, evaluated_weights
 from jaxpose.training.subspaces import save_subspaces
-from jaxpose.training.video_tables import predict_project
 
 _VERB = "jaxpose.train"
 
@@ -171,9 +171,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         log.text(f"kept are the weights of step {best_step}, {why}")
         devices = describe(list(session.mesh.devices.flat))
         label = f"the weights of step {best_step}"
-        estimator = Estimator(
-            config, predictor, (params, statistics), devices, session.start.subspaces, folder.path, label
-        )
+        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces, label)
         results = evaluate_dataset(config, data, estimator, folder.path, log.text)
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:

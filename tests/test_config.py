@@ -93,7 +93,7 @@ def test_only_options_that_change_no_number_are_harmless() -> None:
         "out", "resume", "data.memory_limit_gib", "data.cache_limit_gib", "data.read_ahead_steps", "data.threads",
         "train.save_every_minutes", "train.save_every_steps", "mesh.platform", "mesh.devices", "mesh.heartbeat_s",
         "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "eval.predict_videos", "video.cache",
-        "log.every_steps", "log.tensorboard",
+        "predict.stretch_minutes", "predict.decoders", "log.every_steps", "log.tensorboard",
         "log.frames", "log.profile_steps",
     }  # fmt: skip
 

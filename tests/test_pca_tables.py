@@ -56,7 +56,7 @@ def test_images_are_measured_as_videos_are(trained_run: Path, run_with: Callable
     assert call(run, labelled) == 0
     folder = run / "image_preds" / "session01"
     names = {path.name for path in folder.iterdir()}
-    assert names == {"predictions.csv", "predictions_pca_singleview_error.csv", "predicted.json"}
+    assert names == {"predictions.csv", "predictions_pca_singleview_error.csv"}
     wanted = errors_px(SINGLE, read_predictions(folder / "predictions.csv").keypoints_frame_px)
     np.testing.assert_allclose(
         read_errors(folder / "predictions_pca_singleview_error.csv"), wanted, rtol=1e-3, atol=1e-3

@@ -1,6 +1,5 @@
 """Prediction with a small real run: frames as arrays, images, videos, and all that can be wrong with them."""
 
-import json
 import os
 import shutil
 import signal
@@ -13,10 +12,13 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+import pandas as pd
 import pytest
 
+from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.formats.lightning_pose import Predictions, read_predictions
+from jaxpose.training.trained import read_run_config
 
 Capture = pytest.CaptureFixture[str]
 
@@ -152,10 +154,10 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
     ]
     # Again: one is complete, one has a row less, one was predicted with other weights of the run.
     files[1].write_text("\n".join(files[1].read_text().splitlines()[:-1]) + "\n")
-    notes = files[2].parent / "predicted.json"
-    kept = json.loads(notes.read_text())
-    kept["of33.csv"]["weights"] = "older"
-    notes.write_text(json.dumps(kept))
+    index = tmp_path / "on1" / "index.csv"
+    kept = pd.read_csv(index, dtype=str, keep_default_na=False)
+    kept.loc[kept["table"] == "video_preds/of33.csv", "model"] = "older"
+    kept.to_csv(index, index=False)
     before = files[0].stat().st_mtime_ns
     assert predict.main([*arguments, "--out", str(tmp_path / "on1"), "--devices", "1"]) == 0
     shown = capsys.readouterr().out
@@ -185,7 +187,7 @@ def test_damaged_files_are_named_and_the_others_are_done(trained_run: Path, tmp_
     assert "whole.avi: 20 frames of 20 announced" in shown.out
     assert "text.mp4 is no video" in shown.err and "3 of 4 inputs failed, the others are done" in shown.err
     assert sorted(path.name for path in (out / "video_preds").iterdir()) == [
-        "cut.csv.partial", "cut_temporal_norm.csv.partial", "predicted.json", "whole.csv", "whole_temporal_norm.csv",
+        "cut.csv.partial", "cut_temporal_norm.csv.partial", "whole.csv", "whole_temporal_norm.csv",
     ]  # fmt: skip
     rows = len((out / "video_preds" / "cut.csv.partial").read_text().splitlines()) - 3
     assert 0 < rows < 60
@@ -238,8 +240,10 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
     for video, frames in ((first, source), (second, other)):
         video.parent.mkdir()
         _write_video(video, frames, 4)
-    other_run = tmp_path / "other_run"
-    shutil.copytree(trained_run, other_run)
+    other_run = shutil.copytree(trained_run, tmp_path / "other_run")
+    config = read_run_config(other_run)
+    config.train.seed += 1
+    (other_run / "config.json").write_text(c.to_json(config))
     images = _images(trained_run)
     out = tmp_path / "out"
 
@@ -252,35 +256,47 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
     before = table.read_bytes(), of_images.read_bytes()
     for run, given, what in (
         (trained_run, second, "x.csv is there already, of other frames"),
-        (trained_run, images[0], "predictions.csv is there already, of other frames"),
         (other_run, first, "x.csv is there already, of another run"),
+        (other_run, images[0], "predictions.csv is there already, of another run"),
     ):
         code, shown = call(run, given)
         assert code == 4 and what in shown and "--overwrite" in shown
     assert (table.read_bytes(), of_images.read_bytes()) == before
     assert call(trained_run, second, "--overwrite") == (0, "")
     assert table.read_bytes() != before[0]
+    # A copy of the run is the same run, and the folder of the images is now another one.
+    assert call(Path(shutil.copytree(trained_run, tmp_path / "copy")), images[0]) == (0, "")
+    assert len(read_predictions(of_images).index) == 1
 
 
-def test_ctrl_c_leaves_no_half_file(trained_run: Path, tmp_path: Path, capsys: Capture):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 85)])
+def test_a_signal_leaves_no_half_file(
+    trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals, code: int
+):
     video = _write_video(tmp_path / "long.avi", _session(trained_run), 3000)
-    partial = tmp_path / "out" / "video_preds" / "long.csv.partial"
+    folder = tmp_path / "out" / "video_preds"
 
     def press() -> None:
         deadline = time.monotonic() + 60
-        while not partial.exists() and time.monotonic() < deadline:
+        while not any(folder.rglob("*.partial")) and time.monotonic() < deadline:
             time.sleep(0.002)
-        os.kill(os.getpid(), signal.SIGINT)
+        # Without a handler it would end the tests.
+        if signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler):
+            os.kill(os.getpid(), number)
 
     pressing = threading.Thread(target=press)
     pressing.start()
     arguments = ["--run", str(trained_run), "--devices", "1", "--out", str(tmp_path / "out"), str(video)]
-    assert predict.main([*arguments, "--batch_size", "4"]) == 130
+    # In stretches of 60 frames, each written to the disk for good: the signal comes long before the last one.
+    assert predict.main([*arguments, "--batch_size", "4", "--stretch_minutes", "0.03"]) == code
     pressing.join()
-    assert capsys.readouterr().err == "jaxpose.predict: interrupted\n"
-    there = {path.name for path in partial.parent.iterdir()}
-    assert there <= {"long.csv.partial", "long_temporal_norm.csv.partial"} and partial.name in there
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode ")]
+    shown = capfd.readouterr()
+    assert f"{number.name}: " in shown.err and "stopped by a signal; the same command goes on" in shown.out
+    assert not list(folder.rglob("*.partial")) and not (tmp_path / "out" / ".claims").exists()
+    # Whole stretches stay: the same command goes on after them.
+    assert not (folder / "long.csv").exists()
+    assert all((part.parent / "done.json").is_file() for part in folder.rglob("long.csv"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("decode ", "predict", "claims"))]
 
 
 def test_an_unfinished_run_predicts_from_its_checkpoints(
@@ -313,12 +329,11 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
     run, video = str(trained_run), str(_session(trained_run))
     other = tmp_path / "session00.avi"
     other.write_bytes(b"")
+    (tmp_path / "session00.mkv").write_bytes(b"")
+    (tmp_path / "list.txt").write_text("\n# nothing\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "config.json").write_text("[1")
-    (tmp_path / "a" / "frames").mkdir(parents=True)
-    (tmp_path / "b" / "frames").mkdir(parents=True)
-    images = [shutil.copy(_images(trained_run)[0], tmp_path / place / "frames") for place in "ab"]
     (tmp_path / "model.h5").write_text("")
     for arguments, message in [
         (["--run", str(tmp_path / "nope"), video], "nope is not a run folder: it has no config.json"),
@@ -328,8 +343,12 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
         (["--run", run, str(tmp_path / "model.h")], "model.h does not exist; did you mean"),
         (["--run", run, str(tmp_path / "model.h5")], "model.h5 is neither an image (.png .jpg"),
         (["--run", run, str(tmp_path / "empty")], "empty has neither images (.png"),
-        (["--run", run, video, str(other)], "session00.avi would both write"),
-        (["--run", run, *map(str, images)], f"{tmp_path / 'b' / 'frames'} would both write"),
+        (["--run", run, str(other), str(other.with_suffix(".mkv"))], "session00.mkv would both write session00.csv"),
+        (["--run", run, str(tmp_path / "*.h5")], "*.h5 matches neither images (.png"),
+        (["--run", run, f"@{tmp_path / 'list.txt'}"], "list.txt names nothing"),
+        (["--run", run, f"@{tmp_path / 'lst.txt'}"], "lst.txt cannot be read: No such file"),
+        (["--run", run, "--stretch_minutes", "0", video], "--stretch_minutes is 0.0; it must be at least 0.001"),
+        (["--run", run, "--decoders", "0", video], "--decoders is 0; it must be at least 1"),
         (["--run", run, video, str(Path(video).parent)], "session00.mp4 is given twice"),
         (["--run", run, "--out", str(other), video], "session00.avi, which cannot be made: File exists"),
         (["--run", run, "--devices", "gpu:1", video], "devices asks for 'gpu:1', but there is cpu:0"),

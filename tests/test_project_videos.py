@@ -1,15 +1,16 @@
 """The project's videos after training: which are predicted, what is said of the others, and when a command is given."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from jaxpose.data.synthetic import make_project
-from jaxpose.training import video_tables
+from jaxpose.training import project_videos
 from jaxpose.training.estimator import Estimator, load
-from jaxpose.training.video_tables import predict_project
+from jaxpose.training.project_videos import predict_project
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +30,10 @@ def estimator(compiled: Estimator, trained_run: Path, tmp_path: Path) -> Estimat
     return compiled
 
 
-def say_of(estimator: Estimator, folder: Path, stops_after: int = 1000) -> list[str]:
-    """What is said while the videos are predicted into a folder; a signal comes after some batches."""
+def say_of(estimator: Estimator, folder: Path, stops: Callable[[], bool] = lambda: False) -> list[str]:
+    """What is said while the videos are predicted into a folder, until it is told to stop."""
     said: list[str] = []
-    batches = iter(range(stops_after))
-    predict_project(estimator, folder, lambda: next(batches, None) is None, said.append)
+    predict_project(estimator, folder, stops, said.append)
     return said
 
 
@@ -58,7 +58,7 @@ def test_auto_gives_the_command_where_it_takes_long(
 ) -> None:
     estimator.config.eval.predict_videos = "auto"
     # A thousandth of a second for 103 frames: no machine is that fast.
-    monkeypatch.setattr(video_tables, "_AUTO_S", 1e-3)
+    monkeypatch.setattr(project_videos, "_AUTO_S", 1e-3)
     (said,) = say_of(estimator, tmp_path / "run")
     files = " ".join(f"{tmp_path}/project/videos/{name}.mp4" for name in ("a", "session00", "session01", "session02"))
     assert said.startswith("the 103 frames of video would take about 0 minutes; predict them by ")
@@ -82,7 +82,15 @@ def test_what_is_in_the_way_at_the_end_is_a_warning(estimator: Estimator, tmp_pa
 
 
 def test_a_signal_leaves_whole_tables_and_the_command(estimator: Estimator, tmp_path: Path) -> None:
-    said = say_of(estimator, tmp_path / "run", stops_after=4)
-    assert "stopped after" in said[-2]
+    run = tmp_path / "run"
+    second = "video_preds/session00.csv.*.parts/.*/session00.csv.partial"
+    signals: list[bool] = []
+
+    def stops() -> bool:
+        signals.extend([True] * any(run.glob(second)))
+        return bool(signals)
+
+    said = say_of(estimator, run, stops)
+    assert said[-2] == f"{estimator.config.data.project}/videos/session00.mp4: stopped after 8 of 33 frames"
     assert said[-1].startswith("stopped by a signal; the training is done, predict the videos by python -m jaxpose.")
-    assert tables_in(tmp_path / "run") == ["a.csv", "a_temporal_norm.csv"]
+    assert tables_in(run) == ["a.csv", "a_temporal_norm.csv"]

@@ -20,13 +20,14 @@ from jaxpose.config.losses import (
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import BACKBONES, ModelConfig
 from jaxpose.config.optim import OptimConfig
+from jaxpose.config.predict import PredictConfig
 from jaxpose.config.root import Config, config_hash, differing_keys, from_json, harmless_keys, to_json
 from jaxpose.config.train import TrainConfig
 from jaxpose.config.video import VideoConfig
 
 __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "LossesConfig", "MeshConfig",
-    "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig", "PcaSingleviewConfig", "SYNTHETIC",
-    "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig", "VideoConfig", "config_hash",
-    "differing_keys", "from_json", "harmless_keys", "resolve", "to_json", "validate",
+    "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig", "PcaSingleviewConfig", "PredictConfig",
+    "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig", "VideoConfig",
+    "config_hash", "differing_keys", "from_json", "harmless_keys", "resolve", "to_json", "validate",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import ModelConfig
 from jaxpose.config.optim import OptimConfig
 from jaxpose.config.option import option
+from jaxpose.config.predict import PredictConfig
 from jaxpose.config.train import TrainConfig
 from jaxpose.config.video import VideoConfig
 
@@ -37,6 +38,7 @@ class Config:
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    predict: PredictConfig = dataclasses.field(default_factory=PredictConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
 

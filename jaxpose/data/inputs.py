@@ -1,66 +1,149 @@
-"""What to predict: the images and videos that a user names, by file or by folder, in natural order."""
+"""What to predict: the images and videos that a user names, in natural order, and the place of each in the results."""
 
 import dataclasses
 import difflib
+import glob
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
+_KINDS = f"images ({' '.join(IMAGE_SUFFIXES)}) nor videos ({' '.join(VIDEO_SUFFIXES)})"
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """Files to predict, all of which exist.
+    """Files to predict, all of which exist. A place is a relative path in the tree of results.
 
     Attributes:
-      images: the images of each folder, by the folder's absolute path.
-      videos: in the order given.
+      videos: by their place, which has no suffix.
+      images: the images of each folder, by the folder's place.
     """
 
+    videos: dict[Path, Path]
     images: dict[Path, list[Path]]
-    videos: list[Path]
 
 
 def find_inputs(names: Sequence[str]) -> Inputs:
-    """Returns the images and videos among the files and folders named; folders are not searched below their own files.
+    """Returns the images and videos among what is named; those of a folder in natural order.
+
+    Places mirror the tree below each folder that is named (of a file: below its own folder; of a glob: below that
+    before the first wildcard). Where this would give two inputs the same place, they mirror the tree below the folder
+    that all of them have in common.
+
+    Args:
+      names: files, folders (searched to any depth, but neither hidden ones nor those behind a link), globs (** is any
+        depth), or @FILE, a list of these, one a line.
 
     Raises:
-      ValueError: a name is not there, is of an unknown type or comes twice, or a folder has neither images nor videos.
+      ValueError: a name is not there, is of an unknown type or comes twice; a folder, a list or a glob has neither
+        images nor videos; or two videos of one folder have the same place.
     """
+    videos: dict[Path, Path] = {}
     images: dict[Path, list[Path]] = {}
-    videos: list[Path] = []
+    # Absolute path of a video, or of a folder of images -> the folder whose tree it is placed by.
+    video_bases: dict[Path, Path] = {}
+    image_bases: dict[Path, Path] = {}
     seen: set[Path] = set()
-    for name in names:
-        path = Path(name).expanduser()
-        for file in _files_of(path):
+    for name in _listed(names):
+        for file, base in _files_of(name):
             if file.resolve() in seen:
                 raise ValueError(f"{file} is given twice; name it once, by itself or by its folder")
             seen.add(file.resolve())
+            path = _absolute(file)
             if _kind(file) == "video":
-                videos.append(file)
+                videos[path], video_bases[path] = file, base
             else:
-                images.setdefault(file.parent.resolve(), []).append(file)
-    return Inputs(images, videos)
+                images.setdefault(path.parent, []).append(file)
+                image_bases.setdefault(path.parent, base)
+    return Inputs(
+        {place: videos[path] for place, path in _places(video_bases, of_videos=True).items()},
+        {place: images[path] for place, path in _places(image_bases, of_videos=False).items()},
+    )
 
 
-def _files_of(path: Path) -> list[Path]:
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Returns what sorts img2 before img10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _listed(names: Sequence[str]) -> Iterator[str]:
+    """Yields the names, and in place of @FILE its lines; those that are empty or begin with # are none."""
+    for name in names:
+        if not name.startswith("@"):
+            yield name
+            continue
+        file = Path(name[1:]).expanduser()
+        try:
+            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, ValueError) as error:
+            raise ValueError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        lines = [line for line in lines if line and not line.startswith("#")]
+        if not lines:
+            raise ValueError(f"the list {file} names nothing")
+        yield from lines
+
+
+def _files_of(name: str) -> list[tuple[Path, Path]]:
+    """Returns the images and videos that a name stands for, each with the folder whose tree it is placed by."""
+    path = Path(name).expanduser()
     if path.is_file():
         if not _kind(path):
-            raise ValueError(
-                f"{path} is neither an image ({' '.join(IMAGE_SUFFIXES)}) nor a video ({' '.join(VIDEO_SUFFIXES)})"
-            )
-        return [path]
-    if not path.is_dir():
-        there = [str(entry) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(str(path), there, 1)
-        raise ValueError(f"{path} does not exist" + (f"; did you mean {near[0]}?" if near else ""))
-    files = [entry for entry in path.iterdir() if entry.is_file() and _kind(entry) and not entry.name.startswith(".")]
-    if not files:
-        raise ValueError(f"the folder {path} has neither images ({' '.join(IMAGE_SUFFIXES)}) nor videos "
-                         f"({' '.join(VIDEO_SUFFIXES)})")  # fmt: skip
-    return sorted(files, key=lambda file: (natural_key(file.name), file.name))
+            raise ValueError(f"{path} is neither an image ({' '.join(IMAGE_SUFFIXES)}) nor a video "
+                             f"({' '.join(VIDEO_SUFFIXES)})")  # fmt: skip
+        return [(path, _absolute(path).parent)]
+    if path.is_dir():
+        files = _files_below(path)
+        if not files:
+            raise ValueError(f"the folder {path} has neither {_KINDS}")
+        return [(file, _absolute(path)) for file in files]
+    if glob.has_magic(name):
+        return _matches(path)
+    there = [str(entry) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(str(path), there, 1)
+    raise ValueError(f"{path} does not exist" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def _files_below(folder: Path) -> list[Path]:
+    found = []
+    for place, below, names in os.walk(folder):
+        below[:] = [name for name in below if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".") and _kind(Path(name))]
+    return sorted((file for file in found if file.is_file()), key=lambda file: _in_order(file.relative_to(folder)))
+
+
+def _matches(pattern: Path) -> list[tuple[Path, Path]]:
+    parts = pattern.parts
+    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    base = _absolute(Path(*parts[:fixed]))
+    found: dict[Path, None] = {}
+    for match in sorted(map(Path, glob.glob(str(pattern), recursive=True)), key=_in_order):
+        files = _files_below(match) if match.is_dir() else [match] if _kind(match) else []
+        found |= dict.fromkeys(files)
+    if not found:
+        raise ValueError(f"{pattern} matches neither {_KINDS}")
+    return [(file, base) for file in found]
+
+
+def _places(bases: dict[Path, Path], of_videos: bool) -> dict[Path, Path]:
+    """Returns {place: path}: by the folder of each, or by the common one where two would have the same place."""
+
+    def place(path: Path, base: Path) -> Path:
+        # The folder that is named keeps its name, for images have no other one.
+        return path.relative_to(base).with_name(path.stem) if of_videos else base.name / path.relative_to(base)
+
+    if len({place(path, base) for path, base in bases.items()}) < len(bases):
+        common = Path(os.path.commonpath(list(bases.values())))
+        bases = dict.fromkeys(bases, common)
+    placed: dict[Path, Path] = {}
+    for path, base in bases.items():
+        other = placed.setdefault(place(path, base), path)
+        if other != path:
+            raise ValueError(f"{other} and {path} would both write {place(path, base)}.csv; give one of them another "
+                             "name, or predict them with different --out")  # fmt: skip
+    return placed
 
 
 def _kind(file: Path) -> str:
@@ -68,6 +151,10 @@ def _kind(file: Path) -> str:
     return "image" if suffix in IMAGE_SUFFIXES else "video" if suffix in VIDEO_SUFFIXES else ""
 
 
-def natural_key(name: str) -> list[tuple[int, str]]:
-    """Returns what sorts img2 before img10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+def _in_order(path: Path) -> tuple[list, str]:
+    return [natural_key(part) for part in path.parts], str(path)
+
+
+def _absolute(path: Path) -> Path:
+    # Links stay what they are named: the tree of results is that which the user sees.
+    return Path(os.path.abspath(path))

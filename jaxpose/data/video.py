@@ -11,10 +11,13 @@ from collections.abc import Iterator
 
 import numpy as np
 from av.error import FFmpegError
+from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.data.images import fit_image
+from jaxpose.data.stretches import Stretch
 from jaxpose.data.video_file import Video, cut_short, open_video, scan, to_rgb, unshown, video_stream
+from jaxpose.data.video_range import packets_from
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -24,9 +27,14 @@ _LISTED_FRAMES = 5
 
 
 def read_chunks(
-    video: Video, input_from_frame: np.ndarray, size_px: tuple[int, int], chunk_frames: int, read_ahead: int = 2
+    video: Video,
+    input_from_frame: np.ndarray,
+    size_px: tuple[int, int],
+    chunk_frames: int,
+    read_ahead: int = 2,
+    stretch: Stretch | None = None,
 ) -> "ChunkReader":
-    """Returns an iterator over all frames of a video, fitted into the network's input.
+    """Returns an iterator over the frames of a video, fitted into the network's input.
 
     Args:
       video: as `scan` returned it.
@@ -34,8 +42,9 @@ def read_chunks(
       size_px: (width, height) of the input.
       chunk_frames: frames in each chunk but the last, at least 1.
       read_ahead: chunks that are decoded ahead of the consumer, at least 1.
+      stretch: the frames that are wanted; None is all of them, without a look at their time stamps.
     """
-    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead)
+    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, stretch)
 
 
 class ChunkReader:
@@ -58,10 +67,13 @@ class ChunkReader:
         size_px: tuple[int, int],
         chunk_frames: int,
         read_ahead: int,
+        stretch: Stretch | None,
     ):
         self.delivered = 0
         self.problem = ""
         self._video = video
+        self._stretch = stretch
+        self._announced = stretch.end - stretch.first if stretch else video.announced_frames
         self._input_from_frame = input_from_frame
         self._chunk_shape = (chunk_frames, size_px[1], size_px[0], 3)
         # Chunks, and at the end the problem or an error of the program.
@@ -113,51 +125,72 @@ class ChunkReader:
         """Puts all chunks and returns the problem."""
         size_px = (self._chunk_shape[2], self._chunk_shape[1])
         chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
-        stopped, announced, last_decoded = "", self._video.announced_frames, None
-        converter = VideoReformatter()
+        first = self._stretch.first if self._stretch else 0
+        stopped, converter = "", VideoReformatter()
         try:
-            with open_video(self._video.path) as container:
-                stream = video_stream(container, self._video.path)
-                stream.thread_type = "AUTO"
-                # The last packet is empty: it makes the decoder give out the frames that it holds back.
-                for packet in container.demux(stream):
-                    if self._stop.is_set():
-                        return ""
-                    if packet.size:
-                        announced -= unshown(packet, last_decoded, container.format.name)
-                        last_decoded = packet.dts
-                    for frame in packet.decode():
-                        if (frame.width, frame.height) != (self._video.width_px, self._video.height_px):
-                            raise _SizeChanged(f"frame {count} has {frame.width} x {frame.height} pixels")
-                        if frame.is_corrupt:
-                            mended.append(count)
-                        image = to_rgb(frame, converter)
-                        chunk[filled] = fit_image(image, self._input_from_frame, size_px)
-                        filled, count = filled + 1, count + 1
-                        if filled == len(chunk):
-                            self._put(chunk)
-                            chunk, filled = np.empty(self._chunk_shape, np.uint8), 0
+            for frame in self._frames_of(self._stretch) if self._stretch else self._all_frames():
+                if (frame.width, frame.height) != (self._video.width_px, self._video.height_px):
+                    raise _Unusable(f"frame {first + count} has {frame.width} x {frame.height} pixels")
+                if frame.is_corrupt:
+                    mended.append(first + count)
+                image = to_rgb(frame, converter)
+                chunk[filled] = fit_image(image, self._input_from_frame, size_px)
+                filled, count = filled + 1, count + 1
+                if filled == len(chunk):
+                    self._put(chunk)
+                    chunk, filled = np.empty(self._chunk_shape, np.uint8), 0
         except FFmpegError as error:
             stopped = error.strerror or str(error)
-        except _SizeChanged as error:
+        except _Unusable as error:
             stopped = str(error)
         if filled:
             self._put(chunk[:filled])
-        return _problem(self._video, count, announced, stopped, mended)
+        return _problem(self._video, self._stretch, count, self._announced, stopped, mended)
+
+    def _all_frames(self) -> Iterator[VideoFrame]:
+        last_decoded = None
+        with open_video(self._video.path) as container:
+            stream = video_stream(container, self._video.path)
+            stream.thread_type = "AUTO"
+            # The last packet is empty: it makes the decoder give out the frames that it holds back.
+            for packet in container.demux(stream):
+                if self._stop.is_set():
+                    return
+                if packet.size:
+                    self._announced -= unshown(packet, last_decoded, container.format.name)
+                    last_decoded = packet.dts
+                yield from packet.decode()
+
+    def _frames_of(self, stretch: Stretch) -> Iterator[VideoFrame]:
+        expected = stretch.first
+        for packet in packets_from(stretch.index, stretch.first, threads=0):
+            if self._stop.is_set():
+                return
+            for frame in packet.decode():
+                number = stretch.index.number_of(frame.pts)
+                # The decoder begins at a key frame, and gives out what is shown before it too.
+                if number is None or number < expected:
+                    continue
+                if number > expected:
+                    raise _Unusable(f"frame {expected} is missing")
+                yield frame
+                expected += 1
+                if expected == stretch.end:
+                    return
 
 
-class _SizeChanged(Exception):
-    """A frame does not have the size that the file says."""
+class _Unusable(Exception):
+    """A frame is not there, or does not have the size that the file says."""
 
 
-def _problem(video: Video, count: int, announced: int, stopped: str, mended: list[int]) -> str:
+def _problem(video: Video, stretch: Stretch | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
     """Returns one sentence about all that was wrong, or ""."""
-    parts = []
+    parts, of = [], f" from frame {stretch.first} on" if stretch else ""
     if stopped:
-        parts.append(f"decoding stopped after {count} of {announced} frames: {stopped}")
+        parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
     elif count != announced:
-        parts.append(f"{count} frames were decoded, but the file announces {announced}")
-    elif lack := cut_short(video.path):
+        parts.append(f"{count} frames were decoded{of}, but the file announces {announced}")
+    elif not stretch and (lack := cut_short(video.path)):
         parts.append(f"{count} frames were decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")

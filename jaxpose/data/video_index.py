@@ -84,6 +84,13 @@ class VideoIndex:
                 starts.append(number)
         return starts
 
+    def number_of(self, time: int | None) -> int | None:
+        """Returns the number of the frame with a time stamp, or None."""
+        if time is None:
+            return None
+        number = bisect.bisect_left(self.times, time)
+        return number if number < len(self.times) and self.times[number] == time else None
+
 
 def read_index(path: Path) -> VideoIndex:
     """Returns the index of a video file; where the cache folder does not hold it, it is made and kept there.

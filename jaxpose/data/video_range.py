@@ -11,10 +11,12 @@ import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from av.container import InputContainer
 from av.error import FFmpegError
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
 
 from jaxpose.data.images import fit_image
 from jaxpose.data.video_file import open_video, to_rgb, video_stream
@@ -92,16 +94,16 @@ class RangeReader:
         """Yields decoded frames and their numbers, from a key frame on; the first ones may lie before it."""
         number = start - 1
         try:
-            for packet in self._packets(start):
+            for packet in packets_from(self._index, start, 1):
                 if self._is_stopped():
                     raise Stopped
-                damaged = self._number_of(packet.pts) if packet.is_corrupt else None
+                damaged = self._index.number_of(packet.pts) if packet.is_corrupt else None
                 if damaged is not None and damaged >= start:
                     self._note(damaged, "is damaged")
                 try:
                     frames = packet.decode()
                 except FFmpegError as error:
-                    failed = self._number_of(packet.pts)
+                    failed = self._index.number_of(packet.pts)
                     failed = number + 1 if failed is None else failed
                     # What lies before the key frame belongs to the segment before.
                     if failed >= start:
@@ -111,7 +113,7 @@ class RangeReader:
                     continue
                 for frame in frames:
                     self.decoded_frames += 1
-                    found = self._number_of(frame.pts) if self._index.times else number + 1
+                    found = self._index.number_of(frame.pts) if self._index.times else number + 1
                     if found is not None:
                         number = found
                         yield number, frame
@@ -119,43 +121,53 @@ class RangeReader:
             # The file breaks off, can no longer be opened, or is another one by now.
             self._note(number + 1, f"cannot be read ({_text(error)})")
 
-    def _packets(self, start: int) -> Iterator[Packet]:
-        """Yields the packets from a key frame, or from an earlier place, to the end of the file."""
-        with open_video(self._index.path) as container:
-            stream = video_stream(container, self._index.path)
-            stream.codec_context.thread_count = 1
-            keys = self._index.key_times
-            # Containers without a table of key frames may lead to a later one: then one further back is tried.
-            at, back = bisect.bisect_right(keys, self._index.times[start]) - 1 if start else -1, 1
-            while at >= 0:
-                container.seek(keys[at], stream=stream)
-                packets = container.demux(stream)
-                head = next(packets)
-                if head.pts is not None and head.pts <= self._index.times[start]:
-                    yield head
-                    yield from packets
-                    return
-                at, back = at - back, 2 * back
-        # The start of the file is always there.
-        with open_video(self._index.path) as container:
-            stream = video_stream(container, self._index.path)
-            stream.codec_context.thread_count = 1
-            yield from container.demux(stream)
-
-    def _number_of(self, time: int | None) -> int | None:
-        """Returns the number of the frame with a time stamp, or None."""
-        times = self._index.times
-        if time is None:
-            return None
-        number = bisect.bisect_left(times, time)
-        return number if number < len(times) and times[number] == time else None
-
     def _note(self, first: int, what: str, last: int = -1) -> None:
         """Notes a frame, or all up to `last`, and those that may be built on it."""
         keys = [*self._index.key_frames, self._index.frame_count]
         next_key = bisect.bisect_right(keys, max(first, last))
         until = keys[next_key] - 1 if next_key < len(keys) else first
         self.damage.append(Damage(first, until, f"frame {first} {what}"))
+
+
+def packets_from(index: VideoIndex, number: int, threads: int) -> Iterator[Packet]:
+    """Yields the packets from the key frame of a frame, or from an earlier place, to the end of the file.
+
+    Args:
+      index: of the video; without time stamps all packets come.
+      number: of the frame.
+      threads: of the decoder; 0 = as many as it likes.
+
+    Raises:
+      FFmpegError: the file is not there or cannot be read.
+      ValueError: it is no video by now.
+    """
+    keys = index.key_times
+    # Containers without a table of key frames may lead to a later one: then one further back is tried.
+    at, back = bisect.bisect_right(keys, index.times[number]) - 1 if number and index.times else -1, 1
+    if at >= 0:
+        with open_video(index.path) as container:
+            stream = _stream(container, index, threads)
+            while at >= 0:
+                container.seek(keys[at], stream=stream)
+                packets = container.demux(stream)
+                head = next(packets)
+                if head.pts is not None and head.pts <= index.times[number]:
+                    yield head
+                    yield from packets
+                    return
+                at, back = at - back, 2 * back
+    # The start of the file is always there.
+    with open_video(index.path) as container:
+        yield from container.demux(_stream(container, index, threads))
+
+
+def _stream(container: InputContainer, index: VideoIndex, threads: int) -> VideoStream:
+    stream = video_stream(container, index.path)
+    if threads:
+        stream.codec_context.thread_count = threads
+    else:
+        stream.thread_type = "AUTO"
+    return stream
 
 
 def _text(error: FFmpegError | ValueError) -> str:

@@ -174,6 +174,26 @@ def read_predictions(file: Path) -> Predictions:
     return Predictions([row[0] for row in rows], names, values[..., :2], values[..., 2], sets)
 
 
+def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
+    """Writes the rows of tables of one kind into one file, one table after the other, and returns their number.
+
+    Args:
+      parts: tables with the same header, at least one.
+      file: what to write; not by a temporary name.
+      header_rows: lines of the header, which is written once.
+    """
+    count = 0
+    with file.open("wb") as joined:
+        for number, part in enumerate(parts):
+            with part.open("rb") as stream:
+                header = b"".join(stream.readline() for _ in range(header_rows))
+                joined.write(b"" if number else header)
+                for line in stream:
+                    joined.write(line)
+                    count += 1
+    return count
+
+
 @contextlib.contextmanager
 def _write_rows(file: Path) -> Iterator[Any]:
     file.parent.mkdir(parents=True, exist_ok=True)

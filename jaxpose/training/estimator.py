@@ -17,9 +17,9 @@ from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config, validate
 from jaxpose.data.images import fit_image
+from jaxpose.data.stretches import Stretch, padded
 from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
 from jaxpose.training.parameters import checksum
-from jaxpose.training.predicted import Origin, origin_of
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.subspaces import Subspaces, load_subspaces
 from jaxpose.training.trained import load_trained, read_run_config
@@ -39,8 +39,6 @@ class Estimator:
       devices: what it runs on, lines for people.
       subspaces: of the training labels' poses, by the name of their loss; those that the run knows.
       weights_label: which weights these are, for people: their step, and that the run is not finished where it is not.
-
-    `run` is the folder of the run, by which tables of predictions are known.
     """
 
     def __init__(
@@ -50,7 +48,6 @@ class Estimator:
         weights: tuple[dict, dict],
         devices: list[str],
         subspaces: Subspaces,
-        run: Path,
         weights_label: str,
     ):
         self.config = config
@@ -59,7 +56,6 @@ class Estimator:
         self.predictor = predictor
         self.weights = weights
         self.subspaces = subspaces
-        self._run = run
         self.weights_label = weights_label
         self._size_px = config.data.input_width_px, config.data.input_height_px
 
@@ -93,25 +89,30 @@ class Estimator:
             raise ValueError(reader.problem)
         return found
 
-    def stream(self, video: Video) -> tuple[ChunkReader, Iterator[Found]]:
+    def stream(self, video: Video, stretch: Stretch | None = None) -> tuple[ChunkReader, Iterator[Found]]:
         """Returns the reader of a video, to be closed, and an iterator over the results of its frames, in order.
 
         A thread decodes while the devices work.
+
+        Args:
+          video: as `scan` returned it.
+          stretch: the frames that are wanted, None for all. The results begin one frame earlier, where there is one,
+            and are those of the whole video bit for bit.
 
         Raises:
           ValueError: the frames are smaller than the run's crop.
         """
         affine = self._input_from_frame((video.width_px, video.height_px))
-        reader = read_chunks(video, affine, self._size_px, self.predictor.frames_per_step)
+        most, radius = self.predictor.frames_per_step, self.predictor.radius
+        fed = padded(stretch, margin_frames=1, radius=radius, batch=most) if stretch else None
+        reader = read_chunks(video, affine, self._size_px, most, stretch=fed)
         stream = self.predictor.video(*self.weights, reader, geometry.invert(affine))
-        return reader, ((found["keypoints_frame_px"], found["confidence"]) for found in stream)
-
-    def origin(self, sources: Sequence[Path]) -> Origin:
-        """Returns what a table of predictions of these files is known by."""
-        return origin_of(self._run, self._checksum, sources)
+        found = ((part["keypoints_frame_px"], part["confidence"]) for part in stream)
+        return reader, found if stretch is None or fed is None else _rows_of(stretch, fed.first, found)
 
     @functools.cached_property
-    def _checksum(self) -> str:
+    def checksum(self) -> str:
+        """What the weights are known by."""
         params, statistics = jax.device_get(self.weights)
         return checksum({"params": params, "statistics": statistics})
 
@@ -160,9 +161,28 @@ class Estimator:
             )
         return geometry.input_from_frame(frame_size_px, self._size_px, data.resize, data.crop_px)
 
+    def compile(self) -> None:
+        """Compiles, so that the first frames take no longer than the others."""
+        black = np.zeros((self._size_px[1], self._size_px[0], 3), np.uint8)
+        list(self.fitted([(black, np.eye(2, 3))]))
+
+
+def _rows_of(stretch: Stretch, number: int, found: Iterable[Found]) -> Iterator[Found]:
+    """Yields the results from the frame before a stretch to its end, of results that begin at a frame number."""
+    for keypoints, confidence in found:
+        rows = slice(max(0, stretch.first - 1 - number), max(0, stretch.end - number))
+        number += len(keypoints)
+        if len(keypoints[rows]):
+            yield keypoints[rows], confidence[rows]
+
 
 def load(
-    run: str | os.PathLike, *, devices: object = "auto", platform: str = "auto", batch_size: int | None = None
+    run: str | os.PathLike,
+    *,
+    devices: object = "auto",
+    platform: str = "auto",
+    batch_size: int | None = None,
+    is_compiled: bool = True,
 ) -> Estimator:
     """Returns the best network of a run (of an unfinished one: the best of its checkpoints so far), compiled.
 
@@ -171,6 +191,7 @@ def load(
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
       batch_size: frames at once, over all devices; None is the run's eval.batch_size.
+      is_compiled: False leaves it to `Estimator.compile`, for there may be nothing to do.
 
     Raises:
       ValueError: the folder is no run or has no weights, or a device is not there.
@@ -190,10 +211,7 @@ def load(
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
     weights = replicate(mesh, (trained.params, trained.statistics))
-    estimator = Estimator(
-        config, predictor, weights, describe(chosen), load_subspaces(Path(run)), Path(run), trained.label
-    )
-    # Compiles, so that the first frames take no longer than the others.
-    black = np.zeros((config.data.input_height_px, config.data.input_width_px, 3), np.uint8)
-    list(estimator.fitted([(black, np.eye(2, 3))]))
+    estimator = Estimator(config, predictor, weights, describe(chosen), load_subspaces(Path(run)), trained.label)
+    if is_compiled:
+        estimator.compile()
     return estimator

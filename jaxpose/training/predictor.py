@@ -1,5 +1,6 @@
 """Predictions for any number of frames, on all devices of the mesh, in batches of one fixed shape."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 
 import jax
@@ -30,6 +31,8 @@ class Predictor:
 
     def __init__(self, config: Config, graphdef: nnx.GraphDef, mesh: Mesh, frames_per_step: int):
         self._mesh = mesh
+        self._lock = threading.Lock()
+        self.device_count = mesh.size
         self._evaluate = build_evaluate_step(config, graphdef, mesh)
         self._predict = build_predict_step(config, graphdef, mesh)
         self.radius = CONTEXT_RADIUS[config.model.kind]
@@ -136,7 +139,9 @@ class Predictor:
         flying: tuple[dict[str, jax.Array], int] | None = None
         for batch, count in batches:
             mine = {name: self._own_rows(rows) for name, rows in batch.items()}
-            started = step(params, statistics, put_batch(self._mesh, mine)), count
+            # Videos that are decoded at the same time take turns: all devices get the steps in one order.
+            with self._lock:
+                started = step(params, statistics, put_batch(self._mesh, mine)), count
             if flying:
                 yield self._fetch(*flying)
             flying = started

@@ -5,109 +5,42 @@ knows subspaces of poses, <video>_pca_singleview_error.csv and _pca_multiview_er
 """
 
 import contextlib
-import shlex
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 import tqdm
 
-from jaxpose.data.sessions import sessions
-from jaxpose.data.video import Video, scan
+from jaxpose.data.stretches import Stretch
+from jaxpose.data.video import Video
 from jaxpose.data.views import view_of_video
 from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWriter, read_predictions, write_errors
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.training.estimator import Estimator
-from jaxpose.training.predicted import note
 from jaxpose.training.subspaces import pose_errors_px, within_a_view
 
-# After training, the videos of the project are predicted at once if that takes no longer.
-_AUTO_S = 600.0
-# Frames that are timed to know how long all of them will take.
-_TIMED_FRAMES = 128
+# A number of the tables has this many digits, signs and commas, at most; the number of a frame too.
+_CELL_BYTES, _INDEX_BYTES = 24, 12
 
 
 class Incomplete(Exception):
-    """A video or images could not be predicted to the end; the text says why and where the rows are that could."""
+    """A video or images could not be predicted to the end; the text says why, `.rows` how many rows could.
 
-
-def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
-    """Predicts the videos of the run's project into <folder>/video_preds, as eval.predict_videos has it.
-
-    Args:
-      estimator: the trained network.
-      folder: the run folder.
-      stops: is asked after every batch whether to leave.
-      say: is called with a line for each video, or one that says how to do it later.
+    These are in the files whose names end in `.partial`.
     """
-    config = estimator.config
-    if config.eval.predict_videos == "no":
-        return
-    try:
-        files = [file for session in sessions(config.data, config.video) for file in session]
-    except ValueError as error:
-        # What was in the way at the start is refused there; the training is not to fail over what came since.
-        say(f"warning: the videos are not predicted: {error}")
-        return
-    if not files:
-        return
-    command = f"python -m jaxpose.predict --run {shlex.quote(str(folder))} " + " ".join(
-        shlex.quote(str(file)) for file in files
-    )
-    if jax.process_count() > 1:
-        say(f"the videos are not predicted by several processes; predict them by {command}")
-        return
-    videos = []
-    for file in files:
-        try:
-            videos.append(scan(file))
-        except ValueError as error:
-            say(f"warning: not predicted: {error}")
-    if config.eval.predict_videos == "auto" and videos:
-        frames = sum(video.announced_frames for video in videos)
-        largest = max(videos, key=lambda video: video.announced_frames * video.width_px * video.height_px)
-        needed_s = frames * _seconds_a_frame(estimator, largest)
-        if needed_s > _AUTO_S:
-            minutes = f"{needed_s / 60:,.0f} minutes"
-            say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
-            return
-    tables = []
-    for video in videos:
-        table = folder / "video_preds" / f"{video.path.stem}.csv"
-        try:
-            say(predict_video(estimator, video, table, stops))
-            note(table, estimator.origin([video.path]))
-            tables.append(table)
-        except (ValueError, OSError, Incomplete) as error:
-            say(f"warning: {error}")
-        if stops():
-            say(f"stopped by a signal; the training is done, predict the videos by {command}")
-            return
-    for line in write_moment_errors(estimator, tables):
-        say(line)
+
+    def __init__(self, why: str, rows: int):
+        super().__init__(why)
+        self.rows = rows
 
 
-def _seconds_a_frame(estimator: Estimator, video: Video) -> float:
-    """Returns the time that a frame takes, measured on the first frames of a video."""
-    needed_s = 0.0
-    # The first chunk compiles; then the video is opened again, so that all frames that count are decoded in that time.
-    for most in (1, _TIMED_FRAMES):
-        started, done = time.monotonic(), 0
-        reader, found = estimator.stream(video)
-        with contextlib.closing(reader):
-            for keypoints, _ in found:
-                done += len(keypoints)
-                if done >= most:
-                    break
-            needed_s = (time.monotonic() - started) / done if done else 0.0
-    return needed_s
+class Stopped(Incomplete):
+    """There was nothing in the way, but it was told to stop."""
 
 
-def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callable[[], bool] = lambda: False) -> str:
-    """Writes the predictions of a video and what is measured of them; returns a line that says what was done.
+def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callable[[], bool] = lambda: False) -> int:
+    """Writes the predictions of a whole video and what is measured of them; returns the number of rows.
 
     Args:
       estimator: the trained network.
@@ -119,32 +52,65 @@ def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callabl
       ValueError: the frames are smaller than the run's crop.
       Incomplete: the file is damaged, or `stops` said so.
     """
-    reader, found = estimator.stream(video)
-    names, announced = estimator.keypoint_names, video.announced_frames
-    done, started = 0, time.monotonic()
+    announced = video.announced_frames
+    with tqdm.tqdm(total=announced, desc=video.path.name, unit="frame", disable=None, leave=False) as bar:
+        return predict_stretch(estimator, video, None, file, stops, bar.update)
+
+
+def predict_stretch(
+    estimator: Estimator,
+    video: Video,
+    stretch: Stretch | None,
+    file: Path,
+    stops: Callable[[], bool],
+    count: Callable[[int], object],
+) -> int:
+    """Writes the rows of a stretch of a video (None: of all of it), as `predict_video` does.
+
+    The rows are, byte for byte, those that `predict_video` writes for the same frames.
+
+    Args:
+      estimator, video, file, stops: as in `predict_video`.
+      stretch: one of those that `cut` returned.
+      count: is called with the number of rows of every batch.
+
+    Raises:
+      ValueError, Incomplete: as `predict_video` does.
+    """
+    reader, found = estimator.stream(video, stretch)
+    names = estimator.keypoint_names
+    first = done = stretch.first if stretch else 0
     before: np.ndarray | None = None
     with contextlib.ExitStack() as opened:
         opened.enter_context(contextlib.closing(reader))
         rows = opened.enter_context(PredictionWriter(file, names, SCORERS[estimator.config.model.kind]))
         steps = opened.enter_context(ErrorWriter(file.with_name(f"{file.stem}_temporal_norm.csv"), names))
         errors = open_pose_errors(opened, estimator, file)
-        bar = opened.enter_context(
-            tqdm.tqdm(total=announced, desc=video.path.name, unit="frame", disable=None, leave=False)
-        )
         for keypoints, confidence in found:
-            index = range(done, done + len(keypoints))
-            rows.append(index, keypoints, confidence)
-            steps.append(index, step_lengths_px(keypoints, before))
-            for pca, writer in errors:
-                writer.append(index, errors_px(pca, keypoints))
-            before, done = keypoints[-1], done + len(keypoints)
-            bar.update(len(keypoints))
+            if first and before is None:
+                # Of the frame before the stretch only the step to the next one is wanted.
+                before, keypoints, confidence = keypoints[0], keypoints[1:], confidence[1:]
+            if len(keypoints):
+                index = range(done, done + len(keypoints))
+                rows.append(index, keypoints, confidence)
+                steps.append(index, step_lengths_px(keypoints, before))
+                for pca, writer in errors:
+                    writer.append(index, errors_px(pca, keypoints))
+                before, done = keypoints[-1], done + len(keypoints)
+                count(len(keypoints))
             if stops():
-                raise Incomplete(f"{video.path}: stopped after {done} of {announced} frames")
+                raise Stopped(f"{video.path}: stopped after {done} of {video.announced_frames} frames", done - first)
         if reader.problem:
-            raise Incomplete(f"{reader.problem}; its {done} rows are in {file}.partial")
-    speed = done / (time.monotonic() - started)
-    return f"{video.path}: {done} frames of {announced} announced, {speed:.1f} frames/s, in {file}"
+            raise Incomplete(reader.problem, done - first)
+    return done - first
+
+
+def bytes_a_frame(estimator: Estimator) -> int:
+    """Returns how large the rows of a frame are in all tables together, at most."""
+    tables = len(within_a_view(estimator.subspaces, len(_views(estimator)))) + ("pca_multiview" in estimator.subspaces)
+    # x, y, confidence and step of each keypoint, and its errors.
+    cells = len(estimator.keypoint_names) * (4 + tables)
+    return cells * _CELL_BYTES + (2 + tables) * _INDEX_BYTES
 
 
 def open_pose_errors(opened: contextlib.ExitStack, estimator: Estimator, file: Path) -> list[tuple[Pca, ErrorWriter]]:
@@ -188,6 +154,9 @@ def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> li
     for session, files in found.items():
         targets = [session.with_name(f"{session.name}_{view}_pca_multiview_error.csv") for view in views]
         absent = [view for view in views if view not in files]
+        newest = max(file.stat().st_mtime_ns for file in files.values())
+        if not absent and all(target.is_file() and target.stat().st_mtime_ns >= newest for target in targets):
+            continue
         tables = [read_predictions(files[view]) for view in views if view in files]
         lengths = [len(table.index) for table in tables]
         if not absent and len(set(lengths)) == 1:
@@ -199,7 +168,6 @@ def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> li
         shown = ", ".join(f"{view} {count}" for view, count in zip(views, lengths, strict=False))
         reason = f"the view {', '.join(absent)} is not predicted" if absent else f"its views differ in frames: {shown}"
         messages.append(f"warning: session {session.name} has no pca_multiview errors: {reason}")
-        newest = max(file.stat().st_mtime_ns for file in files.values())
         for target in targets:
             if target.is_file() and target.stat().st_mtime_ns < newest:
                 target.unlink()

@@ -1,0 +1,15 @@
+"""How much video is predicted at once, and by how many readers."""
+
+import dataclasses
+
+from jaxpose.config.option import option
+
+
+@dataclasses.dataclass
+class PredictConfig:
+    stretch_minutes: float = option(
+        10.0, "length of video that one worker claims at a time, cut at key frames", minimum=1e-3, harmless=True
+    )
+    decoders: int = option(
+        1, "stretches of video per device that are decoded at the same time, each by a thread", minimum=1, harmless=True
+    )

@@ -1,0 +1,178 @@
+"""Claims on pieces of work that processes on any hosts share by one folder: each piece is in one pair of hands.
+
+A claim is a file <name>.<generation>, made so that exactly one can make it. Its holder touches it now and then; where
+its time stays the same for long enough, the holder is taken for dead, and whoever makes the file of the next generation
+has the claim. Times are compared with earlier times of the same file only, so the clocks of the hosts do not matter.
+"""
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+CLAIMS_FOLDER = ".claims"
+# A holder is looked at, and gives a sign of life, this many times before it counts as dead.
+_BEATS = 5
+# How long to wait for a claim that is held for moments only.
+_MOMENT_S = 0.02
+
+
+class Claim:
+    """A claim that this process holds: a context manager that releases it.
+
+    Attributes:
+      token: of this claim and no other.
+      text: what its file says.
+      is_lost: whether it was found to be taken over, as this process had been frozen for long.
+    """
+
+    def __init__(self, claims: "Claims", name: str, generation: int):
+        self.token = uuid.uuid4().hex
+        self.text = f"{self.token} process {os.getpid()} on {socket.gethostname()}\n"
+        self.is_lost = False
+        self._claims, self._name, self._generation = claims, name, generation
+
+    def refresh(self) -> bool:
+        """Gives a sign of life and returns whether the claim is still this one's."""
+        file = self._file(self._generation)
+        try:
+            os.utime(file)
+            self.is_lost |= file.read_text() != self.text or self._file(self._generation + 1).exists()
+        except FileNotFoundError:
+            self.is_lost = True
+        except OSError:
+            # A network folder may be away for a moment; the others do not see it either.
+            pass
+        return not self.is_lost
+
+    def release(self) -> None:
+        """Gives the work free."""
+        self._claims.drop(self)
+        if self.refresh():
+            for generation in range(self._generation + 1):
+                with contextlib.suppress(OSError):
+                    self._file(generation).unlink(missing_ok=True)
+
+    def __enter__(self) -> "Claim":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def _file(self, generation: int) -> Path:
+        return self._claims.folder / f"{self._name}.{generation}"
+
+
+class Claims:
+    """The claims in a folder: a context manager, for as long as work is claimed.
+
+    Args:
+      out: the folder that all who share the work write to.
+      silent_s: seconds without a sign of life after which a holder counts as dead.
+    """
+
+    def __init__(self, out: Path, silent_s: float | int):
+        self.folder = out / CLAIMS_FOLDER
+        self.beat_s = silent_s / _BEATS
+        self._silent_s = silent_s
+        self._held: set[Claim] = set()
+        # File of another's claim -> what it looked like, when it was looked at, and for how long it has been the same.
+        self._seen: dict[Path, tuple[tuple[int, int], float, float]] = {}
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="claims", daemon=True)
+
+    def __enter__(self) -> "Claims":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def take(self, name: str) -> Claim | None:
+        """Returns the claim on a piece of work, or None where somebody else has it.
+
+        One that is dead is found out only by looking several times.
+
+        Args:
+          name: of the piece; letters, digits and hyphens.
+
+        Raises:
+          OSError: the folder cannot be written in.
+        """
+        newest = self._newest(name)
+        if newest >= 0 and not self._is_dead(self.folder / f"{name}.{newest}"):
+            return None
+        file = self.folder / f"{name}.{newest + 1}"
+        try:
+            try:
+                descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+            except FileNotFoundError:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except (FileExistsError, FileNotFoundError):
+            # Somebody was faster, in making the file or in removing the empty folder.
+            return None
+        claim = Claim(self, name, newest + 1)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(claim.text)
+        with self._lock:
+            self._held.add(claim)
+        return claim
+
+    def drop(self, claim: Claim) -> None:
+        """Gives no more signs of life for a claim."""
+        with self._lock:
+            self._held.discard(claim)
+
+    @contextlib.contextmanager
+    def waited_for(self, name: str) -> Iterator[Claim]:
+        """Takes a claim that everybody holds for moments only, once it is free.
+
+        Raises:
+          OSError: the folder cannot be written in.
+        """
+        while (claim := self.take(name)) is None:
+            time.sleep(_MOMENT_S)
+        with claim:
+            yield claim
+
+    def forget(self, prefix: str) -> None:
+        """Removes all claims whose name begins so: those of the dead on work that is done."""
+        for file in self.folder.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
+
+    def _newest(self, name: str) -> int:
+        """Returns the newest generation of a claim that is there, or -1."""
+        numbers = [file.suffix[1:] for file in self.folder.glob(f"{name}.*")]
+        return max((int(number) for number in numbers if number.isdigit()), default=-1)
+
+    def _is_dead(self, file: Path) -> bool:
+        try:
+            # Opening a file makes a network folder ask its server for the times anew.
+            with file.open("rb") as stream:
+                status = os.fstat(stream.fileno())
+        except OSError:
+            return False
+        look, now = (status.st_mtime_ns, status.st_ino), time.monotonic()
+        with self._lock:
+            before, looked, silent_s = self._seen.get(file, (None, now, 0.0))
+            # If this process was frozen, so may the holder have been: a long time without a look proves little.
+            silent_s = silent_s + min(now - looked, 2 * self.beat_s) if look == before else 0.0
+            self._seen[file] = look, now, silent_s
+        return silent_s > self._silent_s
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self.beat_s):
+            with self._lock:
+                held = list(self._held)
+            for claim in held:
+                claim.refresh()

@@ -1,0 +1,200 @@
+"""What a table of predictions is of: index.csv in the folder of results, a row for each input.
+
+By it a table is neither taken for something else nor lost, and a second command does only what is missing or changed.
+"""
+
+import csv
+import dataclasses
+import io
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxpose.config import config_hash
+from jaxpose.training.claims import Claims
+from jaxpose.training.estimator import Estimator
+from jaxpose.training.run_folder import write_atomic
+
+INDEX_FILE = "index.csv"
+WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What is known of an input.
+
+    Attributes:
+      path: absolute, of the video or of the folder of images.
+      size: bytes, of all images together.
+      mtime: when it was last changed, seconds since 1970; of images the newest.
+      model: checksum of the weights.
+      frames_announced: by the file.
+      frames_delivered: rows of the table.
+      seconds: that predicting took, by all who took part.
+      state: waiting, done, damaged (the input cannot be predicted to the end; not tried again while it is the same) or
+        failed (something else was in the way; tried again by the next command).
+      reason: why it is not done.
+      table: below the folder of results.
+      table_size: bytes.
+      run: hash of the run's config.
+    """
+
+    path: str
+    size: int
+    mtime: str
+    model: str
+    frames_announced: int
+    frames_delivered: int
+    seconds: float
+    state: str
+    reason: str
+    table: str
+    table_size: int
+    run: str
+
+    def is_of_same(self, other: "Row") -> bool:
+        """Returns whether both are of the same frames and the same network."""
+        return self._frames() == other._frames() and (self.model, self.run) == (other.model, other.run)
+
+    def _frames(self) -> tuple[str, int, str]:
+        # Hosts may see the same folder by other names.
+        return Path(self.path).name, self.size, self.mtime
+
+
+_COLUMNS = [field.name for field in dataclasses.fields(Row)]
+_TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Row)}
+
+
+class PredictionIndex:
+    """The index of a folder of results; other processes may write it too.
+
+    Args:
+      out: the folder of results.
+      claims: those on the work in that folder.
+    """
+
+    def __init__(self, out: Path, claims: Claims):
+        self._out, self._file, self._claims = out, out / INDEX_FILE, claims
+        self._lock = threading.Lock()
+        self._read: tuple[tuple[int, int, int] | None, dict[str, Row]] = (None, {})
+
+    def rows(self) -> dict[str, Row]:
+        """Returns all rows by their table; the file is read anew where it has changed.
+
+        Raises:
+          ValueError: the file is no such index.
+        """
+        try:
+            with self._file.open(newline="", encoding="utf-8") as stream:
+                status = os.fstat(stream.fileno())
+                look = status.st_mtime_ns, status.st_ino, status.st_size
+                known, rows = self._read
+                if look != known:
+                    rows = _rows(self._file, stream)
+                    self._read = look, rows
+                return rows
+        except FileNotFoundError:
+            # Without it every table is of unknown origin.
+            return {}
+
+    def is_there(self, row: Row, overwrite: bool = False) -> bool:
+        """Returns whether the table of an input is there, or cannot be made; False where it has to be made.
+
+        Args:
+          row: of the input as it is now.
+          overwrite: whatever is there is made anew.
+
+        Raises:
+          ValueError: the table is there, but of other frames or of another run.
+        """
+        noted, table = self.rows().get(row.table), self._out / row.table
+        if overwrite:
+            return False
+        if noted and noted.is_of_same(row):
+            # A table that somebody shortened is no longer whole.
+            is_whole = noted.state == DONE and table.is_file() and table.stat().st_size == noted.table_size
+            return is_whole or noted.state == DAMAGED
+        if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
+            return False
+        what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
+        raise ValueError(f"{table} is there already, of {what}: give --overwrite to replace it, or another --out")
+
+    def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:
+        """Notes the inputs that are to be predicted, but for those that others have noted or done by now."""
+        rows = list(rows)
+
+        def change(known: dict[str, Row]) -> None:
+            for row in rows:
+                noted = known.get(row.table)
+                is_noted = noted is not None and noted.is_of_same(row) and noted.state == WAITING
+                if not is_noted and not self.is_there(row, overwrite):
+                    known[row.table] = row
+
+        self._write(change)
+
+    def note(self, row: Row) -> None:
+        """Notes what became of an input."""
+        self._write(lambda known: known.update({row.table: row}))
+
+    def _write(self, change: Callable[[dict[str, Row]], None]) -> None:
+        """Writes the index as `change` leaves it; nobody else writes it meanwhile."""
+        while True:
+            with self._lock, self._claims.waited_for("index") as claim:
+                rows = dict(self.rows())
+                change(rows)
+                text = io.StringIO()
+                writer = csv.writer(text, lineterminator="\n")
+                writer.writerow(_COLUMNS)
+                writer.writerows(dataclasses.astuple(row) for row in rows.values())
+                # If this process was frozen for long in these moments, somebody else may have written.
+                if claim.refresh():
+                    write_atomic(self._file, text.getvalue().encode())
+                    return
+
+
+def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimator: Estimator) -> Row:
+    """Returns the row of an input that waits.
+
+    Args:
+      out: the folder of results.
+      table: the table of predictions, below it.
+      path: the video, or the folder of the images.
+      sources: the video, or the images.
+      estimator: the trained network.
+
+    Raises:
+      OSError: a file is not there any more.
+    """
+    status = [source.stat() for source in sources]
+    newest_ns = max(entry.st_mtime_ns for entry in status)
+    return Row(
+        path=os.path.abspath(path),
+        size=sum(entry.st_size for entry in status),
+        mtime=f"{newest_ns // 10**9}.{newest_ns % 10**9:09}",
+        model=estimator.checksum[:16],
+        frames_announced=len(sources),
+        frames_delivered=0,
+        seconds=0.0,
+        state=WAITING,
+        reason="",
+        table=table.relative_to(out).as_posix(),
+        table_size=0,
+        run=config_hash(estimator.config),
+    )
+
+
+def _rows(file: Path, stream: TextIO) -> dict[str, Row]:
+    lines = csv.reader(stream)
+    if next(lines, None) != _COLUMNS:
+        raise ValueError(f"{file} is there, but is no index of jaxpose.predict: give another --out")
+    rows = {}
+    for line in lines:
+        try:
+            row = Row(**{name: _TYPES[name](cell) for name, cell in zip(_COLUMNS, line, strict=True)})
+        except ValueError as error:
+            message = f"{file}, row {lines.line_num}, cannot be read ({error}): remove the row, and its input is new"
+            raise ValueError(message) from None
+        rows[row.table] = row
+    return rows

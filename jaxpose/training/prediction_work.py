@@ -1,0 +1,260 @@
+"""The work on a list of videos and folders of images, which any number of threads, processes and hosts share.
+
+What comes in: jobs, and the index and the claims of the folder of results. What goes out: the table of each job, and
+its row in the index. A video is predicted in stretches; each is a folder in <table>.<hash>.parts that has its name only
+when it is whole. Who claims the joining of a video whose stretches are all there makes the table of them.
+"""
+
+import concurrent.futures
+import dataclasses
+import glob
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tqdm
+
+from jaxpose.data.stretches import Stretch, cut
+from jaxpose.training.claims import Claim, Claims
+from jaxpose.training.estimator import Estimator
+from jaxpose.training.image_tables import predict_images
+from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, PredictionIndex, Row
+from jaxpose.training.prediction_job import Job
+from jaxpose.training.run_folder import json_text, write_atomic
+from jaxpose.training.video_tables import Incomplete, Stopped, predict_stretch
+
+# After so many frames it is told how long the others will take.
+_TIMED_FRAMES = 500
+# How often it is looked whether others have left something to do.
+_LOOK_S = 1.0
+_DONE_FILE = "done.json"
+
+
+class Work:
+    """The work on jobs that the index says are waiting.
+
+    Args:
+      estimator: the trained network.
+      jobs: each with a row in the index.
+      index: of the folder of results.
+      claims: those on the work in that folder.
+      stops: is asked after every batch whether to leave.
+      say: is called with a line for each job that is done here.
+      warn: is called with a line, or several, for each that cannot be.
+    """
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        jobs: Sequence[Job],
+        index: PredictionIndex,
+        claims: Claims,
+        stops: Callable[[], bool],
+        say: Callable[[str], None],
+        warn: Callable[[str], None],
+    ):
+        self._estimator, self._jobs, self._index, self._claims = estimator, jobs, index, claims
+        self._is_told_to_stop, self._say, self._warn = stops, say, warn
+        self._lock = threading.Lock()
+        self._cuts: dict[str, list[Stretch | None]] = {}
+        self._is_ended = False
+        self._frames, self._is_timed, self._started = 0, False, 0.0
+        self._all_frames = sum(job.row.frames_announced for job in jobs)
+
+    def run(self) -> None:
+        """Returns once no job waits any more, here or elsewhere, or it was told to stop.
+
+        Raises:
+          OSError: the index or the claims cannot be written.
+        """
+        self._started = time.monotonic()
+        threads = self._estimator.config.predict.decoders * self._estimator.predictor.device_count
+        with (
+            tqdm.tqdm(total=self._all_frames, unit="frame", disable=None, leave=False) as self._bar,
+            concurrent.futures.ThreadPoolExecutor(threads, "predict") as pool,
+        ):
+            futures = [pool.submit(self._take_part) for _ in range(threads)]
+            # Signals are handled by the main thread: it must not sleep for good.
+            while concurrent.futures.wait(futures, _LOOK_S).not_done:
+                pass
+            for future in futures:
+                future.result()
+
+    def rows(self) -> list[Row]:
+        """Returns the row of each job as it is now."""
+        known = self._index.rows()
+        return [known.get(job.row.table, job.row) for job in self._jobs]
+
+    def _take_part(self) -> None:
+        try:
+            while not self._stops() and (jobs := self._waiting()):
+                # First what nobody has begun, so that all rarely read the same file.
+                did = [self._go_through(jobs, fresh) for fresh in (True, False)]
+                if not any(did):
+                    time.sleep(min(_LOOK_S, self._claims.beat_s))
+        except BaseException:
+            self._is_ended = True
+            raise
+
+    def _go_through(self, jobs: list[Job], fresh: bool) -> bool:
+        """Does what can be claimed of jobs, of the fresh ones or of all; returns whether there was something."""
+        did = False
+        for job in jobs:
+            if fresh and job.parts.is_dir():
+                continue
+            while not self._stops() and not self._is_settled(job) and self._advance(job):
+                did = True
+        return did
+
+    def _advance(self, job: Job) -> bool:
+        """Does one piece of a job; returns False where others have all of it in hand."""
+        try:
+            stretches = self._stretches(job)
+        except (ValueError, OSError) as error:
+            self._settle(job, job.state_without_frames(), str(error))
+            return True
+        parts = [job.parts / _part_name(stretch) for stretch in stretches]
+        absent = [place for place, part in enumerate(parts) if not part.is_dir()]
+        for place in absent:
+            if claim := self._claims.take(f"{job.key}-{parts[place].name}"):
+                with claim:
+                    # It may have been done since.
+                    if not parts[place].is_dir() and not self._is_settled(job):
+                        self._predict(job, stretches[place], parts, place, claim)
+                return True
+        if not absent and (claim := self._claims.take(f"{job.key}-join")):
+            with claim:
+                if not self._is_settled(job):
+                    self._join(job, parts, claim)
+            return True
+        return False
+
+    def _stretches(self, job: Job) -> Sequence[Stretch | None]:
+        if job.problem:
+            raise ValueError(job.problem)
+        if job.video is None:
+            return [None]
+        with self._lock:
+            if job.row.table not in self._cuts:
+                stretches = cut(job.video, self._estimator.config.predict.stretch_minutes)
+                self._cuts[job.row.table] = list(stretches) if stretches else [None]
+            return self._cuts[job.row.table]
+
+    def _predict(self, job: Job, stretch: Stretch | None, parts: list[Path], place: int, claim: Claim) -> None:
+        # A name of its own: should the claim be lost, and the other be as fast, both write.
+        scratch, started = job.parts / f".{claim.token}", time.monotonic()
+
+        def stops() -> bool:
+            return self._stops() or claim.is_lost
+
+        try:
+            scratch.mkdir(parents=True)
+            file = scratch / job.table.name
+            if job.video:
+                rows = predict_stretch(self._estimator, job.video, stretch, file, stops, self._count)
+            else:
+                rows = predict_images(self._estimator, job.sources, file, stops, self._count)
+            done = {"frames": rows, "seconds": time.monotonic() - started}
+            write_atomic(scratch / _DONE_FILE, f"{json_text(done)}\n".encode())
+            os.rename(scratch, parts[place])
+        except Stopped as error:
+            if not claim.is_lost:
+                self._is_ended = True
+                self._say(str(error))
+        except Incomplete as error:
+            rows, of = job.rescue(parts[:place], scratch), len(job.sources)
+            some = f"; its {rows} rows are" if job.video else f"\n{rows} rows of {of} images are"
+            self._settle(job, job.state_without_frames(), f"{error}{some} in {job.table}.partial", rows)
+        except ValueError as error:
+            self._settle(job, DAMAGED, str(error))
+        except OSError as error:
+            # Another may have finished the piece, or the whole job, while this process was frozen.
+            if not parts[place].is_dir() and not self._is_settled(job):
+                self._settle(job, FAILED, str(error))
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _join(self, job: Job, parts: list[Path], claim: Claim) -> None:
+        scratch = job.parts / f".{claim.token}"
+        rows = 0
+        try:
+            # The table of predictions last: where it is, all are.
+            names = sorted(_tables_in(parts[0]), key=lambda name: name == job.table.name)
+            done = [json.loads((part / _DONE_FILE).read_text()) for part in parts]
+            scratch.mkdir()
+            for name in names:
+                rows = job.join(parts, name, scratch / name)
+            frames = sum(part["frames"] for part in done)
+            if rows != frames:
+                shutil.rmtree(job.parts, ignore_errors=True)
+                raise OSError(f"{job.parts} has {rows} rows of {frames}, as if a disk had lost some; it is removed")
+            for name in names:
+                os.replace(scratch / name, job.table.with_name(name))
+                job.table.with_name(f"{name}.partial").unlink(missing_ok=True)
+        except OSError as error:
+            # Another may have joined them, while this process was frozen.
+            if not self._is_settled(job):
+                self._settle(job, FAILED, str(error))
+            return
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        seconds = sum(part["seconds"] for part in done)
+        self._settle(job, DONE, "", rows, seconds)
+        what, per = ("frames", "frames/s") if job.video else ("images", "images/s")
+        of = f" of {job.row.frames_announced} announced" if job.video else ""
+        self._say(f"{job.name}: {rows} {what}{of}, {rows / seconds:.1f} {per}, in {job.table}")
+
+    def _settle(self, job: Job, state: str, reason: str, rows: int = 0, seconds: float = 0.0) -> None:
+        """Notes what became of a job; what is left of the work on it is removed, where that cannot go on."""
+        self._index.note(
+            dataclasses.replace(
+                job.row,
+                state=state,
+                reason=reason,
+                frames_delivered=rows,
+                seconds=round(seconds, 3),
+                table_size=job.table.stat().st_size if state == DONE else 0,
+            )
+        )
+        if reason:
+            self._warn(reason)
+        if state != FAILED:
+            for folder in job.table.parent.glob(f"{glob.escape(job.table.name)}.*.parts"):
+                shutil.rmtree(folder, ignore_errors=True)
+            self._claims.forget(f"{job.key}-")
+        with self._lock:
+            self._cuts.pop(job.row.table, None)
+
+    def _is_settled(self, job: Job) -> bool:
+        return job.is_settled_by(self._index.rows().get(job.row.table))
+
+    def _waiting(self) -> list[Job]:
+        rows = self._index.rows()
+        return [job for job in self._jobs if not job.is_settled_by(rows.get(job.row.table))]
+
+    def _stops(self) -> bool:
+        return self._is_ended or self._is_told_to_stop()
+
+    def _count(self, frames: int) -> None:
+        with self._lock:
+            self._bar.update(frames)
+            self._frames += frames
+            done, left = self._frames, self._all_frames - self._frames
+            is_time = done >= _TIMED_FRAMES and not self._is_timed
+            self._is_timed |= is_time
+        if is_time and left > 0:
+            speed = done / (time.monotonic() - self._started)
+            hours = f"{left / speed / 3600:.1f} hours"
+            self._say(f"after {done} frames: {speed:.1f} frames/s, about {hours} left for this process alone")
+
+
+def _part_name(stretch: Stretch | None) -> str:
+    return f"{stretch.first:09}-{stretch.end:09}" if stretch else "whole"
+
+
+def _tables_in(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if file.suffix == ".csv"]

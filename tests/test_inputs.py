@@ -1,0 +1,94 @@
+"""What a user may name: files, folders of any depth, globs and lists; and the place of each in the results."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jaxpose.data.inputs import find_inputs
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of videos and images, which is the working folder."""
+    root = tmp_path / "data"
+    for name in (
+        "notes.txt", "x10.mp4", "x9.mp4", "a/x.mp4", "a/img2.png", "a/img10.png", "b/x.mp4", "b/deep/y.AVI",
+        "b/deep/img1.png", ".hidden/z.mp4", "b/.z.mp4", "b/a.b.mp4",
+    ):  # fmt: skip
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    os.symlink(root / "a", root / "b" / "link", target_is_directory=True)
+    monkeypatch.chdir(root)
+    return root
+
+
+def found(*names: object) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """{place: video} and {place: images}, as text."""
+    inputs = find_inputs([str(name) for name in names])
+    return (
+        {place.as_posix(): file.as_posix() for place, file in inputs.videos.items()},
+        {place.as_posix(): [file.as_posix() for file in files] for place, files in inputs.images.items()},
+    )
+
+
+def test_a_folder_is_mirrored_in_natural_order(tree: Path) -> None:
+    videos, images = found(tree)
+    assert list(videos) == ["a/x", "b/a.b", "b/deep/y", "b/x", "x9", "x10"]
+    assert all(Path(file).is_relative_to(tree) for file in videos.values())
+    assert list(images) == ["data/a", "data/b/deep"]
+    assert [Path(file).name for file in images["data/a"]] == ["img2.png", "img10.png"]
+    # What is named itself may be a link.
+    assert found(tree / "b" / "link")[0] == {"x": f"{tree}/b/link/x.mp4"}
+
+
+def test_relative_names_stay_as_given(tree: Path) -> None:
+    assert found("b") == (
+        {"a.b": "b/a.b.mp4", "deep/y": "b/deep/y.AVI", "x": "b/x.mp4"},
+        {"b/deep": ["b/deep/img1.png"]},
+    )
+    assert found("a/img10.png", "x9.mp4") == ({"x9": "x9.mp4"}, {"a": ["a/img10.png"]})
+
+
+def test_several_are_flat_unless_two_names_are_equal(tree: Path) -> None:
+    assert found("a/x.mp4", "x9.mp4")[0] == {"x": "a/x.mp4", "x9": "x9.mp4"}
+    assert found("a/x.mp4", "b/x.mp4", "x9.mp4")[0] == {"a/x": "a/x.mp4", "b/x": "b/x.mp4", "x9": "x9.mp4"}
+    assert found("a", "b")[0] == {"a/x": "a/x.mp4", "b/a.b": "b/a.b.mp4", "b/deep/y": "b/deep/y.AVI", "b/x": "b/x.mp4"}
+    assert list(found("a", "b")[1]) == ["a", "b/deep"]
+    for place in "ab":
+        (tree / place / "frames").mkdir()
+        (tree / place / "frames" / "1.png").write_text("")
+    assert list(found("a/frames", "b/frames")[1]) == ["data/a/frames", "data/b/frames"]
+
+
+def test_globs_and_lists(tree: Path) -> None:
+    assert found("*/x.mp4")[0] == {"a/x": "a/x.mp4", "b/x": "b/x.mp4"}
+    assert found(tree / "*" / "x.mp4")[0] == {"a/x": f"{tree}/a/x.mp4", "b/x": f"{tree}/b/x.mp4"}
+    assert list(found("x*")[0]) == ["x9", "x10"]
+    # Folders that match are searched, and what several matches name is one file; ** goes through links, as in a shell.
+    assert sorted(found("b/**")[0]) == ["a.b", "deep/y", "link/x", "x"]
+    assert list(found("[b]")[0]) == ["b/a.b", "b/deep/y", "b/x"]
+    (tree / "list.txt").write_text("# of today\n\n  a/x.mp4\nb/d*\n")
+    assert found("@list.txt")[0] == {"x": "a/x.mp4", "deep/y": "b/deep/y.AVI"}
+    (tree / "odd[1].mp4").write_text("")
+    assert found("odd[1].mp4")[0] == {"odd[1]": "odd[1].mp4"}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["x.mp4"], "x.mp4 does not exist; did you mean x[0-9]+.mp4?"),
+        (["notes.txt"], "notes.txt is neither an image .* nor a video"),
+        ([".hidden", "b/.z.mp4", "x9.mp4", "x*.mp4"], "x9.mp4 is given twice; name it once"),
+        (["*.txt"], r"\*.txt matches neither images"),
+        (["@none.txt"], "the list none.txt cannot be read: No such file"),
+        (["x9.mp4", "twin/x9.mkv", "twin/x9.mp4"], "twin/x9.mkv and .*twin/x9.mp4 would both write twin/x9.csv"),
+    ],
+)
+def test_what_cannot_be_is_told(tree: Path, names: list[str], message: str) -> None:
+    (tree / "twin").mkdir()
+    (tree / "twin" / "x9.mkv").write_text("")
+    (tree / "twin" / "x9.mp4").write_text("")
+    with pytest.raises(ValueError, match=message):
+        find_inputs(names)

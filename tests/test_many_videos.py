@@ -1,0 +1,368 @@
+"""Many videos: shared by processes that may be killed, cut into stretches, and never predicted twice."""
+
+import concurrent.futures
+import csv
+import dataclasses
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose import config as c
+from jaxpose import predict
+from jaxpose.data.video import scan
+from jaxpose.formats.lightning_pose import read_predictions
+from jaxpose.training.claims import Claims
+from jaxpose.training.estimator import Estimator
+from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, row_of
+from jaxpose.training.prediction_job import Job
+from jaxpose.training.prediction_work import Work
+from jaxpose.training.trained import read_run_config
+from jaxpose.training.video_tables import predict_video
+from tests.small_run import environment, files_in, kept_programs
+
+RATE = 30
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("programs")
+    with kept_programs(folder):
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def estimator(trained_run: Path, programs: Path) -> Estimator:
+    return predict.load(trained_run, devices=1, batch_size=8)
+
+
+def write(path: Path, frames: int, seed: int) -> Path:
+    """Writes a video of noise that drifts, with a key frame every 4, in a container that may be cut anywhere."""
+    rng = np.random.default_rng(seed)
+    image = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=RATE, options={"g": "4"})
+        stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
+        stream.codec_context.thread_count = 1
+        for _ in range(frames):
+            image = np.roll(image, rng.integers(-3, 4, 2), (0, 1))
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+def minutes(frames: int) -> float:
+    return frames / RATE / 60
+
+
+def rows_of(out: Path) -> dict[str, dict[str, str]]:
+    """index.csv by its tables, without the time that it took and where it lies."""
+    with (out / "index.csv").open(newline="") as stream:
+        rows = {row["table"]: row for row in csv.DictReader(stream)}
+    return {table: row | {"seconds": "", "reason": row["reason"].replace(f"{out}/", "")} for table, row in rows.items()}
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*"))
+
+
+class Shared:
+    """A folder of results in which jobs are worked on, as a process would; `said` and `warned` are its lines."""
+
+    def __init__(self, estimator: Estimator, out: Path, videos: list[Path], stretch_frames: int, decoders: int = 1):
+        options = c.PredictConfig(stretch_minutes=minutes(stretch_frames), decoders=decoders)
+        estimator.config = dataclasses.replace(estimator.config, predict=options)
+        self.estimator, self.out, self.said, self.warned = estimator, out, [], []
+        self.tables = [out / "video_preds" / f"{video.stem}.csv" for video in videos]
+        out.mkdir(exist_ok=True)
+        self.jobs = []
+        for table, path in zip(self.tables, videos, strict=True):
+            row, video = row_of(out, table, path, [path], estimator), scan(path)
+            self.jobs.append(
+                Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [path], video)
+            )
+
+    def work(self, stops: Callable[[], bool] = lambda: False) -> list[str]:
+        """Returns the states of the jobs after the work."""
+        with Claims(self.out, 30) as claims:
+            index = PredictionIndex(self.out, claims)
+            index.begin([job.row for job in self.jobs])
+            work = Work(self.estimator, self.jobs, index, claims, stops, self.said.append, self.warned.append)
+            work.run()
+            return [row.state for row in work.rows()]
+
+    def parts(self) -> list[Path]:
+        return sorted(part for part in self.out.glob("video_preds/*.parts/*") if not part.name.startswith("."))
+
+
+def test_the_verb_does_only_what_is_missing_or_changed(
+    trained_run: Path, programs: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write(tmp_path / "in" / "a" / "x.avi", 540, 1), write(tmp_path / "in" / "b" / "x.avi", 50, 2)
+    flags = ["--run", str(trained_run), "--devices", "1", str(tmp_path / "in")]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    cut = ["--stretch_minutes", str(minutes(20)), "--decoders", "2", "--out", str(parts)]
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    assert predict.main([*flags, "--out", str(whole)]) == 2
+    shown = capsys.readouterr()
+    assert "to do: 2 videos with 590 frames, 0 images; " in shown.out and "1e-06 GB are free" in shown.out
+    assert f"{whole} has 1e-06 GB left, but the predictions need 0.0" in shown.err and not names_in(whole)
+    monkeypatch.undo()
+
+    assert predict.main([*flags, "--out", str(whole)]) == 0
+    assert predict.main([*flags, *cut]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("to do: 2 videos with 590 frames, 0 images; ") == 2
+    estimates = [line for line in shown.splitlines() if "hours left for this process alone" in line]
+    assert len(estimates) == 2 and all(500 <= int(line.split()[1]) < 590 for line in estimates)
+    assert "x.avi: 540 frames of 540 announced, " in shown
+    tables = [f"video_preds/{name}" for name in ("a", "b")]
+    tables += [f"{folder}/{name}.csv" for folder in tables for name in ("x", "x_temporal_norm")]
+    assert names_in(parts) == names_in(whole) == sorted(["index.csv", "video_preds", *tables])
+    assert files_in(parts / "video_preds") == files_in(whole / "video_preds")
+    assert rows_of(parts) == rows_of(whole)
+    row = rows_of(whole)["video_preds/a/x.csv"]
+    assert (row["path"], row["size"], row["state"], row["reason"]) == (
+        str(first),
+        str(first.stat().st_size),
+        "done",
+        "",
+    )
+    assert (row["frames_announced"], row["frames_delivered"]) == ("540", "540")
+    assert float(row["mtime"]) == pytest.approx(first.stat().st_mtime)
+
+    before = {file: file.stat().st_mtime_ns for file in parts.rglob("*")}
+    assert predict.main([*flags, *cut]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("is there already") == 2 and "to do" not in shown
+    assert before == {file: file.stat().st_mtime_ns for file in parts.rglob("*")}
+
+    write(second, 50, 3)
+    old = (parts / "video_preds" / "b" / "x.csv").read_bytes()
+    assert predict.main([*flags, *cut]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("is there already") == 1 and "to do: 1 videos with 50 frames" in shown
+    assert (parts / "video_preds" / "b" / "x.csv").read_bytes() != old
+    changed = {file for file in before if file.is_file() and file.stat().st_mtime_ns != before[file]}
+    assert changed == {parts / "index.csv", *(parts / "video_preds" / "b").iterdir()}
+
+
+def test_what_was_stopped_goes_on_at_the_first_missing_stretch(estimator: Estimator, tmp_path: Path) -> None:
+    videos = [write(tmp_path / "v0.avi", 60, 1), write(tmp_path / "v1.avi", 30, 2)]
+    shared = Shared(estimator, tmp_path / "out", videos, 20)
+    third = "video_preds/*.parts/.*/v0.csv.partial"
+    assert shared.work(lambda: len(shared.parts()) == 2 and any(shared.out.glob(third))) == [WAITING, WAITING]
+    (stopped,) = shared.said
+    assert stopped.startswith(f"{videos[0]}: stopped after ") and stopped.endswith(" of 60 frames")
+    assert names_in(tmp_path / "out")[:1] == ["index.csv"] and not shared.tables[0].exists()
+    kept = {part: part.stat().st_ino for part in shared.parts()}
+    assert [part.name for part in kept] == ["000000000-000000020", "000000020-000000040"]
+    seconds = [json.loads((part / "done.json").read_text())["seconds"] for part in kept]
+
+    again = Shared(estimator, tmp_path / "out", videos, 20)
+    assert again.work() == [DONE, DONE] and again.parts() == [] and len(again.said) == 2
+    for table, video in zip(again.tables, videos, strict=True):
+        whole = tmp_path / "whole" / table.name
+        predict_video(estimator, scan(video), whole)
+        for name in (table.name, f"{table.stem}_temporal_norm.csv"):
+            assert table.with_name(name).read_bytes() == whole.with_name(name).read_bytes()
+    # The time of the stretches of before counts.
+    assert float(pd.read_csv(tmp_path / "out" / "index.csv")["seconds"][0]) > sum(seconds)
+
+
+def test_a_damaged_stretch_leaves_the_rows_before_it(estimator: Estimator, tmp_path: Path) -> None:
+    video = write(tmp_path / "video.avi", 80, 1)
+    shared = Shared(estimator, tmp_path / "out", [video], 20)
+    # The frames of its second half are gone after it was looked at: the packets are there, their content is not.
+    with av.open(str(video)) as container:
+        places = [packet.pos for packet in container.demux(video=0) if packet.size]
+    content = bytearray(video.read_bytes())
+    for place in places[50:]:
+        content[place : place + 40] = bytes(40)
+    video.write_bytes(content)
+    assert shared.work() == [DAMAGED]
+    (reason,) = shared.warned
+    partial = shared.tables[0].with_name("video.csv.partial")
+    rows = len(partial.read_text().splitlines()) - 3
+    assert reason.startswith(f"{video}: ") and reason.endswith(f"; its {rows} rows are in {partial}")
+    assert [int(line.split(",")[0]) for line in partial.read_text().splitlines()[3:]] == list(range(rows))
+    assert 40 <= rows <= 52 and rows_of(tmp_path / "out")["video_preds/video.csv"]["state"] == "damaged"
+    assert shared.parts() == [] and not shared.tables[0].exists()
+
+
+def test_a_part_that_lost_rows_is_made_again(estimator: Estimator, tmp_path: Path) -> None:
+    video = write(tmp_path / "video.avi", 60, 1)
+    shared = Shared(estimator, tmp_path / "out", [video], 20)
+    shared.work(lambda: len(shared.parts()) == 2)
+    table = shared.parts()[0] / "video.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    assert shared.work() == [FAILED] and "has 59 rows of 60, as if a disk had lost some" in shared.warned[0]
+    assert shared.work() == [DONE] and len(read_predictions(shared.tables[0]).index) == 60
+
+
+def test_a_video_that_is_gone_is_tried_again(estimator: Estimator, tmp_path: Path) -> None:
+    videos = [write(tmp_path / f"v{number}.avi", 12, number) for number in range(2)]
+    content, status = videos[0].read_bytes(), videos[0].stat()
+    shared = Shared(estimator, tmp_path / "out", videos, 100)
+    videos[0].unlink()
+    assert shared.work() == [FAILED, DONE] and "No such file" in shared.warned[0]
+    videos[0].write_bytes(content)
+    assert status.st_size == videos[0].stat().st_size
+    assert shared.work() == [DONE, DONE]
+
+
+def row(**changes: object) -> Row:
+    """The row of a video that is done."""
+    values = {
+        "path": "/in/x.mp4", "size": 10, "mtime": "1.5", "model": "m", "frames_announced": 3, "frames_delivered": 3,
+        "seconds": 0.5, "state": DONE, "reason": "", "table": "video_preds/x.csv", "table_size": 5, "run": "r",
+    }  # fmt: skip
+    return Row(**(values | changes))
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        ({}, True),
+        ({"path": "/mounted/elsewhere/x.mp4"}, True),
+        ({"size": 11}, False),
+        ({"mtime": "1.6"}, False),
+        ({"model": "later"}, False),
+        ({"path": "/other/x.mp4", "size": 11}, "of other frames"),
+        ({"path": "/in/y.mp4"}, "of other frames"),
+        ({"run": "another"}, "of another run, or of unknown origin"),
+        ({"table": "video_preds/y.csv"}, "of another run, or of unknown origin"),
+    ],
+)
+def test_which_tables_are_there(tmp_path: Path, now: dict[str, object], expected: bool | str) -> None:
+    for name in "xy":
+        (tmp_path / "video_preds").mkdir(exist_ok=True)
+        (tmp_path / "video_preds" / f"{name}.csv").write_text("12345")
+    with Claims(tmp_path, 30) as claims:
+        index = PredictionIndex(tmp_path, claims)
+        index.note(row())
+        if isinstance(expected, str):
+            with pytest.raises(ValueError, match=expected):
+                index.is_there(row(**now))
+        else:
+            assert index.is_there(row(**now)) == expected
+        assert not index.is_there(row(**now), overwrite=True)
+        # One that somebody shortened, or that is gone.
+        (tmp_path / "video_preds" / "x.csv").write_text("1234")
+        assert not index.is_there(row())
+        (tmp_path / "video_preds" / "x.csv").unlink()
+        assert not index.is_there(row()) and not index.is_there(row(run="another"))
+        for state, there in ((DAMAGED, True), (FAILED, False), (WAITING, False)):
+            index.note(row(state=state))
+            assert index.is_there(row()) == there
+
+
+def test_no_row_is_lost_when_several_write(tmp_path: Path) -> None:
+    def note(writer: int) -> None:
+        with Claims(tmp_path, 30) as claims:
+            index = PredictionIndex(tmp_path, claims)
+            for number in range(10):
+                index.note(row(table=f"{writer}-{number}", reason=f'a "reason",\nof {writer}'))
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(note, range(4)))
+    with Claims(tmp_path, 30) as claims:
+        rows = PredictionIndex(tmp_path, claims).rows()
+    assert len(rows) == 40 and rows["3-9"] == row(table="3-9", reason='a "reason",\nof 3')
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("a,b\n1,2\n", "is no index of jaxpose.predict: give another --out"), ("x\n", "row 2, cannot be read")],
+)
+def test_an_index_of_somebody_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with Claims(tmp_path, 30) as claims:
+        index = PredictionIndex(tmp_path, claims)
+        index.note(row())
+        file = tmp_path / "index.csv"
+        file.write_text(text if "," in text else file.read_text().splitlines()[0] + "\n" + text)
+        with pytest.raises(ValueError, match=message):
+            index.rows()
+
+
+@pytest.mark.faults
+def test_three_workers_of_which_one_is_killed_make_what_one_makes(
+    trained_run: Path, programs: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    config = read_run_config(run)
+    config.mesh.heartbeat_s = 5
+    (run / "config.json").write_text(c.to_json(config))
+    for number in range(40):
+        write(tmp_path / "in" / "ab"[number % 2] / f"v{number // 2}.avi", 20 + number, number)
+    broken = tmp_path / "in" / "b" / "v7.avi"
+    broken.write_bytes(broken.read_bytes()[: broken.stat().st_size // 2])
+
+    def started(out: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "jaxpose.predict", "--run", run, "--devices", "1", "--out", tmp_path / out]
+        command += ["--stretch_minutes", minutes(15), tmp_path / "in"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(list(map(str, command)), env=environment(programs), **pipes)
+
+    def ended(worker: subprocess.Popen[str]) -> str:
+        shown, _ = worker.communicate(timeout=300)
+        assert worker.returncode == 4 and "1 of 40 inputs failed, the others are done" in shown, shown
+        assert f"its {frames_of_broken} rows are in" in shown
+        return shown
+
+    one, three = tmp_path / "one", tmp_path / "three"
+    single = started("one")
+    shown = single.communicate(timeout=300)[0]
+    frames_of_broken = len((one / "video_preds" / "b" / "v7.csv.partial").read_text().splitlines()) - 3
+    assert single.returncode == 4 and shown.count(" announced, ") == 39, shown
+
+    workers = [started("three") for _ in range(3)]
+    victim = workers[0]
+    # In the middle: some tables are there, and it holds a stretch with rows in it.
+    deadline, held = time.monotonic() + 200, []
+    while time.monotonic() < deadline:
+        held = [file for file in (three / ".claims").glob("*-0*.0") if f"process {victim.pid} on" in _text(file)]
+        if held and len(list(three.glob("video_preds/*/v*_temporal_norm.csv"))) > 5:
+            break
+        time.sleep(0.002)
+    assert held
+    victim.send_signal(signal.SIGKILL)
+    victim.communicate()
+    assert victim.returncode == -signal.SIGKILL
+    for worker in workers[1:]:
+        ended(worker)
+
+    assert files_in(three / "video_preds") == files_in(one / "video_preds")
+    assert names_in(three) == names_in(one) and rows_of(three) == rows_of(one)
+    for number in range(40):
+        place = f"{'ab'[number % 2]}/v{number // 2}"
+        frames = frames_of_broken if place == "b/v7" else 20 + number
+        found = rows_of(three)[f"video_preds/{place}.csv"]
+        assert (found["state"], found["frames_delivered"]) == ("damaged" if place == "b/v7" else "done", str(frames))
+        if place != "b/v7":
+            index = read_predictions(three / "video_preds" / f"{place}.csv").index
+            assert index == [str(frame) for frame in range(frames)]
+
+    before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}
+    shown = ended(started("three"))
+    assert shown.count("is there already") == 20 and "and 19 more are there already" in shown and "to do" not in shown
+    assert before == {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,184 @@
+"""Stretches of a video: which frames they have, and that predictions of them are those of the whole, byte for byte."""
+
+import itertools
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpose import config as c
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.config.losses import PcaSingleviewConfig
+from jaxpose.data.stretches import Stretch, cut, padded
+from jaxpose.data.video import read_chunks, scan
+from jaxpose.data.video_index import read_index
+from jaxpose.formats.lightning_pose import join_tables
+from jaxpose.model.pose_net import make_network
+from jaxpose.pose.pca import fit_singleview
+from jaxpose.training.estimator import Estimator
+from jaxpose.training.predictor import Predictor
+from jaxpose.training.video_tables import Incomplete, bytes_a_frame, predict_stretch, predict_video
+from tests.test_clips import SIZE_PX, plain, write
+
+FRAMES, RATE = 100, 25
+OPEN_GOP = {"x264-params": "bframes=3:b-adapt=0:keyint=12:open-gop=1"}
+
+
+@pytest.fixture(scope="module")
+def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100 frames, a key frame every 12."""
+    return write(tmp_path_factory.mktemp("stretches") / "video.mp4", FRAMES)
+
+
+def minutes(frames: float) -> float:
+    return frames / RATE / 60
+
+
+def read(path: Path, stretch: Stretch | None) -> tuple[np.ndarray, str]:
+    reader = read_chunks(scan(path), np.eye(2, 3), SIZE_PX, 7, stretch=stretch)
+    chunks = list(reader)
+    return np.concatenate(chunks) if chunks else np.zeros((0, *SIZE_PX[::-1], 3), np.uint8), reader.problem
+
+
+@pytest.mark.parametrize(("frames", "firsts"), [(12, range(0, 100, 12)), (13, [0, 24, 48, 72, 96]), (50, [0, 60])])
+def test_a_video_is_cut_at_its_key_frames(video: Path, frames: int, firsts: list[int]) -> None:
+    stretches = cut(scan(video), minutes(frames))
+    assert stretches is not None
+    assert [stretch.first for stretch in stretches] == list(firsts)
+    assert [stretch.end for stretch in stretches] == [*list(firsts)[1:], FRAMES]
+    assert set(firsts) <= set(read_index(video).key_frames)
+
+
+def test_what_cannot_be_cut_is_whole(video: Path, tmp_path: Path) -> None:
+    assert cut(scan(video), minutes(FRAMES)) is None
+    damaged = tmp_path / "cut.mkv"
+    whole = write(tmp_path / "whole.mkv", FRAMES).read_bytes()
+    damaged.write_bytes(whole[: len(whole) * 2 // 3])
+    assert cut(scan(damaged), minutes(12)) is None
+    # B-frames in a container that stores no times.
+    untimed = write(tmp_path / "untimed.avi", FRAMES)
+    assert read_index(untimed).times == [] and cut(scan(untimed), minutes(12)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    [
+        ("a.mp4", "libx264", None),
+        ("a.mkv", "libx264", OPEN_GOP),
+        ("a.avi", "mpeg4", {"g": "9"}),
+        ("a.avi", "mjpeg", {}),
+        ("a.mov", "libx264", OPEN_GOP),
+    ],
+)
+def test_stretches_have_the_frames_of_the_whole(
+    tmp_path: Path, name: str, codec: str, options: dict[str, str] | None
+) -> None:
+    pixels = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+    path = write(tmp_path / name, FRAMES, codec, pixels, options)
+    stretches = cut(scan(path), minutes(20))
+    assert stretches is not None and len(stretches) > 3
+    parts = [read(path, stretch) for stretch in stretches]
+    assert [problem for _, problem in parts] == [""] * len(parts)
+    assert [len(frames) for frames, _ in parts] == [stretch.end - stretch.first for stretch in stretches]
+    np.testing.assert_array_equal(np.concatenate([frames for frames, _ in parts]), plain(path))
+
+
+def test_any_range_has_its_frames(video: Path) -> None:
+    index, frames = read_index(video), plain(video)
+    for first, end in itertools.product((0, 1, 11, 12, 50, 99), (1, 12, 13, 60, 100)):
+        if first < end:
+            found, problem = read(video, Stretch(index, first, end))
+            assert problem == ""
+            np.testing.assert_array_equal(found, frames[first:end])
+
+
+def test_variable_rate_and_lost_stamps_change_nothing(tmp_path: Path) -> None:
+    times = np.cumsum(np.random.default_rng(1).integers(5, 90, FRAMES)).tolist()
+    path = write(tmp_path / "variable.mkv", FRAMES, times=times)
+    stretches = cut(scan(path), 20 / scan(path).fps / 60)
+    assert stretches is not None and len(stretches) > 2
+    found = [read(path, stretch) for stretch in stretches]
+    assert not any(problem for _, problem in found)
+    np.testing.assert_array_equal(np.concatenate([frames for frames, _ in found]), plain(path))
+
+
+def test_a_stretch_that_breaks_off_says_where(tmp_path: Path) -> None:
+    path = write(tmp_path / "video.mkv", FRAMES)
+    index, content = read_index(path), path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    found, problem = read(path, Stretch(index, 24, 100))
+    assert 0 < len(found) < 76
+    assert problem == f"{path}: decoding stopped after {len(found)} of 76 frames from frame 24 on: " + (
+        f"frame {24 + len(found)} is missing"
+    )
+
+
+def test_what_is_fed_begins_at_a_multiple_of_the_batch(video: Path) -> None:
+    index = read_index(video)
+    for first, end, radius, batch in itertools.product((0, 12, 48), (60, 99, 100), (0, 2), (1, 8, 32)):
+        fed = padded(Stretch(index, first, end), 1, radius, batch)
+        assert fed.first % batch == 0 and fed.first <= max(0, first - 1 - radius) < fed.first + batch
+        assert fed.end == min(FRAMES, end + radius)
+
+
+def estimator_of(kind: str) -> Estimator:
+    """A network with weights that nobody trained, whose maps differ much from frame to frame."""
+    names = ("nose", "ear", "tail")
+    config = c.Config(
+        data=c.DataConfig(project="p", input_height_px=32, input_width_px=32, keypoint_names=names),
+        model=c.ModelConfig(kind=kind, backbone="resnet18", width=8, head_width=4),
+        eval=c.EvalConfig(batch_size=8),
+    )
+    graphdef, params, statistics = make_network(config.model, len(names), "f32", seed=0)
+    params = params | {"head": jax.tree.map(lambda x: x * 20, params["head"])}
+    if kind == "heatmap_context":
+        inputs = {name: params["context"][name] for name in ("layers", "forward_input", "backward_input")}
+        params["context"] = params["context"] | jax.tree.map(lambda x: x * 100, inputs)
+    mesh = make_mesh(jax.devices()[:2])
+    poses = np.random.default_rng(1).normal(16, 5, (40, 3, 2))
+    pca = fit_singleview(poses, range(3), PcaSingleviewConfig(components=2))
+    weights = replicate(mesh, (params, statistics))
+    return Estimator(config, Predictor(config, graphdef, mesh, 8), weights, ["cpu"], {"pca_singleview": pca}, "random")
+
+
+@pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
+def test_tables_of_stretches_make_the_table_of_the_whole(video: Path, tmp_path: Path, kind: str) -> None:
+    estimator, whole = estimator_of(kind), tmp_path / "whole" / "video.csv"
+    assert predict_video(estimator, scan(video), whole) == FRAMES
+    tables = sorted(whole.parent.iterdir())
+    assert [table.name for table in tables] == [
+        "video.csv", "video_pca_singleview_error.csv", "video_temporal_norm.csv",
+    ]  # fmt: skip
+    assert len({row.split(",", 1)[1] for row in whole.read_text().splitlines()[3:]}) == FRAMES
+    size = sum(table.stat().st_size for table in tables)
+    assert size / 2 < FRAMES * bytes_a_frame(estimator) and size < FRAMES * bytes_a_frame(estimator)
+    for frames in (1, 13, 30, 50):
+        stretches = cut(scan(video), minutes(frames))
+        assert stretches is not None
+        folder, counted = tmp_path / f"of{frames}", []
+        for stretch in stretches:
+            part = folder / str(stretch.first) / "video.csv"
+            rows = predict_stretch(estimator, scan(video), stretch, part, lambda: False, counted.append)
+            assert rows == stretch.end - stretch.first
+        assert sum(counted) == FRAMES
+        for table in tables:
+            joined = folder / table.name
+            parts = [folder / str(stretch.first) / table.name for stretch in stretches]
+            assert join_tables(parts, joined, 3 if table.name == "video.csv" else 1) == FRAMES
+            assert joined.read_bytes() == table.read_bytes(), (frames, table.name)
+
+
+def test_any_range_is_predicted_as_in_the_whole_and_damage_is_told(video: Path, tmp_path: Path) -> None:
+    estimator = estimator_of("heatmap_context")
+    keypoints = estimator.predict_video(video)[0]
+    for first, end in ((1, 2), (2, 9), (37, 38), (95, 100), (99, 100)):
+        _, found = estimator.stream(scan(video), Stretch(read_index(video), first, end))
+        np.testing.assert_array_equal(np.concatenate([part[0] for part in found]), keypoints[first - 1 : end])
+    broken = write(tmp_path / "broken.mkv", FRAMES)
+    stretch, table = Stretch(read_index(broken), 12, 100), tmp_path / "x.csv"
+    os.truncate(broken, broken.stat().st_size // 2)
+    with pytest.raises(Incomplete, match="from frame 8 on: frame .* is missing") as caught:
+        predict_stretch(estimator, scan(video), stretch, table, lambda: False, int)
+    assert caught.value.rows == len(Path(f"{table}.partial").read_text().splitlines()) - 3 > 0
