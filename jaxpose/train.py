@@ -1,5 +1,6 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,9 @@ from jaxpose.training.log import RunLog
 from jaxpose.training.loop import Diverged, Loop, Outcome
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
+from jaxpose.training.remote import RemoteCopy
+from jaxpose.training.remote_hook import load_hook
+from jaxpose.training.restore import restore
 from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.session import Session, build_session
 from jaxpose.training.start import Start, prepare
@@ -46,8 +50,8 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
       dry_run: build and compile, print what that tells and what would become of the run folder, and stop.
 
     Returns:
-      The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, or 85
-      or 130 where a signal stopped the run.
+      The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, 3
+      where its copy at `log.remote_url` is incomplete, or 85 or 130 where a signal stopped the run.
 
     Raises:
       ValueError: an option, the project or the run folder cannot be used.
@@ -64,8 +68,9 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     split_text = split.split_text(data.project, data.sets, clip_files, files_beside)
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     is_first = jax.process_index() == 0
+    fetch = functools.partial(restore, config, dry_run=dry_run)
     if dry_run:
-        folder = open_run(config, split_text, dry_run=True)
+        folder = open_run(config, split_text, fetch, dry_run=True)
         session = build_session(config, mesh, data, start)
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
             first_step, _, messages = _first_state(folder, session, checkpoints)
@@ -74,23 +79,29 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
             print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
         return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
     # 2. The run folder: start, go on, or say that it is done.
-    with open_run(config, split_text) as folder, Interrupt(jax.process_count(), _stop_decoding(start)) as interrupt:
+    with (
+        open_run(config, split_text, fetch) as folder,
+        Interrupt(jax.process_count(), _stop_decoding(start)) as interrupt,
+        RemoteCopy(folder, config.log) as copy,
+    ):
         if folder.action == "finished":
             if is_first:
                 print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
-            return folder.summary() | {"exit_code": 0}
+            return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
         # 3. State and compiled step.
         session = build_session(config, mesh, data, start)
         if jax.process_count() > 1:
             refuse_differences({"the checksum of the initial parameters": checksum(session.state.params)})
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
-            return _train_in(folder, session, checkpoints, interrupt)
+            summary = _train_in(folder, session, checkpoints, interrupt)
+        return copy.finish(summary, interrupt)
 
 
 def _read(config: Config) -> tuple[Config, dataset.Dataset]:
     """Returns the config with all that the project decides filled in, and the frames."""
     config, project = dataset.prepare(config)
-    # To refuse now what could not be evaluated or predicted at the end.
+    # To refuse now what could not be evaluated, predicted or passed on at the end.
+    load_hook(config.log.remote_hook)
     extra_projects(config, lambda _: None)
     if config.eval.predict_videos != "no":
         sessions(config.data, config.video)

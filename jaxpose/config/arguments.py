@@ -1,4 +1,4 @@
-"""Arguments of the verbs that read a run, and how every verb tells a mistake of its user: a line each, exit code 2."""
+"""Arguments of the verbs without a config, and how every verb tells a mistake of its user: a line each, exit code 2."""
 
 import argparse
 import difflib
@@ -21,15 +21,11 @@ class Mistake(Exception):
     """
 
 
-class RunArguments(argparse.ArgumentParser):
-    """The flags of a verb that reads a run, with the ones that all of them have; more can be added."""
+class Arguments(argparse.ArgumentParser):
+    """The flags of a verb without a config."""
 
-    def __init__(self, verb: str, description: str):
-        super().__init__(f"python -m {verb}", description=description, allow_abbrev=False)
-        self.add_argument("--run", required=True, metavar="RUN", help="run folder of jaxpose.train")
-        self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
-        self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
-        self.add_argument("--batch_size", type=int, metavar="N", help="frames at once, over all devices")
+    def __init__(self, verb: str, description: str, usage: str | None = None):
+        super().__init__(f"python -m {verb}", usage=usage, description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         """Raises a Mistake in place of printing the usage and leaving."""
@@ -56,6 +52,17 @@ class RunArguments(argparse.ArgumentParser):
             print(self.format_help(), end="")
             return DONE
         return guard(self.prog.removeprefix("python -m "), lambda: main(self.read(argv)))
+
+
+class RunArguments(Arguments):
+    """The flags of a verb that reads a run, with the ones that all of them have; more can be added."""
+
+    def __init__(self, verb: str, description: str):
+        super().__init__(verb, description)
+        self.add_argument("--run", required=True, metavar="RUN", help="run folder of jaxpose.train")
+        self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
+        self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
+        self.add_argument("--batch_size", type=int, metavar="N", help="frames at once, over all devices")
 
 
 def guard(verb: str, work: Callable[[], int]) -> int:
