@@ -53,8 +53,8 @@ class Progress:
 
     step: int
     total_steps: int
-    training: dict[str, float]
-    validation: dict[str, float]
+    training: dict[str, Any]
+    validation: dict[str, Any]
     steps_per_s: float
     last_line: str
     summary: dict[str, Any] | None
@@ -64,9 +64,8 @@ class Progress:
         share = min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
         bar = f"{'#' * int(share * _BAR_CHARACTERS):-<{_BAR_CHARACTERS}}"
         left_s = (self.total_steps - self.step) / self.steps_per_s if self.steps_per_s else None
-        rows = {"step": f"{self.step} of {self.total_steps}  {share:.0%}  {bar}"} | {
-            name: f"{value:.4g}" for name, value in self.training.items()
-        }
+        rows = {"step": f"{self.step} of {self.total_steps}  {share:.0%}  {bar}"}
+        rows |= {name: _number(value) for name, value in self.training.items()}
         if self.validation:
             rows["validation"] = f"step {self.validation['step']}  {_shown(self.validation)}"
         if left_s is not None:
@@ -99,7 +98,8 @@ class Watched:
             raise ValueError(f"{where} is no run: it has no {CONFIG_FILE}{there}") from None
         except ValueError as error:
             raise ValueError(f"{where}/{CONFIG_FILE} is not the config of a run ({error})") from None
-        self.silent_at_first_s = min(self._remote.age_s(path) for path in (_METRICS_FILE, _LOG_FILE))
+        ages_s = [self._remote.age_s(path) for path in (_METRICS_FILE, _LOG_FILE)]
+        self.silent_at_first_s = min((age_s for age_s in ages_s if age_s is not None), default=0.0)
 
     def look(self) -> Progress:
         """Returns what the run has told so far.
@@ -179,7 +179,7 @@ def _show(where: str, state: str, progress: Progress | None, told: str) -> str:
         told = news
     if state == "finished" and progress and progress.summary:
         for name, figures in progress.summary.get("sets", {}).items():
-            print(f"{name}: mean error {figures['mean_px_error']:.2f} px")
+            print(f"{name}: mean error {_number(figures['mean_px_error'])} px")
     return told
 
 
@@ -201,12 +201,13 @@ def _speed(entries: list[dict[str, Any]]) -> float:
     return (entries[-1]["step"] - entries[0]["step"]) / (entries[-1]["time_s"] - entries[0]["time_s"])
 
 
-def _shown(metrics: dict[str, float]) -> str:
-    return "  ".join(
-        f"{name} {'nan' if value is None else format(value, '.4g')}"
-        for name, value in metrics.items()
-        if name not in ("step", "time_s")
-    )
+def _shown(metrics: dict[str, Any]) -> str:
+    return "  ".join(f"{name} {_number(value)}" for name, value in metrics.items() if name not in ("step", "time_s"))
+
+
+def _number(value: float | None) -> str:
+    # NaN and the infinities are null in JSON.
+    return "nan" if value is None else f"{value:.4g}"
 
 
 if __name__ == "__main__":

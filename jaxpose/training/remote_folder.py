@@ -79,12 +79,12 @@ class RemoteFolder:
         self._fs.invalidate_cache()
         return self._tried(self._fs.info, self._at(path))["size"]
 
-    def age_s(self, path: str) -> float:
-        """Returns the seconds since a file was written, 0 where the file system does not know or there is none."""
+    def age_s(self, path: str) -> float | None:
+        """Returns the seconds since a file was written, None where the file system does not know or there is none."""
         try:
             return max(time.time() - self._tried(self._fs.modified, self._at(path)).timestamp(), 0.0)
         except (NotImplementedError, FileNotFoundError):
-            return 0.0
+            return None
 
     def put(self, path: str, data: bytes) -> None:
         """Writes a whole file, of which nobody sees a half, and checks what arrived.
