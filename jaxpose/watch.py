@@ -155,13 +155,11 @@ def _watch(given: argparse.Namespace) -> int:
             news_at = time.monotonic() if progress else news_at
             progress = found
         silent_s = time.monotonic() - news_at
-        state = problem or "running"
-        if progress and progress.summary is not None:
-            state = "finished"
-        elif silent_s >= given.silent_s:
-            state = f"silent for {tqdm.format_interval(silent_s)}"
+        silent = f"silent for {tqdm.format_interval(silent_s)}" if silent_s >= given.silent_s else ""
+        is_finished = progress is not None and progress.summary is not None
+        state = "finished" if is_finished else problem or silent or "running"
         told = _show(given.run, state, progress, told)
-        if state == "finished":
+        if is_finished:
             return DONE
         time.sleep(given.every_s)
 

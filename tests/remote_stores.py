@@ -1,4 +1,4 @@
-"""File systems for the tests of remote copies: one that fails now and then, and one that can be switched off.
+"""File systems for the tests of remote copies: one fails now and then, one can be switched off, one hangs.
 
 They are MemoryFileSystem with stores of their own; each call that a store in a network would answer is counted.
 """
@@ -80,13 +80,32 @@ class Switched(Store):
         return MemoryFileSystem._strip_protocol(path.removeprefix("switched://"))
 
 
+class Hanging(Store):
+    """Answers only while its gate is open."""
+
+    protocol = "hanging"
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
+    gate = threading.Event()
+
+    @classmethod
+    def fails(cls) -> bool:
+        cls.gate.wait()
+        return False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix("hanging://"))
+
+
 def register() -> None:
-    """Makes everythird:// and switched:// known, empty and on."""
-    for kind in (EveryThird, Switched):
+    """Makes everythird://, switched:// and hanging:// known, empty and on."""
+    for kind in (EveryThird, Switched, Hanging):
         fsspec.register_implementation(kind.protocol, kind, clobber=True)
         kind.store.clear()
         kind.pseudo_dirs[:] = [""]
         kind.calls = 0
     Switched.is_off = False
+    Hanging.gate.set()
     MemoryFileSystem.store.clear()
     MemoryFileSystem.pseudo_dirs[:] = [""]

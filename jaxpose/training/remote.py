@@ -64,7 +64,7 @@ class RemoteCopy:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self._thread is not None and self._thread.is_alive():
+        if self._thread is not None and not self._leaving.is_set():
             self._ending.set()
             self._thread.join(_FAREWELL_S)
             self._leave()

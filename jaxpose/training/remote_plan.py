@@ -71,16 +71,17 @@ def is_growing(path: str) -> bool:
 def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
     """Returns what brings a copy to the state of a run folder, as (what, path of a file or name of a checkpoint).
 
-    Config and list of frames come first, then what is finished, the checkpoints from old to new, what grows, and last
-    the mark of a finished run. A checkpoint that is gone here stays there until a newer one is whole there, with
-    all that were saved before it; so at every moment the copy is one that a run can go on from.
+    Config and list of frames come first, then what is finished, what grows, the checkpoints from old to new, and last
+    the mark of a finished run. So the metrics of a checkpoint's steps are there before it is. A checkpoint that is gone
+    here stays there until a newer one is whole there, with all that were saved before that: at every moment the copy is
+    one that a run can go on from.
 
     Args:
       here: the run folder.
       there: the copy, with the stamps that its files had here when they were copied.
     """
     changed = sorted((path for path, stamp in here.files.items() if there.files.get(path) != stamp), key=_rank)
-    actions = [(PUT, path) for path in changed if _rank(path)[0] < _AFTER_CHECKPOINTS]
+    actions = [(PUT, path) for path in changed if path != FINISHED_FILE]
     gone = [name for name in there.checkpoints if name not in here.checkpoints]
     # No reader takes those without a manifest for checkpoints.
     actions += [(REMOVE_CHECKPOINT, name) for name in gone if not there.checkpoints[name]]
@@ -90,15 +91,10 @@ def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
             actions.append((PUT_CHECKPOINT, name))
         actions += [(REMOVE_CHECKPOINT, old) for old in gone if order(old) < order(name)]
         gone = [old for old in gone if order(old) > order(name)]
-    return actions + [(PUT, path) for path in changed if _rank(path)[0] >= _AFTER_CHECKPOINTS]
-
-
-_AFTER_CHECKPOINTS = 2
+    return actions + [(PUT, path) for path in changed if path == FINISHED_FILE]
 
 
 def _rank(path: str) -> tuple[int, str]:
     if path in (CONFIG_FILE, SPLIT_FILE):
         return 0, path
-    if path == FINISHED_FILE:
-        return 3, path
     return (2 if is_growing(path) else 1), path
