@@ -317,17 +317,27 @@ def test_run_started_anew_leaves_nothing_of_the_one_before(tmp_path: Path):
     assert set(files_at(url)) == {"config.json", "split.csv", "copied.json"}
 
 
-def test_damaged_checkpoint_is_told_and_not_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("reason", ["is not as it was written", "is missing"])
+def test_damaged_checkpoint_is_told_and_replaces_none(tmp_path: Path, caplog: pytest.LogCaptureFixture, reason: str):
     run, url = tmp_path / "run", "memory://copies"
     with opened(config_of(run, url)) as folder:
-        save(run, 10, 20)
-        file = max((run / "checkpoints" / "10").rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
+        save(run, 10)
         mirror = follow(folder, url)
+        shutil.rmtree(run / "checkpoints" / "10")
+        save(run, 20)
+        file = max((run / "checkpoints" / "20").rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
+        if reason == "is missing":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-1] + b"?")
+        mirror.follow()
         mirror.follow()
         assert mirror.missing() == []
-    assert {path.split("/")[1] for path in files_at(url) if path.startswith("checkpoints/")} == {"20"}
-    assert caplog.text.count("is not copied") == 1 and file.name in caplog.text
+        shutil.rmtree(run / "checkpoints")
+    assert caplog.text.count(f"checkpoints/20 is damaged ({file}" if "missing" in reason else file.name) == 1
+    assert caplog.text.count(f"{reason}) and is not copied") == 1
+    with opened(config_of(tmp_path / "elsewhere" / "run", url)):
+        assert restored_step(tmp_path / "elsewhere" / "run") == 10
 
 
 def test_leftovers_of_a_killed_process_go(tmp_path: Path):

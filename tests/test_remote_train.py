@@ -188,7 +188,7 @@ with opened(config) as folder, RemoteCopy(folder, config.log) as copy:
 def test_killed_while_it_uploads_the_copy_is_one_to_go_on_from_and_becomes_whole(programs: Path, tmp_path: Path):
     run, mounted, rng = tmp_path / "run", tmp_path / "mounted", np.random.default_rng()
     step, seen = 0, 0
-    for number in range(9):
+    for number in range(7):
         steps = [str(step + 10 * n) for n in range(1, 5)]
         step += 40
         child = subprocess.Popen(
@@ -196,7 +196,7 @@ def test_killed_while_it_uploads_the_copy_is_one_to_go_on_from_and_becomes_whole
             env=environment(programs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert child.stdout is not None
-        if number < 8 and child.stdout.readline():
+        if number < 6 and child.stdout.readline():
             time.sleep(rng.uniform(0, 1.0))
             child.kill()
         _, err = child.communicate(timeout=120)

@@ -13,7 +13,16 @@ from pathlib import Path
 from jaxpose.training.checkpoint import CHECKPOINT_NAME
 from jaxpose.training.manifest import MANIFEST_FILE, parse_signed, signed_text
 from jaxpose.training.remote_folder import RemoteFolder
-from jaxpose.training.remote_plan import CHECKPOINTS, PUT, PUT_CHECKPOINT, Contents, Stamp, contents_of, plan
+from jaxpose.training.remote_plan import (
+    CHECKPOINTS,
+    PUT,
+    PUT_CHECKPOINT,
+    REMOVE_CHECKPOINT,
+    Contents,
+    Stamp,
+    contents_of,
+    plan,
+)
 from jaxpose.training.run_folder import CONFIG_FILE
 
 COPIED_FILE = "copied.json"
@@ -52,6 +61,19 @@ class Mirror:
         if not self._has_looked:
             self._look()
             self._has_looked = True
+        # Again where a checkpoint turned out to be gone or damaged: what came after it in the plan relied on it.
+        while not self._follow_plan():
+            if self._leaving.is_set():
+                return
+
+    def missing(self) -> list[str]:
+        """Returns what is in the run folder, and not in the copy as it is here."""
+        names = {PUT: "{}", PUT_CHECKPOINT: CHECKPOINTS + "/{}"}
+        missing = [names[what].format(name) for what, name in plan(self._here(), self._there()) if what in names]
+        return missing or [COPIED_FILE] * (self._record != self._record_there)
+
+    def _follow_plan(self) -> bool:
+        """Returns whether all of the plan could be done."""
         here = self._here()
         actions = plan(here, self._there())
         # The record names every file before it is there, so that nothing there is unknown.
@@ -59,20 +81,15 @@ class Mirror:
         self._put_record()
         for what, name in actions:
             if self._leaving.is_set():
-                return
+                return False
             if what == PUT:
                 self._put(name, here.files[name])
-            elif what == PUT_CHECKPOINT:
-                self._put_checkpoint(name, here.checkpoints[name])
-            else:
+            elif what == REMOVE_CHECKPOINT:
                 self._remove_checkpoint(name)
+            elif not self._put_checkpoint(name, here.checkpoints[name]):
+                return False
         self._put_record()
-
-    def missing(self) -> list[str]:
-        """Returns what is in the run folder, and not in the copy as it is here."""
-        names = {PUT: "{}", PUT_CHECKPOINT: CHECKPOINTS + "/{}"}
-        missing = [names[what].format(name) for what, name in plan(self._here(), self._there()) if what in names]
-        return missing or [COPIED_FILE] * (self._record != self._record_there)
+        return True
 
     def _here(self) -> Contents:
         found = contents_of(self._folder)
@@ -115,15 +132,19 @@ class Mirror:
             self._remote.put(COPIED_FILE, signed_text({"files": record}).encode())
             self._record_there = record
 
-    def _put_checkpoint(self, name: str, text: bytes) -> None:
+    def _put_checkpoint(self, name: str, text: bytes) -> bool:
+        """Returns whether a checkpoint is whole there; not where it has been removed here, or is damaged."""
         folder, below = self._folder / CHECKPOINTS / name, f"{CHECKPOINTS}/{name}"
         files = json.loads(text)["files"]
         with contextlib.ExitStack() as opened:
             try:
                 # All at once: what is open can be read to its end although it is removed meanwhile.
                 streams = {path: opened.enter_context(open(folder / path, "rb")) for path in files if path[-1] != "/"}
-            except FileNotFoundError:
-                return
+            except FileNotFoundError as error:
+                # Of one that is being removed the manifest goes first.
+                if (folder / MANIFEST_FILE).exists():
+                    self._leave_out(name, f"{error.filename} is missing")
+                return False
             if name in self._checkpoints:
                 self._remove_checkpoint(name)
             self._checkpoints[name] = b""
@@ -132,15 +153,19 @@ class Mirror:
                     self._remote.make_folder(f"{below}/{path.rstrip('/')}")
             for path, stream in streams.items():
                 if self._leaving.is_set():
-                    return
+                    return False
                 data = stream.read()
                 if size_and_checksum(data) != files[path]:
-                    self._damaged.add(name)
-                    _logger.warning("checkpoint %s is not copied: %s is not as it was written", folder, path)
-                    return
+                    self._leave_out(name, f"{path} is not as it was written")
+                    return False
                 self._remote.put(f"{below}/{path}", data)
             self._remote.put(f"{below}/{MANIFEST_FILE}", text)
             self._checkpoints[name] = text
+            return True
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        self._damaged.add(name)
+        _logger.warning("checkpoint %s is damaged (%s) and is not copied", self._folder / CHECKPOINTS / name, reason)
 
     def _remove_checkpoint(self, name: str) -> None:
         self._remote.remove(f"{CHECKPOINTS}/{name}/{MANIFEST_FILE}")
