@@ -82,19 +82,18 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     with (
         open_run(config, split_text, fetch) as folder,
         Interrupt(jax.process_count(), _stop_decoding(start)) as interrupt,
-        RemoteCopy(folder, config.log) as copy,
     ):
         if folder.action == "finished":
             if is_first:
                 print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
-            return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
+            with RemoteCopy(folder, config.log) as copy:
+                return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
         # 3. State and compiled step.
         session = build_session(config, mesh, data, start)
         if jax.process_count() > 1:
             refuse_differences({"the checksum of the initial parameters": checksum(session.state.params)})
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
-            summary = _train_in(folder, session, checkpoints, interrupt)
-        return copy.finish(summary, interrupt)
+            return _train_in(folder, session, checkpoints, interrupt)
 
 
 def _read(config: Config) -> tuple[Config, dataset.Dataset]:
@@ -112,7 +111,10 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
     config, data = session.config, session.data
     # 4. Go on from the newest whole checkpoint.
     first_step, state, messages = _first_state(folder, session, checkpoints)
-    with RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log:
+    with (
+        RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log,
+        RemoteCopy(folder, config.log) as copy,
+    ):
         log.block("jaxpose", {"run folder": str(folder.path)} | session.describe())
         for message in messages:
             log.text(message)
@@ -151,10 +153,11 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
                 )
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
         if outcome.reason == "interrupted":
-            return summary | {"exit_code": _say_interrupted(outcome, checkpoints, interrupt, log)}
+            summary["exit_code"] = _say_interrupted(outcome, checkpoints, interrupt, log)
+            return copy.finish(summary, interrupt)
         if not outcome.is_saved:
             log.text(_unsaved(outcome, checkpoints))
-            return summary | {"reason": "not saved", "exit_code": 1}
+            return copy.finish(summary | {"reason": "not saved", "exit_code": 1}, interrupt)
         if outcome.reason == "early stop":
             patience, monitor = config.train.early_stop_patience, config.train.monitor
             log.text(f"stopped early at step {summary['steps']}: {patience} validations without a better {monitor}")
@@ -183,7 +186,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         # 7. The project's videos.
         predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
         log.text(f"everything is in {folder.path}")
-        return summary
+        return copy.finish(summary, interrupt)
 
 
 def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) -> tuple[int, State, list[str]]:

@@ -102,15 +102,17 @@ def test_empty_machine_ends_as_the_undisturbed_run(
 
 @pytest.mark.faults
 def test_store_that_dies_does_not_stop_the_run_and_the_exit_code_is_3(
-    undisturbed: Path, project: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    undisturbed: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
     run = tmp_path / "run"
     config = remote_config(project, run, "switched://copies")
     config.resume = "overwrite"  # with which an empty machine does not ask what is there
     Switched.is_off = True
     assert call(config, tmp_path) == 3
-    assert caplog.text.count("switched://copies/run cannot be written: ") == 1
-    assert "the copy in switched://copies/run lacks config.json, split.csv" in caplog.text
+    told = capsys.readouterr().err
+    assert told.count("warning: switched://copies/run cannot be written: ") == 1
+    assert "warning: the copy in switched://copies/run lacks config.json, split.csv" in told
+    assert "the copy in switched://copies/run lacks " in (run / "train.log").read_text()
     assert_same_run(run, undisturbed)
     Switched.is_off = False
     config.resume = "auto"

@@ -5,9 +5,12 @@ Nothing that fails here stops a run.
 """
 
 import logging
+import sys
 import threading
 import time
 from typing import Any
+
+from tqdm import tqdm
 
 from jaxpose.cluster.agreement import from_first
 from jaxpose.config import LogConfig
@@ -84,7 +87,8 @@ class RemoteCopy:
         if not_copied and self._remote:
             self._say_missing("copy", f"the copy in {self._remote.url} lacks", not_copied)
         elif self._remote:
-            print(f"everything is copied to {self._remote.url}", flush=True)
+            # Not through the log, whose copy would then lack a line.
+            tqdm.write(f"everything is copied to {self._remote.url}", file=sys.stdout)
         if not_told:
             self._say_missing("hook", "log.remote_hook was not called, or in vain, with", not_told)
         return NOT_COPIED if exit_code == 0 and (not_copied or not_told) else exit_code
