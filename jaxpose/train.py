@@ -55,7 +55,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
 
     Raises:
       ValueError: an option, the project or the run folder cannot be used.
-      Diverged: too many steps in a row were not finite.
+      Diverged: too many steps in a row were not finite, or all of them.
     """
     # 1. The devices, then the data: the list of usable frames is fixed here, once.
     config = resolve(config)

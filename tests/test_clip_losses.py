@@ -273,7 +273,7 @@ def test_points_that_do_not_move_have_a_gradient_of_zero():
         gradient = jax.jit(jax.grad(lambda points, epsilon=epsilon: temporal(points, (epsilon,))[0].sum()))(points)
         np.testing.assert_array_equal(gradient, np.zeros_like(points))
     labels = np.random.default_rng(0).normal(size=(20, 3, 2))
-    pca = fit_singleview(labels, range(3), PcaSingleviewConfig(explained_variance=1.0, epsilon_px=0.0))
+    pca = fit_singleview(labels, range(3), PcaSingleviewConfig(components=2, epsilon_px=0.0))
     mean = jnp.asarray(pca.mean_px.reshape(1, 1, 3, 2), jnp.float32)
     owned = jnp.ones((1, 1), bool)
     gradient = jax.jit(jax.grad(lambda points: clip_losses.pca(points, owned, pca)[0].sum()))(mean)

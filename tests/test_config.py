@@ -191,6 +191,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"model__norm": "zzz"}, "model.norm is 'zzz'; it must be one of sync, group, frozen, local"),
     ({"optim__lr": float("nan")}, "optim.lr is nan; it must be finite"),
     ({"optim__lr": float("inf")}, "optim.lr is inf; it must be finite"),
+    ({"optim__lr": 10**400}, "it must be finite"),
     ({"eval__pck_px": (5.0, float("inf"))}, "eval.pck_px is (5.0, inf); it must be finite"),
     ({"optim__lr": -1e-3}, "optim.lr is -0.001; it must be at least 0"),
     ({"train__batch_size": 0}, "train.batch_size is 0; it must be at least 1"),
@@ -243,6 +244,13 @@ RULES: list[tuple[dict[str, Any], str]] = [
     # Of what learns from video.
     ({"data__views": ("top", "top")}, "data.views has 'top' more than once"),
     ({"losses__temporal__weight": 1.0, "losses__temporal__log_weight": 0.0}, "losses.temporal.weight is 1 and "),
+    ({"losses__temporal__log_weight": -1e9}, "losses.temporal.log_weight is -1000000000.0; it must be at least -89"),
+    ({"losses__unimodal_mse__log_weight": 800}, "losses.unimodal_mse.log_weight is 800; it must be at most 86"),
+    ({"losses__temporal__weight": 1e300}, "losses.temporal.weight is 1e+300; it must be at most 3e+38"),
+    ({"losses__temporal__weight": 1e-40}, "losses.temporal.weight is 1e-40; it must be 0 or at least 1.2e-38"),
+    ({"losses__anneal_increase_per_step": 1e39}, "losses.anneal_increase_per_step is 1e+39; it must be at most 3e+38"),
+    ({"losses__temporal__weight": 1e30, "losses__anneal_end": 1e30},
+     "losses.anneal_end is 1e+30; times the factor 1e+30 of losses.temporal it must be at most 3e+38"),
     ({"model__kind": "regression", "losses__unimodal_mse__log_weight": 0.0},
      "losses.unimodal_mse compares maps, and model.kind=regression draws none: use losses.temporal"),
     ({"model__kind": "heatmap_context", "losses__temporal__weight": 1.0, "video__context_sequence_length": 5},
@@ -288,6 +296,7 @@ def test_every_broken_rule_has_its_line() -> None:
         {"model__norm": "frozen", "train__init_from": "run"}, {"log__profile_steps": "10:15"},
         {"data__mirror_views": True}, {"augment__flip_p": 0.5}, {"optim__lr": 1}, {"mesh__devices": [0, 1]},
         {"augment__scale_min": 1.5, "augment__scale_max": 2.0}, {"data__crop_px": (0, 0, 1, 1)},
+        {"losses__temporal__log_weight": -89, "losses__unimodal_mse__log_weight": 86.0},
     ],
 )  # fmt: skip
 def test_what_keeps_the_rules_is_accepted(options: dict[str, Any]) -> None:

@@ -183,6 +183,15 @@ def test_plain_lines_of_progress_without_a_terminal(tmp_path: Path, capsys: pyte
         assert part in lines[4]
 
 
+def test_lines_of_progress_show_every_loss(tmp_path: Path, capsys: pytest.CaptureFixture):
+    metrics = {"loss": 1.0, "supervised_loss": 0.5, "temporal": jnp.float32(2.5), "unimodal_mse": 3.0, "lr": 0.5}
+    with RunLog(tmp_path, LogConfig(tensorboard=False), 2, 0) as log:
+        for step in (1, 2):
+            log.step(step, metrics, images=4, wait_s=0.0, losses=4)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "100%  loss 1  supervised_loss 0.5  temporal 2.5  unimodal_mse 3  " in line and "lr" not in line
+
+
 TERMINAL = """
 import sys
 import time
@@ -193,7 +202,7 @@ from jaxpose.training.log import RunLog
 with RunLog(Path(sys.argv[1]), LogConfig(tensorboard=False), 300, 100) as log:
     log.text("before")
     for step in range(101, 301):
-        log.step(step, {"loss": 1.0}, images=4, wait_s=0.001)
+        log.step(step, {"loss": 1.0, "temporal": 2.0, "lr": 1e-3}, images=4, wait_s=0.001, losses=2)
         if step == 200:
             log.event(step, {"loss": 0.5}, prefix="val_")
         time.sleep(0.007)
@@ -213,7 +222,15 @@ def test_progress_bar_on_a_terminal(tmp_path: Path):
         pass  # the other end is closed
     assert child.wait(20) == 0
     screen = shown.decode()
-    for part in ("300/300", "100%", "step/s", "images/s", "waiting for data", "before", "step 200  val_loss 0.5\r\n"):
+    for part in (
+        "300/300",
+        "100%",
+        "step/s, loss 1  temporal 2, ",
+        "images/s",
+        "waiting for data",
+        "before",
+        "step 200  val_loss 0.5\r\n",
+    ):
         assert part in screen, screen[-2000:]
     assert "step 110/300" not in screen
     assert [line["step"] for line in lines_of(tmp_path)] == [*range(110, 201, 10), 200, *range(210, 301, 10)]

@@ -286,6 +286,28 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason():
     for views in (((0, 1, 2), (3, 4)), ((0, 1, 2),), ()):
         with pytest.raises(ValueError, match=r"losses.pca_multiview.views: the views have .* two or more views"):
             fit_multiview(labels, views, MULTI)
+    for options, centering, size in (
+        (dict(components=12), "none", 12), (dict(explained_variance=1.0), "none", 12),
+        (dict(components=10), "mean", 10), (dict(explained_variance=1.0), "mean", 10),
+        (dict(components=12), "median", 12),
+    ):  # fmt: skip
+        ((name, value),) = options.items()
+        said = rf"losses.pca_singleview: {name} = {value:g} keeps all {size} components of a pose of 6 points"
+        with pytest.raises(
+            ValueError, match=f"{said}.* and the error of every pose is then 0; lower it, or name more key"
+        ):
+            fit_singleview(labels, range(6), dataclasses.replace(SINGLE, centering=centering, **options))
+    assert len(fit_singleview(labels, range(6), dataclasses.replace(SINGLE, components=11)).components) == 11
+    median = dataclasses.replace(SINGLE, centering="median", components=10)
+    assert len(fit_singleview(labels, range(6), median).components) == 10
+    with pytest.raises(
+        ValueError, match=r"pca_singleview: components = 2 keeps all 2 components of a pose of 2 points"
+    ):
+        fit_singleview(labels, range(2), dataclasses.replace(median, components=2))
+    with pytest.raises(
+        ValueError, match=r"pca_multiview: components = 4 keeps all 4 .* 2 points .* or name more views"
+    ):
+        fit_multiview(labels, ((0, 1), (2, 3)), dataclasses.replace(MULTI, components=4))
     with pytest.raises(ValueError, match="each once"):
         fit_multiview(labels, ((0, 1), (1, 2)), MULTI)
     with pytest.raises(ValueError, match="each once"):
@@ -295,5 +317,9 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason():
 def test_keypoints_are_found_by_name():
     names = ("nose", "ear", "paw")
     assert columns_of(("paw", "nose"), names, "losses.pca_singleview.keypoints") == (2, 0)
+    with pytest.raises(
+        ValueError, match="losses.pca_multiview.views: ear, paw is named more than once; a keypoint has"
+    ):
+        columns_of(("paw", "ear", "nose", "paw", "ear"), names, "losses.pca_multiview.views")
     with pytest.raises(ValueError, match="losses.pca_singleview.keypoints: no keypoint tail; there are nose, ear, paw"):
         columns_of(("paw", "tail"), names, "losses.pca_singleview.keypoints")

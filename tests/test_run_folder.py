@@ -14,6 +14,7 @@ from jaxpose.config import Config, config_hash, from_json, resolve
 from jaxpose.training.run_folder import default_path, open_run, write_atomic
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
+CLIP, BESIDE = "videos/v.mp4,40,dd,clips\n", "e.png,50,ee,context\n"
 
 
 def config_for(out: Path | str, resume: str = "auto", **train: object) -> Config:
@@ -21,8 +22,8 @@ def config_for(out: Path | str, resume: str = "auto", **train: object) -> Config
     return resolve(dataclasses.replace(config, train=dataclasses.replace(config.train, **train)))
 
 
-def begin(out: Path, finished: bool = False) -> None:
-    with open_run(config_for(out), SPLIT) as run:
+def begin(out: Path, finished: bool = False, split: str = SPLIT) -> None:
+    with open_run(config_for(out), split) as run:
         assert run.action == "start"
         (out / "checkpoints" / "20").mkdir(parents=True)
         (out / "checkpoints" / "20" / "manifest.json").write_text("{}")
@@ -94,6 +95,25 @@ def test_changed_data_is_refused_with_its_rows(tmp_path: Path, resume: str, spli
     with pytest.raises(ValueError, match=message):
         open_run(config_for(tmp_path, resume), split)
     assert (tmp_path / "split.csv").read_text() == SPLIT
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (CLIP, "the video videos/v.mp4 is {}"),
+        (BESIDE, "e.png, which shows frames around labelled ones, is {}"),
+    ],
+)
+def test_files_without_labels_are_called_what_they_are(tmp_path: Path, row: str, said: str):
+    for old, new, became in (
+        (SPLIT + row, SPLIT, "gone: put back in its place, it lets the run go on"),
+        (SPLIT, SPLIT + row, "new: without it the run goes on"),
+    ):
+        begin(tmp_path / became[:3], split=old)
+        with pytest.raises(ValueError, match=rf"1 of the rows of split.csv \({said.format(became)}\). Choose"):
+            open_run(config_for(tmp_path / became[:3]), new)
+        with open_run(config_for(tmp_path / became[:3]), old) as run:
+            assert run.action == "resume"
 
 
 @pytest.mark.parametrize("resume", ["auto", "must"])

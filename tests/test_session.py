@@ -42,18 +42,44 @@ def test_a_wrong_number_of_epsilons_is_refused_before_the_run_folder_is_made(
 
 def test_losses_on_clips_that_never_set_in_are_told(project: Path, tmp_path: Path) -> None:
     options = {"losses__temporal__weight": 1.0, "train__steps": 4, "losses__temporal__epsilon_px": (1.0,) * 7}
-    said = "the losses on clips never count: their factor is 0 up to the last step, 4, in epoch 2; "
-    for annealing, never in (
-        ({}, True),
+    for annealing, said in (
+        ({}, "4, in epoch 2; lower losses.anneal_start_epochs = 60, or train longer"),
         # An epoch is 2 steps. The first whole epoch after the start is the first that counts.
-        ({"losses__anneal_start_epochs": 1.0}, True),
-        ({"losses__anneal_start_steps": 0}, False),
-        ({"losses__anneal_start_steps": 3, "losses__anneal_increase_per_step": 0.1}, True),
-        ({"losses__anneal_start_steps": 2, "losses__anneal_increase_per_step": 0.1}, False),
-        ({"losses__anneal_init": 0.5}, False),
+        ({"losses__anneal_start_epochs": 1.0}, "4, in epoch 2; lower losses.anneal_start_epochs = 1, or train longer"),
+        ({"losses__anneal_start_steps": 0}, ""),
+        (
+            {"losses__anneal_start_steps": 0, "train__steps": 2},
+            "2, in epoch 1, as it grows from 0 with every whole epoch; train longer, or raise "
+            "losses.anneal_increase_per_step",
+        ),
+        (
+            {"losses__anneal_start_steps": 3, "losses__anneal_increase_per_step": 0.1},
+            "4, in epoch 2; lower losses.anneal_start_steps = 3, or train longer",
+        ),
+        ({"losses__anneal_start_steps": 2, "losses__anneal_increase_per_step": 0.1}, ""),
+        (
+            {"losses__anneal_start_steps": 2, "losses__anneal_increase_per_step": 0.1, "train__steps": 1},
+            "1, in epoch 1, as it grows from 0 with every whole step; train longer, or raise losses.anneal_init",
+        ),
+        ({"losses__anneal_init": 0.5}, ""),
+        # What no other start would mend.
+        ({"losses__anneal_end": 0.0}, "losses.anneal_end, the largest value of their factor, is 0; raise it"),
+        ({"losses__anneal_end": 0.0, "losses__anneal_init": 0.5}, "losses.anneal_end, the largest value of their"),
+        (
+            {"losses__anneal_increase_per_epoch": 0.0},
+            "their factor begins at losses.anneal_init = 0, and losses.anneal",
+        ),
     ):
-        _, _, start = begin(make_config(project, tmp_path / "run", **options, **annealing))
-        assert any(message.startswith(said) for message in start.messages) == never, annealing
+        _, _, start = begin(make_config(project, tmp_path / "run", **options | annealing))
+        found = [message for message in start.messages if message.startswith("the losses on clips never count: ")]
+        assert len(found) == bool(said) and (not found or said in found[0]), annealing
+
+
+def test_a_folder_without_videos_is_named(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "none").mkdir()
+    config = make_config(project, tmp_path / "run", losses__temporal__weight=1.0, video__folder="none")
+    assert call(config, tmp_path) == 2
+    assert f"no videos to draw clips from: {project}/none has no file with the ending .mp4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,30 @@ def test_labels_that_are_too_few_stop_a_loss_and_nothing_else(tmp_path: Path, we
         assert list(start.subspaces) == ["pca_multiview"] and start.clips is None
         (message,) = [message for message in start.messages if "pca_singleview" in message]
         assert message.startswith(f"pca_singleview is not measured: losses.pca_singleview: {said}")
+    config.losses.pca_singleview.components = 2
+    for keypoints, views, said in (
+        (("nose", "tail", "nose"), ("nose", "ear"), "losses.pca_singleview.keypoints: nose is named more than once"),
+        ((), ("nose,ear", "tail,nose"), "losses.pca_multiview.views: nose is named more than once"),
+    ):
+        config.losses.pca_singleview.keypoints, config.losses.pca_multiview.views = keypoints, views
+        with pytest.raises(ValueError, match=said):
+            fit_subspaces(config, dataclasses.replace(data, sets=np.full(MOMENTS, "train")))
     config.losses.pca_singleview.keypoints = ("nose", "paw")
     with pytest.raises(ValueError, match="losses.pca_singleview.keypoints: no keypoint paw; there are nose, ear, tail"):
         fit_subspaces(config, data)
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_a_pca_that_keeps_everything_is_of_no_use(tmp_path: Path, weight: float) -> None:
+    losses = {"pca_multiview": c.PcaMultiviewConfig(weight=weight, views=("nose", "ear"), components=4)}
+    config, data = make_project(tmp_path, poses(1), (), **losses)
+    said = "losses.pca_multiview: components = 4 keeps all 4 components of a pose of 2 points and the error of every "
+    if weight:
+        with pytest.raises(ValueError, match=said):
+            fit_subspaces(config, data)
+    else:
+        subspaces, (message,) = fit_subspaces(config, data)
+        assert not subspaces and message.startswith(f"pca_multiview is not measured: {said}")
 
 
 def test_the_poses_of_several_cameras_are_never_mixed(tmp_path: Path) -> None:

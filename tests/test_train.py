@@ -235,6 +235,45 @@ def test_too_many_such_steps_end_the_run_and_leave_a_good_checkpoint(
     jax.profiler.stop_trace()
 
 
+def test_a_run_without_any_finite_step_fails_each_time(
+    stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = copy_of(stopped, tmp_path)
+    state = checkpoint_of(run)
+    state.params["backbone"]["conv1"]["kernel"][0, 0, 0, 0] = np.inf
+    state = dataclasses.replace(state, step=np.int32(78), skipped_in_row=np.int32(78))
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        checkpoints.save(78, state, {}, False)
+    file = run / "config.json"
+    file.write_text(file.read_text().replace('"max_skipped_steps": 3', '"max_skipped_steps": 100'))
+    config = make_config(project, run, log__profile_steps="2:400", train__max_skipped_steps=100)
+    for _ in range(2):
+        assert call(config, tmp_path) == 1
+        err = capsys.readouterr().err
+        assert "jaxpose.train: none of the 80 steps was finite, so nothing was trained. Try a new run" in err
+        assert not (run / "finished.json").exists()
+
+
+@pytest.mark.slow
+def test_a_loss_on_clips_that_is_not_finite_is_named(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The largest weight that there may be makes a loss of more than 1 px infinite."""
+    run = tmp_path / "run"
+    changes: dict[str, Any] = {"losses__temporal__weight": 3e38, "losses__temporal__epsilon_px": (0.0,)}
+    changes |= {"losses__temporal__confidence_min": 0.0, "losses__anneal_init": 1.0, "video__sequence_length": 7}
+    changes |= {"augment__preset": "none", "augment__flip_p": 0.0, "log__tensorboard": False}
+    config = make_config(project, run, **changes, train__steps=3, train__max_skipped_steps=4)
+    assert call(config, tmp_path) == 1
+    assert "none of the 3 steps was finite" in capsys.readouterr().err
+    lines = metrics_of(run)
+    for step in (1, 2, 3):
+        (line,) = [line for line in log_of(run).splitlines() if f" step {step} skipped: loss inf" in line]
+        mean = next(line["temporal"] for line in lines if line["step"] == step)
+        assert f"not finite: losses.temporal (mean {mean:g}, times 3e+38) of session0" in line
+        assert "labeled-data" not in line and re.search(r"frames \d+ to \d+$", line)
+    (line,) = [line for line in log_of(run).splitlines() if " step 3/3 " in line]
+    assert f"loss inf  supervised_loss {lines[2]['supervised_loss']:.4g}  temporal {mean:.4g}  " in line
+
+
 @pytest.mark.slow
 def test_a_learning_rate_that_is_too_high_ends_the_run(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     config = make_config(project, tmp_path / "run", optim__name="sgd", optim__milestones_steps=(6,),

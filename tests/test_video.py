@@ -230,6 +230,26 @@ def test_a_truncated_file_with_sound_is_told(tmp_path: Path, name: str):
     assert f"{name}: the file announces 75 frames" in read_index(path).problem
 
 
+def test_a_matroska_file_without_durations_is_told_by_its_length(tmp_path: Path):
+    path = _write_with_sound(tmp_path / "s.mkv", 75, 6)
+    content = path.read_bytes().replace(b"DURATION", b"duratioX")
+    assert content != path.read_bytes()
+    path.write_bytes(content)
+    assert _whole(scan(path))[0].problem == read_index(path).problem == ""
+    cut = len(content) * 6 // 10
+    path.write_bytes(content[:cut])
+    reader, _ = _whole(scan(path))
+    lack = f"it ends after {cut} of the {len(content)} bytes that it notes"
+    assert 30 < reader.delivered < 60
+    assert reader.problem == f"{path}: {reader.delivered} frames were decoded, but {lack}"
+    index = read_index(path)
+    assert index.problem == f"{path}: {lack}, with {reader.delivered} frames" and index.frame_count <= reader.delivered
+    # One that was written to a pipe notes no length, and nothing tells.
+    segment = content.index(bytes.fromhex("18538067")) + 4
+    path.write_bytes(content[:segment] + b"\x01" + b"\xff" * 7 + content[segment + 8 : cut])
+    assert _whole(scan(path))[0].problem == ""
+
+
 def test_damage_in_the_middle_loses_no_frame_in_silence(tmp_path: Path):
     path = _write(tmp_path / "damaged.mp4", 60, 128, 96)
     whole, content = _plain(path), path.read_bytes()

@@ -13,7 +13,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose.data import dataset
 from jaxpose.data.project import extra_label_files, read_project
-from jaxpose.data.sessions import sessions
+from jaxpose.data.sessions import clip_sessions, sessions
 from jaxpose.data.split import assign_sets, split_text
 from jaxpose.data.views import label_file_of_view, moment_of_image
 
@@ -146,7 +146,10 @@ def test_rows_are_matched_by_name_and_a_moment_goes_as_a_whole(tmp_path: Path) -
 
 def test_what_is_no_project_of_several_cameras_is_refused(tmp_path: Path) -> None:
     data = small_project(tmp_path, {"top": ["s/1.png"], "bot": ["s/1.png"]})
-    with pytest.raises(ValueError, match="'CollectedData_left.csv', but .* its CSV files are CollectedData_bot.csv"):
+    with pytest.raises(
+        ValueError,
+        match="data.views has 'left', but .* has no CollectedData_left.csv; its CSV files are CollectedData_bot.csv",
+    ):
         read_project(dataclasses.replace(data, views=("top", "left")))
     file = tmp_path / "CollectedData_bot.csv"
     file.write_text(file.read_text().replace("nose", "tail"))
@@ -192,7 +195,7 @@ def test_extra_label_files_of_the_views(tmp_path: Path) -> None:
     # One view's alone is not left out in silence.
     (tmp_path / "CollectedData_bot_new.csv").unlink()
     assert extra_label_files(data) == ["CollectedData_new.csv"]
-    with pytest.raises(ValueError, match="'CollectedData_bot_new.csv', but"):
+    with pytest.raises(ValueError, match="data.views has 'bot', but .* has no CollectedData_bot_new.csv; its"):
         read_project(data, "CollectedData_new.csv")
 
 
@@ -205,13 +208,19 @@ def add_videos(folder: Path, *names: str) -> None:
 def test_videos_of_one_camera(tmp_path: Path) -> None:
     data = c.DataConfig(project=str(tmp_path))
     assert sessions(data, c.VideoConfig()) == []
-    add_videos(tmp_path / "videos", "s10.mp4", "s9.AVI", ".s1.mp4", "notes.txt")
+    with pytest.raises(ValueError, match=f"no videos to draw clips from: there is no folder {tmp_path}/videos; put"):
+        clip_sessions(data, c.VideoConfig())
+    add_videos(tmp_path / "videos", "notes.txt")
+    with pytest.raises(ValueError, match=f": {tmp_path}/videos has no file with the ending .mp4, .avi,.* video.folder"):
+        clip_sessions(data, c.VideoConfig())
+    add_videos(tmp_path / "videos", "s10.mp4", "s9.AVI", ".s1.mp4")
     (tmp_path / "videos" / "folder.mp4").mkdir()
     videos = tmp_path / "videos"
     assert sessions(data, c.VideoConfig()) == [(videos / "s9.AVI",), (videos / "s10.mp4",)]
     assert sessions(c.DataConfig(project="/nowhere"), c.VideoConfig(folder=str(videos))) == sessions(
         data, c.VideoConfig()
     )
+    assert clip_sessions(data, c.VideoConfig()) == sessions(data, c.VideoConfig())
     with pytest.raises(ValueError, match=f"video.folder is 'vidoes'.*did you mean {videos}"):
         sessions(data, c.VideoConfig(folder="vidoes"))
     add_videos(videos, "s10.mov")

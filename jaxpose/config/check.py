@@ -2,8 +2,8 @@
 
 import dataclasses
 import difflib
-import math
 import re
+import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +14,7 @@ from fsspec.utils import get_protocol
 
 from jaxpose.config import losses
 from jaxpose.config.augment import resolve_preset
+from jaxpose.config.excerpt import excerpt
 from jaxpose.config.root import Config, flat_options
 
 SYNTHETIC = "synthetic"
@@ -55,24 +56,25 @@ def validate(config: Config) -> None:
 
 def _problems_of(name: str, field: dataclasses.Field, value: Any) -> Iterator[str]:
     if not _has_type(value, field.type):
-        yield f"{name} is {value!r}; it must be {type_name(field.type)}"
+        yield f"{name} is {excerpt(value)}; it must be {type_name(field.type)}"
         return
     choices, minimum, maximum = (field.metadata[key] for key in ("choices", "minimum", "maximum"))
     if choices and value not in choices:
         near = difflib.get_close_matches(str(value), choices, 1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        yield f"{name} is {value!r}; it must be one of {', '.join(choices)}{hint}"
+        yield f"{name} is {excerpt(value)}; it must be one of {', '.join(choices)}{hint}"
     numbers = value if isinstance(value, tuple) else (value,)
+    is_real = float in (field.type, *typing.get_args(field.type))
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
-        # Not for whole numbers: one of hundreds of digits has no float to look at.
-        if isinstance(number, float) and not math.isfinite(number):
-            yield f"{name} is {value!r}; it must be finite"
+        # A whole number of hundreds of digits has no float to look at; where one is to be whole, it may be so long.
+        if (is_real or isinstance(number, float)) and not abs(number) <= sys.float_info.max:
+            yield f"{name} is {excerpt(value)}; it must be finite"
         elif minimum is not None and number < minimum:
-            yield f"{name} is {value!r}; it must be at least {minimum:g}"
+            yield f"{name} is {excerpt(value)}; it must be at least {minimum:g}"
         elif maximum is not None and number > maximum:
-            yield f"{name} is {value!r}; it must be at most {maximum:g}"
+            yield f"{name} is {excerpt(value)}; it must be at most {maximum:g}"
 
 
 def _has_type(value: Any, annotation: Any) -> bool:
@@ -189,7 +191,12 @@ def _problems_of_clips(config: Config) -> Iterator[str]:
         loss = getattr(config.losses, name)
         if loss.weight and loss.log_weight is not None:
             yield f"losses.{name}.weight is {loss.weight:g} and losses.{name}.log_weight is {loss.log_weight:g}; give one of them"  # noqa: E501
-    on = losses.weights(config.losses)
+    on, end = losses.weights(config.losses), config.losses.anneal_end
+    for name, weight in on.items():
+        if weight < losses.SMALLEST_FACTOR:
+            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {losses.SMALLEST_FACTOR:g}: less is nothing in float32"  # noqa: E501
+        if weight * end > losses.LARGEST_FACTOR:
+            yield f"losses.anneal_end is {end:g}; times the factor {weight:g} of losses.{name} it must be at most {losses.LARGEST_FACTOR:g}"  # noqa: E501
     if model.kind == "regression":
         for name in on:
             if name in _ON_MAPS:

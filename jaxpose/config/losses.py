@@ -6,13 +6,17 @@ from typing import Any
 
 from jaxpose.config.option import option
 
+# Steps multiply in float32, where a smaller factor than the first may count as 0.
+SMALLEST_FACTOR, LARGEST_FACTOR = 1.2e-38, 3e38
+
 
 def _weight() -> Any:
-    return option(0.0, "factor of the loss; 0 = off", minimum=0.0)
+    return option(0.0, "factor of the loss; 0 = off", minimum=0.0, maximum=LARGEST_FACTOR)
 
 
 def _log_weight() -> Any:
-    return option(None, "the factor as 1 / (2 exp(log_weight)); in place of weight")
+    # Nearly the same limits, in whole numbers.
+    return option(None, "the factor as 1 / (2 exp(log_weight)); in place of weight", minimum=-89.0, maximum=86.0)
 
 
 def _threshold(doc: str) -> Any:
@@ -88,13 +92,15 @@ class LossesConfig:
     pca_multiview: PcaMultiviewConfig = dataclasses.field(default_factory=PcaMultiviewConfig)
     unimodal_mse: UnimodalConfig = dataclasses.field(default_factory=UnimodalConfig)
     anneal_start_epochs: float = option(60.0, "epochs before the losses on clips count at all", minimum=0.0)
-    anneal_increase_per_epoch: float = option(0.01, "growth of their common factor per epoch after that", minimum=0.0)
+    anneal_increase_per_epoch: float = option(
+        0.01, "growth of their common factor per epoch after that", minimum=0.0, maximum=LARGEST_FACTOR
+    )
     anneal_start_steps: int = option(-1, "the same start in steps; replaces the epochs where not -1", minimum=-1)
     anneal_increase_per_step: float = option(
-        0.0, "the same growth per step; replaces that per epoch where above 0", minimum=0.0
+        0.0, "the same growth per step; replaces that per epoch where above 0", minimum=0.0, maximum=LARGEST_FACTOR
     )
-    anneal_init: float = option(0.0, "value of that factor up to the start", minimum=0.0)
-    anneal_end: float = option(1.0, "largest value of that factor", minimum=0.0)
+    anneal_init: float = option(0.0, "value of that factor up to the start", minimum=0.0, maximum=LARGEST_FACTOR)
+    anneal_end: float = option(1.0, "largest value of that factor", minimum=0.0, maximum=LARGEST_FACTOR)
 
 
 NAMES = (

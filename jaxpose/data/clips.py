@@ -33,18 +33,16 @@ def open_clips(
     """Returns the clips of videos; reads no more of these than their packets, once.
 
     Args:
-      sessions: in a fixed order, the videos of each session, one a camera.
+      sessions: one or more in a fixed order, the videos of each, one a camera.
       sequence_length: frames of a clip.
       data: how frames are fitted into the input, whose size must be filled in; the seed of the order; the limit of the
         cache.
       cache_mode: video.cache: auto, off, or a folder.
 
     Raises:
-      ValueError: there is no session; a file is no video or has no frames; a session is shorter than a clip; its videos
+      ValueError: a file is no video or has no frames; a session is shorter than a clip; its videos
         are of unequal length; a frame is smaller than data.crop_px.
     """
-    if not sessions:
-        raise ValueError("there are no videos to draw clips from; video.folder must name a folder with videos")
     indexes = [tuple(read_index(path) for path in session) for session in sessions]
     for session in indexes:
         _check_session(session, sequence_length, data)

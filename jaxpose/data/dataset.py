@@ -51,8 +51,6 @@ def prepare(config: Config) -> tuple[Config, project.Project]:
       ValueError: the project or its labels cannot be used.
     """
     data = config.data
-    if not data.project:
-        raise ValueError("data.project is empty; give a project folder, as in --config configs/pose.py:FOLDER")
     if data.project == SYNTHETIC:
         data = dataclasses.replace(data, project=str(synthetic.make_project(SYNTHETIC_FOLDER.resolve())))
     found = project.read_project(data)

@@ -20,6 +20,8 @@ from jaxpose.data.views import ENDINGS, label_file_of_view, moment_of_image
 
 LISTED_PROBLEMS = 20
 MARGIN_PX = 0.5
+# Whichever config it is.
+_GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +139,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
 
 
 def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
-    file = _find_labels(folder, label_file_of_view(labels, name))
+    file = _find_labels(folder, labels, name)
     read, problems = read_labels(file, data.missing)
 
     def check(row: int) -> tuple[str, _Image] | str:
@@ -193,7 +195,7 @@ def extra_label_files(data: DataConfig) -> list[str]:
 
 def _find_folder(project: str) -> Path:
     if not project:
-        raise ValueError("data.project is empty; it must be a project folder")
+        raise ValueError(f"data.project is empty; {_GIVE_PROJECT}")
     folder = Path(project).expanduser().resolve()
     if folder.is_dir():
         return folder
@@ -201,18 +203,20 @@ def _find_folder(project: str) -> Path:
     missing = folder.relative_to(parent).parts[0]
     names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
     near = difflib.get_close_matches(missing, names, 3)
-    hint = f"; did you mean {' or '.join(str(parent / name) for name in near)}?" if near else ""
-    raise ValueError(f"data.project is {project!r}, but {parent} has no folder {missing!r}{hint}")
+    hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else _GIVE_PROJECT
+    raise ValueError(f"data.project is {project!r}, but {parent} has no folder {missing!r}; {hint}")
 
 
-def _find_labels(folder: Path, labels: str) -> Path:
-    file = folder / labels
+def _find_labels(folder: Path, labels: str, view: str) -> Path:
+    name = label_file_of_view(labels, view)
+    file = folder / name
     if file.is_file():
         return file
     names = sorted(entry.name for entry in folder.glob("*.csv"))
+    asked = f"data.views has {view!r}, but {folder} has no {name}" if view else ""
     raise ValueError(
-        f"data.labels is {labels!r}, but {folder} has no such file; "
-        + (f"its CSV files are {', '.join(names)}" if names else "it has no CSV file at all")
+        (asked or f"data.labels is {labels!r}, but {folder} has no such file")
+        + (f"; its CSV files are {', '.join(names)}" if names else "; it has no CSV file at all")
     )
 
 

@@ -39,6 +39,24 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
     return [tuple(found[session][view] for view in data.views) for session in found]
 
 
+def clip_sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
+    """Returns `sessions`, to draw clips from.
+
+    Raises:
+      ValueError: as `sessions`; or there is none.
+    """
+    found = sessions(data, video)
+    if not found:
+        folder = _folder(data, video)
+        lacks = f"{folder} has no file with the ending {', '.join(VIDEO_SUFFIXES)}"
+        raise ValueError(
+            "a loss on clips is on, but there are no videos to draw clips from: "
+            f"{lacks if folder.is_dir() else f'there is no folder {folder}'}; put videos there, or "
+            "name their folder in video.folder"
+        )
+    return found
+
+
 def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     """Returns {name without suffix: file} of the files in `video.folder` with a video's suffix, in natural order.
 
@@ -46,7 +64,7 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
       ValueError: another folder than the default one is asked for and not there, or two videos differ in their suffix
         alone.
     """
-    folder = Path(data.project).expanduser() / Path(video.folder).expanduser()
+    folder = _folder(data, video)
     if not folder.is_dir():
         if video.folder == VideoConfig().folder:
             return {}
@@ -62,3 +80,7 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
             raise ValueError(f"{files[file.stem]} and {file} differ in their suffix alone; leave one of them there")
         files[file.stem] = file
     return files
+
+
+def _folder(data: DataConfig, video: VideoConfig) -> Path:
+    return Path(data.project).expanduser() / Path(video.folder).expanduser()

@@ -14,7 +14,7 @@ from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.data.images import fit_image
-from jaxpose.data.video_file import Video, open_video, scan, to_rgb, unshown, video_stream
+from jaxpose.data.video_file import Video, cut_short, open_video, scan, to_rgb, unshown, video_stream
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -157,6 +157,8 @@ def _problem(video: Video, count: int, announced: int, stopped: str, mended: lis
         parts.append(f"decoding stopped after {count} of {announced} frames: {stopped}")
     elif count != announced:
         parts.append(f"{count} frames were decoded, but the file announces {announced}")
+    elif lack := cut_short(video.path):
+        parts.append(f"{count} frames were decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")
         parts.append(

@@ -17,6 +17,10 @@ from av.video.stream import VideoStream
 # PyAV converts with as many threads as there are cores since version 17, which costs more than it gains here.
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
+# What a Matroska file begins with, and what all but that lies in.
+_MATROSKA, _MATROSKA_SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
+_MATROSKA_HEAD_BYTES = 4096
+
 
 @dataclasses.dataclass(frozen=True)
 class Video:
@@ -140,6 +144,27 @@ def unshown(packet: Packet, last_decoded: int | None, container: str) -> int:
     return int(packet.is_discard)
 
 
+def cut_short(path: Path) -> str:
+    """Returns how much a Matroska file lacks of the length that it notes at its start.
+
+    "" where it lacks nothing or notes none (it was never finished), for other kinds of files, and for one that was
+    deleted while it was read.
+    """
+    if not path.exists():
+        return ""
+    with open(path, "rb") as stream:
+        head = stream.read(_MATROSKA_HEAD_BYTES)
+    if not head.startswith(_MATROSKA):
+        return ""
+    length, start = _element_length(head, len(_MATROSKA))
+    segment = start + length
+    if head[segment : segment + 4] != _MATROSKA_SEGMENT:
+        return ""
+    length, start = _element_length(head, segment + 4)
+    noted, there = start + length, path.stat().st_size
+    return f"it ends after {there} of the {noted} bytes that it notes" if length >= 0 and there < noted else ""
+
+
 def to_rgb(frame: VideoFrame, converter: VideoReformatter) -> np.ndarray:
     """Returns a frame as (height, width, 3) uint8 RGB.
 
@@ -148,6 +173,15 @@ def to_rgb(frame: VideoFrame, converter: VideoReformatter) -> np.ndarray:
       converter: used for all frames of a video: a new one for each costs as much as decoding.
     """
     return converter.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
+
+
+def _element_length(head: bytes, at: int) -> tuple[int, int]:
+    """Returns the length that an element of a Matroska file notes, -1 for an unknown one, and where its content is."""
+    # The first bit that is set tells how many bytes the number has.
+    width = 9 - head[at].bit_length()
+    largest = 2 ** (7 * width) - 1
+    length = int.from_bytes(head[at : at + width]) & largest
+    return -1 if length == largest else length, at + width
 
 
 def _read_packets(container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:

@@ -15,10 +15,10 @@ import av
 import numpy as np
 
 from jaxpose.data import cache
-from jaxpose.data.video_file import Packets, scan_packets
+from jaxpose.data.video_file import Packets, cut_short, scan_packets
 
 # Part of the key of an index: a change of what it says must change it.
-_VERSION = 2
+_VERSION = 3
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)
@@ -128,6 +128,8 @@ def _make_index(path: Path) -> dict[str, Any]:
         problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
     elif count != announced:
         problem = f"{path}: the file announces {announced} frames, but holds {count}"
+    elif lack := cut_short(path):
+        problem = f"{path}: {lack}, with {count} frames"
     stores_times = any(name in packets.container for name in _TIMED_FORMATS)
     times = _times(packets, stores_times)
     if problem and not stores_times:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.config import PRESETS, Config, validate
+from jaxpose.config.excerpt import excerpt
 from jaxpose.formats import lightning_pose_keys as table
 from jaxpose.formats.lightning_pose_imgaug import read_imgaug
 from jaxpose.formats.lightning_pose_training import (
@@ -136,16 +137,19 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
 
 def _set_keypoints(config: Config, keys: Keys) -> None:
     # The Lightning Pose app calls them keypoints.
-    names = keys.read_list("data.keypoint_names" if keys.has("data.keypoint_names") else "data.keypoints")
+    names = keys.read_list("data.keypoints")
+    if keys.has("data.keypoint_names"):
+        names = keys.read_list("data.keypoint_names")
+        keys.unused("data.keypoint_names names them", "data.keypoints")
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"data.keypoint_names has {name!r}; a name must be a text (put it into quotes)")
+            raise ValueError(f"data.keypoint_names has {excerpt(name)}; a name must be a text (put it into quotes)")
     config.data.keypoint_names = tuple(names)
     count = keys.read("data.num_keypoints")
     if not names:
         keys.unused("the label file says which keypoints there are", "data.num_keypoints")
     elif count not in (None, len(names)):
-        raise ValueError(f"data.num_keypoints is {count!r}, but data.keypoint_names has {len(names)} names")
+        raise ValueError(f"data.num_keypoints is {excerpt(count)}, but data.keypoint_names has {len(names)} names")
     key = "data.columns_for_singleview_pca"
     config.losses.pca_singleview.keypoints = _names(names, key, keys.read_list(key))
     key = "data.mirrored_column_matches"
@@ -164,7 +168,7 @@ def _names(names: list[str], key: str, columns: list[Any]) -> tuple[str, ...]:
     for column in columns:
         if type(column) is not int or not 0 <= column < len(names):
             known = f"0 to {len(names) - 1}" if names else "data.keypoint_names, which is not given"
-            raise ValueError(f"{key} has {column!r}; it must be a place in {known}")
+            raise ValueError(f"{key} has {excerpt(column)}; it must be a place in {known}")
     return tuple(names[column] for column in columns)
 
 
@@ -187,5 +191,5 @@ def _set_augmentation(config: Config, keys: Keys, imgaug: Any) -> None:
 def _path(keys: Keys, key: str, folder: Path) -> Path:
     value = keys.read(key)
     if not isinstance(value, str):
-        raise ValueError(f"{key} is {value!r}; it must be the path of a folder")
+        raise ValueError(f"{key} is {excerpt(value)}; it must be the path of a folder")
     return Path(os.path.abspath(folder / Path(value).expanduser()))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxpose.config import PRESETS
+from jaxpose.config.excerpt import excerpt
 
 KEY = "training.imgaug"
 _DEFAULT_P = 0.5
@@ -151,7 +152,7 @@ def read_imgaug(transforms: dict[str, Any]) -> Augmentation:
         key = f"{KEY}.{name}"
         fields = _table(key, table)
         if wrong := sorted(set(fields) - set(_FIELDS)):
-            raise ValueError(f"{key} has {wrong[0]!r}; a transform has {', '.join(_FIELDS)}")
+            raise ValueError(f"{key} has {excerpt(wrong[0])}; a transform has {', '.join(_FIELDS)}")
         arguments, p = _table(f"{key}.kwargs", fields.get("kwargs")), fields.get("p", _DEFAULT_P)
         if fields.get("args"):
             found.messages.append(f"{key} is not used because its args have no names; write them under kwargs")
@@ -182,7 +183,9 @@ def _add_transform(
 
 def _add_parts(found: Augmentation, key: str, p: Any, arguments: dict, known: dict[str, tuple[str, _Argument]]) -> None:
     if "k" in known and p != 1:
-        found.messages.append(f"{key} is not used because its p is {p}; quarter turns are drawn for every frame here")
+        found.messages.append(
+            f"{key} is not used because its p is {excerpt(p, quoted=False)}; quarter turns are drawn for every frame"
+        )
         return
     for name in arguments:
         if name not in known:
@@ -206,18 +209,18 @@ def _set(found: Augmentation, key: str, option: str, value: Any) -> None:
     option = f"augment.{option}"
     if found.options.setdefault(option, value) != value:
         raise ValueError(
-            f"{key} is {value}, but {found.keys[option]} is {found.options[option]}; here they are one number"
+            f"{key} is {excerpt(value)}, but {found.keys[option]} is {found.options[option]}; here they are one number"
         )
     found.keys.setdefault(option, key)
 
 
 def _refuse(found: Augmentation, key: str, value: Any, reason: str) -> None:
-    found.messages.append(f"{key} = {value} is not used because {reason}")
+    found.messages.append(f"{key} = {excerpt(value, quoted=False)} is not used because {reason}")
 
 
 def _table(key: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError(f"{key} is {value!r}; it must be a table")
+        raise ValueError(f"{key} is {excerpt(value)}; it must be a table")
     return value

@@ -182,6 +182,6 @@ def _in_type(value: Any, annotation: Any) -> Any:
     if isinstance(value, str | int) and not isinstance(value, bool) and float in (annotation, *get_args(annotation)):
         try:
             return float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             return value
     return value

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from jaxpose.config import BACKBONES, Config
+from jaxpose.config.excerpt import excerpt
 from jaxpose.formats import lightning_pose_keys as table
 from jaxpose.formats.lightning_pose_yaml import Keys, choose
 
@@ -157,14 +158,14 @@ def _log_weight(keys: Keys, name: str) -> Any:
     given = keys.read(key, 0.0)
     try:
         old = float(given)
-    except (TypeError, ValueError):
-        raise ValueError(f"{key} is {given!r}; it must be a number") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{key} is {excerpt(given)}; it must be a number") from None
     # The square of the old weight is 1 / (4 exp(2 old)).
     new = 2 * old + math.log(2)
     version = str(keys.read("model.lightning_pose_version", ""))
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if version and not match:
-        raise ValueError(f"model.lightning_pose_version is {version!r}; it must be like 2.0.6")
+        raise ValueError(f"model.lightning_pose_version is {excerpt(version)}; it must be like 2.0.6")
     if not match:
         keys.messages.append(
             f"{key} = {given} is taken as Lightning Pose 2.0.6 and later takes it, because no "
@@ -177,6 +178,7 @@ def _log_weight(keys: Keys, name: str) -> Any:
     keys.messages.append(
         f"{key} = {given} becomes {new:.3f}, because Lightning Pose {version} applied the weight twice"
     )
+    keys.key_of_option[key] = f"{key} = {given} (of Lightning Pose {version}, which applied the weight twice)"
     return new
 
 
@@ -188,6 +190,6 @@ def _set_components(config: Config, keys: Keys) -> None:
     elif isinstance(kept, float) and 0 < kept <= 1:
         config.losses.pca_singleview.explained_variance = kept
     elif kept is not None:
-        raise ValueError(f"{single} is {kept!r}; it must be a number of components, or a share of the variance as 0.99")
+        raise ValueError(f"{single} is {excerpt(kept)}; it must be a number of components, or a share as 0.99")
     if keys.read(multi, 3) != 3:
         keys.unused("Lightning Pose too keeps 3, the dimensions of space", multi)

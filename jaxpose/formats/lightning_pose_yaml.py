@@ -12,8 +12,12 @@ from typing import Any
 
 import yaml
 
+from jaxpose.config.excerpt import excerpt
+
 # A table that is one value: transforms of imgaug by name.
 TABLES = ("training.imgaug",)
+# A config has some hundred values; aliases of aliases can make more than a machine can hold.
+_MOST_VALUES = 100_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 
 
@@ -53,7 +57,7 @@ class Keys:
         """
         value = self.read(key, default)
         if value is not None and (type(value) is not int or value < 0):
-            raise ValueError(f"{key} is {value!r}; it must be a whole number, at least 0")
+            raise ValueError(f"{key} is {excerpt(value)}; it must be a whole number, at least 0")
         return value
 
     def read_choice(self, key: str, choices: Mapping[Any, Any], default: Any = None) -> Any:
@@ -87,17 +91,17 @@ class Keys:
             self.messages.append(f"{', '.join(map(self.shown, given))} {verb} not used because {reason}")
 
     def shown(self, key: str) -> str:
-        """Returns "key = value" as the file gives it."""
-        return f"{key} = {self._values.get(key)}"
+        """Returns "key = value" as the file gives it, the end of a long value left out."""
+        return f"{key} = {excerpt(self._values.get(key), quoted=False)}"
 
     def under(self, prefix: str) -> list[str]:
         """Returns the keys of the file that begin so, null or not."""
         return [key for key in self._values if key.startswith(prefix)]
 
     def say_unknown(self, known: Collection[str]) -> None:
-        """Says of every key that nobody has read that it is unknown, with the nearest of the known ones."""
+        """Says of every key that has a value and that nobody has read that it is unknown, and the nearest known one."""
         for key in self._values:
-            if key in self._read:
+            if key in self._read or not self.has(key):
                 continue
             near = difflib.get_close_matches(key, known, 1, 0.85)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -111,14 +115,14 @@ class Keys:
         for name in found:
             if ":" in name:
                 raise ValueError(
-                    f"{key} is {value!r}; only references to other keys are filled in: write the value itself"
+                    f"{key} is {excerpt(value)}; only references to other keys are filled in: write the value itself"
                 )
             if name in (key, *above):
-                raise ValueError(f"{key} is {value!r}, which refers to itself")
+                raise ValueError(f"{key} is {excerpt(value)}, which refers to itself")
             if name not in self._values:
                 near = difflib.get_close_matches(name, self._values, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise ValueError(f"{key} is {value!r}, but the file gives no value to {name}{hint}")
+                raise ValueError(f"{key} is {excerpt(value)}, but the file gives no value to {name}{hint}")
         resolved = [self._resolved(name, self._values[name], (key, *above)) for name in found]
         if value == f"${{{found[0]}}}":
             return resolved[0]
@@ -135,9 +139,9 @@ def choose(key: str, value: Any, choices: Mapping[Any, Any]) -> Any:
     for known, meaning in choices.items():
         if type(known) is type(value) and known == value:
             return meaning
-    near = difflib.get_close_matches(str(value), [str(known) for known in choices], 1)
+    near = difflib.get_close_matches(excerpt(value, quoted=False), [str(known) for known in choices], 1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise ValueError(f"{key} is {value!r}; it must be one of {', '.join(map(str, choices))}{hint}")
+    raise ValueError(f"{key} is {excerpt(value)}; it must be one of {', '.join(map(str, choices))}{hint}")
 
 
 def read_keys(file: Path, known: Collection[str]) -> Keys:
@@ -148,7 +152,8 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
       known: dotted keys that hold a value; whatever comes before a dot in them holds a table.
 
     Raises:
-      ValueError: it is absent, is no YAML, has a key twice, or has a table where a value must be or the reverse.
+      ValueError: it is absent, is no YAML, has a key twice, has a table where a value must be or the reverse, or holds
+        far too much.
     """
     if not file.is_file():
         there = ", ".join(sorted(entry.name for entry in file.parent.glob("*.y*ml")))
@@ -158,11 +163,16 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
         tree = _Loader(file.read_text(encoding="utf-8")).get_single_data()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is no YAML file: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ValueError(f"{file} is nested too deeply for a config of Lightning Pose") from None
     if not isinstance(tree, dict):
         raise ValueError(f"{file} holds {_kind(tree)}; a config of Lightning Pose is a table of sections")
     values: dict[str, Any] = {}
     sections = {key[: dot.start()] for key in known for dot in re.finditer(r"\.", key)}
     try:
+        count = _count(tree, {})
+        if count > _MOST_VALUES:
+            raise ValueError(f"its aliases (*) make {count} values; at most {_MOST_VALUES} are read")
         _flatten(tree, "", values, known, sections)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
@@ -176,8 +186,26 @@ class _Loader(yaml.SafeLoader):
         names = [key.value for key, _ in node.value]
         for (key, _), name in zip(node.value, names, strict=True):
             if names.count(name) > 1:
-                raise yaml.MarkedYAMLError(problem=f"the key {name!r} is there twice", problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {excerpt(name)} is there twice", problem_mark=key.start_mark
+                )
         return super().construct_mapping(node, deep)
+
+
+def _count(tree: Any, counts: dict[int, int]) -> int:
+    """Returns how many values a tree holds; `counts` are those of the lists and tables in it by id, 0 while counted.
+
+    Raises:
+      ValueError: a list or table holds itself.
+    """
+    if not isinstance(tree, list | dict):
+        return 1
+    if id(tree) not in counts:
+        counts[id(tree)] = 0
+        counts[id(tree)] = 1 + sum(_count(part, counts) for part in (tree.values() if isinstance(tree, dict) else tree))
+    elif not counts[id(tree)]:
+        raise ValueError("an alias (*) stands within what it stands for")
+    return counts[id(tree)]
 
 
 def _flatten(
@@ -193,8 +221,8 @@ def _flatten(
         elif key not in sections:
             values[key] = value
         elif value is not None:
-            raise ValueError(f"{key} is {value!r}; it must be a table of keys")
+            raise ValueError(f"{key} is {excerpt(value)}; it must be a table of keys")
 
 
 def _kind(tree: Any) -> str:
-    return {type(None): "nothing", list: "a list"}.get(type(tree), f"only {tree!r}")
+    return {type(None): "nothing", list: "a list"}.get(type(tree), f"only {excerpt(tree)}")

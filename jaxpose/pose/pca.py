@@ -50,8 +50,8 @@ def fit_singleview(
       options: components, centering and epsilon.
 
     Raises:
-      ValueError: fewer frames with labels than coordinates, two keypoints never labelled together, or an option
-        that the data cannot give.
+      ValueError: fewer frames with labels than coordinates, two keypoints never labelled together, an option that the
+        data cannot give, or all components are kept.
     """
     return _fit("pca_singleview", labels_frame_px, (tuple(columns),), options.centering, options)
 
@@ -84,8 +84,11 @@ def columns_of(names: Sequence[str], keypoint_names: Sequence[str], option: str)
     """Returns the places of names in keypoint_names; `option` is where the names come from, for the message.
 
     Raises:
-      ValueError: a name that there is no keypoint of.
+      ValueError: a name that there is no keypoint of, or one that comes twice.
     """
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{option}: {', '.join(twice)} is named more than once; a keypoint has one place in a pose")
     unknown = sorted(set(names) - set(keypoint_names))
     if unknown:
         raise ValueError(f"{option}: no keypoint {', '.join(unknown)}; there are {', '.join(keypoint_names)}")
@@ -246,6 +249,7 @@ def _fit(
     try:
         mean_px, axes, explained = principal_axes(poses.reshape(-1, poses.shape[-1]))
         kept = choose_components(explained, options.components, options.explained_variance)
+        _refuse_all(kept, columns, centering, options)
         fitted = Pca(columns, centering, mean_px, axes[:kept], explained, epsilon_px=0.0)
         epsilon_px = options.epsilon_px
         if epsilon_px is None:
@@ -254,3 +258,19 @@ def _fit(
     except ValueError as error:
         raise ValueError(f"losses.{name}: {error}") from error
     return dataclasses.replace(fitted, epsilon_px=float(epsilon_px))
+
+
+def _refuse_all(kept: int, columns: Columns, centering: str, options: PcaSingleviewConfig | PcaMultiviewConfig) -> None:
+    """Raises ValueError where so many components are kept that there is no pose outside of them."""
+    points = len(columns[0])
+    # The mean of the points is always 0 then; of two points the median is the mean.
+    is_centred = centering == "mean" or (centering == "median" and points <= 2)
+    size = 2 * points - 2 * is_centred
+    if kept >= size:
+        name = "components" if options.components else "explained_variance"
+        of = f"a pose of {points} points" + (", which have their centre taken off," if is_centred else "")
+        more = "keypoints" if isinstance(options, PcaSingleviewConfig) else "views"
+        raise ValueError(
+            f"{name} = {getattr(options, name):g} keeps all {size} components of {of} and the error of every pose is "
+            f"then 0; lower it, or name more {more}"
+        )

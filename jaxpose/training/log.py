@@ -71,23 +71,24 @@ class RunLog:
         width = max((len(name) for name in rows), default=0)
         self.text("\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows.items())]))
 
-    def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
+    def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int = 1) -> None:
         """Moves the progress on, and records the metrics of every `log.every_steps`-th step and the last one.
 
         Args:
           step: the number of the step that ended, from 1.
-          metrics: numbers or scalar arrays by name; read only where they are shown (the first three on the console).
+          metrics: numbers or scalar arrays by name; read only where they are shown.
           images: labelled frames of this step, over all devices.
           wait_s: seconds that the devices waited for its data.
+          losses: how many of the first metrics are losses: a terminal shows these, a line of progress at least three.
         """
         if self.folder is None:
             return
         if step % self._every_steps == 0 or step == self._total_steps:
             self._record(step, {name: float(value) for name, value in metrics.items()})
         if self._terminal:
-            self._move_bar(step, metrics, images, wait_s)
+            self._move_bar(step, _first(metrics, losses), images, wait_s)
         else:
-            self._print_line(step, metrics, images, wait_s)
+            self._print_line(step, _first(metrics, max(losses, 3)), images, wait_s)
 
     def event(self, step: int, metrics: Mapping[str, Any], prefix: str = "") -> None:
         """Records and prints metrics that belong to a step, such as those of a validation."""
@@ -135,7 +136,7 @@ class RunLog:
         if self._bar is None:
             self._bar = tqdm.tqdm(total=self._total_steps, initial=step - 1, unit="step", dynamic_ncols=True)
         if self._count(step, images, wait_s, _WINDOW_S):
-            self._bar.set_postfix_str(f"{_shown(_first(metrics, 1))}, {self._speed}", refresh=False)
+            self._bar.set_postfix_str(f"{_shown(metrics)}, {self._speed}", refresh=False)
         self._bar.update(step - self._bar.n)
 
     def _print_line(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
@@ -144,7 +145,7 @@ class RunLog:
             return
         left_s = (self._total_steps - step) / window.steps_per_s()
         self.text(
-            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {_shown(_first(metrics, 3))}  "
+            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {_shown(metrics)}  "
             f"{window.steps_per_s():.3g} steps/s, {self._speed}, ETA {tqdm.tqdm.format_interval(left_s)}"
         )
 
@@ -229,12 +230,12 @@ def _print(message: str, stream: Any) -> None:
     stream.flush()
 
 
-def _shown(values: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+def _shown(values: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {float(value):.4g}" for name, value in values.items())
 
 
-def _first(metrics: Mapping[str, Any], count: int) -> dict[str, float]:
-    return {name: float(value) for name, value in list(metrics.items())[:count]}
+def _first(metrics: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return dict(list(metrics.items())[:count])
 
 
 def _keep_until(file: Path, step: int) -> float:

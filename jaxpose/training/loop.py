@@ -12,21 +12,24 @@ import numpy as np
 from jaxpose.cluster.agreement import from_first, gather_lists, gather_rows
 from jaxpose.cluster.mesh import put_batch, replicate
 from jaxpose.config import Config
+from jaxpose.config.losses import LARGEST_FACTOR, weights
 from jaxpose.data.video_range import Stopped
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
 from jaxpose.training.state import State
 
-# The metrics of a step that people look at; compiled programs return theirs in alphabetical order.
-_SHOWN_FIRST = ("loss", "gradient_norm", "learning_rate")
+# The metrics of a step that people look at, beside the losses; compiled programs return theirs in alphabetical order.
+_SHOWN_FIRST = ("gradient_norm", "learning_rate")
+
+_ADVICE = "Try a new run with a lower optim.lr or with optim.clip_norm=1, or look at what train.log names"
 
 Step = Callable[[State, dict[str, jax.Array]], tuple[State, dict[str, jax.Array]]]
 HostBatch = dict[str, np.ndarray]
 
 
 class Diverged(RuntimeError):
-    """Too many non-finite steps in a row."""
+    """Too many non-finite steps in a row, or no other ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Loop:
         """Trains from `state` to the end, an early stop or a signal, and saves the last state.
 
         Raises:
-          Diverged: too many steps in a row were not finite.
+          Diverged: too many steps in a row were not finite, or all of them up to the end.
         """
         # Whichever way the loop is left, the profiler stops.
         with contextlib.ExitStack() as trace:
@@ -127,6 +130,9 @@ class Loop:
         if pending:
             self._watch(pending)
         self._tell_notes()
+        if reason != "interrupted" and 0 < step == int(state.skipped_in_row):
+            self.checkpoints.wait()
+            raise Diverged(f"none of the {step} steps was finite, so nothing was trained. {_ADVICE}")
         # Stopped before the first step: there is to be something to go on from.
         if saved_step != step or step == 0:
             self.checkpoints.save(step, state, self.meta | {"step": step}, False)
@@ -146,11 +152,14 @@ class Loop:
         return from_first(lambda: time.monotonic() - saved_at >= 60 * train.save_every_minutes)
 
     def _watch(self, pending: "_Pending") -> dict[str, float]:
-        """Logs a step and returns its metrics; names the frames of a skipped one."""
-        names = sorted(pending.metrics.keys() - {"sample_loss", *_SHOWN_FIRST})
-        metrics = jax.device_get({name: pending.metrics[name] for name in (*_SHOWN_FIRST, *names)})
-        values = {name: float(metrics[name]) for name in (*_SHOWN_FIRST, *names)}
-        self.log.step(pending.step, values, images=self.config.train.batch_size, wait_s=pending.waited_s)
+        """Logs a step and returns its metrics; names what was not finite in a skipped one."""
+        on_clips = weights(self.config.losses)
+        losses = ("loss", "supervised_loss", *on_clips) if on_clips else ("loss",)
+        rest = sorted(pending.metrics.keys() - {"sample_loss", *losses, *_SHOWN_FIRST})
+        names = (*losses, *_SHOWN_FIRST, *rest)
+        metrics = jax.device_get({name: pending.metrics[name] for name in names})
+        values = {name: float(metrics[name]) for name in names}
+        self.log.step(pending.step, values, self.config.train.batch_size, pending.waited_s, len(losses))
         # Asking the other processes takes all of them, so only now and then.
         if jax.process_count() == 1 or pending.step % self.config.log.every_steps == 0:
             self._tell_notes()
@@ -171,13 +180,19 @@ class Loop:
         sample_loss = gather_rows(np.concatenate([np.asarray(shard.data) for shard in ordered]))
         draws = gather_rows(pending.draws)
         bad = draws[~np.isfinite(sample_loss) & (draws >= 0)]
-        frames = self.names_of(bad if len(bad) else draws[draws >= 0])
         # Pending is the step that comes next: its number counts those taken.
-        frames += [] if len(bad) else self.clips_of(pending.step - 1)
-        whose = "the loss of" if len(bad) else "the gradient of a batch with"
+        clips = self.clips_of(pending.step - 1)
+        found = [f"the loss of {', '.join(self.names_of(bad))}"] * bool(len(bad))
+        for name, weight in weights(self.config.losses).items():
+            factor = values["clip_factor"] * weight
+            if not abs(values[name] * factor) <= LARGEST_FACTOR:
+                found.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {', '.join(clips)}")
+        if not found:
+            frames = self.names_of(draws[draws >= 0])
+            found.append(f"the gradient of a batch with {', '.join([*frames, *clips])}")
         self.log.text(
             f"step {pending.step} skipped: loss {values['loss']:g}, gradient norm {values['gradient_norm']:g}; "
-            f"not finite: {whose} {', '.join(frames)}"
+            f"not finite: {'; '.join(found)}"
         )
         limit = self.config.train.max_skipped_steps
         if values["skipped_in_row"] >= limit:
@@ -186,8 +201,7 @@ class Loop:
             saved = self.checkpoints.steps()
             kept = f"the last checkpoint is of step {saved[-1]}" if saved else "no checkpoint had been saved yet"
             raise Diverged(
-                f"{limit} steps in a row were not finite, up to step {pending.step}: stopped; {kept}. Try a new run "
-                "with a lower optim.lr or with optim.clip_norm=1, or look at the frames that train.log names"
+                f"{limit} steps in a row were not finite, up to step {pending.step}: stopped; {kept}. {_ADVICE}"
             )
 
     def _validate(self, state: State, step: int, training: dict[str, float]) -> tuple[State, bool]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from jaxpose.cluster.agreement import from_first
 from jaxpose.config import Config, config_hash, differing_keys, from_json, to_json
+from jaxpose.data.split import CLIPS, CONTEXT
 
 CONFIG_FILE = "config.json"
 SPLIT_FILE = "split.csv"
@@ -242,10 +243,8 @@ def _differing_rows(old_text: str, new_text: str, shown: int = 3) -> list[str]:
     old, new = _rows_of(old_text), _rows_of(new_text)
     rows = []
     for path in dict.fromkeys([*old, *new]):
-        if path not in new:
-            rows.append(f"{path} is no longer a usable frame")
-        elif path not in old:
-            rows.append(f"{path} is new")
+        if path not in new or path not in old:
+            rows.append(_said(path, (new.get(path) or old[path]).get("set"), path in new))
         elif old[path] != new[path]:
             changes = [f"{key} {old[path].get(key)} -> {value}" for key, value in new[path].items()
                        if old[path].get(key) != value]  # fmt: skip
@@ -255,6 +254,19 @@ def _differing_rows(old_text: str, new_text: str, shown: int = 3) -> list[str]:
         return [f"{len(rows)} of the rows of {SPLIT_FILE} ({', '.join(rows[:shown])}{more})"]
     # The stream of samples counts rows, so another order is another run.
     return [] if list(old) == list(new) else [f"the order of the rows of {SPLIT_FILE}"]
+
+
+def _said(path: str, use: str | None, is_new: bool) -> str:
+    """Returns what became of a row of split.csv that is in only one of two."""
+    if use == CLIPS:
+        what = f"the video {path}"
+    elif use == CONTEXT:
+        what = f"{path}, which shows frames around labelled ones,"
+    else:
+        return f"{path} is {'new' if is_new else 'no longer a usable frame'}"
+    if is_new:
+        return f"{what} is new: without it the run goes on"
+    return f"{what} is gone: put back in its place, it lets the run go on"
 
 
 def _rows_of(text: str) -> dict[str, dict[str, str]]:

@@ -14,7 +14,7 @@ from jaxpose.config.losses import LossesConfig, weights
 from jaxpose.data.clips import ClipSource, open_clips
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
-from jaxpose.data.sessions import sessions
+from jaxpose.data.sessions import clip_sessions
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
 from jaxpose.pose.pca import from_json, to_json
 from jaxpose.training.anneal import weight_of_step
@@ -104,15 +104,11 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     clips, clip_plan = None, None
     if on:
         _refuse_epsilons(config.losses, len(names))
-        if not weight_of_step(config.losses, jnp.int32(total_steps - 1), steps_per_epoch):
-            messages.append(
-                f"the losses on clips never count: their factor is 0 up to the last step, {total_steps}, in epoch "
-                f"{-(-total_steps // steps_per_epoch)}; lower losses.anneal_start_epochs (or "
-                "losses.anneal_start_steps), or train longer"
-            )
+        if reason := _why_they_never_count(config.losses, total_steps, steps_per_epoch):
+            messages.append(f"the losses on clips never count: {reason}")
         radius, video = CONTEXT_RADIUS[config.model.kind], config.video
         frames = video.context_sequence_length if radius else video.sequence_length
-        clips = open_clips(sessions(config.data, video), frames, config.data, video.cache)
+        clips = open_clips(clip_sessions(config.data, video), frames, config.data, video.cache)
         messages += clips.notes
         clip_plan = ClipPlan(frames, on, {name: pca for name, pca in subspaces.items() if name in on})
     plan = Plan(
@@ -131,6 +127,30 @@ def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list
     """Returns what `fit_subspaces` does, as JSON can hold it."""
     subspaces, messages = fit_subspaces(config, data)
     return {name: to_json(pca) for name, pca in subspaces.items()}, messages
+
+
+def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoch: int) -> str:
+    """Returns why the factor of the losses on clips is 0 up to the last step, and what to change, or ""."""
+
+    def ends_at_zero(losses: LossesConfig) -> bool:
+        return not weight_of_step(losses, jnp.int32(total_steps - 1), steps_per_epoch)
+
+    if not ends_at_zero(losses):
+        return ""
+    if not losses.anneal_end:
+        return "losses.anneal_end, the largest value of their factor, is 0; raise it"
+    if not losses.anneal_increase_per_step and not losses.anneal_increase_per_epoch:
+        return (
+            "their factor begins at losses.anneal_init = 0, and losses.anneal_increase_per_epoch and "
+            "losses.anneal_increase_per_step are 0; raise one of the three"
+        )
+    until = f"their factor is 0 up to the last step, {total_steps}, in epoch {-(-total_steps // steps_per_epoch)}"
+    if ends_at_zero(dataclasses.replace(losses, anneal_start_steps=0)):
+        by_step = losses.anneal_increase_per_step
+        grows, other = ("step", "losses.anneal_init") if by_step else ("epoch", "losses.anneal_increase_per_step")
+        return f"{until}, as it grows from 0 with every whole {grows}; train longer, or raise {other}"
+    start = "losses.anneal_start_epochs" if losses.anneal_start_steps == -1 else "losses.anneal_start_steps"
+    return f"{until}; lower {start} = {getattr(losses, start.removeprefix('losses.')):g}, or train longer"
 
 
 def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:

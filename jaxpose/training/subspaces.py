@@ -24,7 +24,8 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
     cannot be fitted then, a sentence says why, and the run goes without.
 
     Raises:
-      ValueError: a keypoint is not there, or the labels are too few for a loss that is on.
+      ValueError: a keypoint is not there or is named twice, the labels are too few for a loss that is on, or it keeps
+        all components.
     """
     on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
     labels = data.project.labelled_frame_px()[data.rows("train")]
@@ -55,6 +56,8 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
     elif losses.pca_multiview.views:
         option = "losses.pca_multiview.views"
         entries = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
+        # Of all views at once, as none may have what another one has.
+        columns_of([name for entry in entries for name in entry], names, option)
         mirrors = [columns_of(entry, names, option) for entry in entries]
         fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))
     return found, messages
