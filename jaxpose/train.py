@@ -1,5 +1,6 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -29,7 +30,10 @@ from jaxpose.training.pace import Pace
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.project_videos import predict_project
+from jaxpose.training.remote import RemoteCopy
+from jaxpose.training.remote_hook import load_hook
 from jaxpose.training.replicas import Replicas
+from jaxpose.training.restore import restore
 from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.session import Session, build_session
 from jaxpose.training.standstill import refuse_standstill
@@ -50,8 +54,8 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
       dry_run: build and compile, print what that tells and what would become of the run folder, and stop.
 
     Returns:
-      The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, or 85
-      or 130 where a signal stopped the run.
+      The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, 3
+      where its copy at `log.remote_url` is incomplete, or 85 or 130 where a signal stopped the run.
 
     Raises:
       ValueError: an option, the project or the run folder cannot be used.
@@ -68,8 +72,9 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     split_text = split.split_text(data.project, data.sets, clip_files, files_beside)
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     is_first = jax.process_index() == 0
+    fetch = functools.partial(restore, config, dry_run=dry_run)
     if dry_run:
-        folder = open_run(config, split_text, dry_run=True)
+        folder = open_run(config, split_text, fetch, dry_run=True)
         session = build_session(config, mesh, data, start)
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
             first_step, _, messages = _first_state(folder, session, checkpoints)
@@ -78,11 +83,15 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
             print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
         return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
     # 2. The run folder: start, go on, or say that it is done.
-    with open_run(config, split_text) as folder, Interrupt(jax.process_count(), _stop_decoding(start)) as interrupt:
+    with (
+        open_run(config, split_text, fetch) as folder,
+        Interrupt(jax.process_count(), _stop_decoding(start)) as interrupt,
+    ):
         if folder.action == "finished":
             if is_first:
                 print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
-            return folder.summary() | {"exit_code": 0}
+            with RemoteCopy(folder, config.log) as copy:
+                return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
         # 3. State and compiled step.
         session = build_session(config, mesh, data, start)
         if jax.process_count() > 1:
@@ -97,7 +106,8 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
 def _read(config: Config) -> tuple[Config, dataset.Dataset]:
     """Returns the config with all that the project decides filled in, and the frames."""
     config, project = dataset.prepare(config)
-    # To refuse now what could not be evaluated or predicted at the end.
+    # To refuse now what could not be evaluated, predicted or passed on at the end.
+    load_hook(config.log.remote_hook)
     extra_projects(config, lambda _: None)
     if config.eval.predict_videos != "no":
         sessions(config.data, config.video)
@@ -108,7 +118,10 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
     config, data = session.config, session.data
     # 4. Go on from the newest whole checkpoint.
     first_step, state, messages = _first_state(folder, session, checkpoints)
-    with RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log:
+    with (
+        RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log,
+        RemoteCopy(folder, config.log) as copy,
+    ):
         log.block("jaxpose", {"run folder": str(folder.path)} | session.describe())
         for message in messages:
             log.text(message)
@@ -149,10 +162,11 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
                 )
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
         if outcome.reason == "interrupted":
-            return summary | {"exit_code": _say_interrupted(outcome, checkpoints, interrupt, log)}
+            summary["exit_code"] = _say_interrupted(outcome, checkpoints, interrupt, log)
+            return copy.finish(summary, interrupt)
         if not outcome.is_saved:
             log.text(_unsaved(outcome, checkpoints))
-            return summary | {"reason": "not saved", "exit_code": 1}
+            return copy.finish(summary | {"reason": "not saved", "exit_code": 1}, interrupt)
         if outcome.reason == "early stop":
             patience, monitor = config.train.early_stop_patience, config.train.monitor
             log.text(f"stopped early at step {summary['steps']}: {patience} validations without a better {monitor}")
@@ -179,7 +193,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         # 7. The project's videos.
         predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
         log.text(f"everything is in {folder.path}")
-        return summary
+        return copy.finish(summary, interrupt)
 
 
 def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) -> tuple[int, State, list[str]]:

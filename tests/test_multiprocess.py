@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from tests.small_run import (
     assert_same,
     command,
     environment,
+    files_in,
     kept_programs,
     last_step,
     make_config,
@@ -401,3 +403,23 @@ def test_ctrl_c_is_passed_on_to_the_other_processes_as_sigterm() -> None:
             assert caught == [signal.SIGTERM] and interrupt.exit_code == 130
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.faults
+def test_lost_machines_go_on_from_the_copy_that_process_0_made(folder: Path, uninterrupted: Path) -> None:
+    remote = {"log__remote_url": str(folder / "copies"), "log__remote_every_s": 0.1}
+    config = small(folder, "copied", **remote)
+    with Pair(config, folder / "copied-logs", "stop at step 3") as pair:
+        assert pair.codes() == [85, 85], pair.logs()
+        assert f"everything is copied to {folder}/copies/copied\n" in pair.text(0), pair.logs()
+        assert "copied to" not in pair.text(1)
+    shutil.rmtree(config.out)
+    with Pair(config, folder / "copied-logs") as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+        assert f"downloaded from {folder}/copies/copied: checkpoints " in pair.text(0), pair.logs()
+        assert "goes on from step " in pair.text(0) and "downloaded" not in pair.text(1)
+    assert distance(weights_of(Path(config.out)), weights_of(uninterrupted)) == 0
+    copied = files_in(folder / "copies" / "copied")
+    assert {path: data for path, data in copied.items() if path != "copied.json"} == {
+        path: data for path, data in files_in(Path(config.out)).items() if path != ".lock"
+    }

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
+from fsspec.utils import get_protocol
+
 from jaxpose.config import losses
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.excerpt import excerpt
@@ -176,6 +179,7 @@ def _problems_together(config: Config) -> Iterator[str]:
         match = re.fullmatch(r"(\d+):(\d+)", config.log.profile_steps)
         if not match or int(match[1]) >= int(match[2]):
             yield f"log.profile_steps is {config.log.profile_steps!r}; it must be FIRST:LAST with FIRST below LAST"
+    yield from _problems_of_remote(config)
 
 
 def _problems_of_clips(config: Config) -> Iterator[str]:
@@ -213,6 +217,20 @@ def _problems_of_clips(config: Config) -> Iterator[str]:
         loss = getattr(config.losses, part)
         if loss.epsilon_px is not None and loss.epsilon_px < 0:
             yield f"losses.{part}.epsilon_px is {loss.epsilon_px:g}; it must be at least 0, or none"
+
+
+def _problems_of_remote(config: Config) -> Iterator[str]:
+    """Rules about the copy away from the machine."""
+    url, hook = config.log.remote_url, config.log.remote_hook
+    try:
+        # Only the class is looked up; nothing is opened.
+        fsspec.get_filesystem_class(get_protocol(url))
+    except ValueError:
+        yield f"log.remote_url is {url!r}; fsspec knows no such protocol: give a folder, s3://..., gs://... or another of its own"  # noqa: E501
+    except ImportError as error:
+        yield f"log.remote_url is {url!r}, for which a package is missing: {error}"
+    if hook and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", hook):
+        yield f"log.remote_hook is {hook!r}; it must be MODULE:FUNCTION, such as my_lab.copies:send"
 
 
 def _parts(whole: int, size: int) -> int:

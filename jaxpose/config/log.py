@@ -14,3 +14,13 @@ class LogConfig:
     pace_s: float = option(
         60.0, "several processes: seconds between comparisons of their pace", minimum=0.0, harmless=True
     )
+    remote_url: str = option(
+        "", "where the run folder is copied to: s3://..., gs://..., a mounted folder; '' = nowhere", harmless=True
+    )
+    remote_every_s: float = option(
+        60.0, "seconds between two looks for what is to be copied", minimum=0.1, harmless=True
+    )
+    remote_stop_s: float = option(
+        30.0, "seconds that a run stopped by a signal waits for its copy", minimum=0.0, harmless=True
+    )
+    remote_hook: str = option("", "module:function, called with the path of each finished file", harmless=True)

@@ -106,7 +106,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Returns the steps that have a manifest, oldest first; their files are checked by `restore` alone."""
-        return sorted({_step_of(name) for name in _published(self._folder)})
+        return sorted({_step_of(name) for name in published(self._folder)})
 
     def wait(self) -> bool:
         """Waits for the save under way; returns False if the latest save failed (the warning has the reason)."""
@@ -158,12 +158,12 @@ class Checkpoints:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _remove_old(self, newest: Path) -> None:
-        names = [name for name in _published(self._folder) if name not in self._broken]
+        names = [name for name in published(self._folder) if name not in self._broken]
         latest = {_step_of(name): name for name in names}
         best = [name for name in names if _is_best(self._folder / name)]
         kept = {*[latest[step] for step in sorted(latest)[-KEPT_NEWEST:]], *best[-1:], *self._broken, newest.name}
         for entry in self._folder.iterdir():
-            if _NAME.fullmatch(entry.name) and entry.name not in kept:
+            if CHECKPOINT_NAME.fullmatch(entry.name) and entry.name not in kept:
                 # The manifest first: killed in between, the rest is a leftover and no broken checkpoint.
                 (entry / MANIFEST_FILE).unlink(missing_ok=True)
                 shutil.rmtree(entry, ignore_errors=True)
@@ -172,12 +172,12 @@ class Checkpoints:
         """Returns the first whole checkpoint, newest first; process 0 looks and tells the others."""
         chosen = (-1, 1)
         if jax.process_index() == 0:
-            names = _published(self._folder)[::-1]
+            names = published(self._folder)[::-1]
             if best_first:
                 names.sort(key=lambda name: not _is_best(self._folder / name))
             name = next((name for name in names if self._is_whole(name)), None)
             if name is not None:
-                chosen = _order(name)
+                chosen = order(name)
         step, save = _agreed(chosen)
         return None if step < 0 else self._folder / _name(step, save)
 
@@ -194,11 +194,12 @@ class Checkpoints:
 
 
 # <step> of the first save of a step, <step>-2 of the second, and so on.
-_NAME = re.compile(r"(\d+)(?:-(\d+))?")
+CHECKPOINT_NAME = re.compile(r"(\d+)(?:-(\d+))?")
 
 
-def _order(name: str) -> tuple[int, int]:
-    match = _NAME.fullmatch(name)
+def order(name: str) -> tuple[int, int]:
+    """Returns (step, number of its save), by which the names of checkpoints are ordered."""
+    match = CHECKPOINT_NAME.fullmatch(name)
     assert match is not None
     return int(match[1]), int(match[2] or 1)
 
@@ -208,13 +209,13 @@ def _name(step: int, save: int) -> str:
 
 
 def _step_of(name: str) -> int:
-    return _order(name)[0]
+    return order(name)[0]
 
 
-def _published(folder: Path) -> list[str]:
+def published(folder: Path) -> list[str]:
     """Returns the names of the checkpoints that have a manifest, oldest first."""
     found = [manifest.parent.name for manifest in folder.glob(f"*/{MANIFEST_FILE}")]
-    return sorted((name for name in found if _NAME.fullmatch(name)), key=_order)
+    return sorted((name for name in found if CHECKPOINT_NAME.fullmatch(name)), key=order)
 
 
 def _free_save(folder: Path, step: int) -> int:

@@ -16,7 +16,7 @@ MANIFEST_FILE = "manifest.json"
 def write_manifest(folder: Path, content: dict[str, Any]) -> None:
     """Writes the manifest of a complete checkpoint folder: `content` (JSON-ready), its name and its files."""
     manifest = {"name": folder.name, **content, "files": _files(folder)}
-    write_atomic(folder / MANIFEST_FILE, _text(manifest).encode())
+    write_atomic(folder / MANIFEST_FILE, signed_text(manifest).encode())
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -26,16 +26,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
       ValueError: it is absent, changed, or another folder's; the message is the reason alone.
     """
     try:
-        text = (folder / MANIFEST_FILE).read_bytes().decode()
-        manifest = json.loads(text)
-        del manifest["sha256"]
-        changed = _text(manifest) != text
+        manifest = parse_signed((folder / MANIFEST_FILE).read_bytes())
     except OSError as error:
         raise ValueError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        changed = True
-    if changed:
-        raise ValueError(f"{MANIFEST_FILE} is not as it was written")
+    except ValueError:
+        raise ValueError(f"{MANIFEST_FILE} is not as it was written") from None
     if manifest["name"] != folder.name:
         raise ValueError(f"{MANIFEST_FILE} is that of checkpoint {manifest['name']}")
     return manifest
@@ -74,6 +69,24 @@ def _files(folder: Path) -> dict[str, list]:
     return found
 
 
-def _text(manifest: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()
-    return json.dumps(manifest | {"sha256": digest}, indent=1) + "\n"
+def signed_text(content: dict[str, Any]) -> str:
+    """Returns JSON-ready content as JSON text that carries its own checksum."""
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return json.dumps(content | {"sha256": digest}, indent=1) + "\n"
+
+
+def parse_signed(text: bytes) -> dict[str, Any]:
+    """Returns the content of a text of `signed_text`.
+
+    Raises:
+      ValueError: the text is not as it was written.
+    """
+    try:
+        content = json.loads(text.decode())
+        del content["sha256"]
+        is_same = signed_text(content).encode() == text
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_same, content = False, {}
+    if not is_same:
+        raise ValueError("it is not as it was written")
+    return content

@@ -13,6 +13,7 @@ import math
 import os
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ FINISHED_FILE = "finished.json"
 PARAMETERS_FILE = "best.safetensors"
 LOCK_FILE = ".lock"
 RESTARTS_FILE = "restarts.json"
+# Holds what is being downloaded, until all of it has arrived.
+RESTORING_FOLDER = ".restoring"
 
 # Everything that jaxpose writes into a run folder, as globs. resume=overwrite deletes these and nothing else.
 WRITTEN = (
@@ -39,12 +42,18 @@ WRITTEN = (
     "evaluation.json",
     "video_preds/*.csv",
     "video_preds/*.csv.partial",
+    "video_preds/predicted.json",
     "tensorboard/events.out.tfevents.*",
     "profile/plugins",
     "checkpoints/[0-9]*",
     RESTARTS_FILE,
+    "pca.json",
+    RESTORING_FOLDER,
     SPLIT_FILE,
 )
+
+# What may be found in a folder that holds no run yet.
+NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp"}
 
 _logger = logging.getLogger(__name__)
 
@@ -95,12 +104,15 @@ class RunFolder:
         self.close()
 
 
-def open_run(config: Config, split_text: str, *, dry_run: bool = False) -> RunFolder:
+def open_run(
+    config: Config, split_text: str, fetch: Callable[[Path], list[str]] = lambda path: [], *, dry_run: bool = False
+) -> RunFolder:
     """Returns the run folder of a config, locked and ready to be written in by process 0.
 
     Args:
       config: resolved config (`jaxpose.config.resolve`).
       split_text: content of split.csv for this config and data, columns path,bytes,sha256,set.
+      fetch: called with the folder's path once it is locked; may put a run into an empty one, and returns messages.
       dry_run: write and lock nothing; whether another process writes there is then not known.
 
     Raises:
@@ -110,7 +122,7 @@ def open_run(config: Config, split_text: str, *, dry_run: bool = False) -> RunFo
     opened: list[RunFolder] = []
 
     def open_first() -> list[str]:
-        opened.append(_look_at(config, split_text) if dry_run else _open(config, split_text))
+        opened.append(_look_at(config, split_text, fetch) if dry_run else _open(config, split_text, fetch))
         return [str(opened[0].path.absolute()), opened[0].action]
 
     path, action = from_first(open_first)
@@ -124,11 +136,12 @@ def open_run(config: Config, split_text: str, *, dry_run: bool = False) -> RunFo
     return folder
 
 
-def _open(config: Config, split_text: str) -> RunFolder:
+def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
     path, lock = _path(config), -1
     try:
         _refuse_foreign(path)
         lock = _locked(path)
+        fetched = fetch(path)
         # Looked at again: another process may have put something here in between.
         _refuse_foreign(path)
         action, messages = _decided(path, config, split_text)
@@ -139,7 +152,7 @@ def _open(config: Config, split_text: str) -> RunFolder:
             # harmless option may have changed, and split.csv is absent if the run was killed while it started.
             write_atomic(path / CONFIG_FILE, to_json(config).encode())
             write_atomic(path / SPLIT_FILE, split_text.encode())
-        return RunFolder(path, action, lock, messages)
+        return RunFolder(path, action, lock, (*fetched, *messages))
     except BaseException as error:
         if lock >= 0:
             os.close(lock)
@@ -148,15 +161,16 @@ def _open(config: Config, split_text: str) -> RunFolder:
         raise
 
 
-def _look_at(config: Config, split_text: str) -> RunFolder:
+def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
     path = _path(config)
     try:
         _refuse_foreign(path)
         there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             raise ValueError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
+        fetched = fetch(path)
         action, messages = _decided(path, config, split_text)
-        return RunFolder(path, action, messages=messages)
+        return RunFolder(path, action, messages=(*fetched, *messages))
     except OSError as error:
         raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
 
@@ -277,7 +291,7 @@ def _refuse_foreign(path: Path) -> None:
     if (path / CONFIG_FILE).exists():
         _read_config(path / CONFIG_FILE)
         return
-    foreign = sorted({entry.name for entry in path.iterdir()} - {LOCK_FILE, _temporary_name(CONFIG_FILE)})
+    foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise ValueError(

@@ -1,0 +1,181 @@
+"""A run folder away from the machine, on any file system that fsspec knows: whole files, checked where they arrived."""
+
+import base64
+import contextlib
+import hashlib
+import logging
+import posixpath
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+# Between the tries of one call.
+_WAITS_S = (0.2, 1.0, 3.0)
+# Read back at once.
+_BLOCK_BYTES = 64 * 2**20
+_UPLOADING = ".uploading-"
+
+_logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class RemoteFolder:
+    """The folder <url>/<name>, or <url> without a name; paths below it have slashes, "" is the folder itself.
+
+    Each call on the file system is tried again after a failure; what is raised in the end is the file system's own.
+    FileNotFoundError is an answer and is raised at once, and so is NotImplementedError.
+
+    Attributes:
+      url: where the folder is, for messages.
+    """
+
+    def __init__(self, url: str, name: str = ""):
+        self._fs, root = url_to_fs(url)
+        self._root = posixpath.join(root, name) if name else root
+        self.url = posixpath.join(url, name) if name else url
+        # Some file systems rename a file, at once and in one piece. On the others, object stores and memory://, moving
+        # is copying, and an object is put in one piece.
+        self._renames = type(self._fs).mv is not fsspec.AbstractFileSystem.mv
+        self._temporary = posixpath.join(self._root, f"{_UPLOADING}{uuid.uuid4().hex[:12]}")
+        self._given_up = threading.Event()
+
+    def is_at(self, folder: Path) -> bool:
+        """Returns whether this is a folder of this machine, or of one mounted here."""
+        return isinstance(self._fs, LocalFileSystem) and Path(self._root).resolve() == folder.resolve()
+
+    def names(self, path: str = "") -> list[str]:
+        """Returns the names of what lies in a folder, [] where there is no such folder."""
+        try:
+            self._fs.invalidate_cache()
+            found = self._tried(self._fs.ls, self._at(path), detail=False)
+        except FileNotFoundError:
+            return []
+        # An object store may list the folder in itself.
+        entries = {entry.rstrip("/") for entry in found} - {self._fs._strip_protocol(self._at(path))}
+        return sorted(posixpath.basename(entry) for entry in entries)
+
+    def read(self, path: str) -> bytes:
+        """Returns the content of a file.
+
+        Raises:
+          FileNotFoundError: there is none.
+        """
+        return self._tried(self._fs.cat_file, self._at(path))
+
+    def size(self, path: str) -> int:
+        """Returns the bytes of a file.
+
+        Raises:
+          FileNotFoundError: there is none.
+        """
+        self._fs.invalidate_cache()
+        return self._tried(self._fs.info, self._at(path))["size"]
+
+    def age_s(self, path: str) -> float | None:
+        """Returns the seconds since a file was written, None where the file system does not know or there is none."""
+        try:
+            return max(time.time() - self._tried(self._fs.modified, self._at(path)).timestamp(), 0.0)
+        except (NotImplementedError, FileNotFoundError):
+            return None
+
+    def put(self, path: str, data: bytes) -> None:
+        """Writes a whole file, of which nobody sees a half, and checks what arrived.
+
+        Raises:
+          OSError: something else arrived.
+        """
+        place = self._at(path)
+        target = self._temporary if self._renames else place
+        if self._renames:
+            self._tried(self._fs.makedirs, posixpath.dirname(place), exist_ok=True)
+        self._tried(self._fs.pipe_file, target, data)
+        if not self._has_arrived(target, data):
+            raise OSError(f"{path} arrived with other bytes than were sent")
+        if self._renames:
+            self._tried(self._fs.mv, target, place)
+
+    def make_folder(self, path: str) -> None:
+        """Makes a folder, where the file system has folders."""
+        if self._renames:
+            self._tried(self._fs.makedirs, self._at(path), exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        """Removes a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._tried(self._fs.rm_file, self._at(path))
+
+    def remove_folder(self, path: str) -> None:
+        """Removes a folder and all that is in it, if it is there."""
+        self._fs.invalidate_cache()
+        # One by one: what has been removed need not be tried again.
+        for file in self._tried(self._fs.find, self._at(path)):
+            self._tried(self._fs.rm_file, file)
+        if self._renames:
+            with contextlib.suppress(FileNotFoundError):
+                self._tried(self._fs.rm, self._at(path), recursive=True)
+
+    def remove_leftovers(self) -> None:
+        """Removes what killed processes were uploading."""
+        for name in self.names():
+            if name.startswith(_UPLOADING):
+                self.remove(name)
+
+    def give_up(self) -> None:
+        """Ends waiting: from now on a failing call fails at once."""
+        self._given_up.set()
+
+    def _at(self, path: str) -> str:
+        return posixpath.join(self._root, path) if path else self._root
+
+    def _has_arrived(self, place: str, data: bytes) -> bool:
+        info = self._tried(self._fs.info, place)
+        if info["size"] != len(data):
+            return False
+        if _has_checksum_of(info, data):
+            return True
+        view = memoryview(data)
+        for start in range(0, len(data), _BLOCK_BYTES):
+            end = min(start + _BLOCK_BYTES, len(data))
+            if self._tried(self._fs.cat_file, place, start=start, end=end) != view[start:end]:
+                return False
+        return True
+
+    def _tried(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        for wait_s in _WAITS_S:
+            try:
+                return function(*arguments, **named)
+            except (FileNotFoundError, NotImplementedError):
+                raise
+            # Each kind of store has exceptions of its own.
+            except Exception as error:
+                _logger.debug("%s: %s; tried again in %g s", self.url, error, wait_s)
+                self._given_up.wait(wait_s)
+        return function(*arguments, **named)
+
+
+def is_leftover(name: str) -> bool:
+    """Tells what a killed process was uploading from the files of a run."""
+    return name.startswith(_UPLOADING)
+
+
+def _has_checksum_of(info: dict[str, Any], data: bytes) -> bool:
+    """Returns whether a file system says that it holds these bytes: S3 has their MD5 as ETag, GCS as md5Hash.
+
+    A tag that is another one proves nothing: S3 makes it otherwise of what was sent in parts.
+    """
+    digest = hashlib.md5(data, usedforsecurity=False)
+    known = {digest.hexdigest(), base64.b64encode(digest.digest()).decode()}
+    return any(isinstance(value, str) and value.strip('"') in known for value in info.values())
+
+
+def run_name(folder: Path) -> str:
+    """Returns the name that the copy of a run folder has below `log.remote_url`."""
+    return folder.resolve().name

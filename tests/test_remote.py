@@ -1,0 +1,540 @@
+"""The copy of a run folder: real checkpoints, real file systems of fsspec, and two that fail."""
+
+import base64
+import hashlib
+import json
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpose import config as c
+from jaxpose.training import remote_folder
+from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.training.interrupt import Interrupt
+from jaxpose.training.log import RunLog
+from jaxpose.training.manifest import damage
+from jaxpose.training.remote import RemoteCopy
+from jaxpose.training.remote_folder import RemoteFolder
+from jaxpose.training.remote_hook import load_hook
+from jaxpose.training.remote_mirror import Mirror
+from jaxpose.training.remote_plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, plan
+from jaxpose.training.restore import restore
+from jaxpose.training.run_folder import RunFolder, open_run
+from tests.remote_stores import EveryThird, Hanging, Store, Switched, register
+from tests.small_run import files_in
+from tests.test_log import lines_of, scalars_of
+
+SPLIT = "path,bytes,sha256,set\na.png,1,aa,train\n"
+
+
+@pytest.fixture(autouse=True)
+def stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
+
+
+@pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "mounted") if request.param == "folder" else request.param
+
+
+def config_of(out: Path, url: str, **changes: Any) -> c.Config:
+    config = c.Config(out=str(out), log=c.LogConfig(remote_url=url, remote_every_s=0.1))
+    config.data.project = "/nowhere"
+    for name, value in changes.items():
+        section, _, option = name.rpartition("__")
+        setattr(getattr(config, section) if section else config, option, value)
+    return config
+
+
+def opened(config: c.Config) -> RunFolder:
+    return open_run(config, SPLIT, lambda path: restore(config, path))
+
+
+def save(run: Path, *steps: int, best: int = -1) -> None:
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        for step in steps:
+            noise = np.random.default_rng(step).normal(size=(40, 30))
+            checkpoints.save(step, {"w": noise, "step": np.int32(step)}, {}, is_best=step == best)
+            assert checkpoints.wait()
+
+
+def restored_step(run: Path, which: str = "newest") -> int | None:
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        found = checkpoints.restore({"w": np.zeros((40, 30)), "step": np.int32(0)}, which)
+    if found is None:
+        return None
+    np.testing.assert_array_equal(found[1]["w"], np.random.default_rng(found[0]).normal(size=(40, 30)))
+    return found[0]
+
+
+def follow(folder: RunFolder, url: str) -> Mirror:
+    mirror = Mirror(folder.path, RemoteFolder(url, folder.path.name), folder.action == "start", threading.Event())
+    mirror.follow()
+    return mirror
+
+
+def files_at(url: str, name: str = "run") -> dict[str, bytes]:
+    """Every file of a copy, without the code under test."""
+    stores: dict[str, type[MemoryFileSystem]] = {
+        "memory": MemoryFileSystem,
+        "everythird": EveryThird,
+        "switched": Switched,
+    }
+    protocol, separator, folder = url.partition("://")
+    if not separator:
+        return dict(files_in(Path(url) / name))
+    prefix = f"/{folder}/{name}/"
+    entries = list(stores[protocol].store.items())
+    return {path.removeprefix(prefix): file.getvalue() for path, file in entries if path.startswith(prefix)}
+
+
+def assert_whole(url: str, run: Path) -> None:
+    """The copy has what the run folder has, checksums included, and nothing else."""
+    here = {path: data for path, data in files_in(run).items() if path != ".lock"}
+    there = files_at(url, run.name)
+    record = json.loads(there.pop("copied.json"))["files"]
+    assert there == here
+    assert record == {
+        path: [len(data), hashlib.sha256(data).hexdigest()]
+        for path, data in here.items()
+        if not path.startswith("checkpoints/")
+    }
+
+
+# The plan.
+
+names = st.integers(0, 9).map(str)
+manifests = st.dictionaries(names, st.sampled_from([b"one", b"other"]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(manifests, st.dictionaries(names, st.sampled_from([b"", b"one", b"other"])))
+def test_plan_ends_there_and_a_run_can_go_on_from_every_state_between(here: dict[str, bytes], there: dict[str, bytes]):
+    state = dict(there)
+    for what, name in plan(Contents({}, here), Contents({}, there)):
+        if what == PUT_CHECKPOINT:
+            state[name] = here[name]
+            continue
+        assert what == REMOVE_CHECKPOINT and name not in here
+        if state.pop(name):
+            # Its place is taken by a newer one, with which all that were saved before that have arrived.
+            newer = min(int(other) for other in here if int(other) > int(name))
+            assert all(state.get(other) == text for other, text in here.items() if int(other) <= newer)
+    assert here.items() <= state.items()
+    assert all(int(name) > max(map(int, here), default=-1) and state[name] for name in state.keys() - here.keys())
+
+
+def test_plan_orders_what_others_rely_on():
+    stamp = (1, 1)
+    files = ["finished.json", "metrics.jsonl", "best.safetensors", "split.csv", "tensorboard/x", "config.json"]
+    actions = plan(Contents(dict.fromkeys(files, stamp), {"20": b"a", "100": b"b", "20-2": b"c"}), Contents({}, {}))
+    assert actions == [
+        *[(PUT, name) for name in ("config.json", "split.csv", "best.safetensors", "metrics.jsonl", "tensorboard/x")],
+        *[(PUT_CHECKPOINT, name) for name in ("20", "20-2", "100")],
+        (PUT, "finished.json"),
+    ]
+    there = Contents({"config.json": stamp, "split.csv": (2, 1)}, {"10": b"a", "20": b"", "300": b"z"})
+    assert plan(Contents({"config.json": stamp, "split.csv": stamp}, {"200": b"b"}), there) == [
+        (PUT, "split.csv"),
+        (REMOVE_CHECKPOINT, "20"),
+        (PUT_CHECKPOINT, "200"),
+        (REMOVE_CHECKPOINT, "10"),
+    ]
+
+
+# One remote folder.
+
+
+def test_files_of_a_remote_folder(url: str):
+    remote = RemoteFolder(url, "run")
+    assert remote.names() == [] and remote.names("checkpoints") == []
+    with pytest.raises(FileNotFoundError):
+        remote.read("config.json")
+    for data in (b"one", b"", bytes(range(256)) * 999):
+        remote.put("a/b/c.bin", data)
+        assert remote.read("a/b/c.bin") == data and remote.size("a/b/c.bin") == len(data)
+    remote.put("d", b"d")
+    remote.make_folder("a/empty")
+    assert remote.names() == ["a", "d"] and "b" in remote.names("a") and set(files_at(url)) == {"a/b/c.bin", "d"}
+    remote.remove("d")
+    remote.remove("d")
+    remote.remove_folder("a")
+    assert remote.names() == [] and files_at(url) == {}
+
+
+@pytest.mark.parametrize("url", ["memory://copies", "folder"], indirect=True)
+def test_reader_never_sees_half_a_file(url: str):
+    contents = {bytes([65 + kind]) * (3_000_000 + kind) for kind in range(3)}
+    writer, reader = RemoteFolder(url, "run"), RemoteFolder(url, "run")
+    writer.put("file", min(contents))
+    ended = threading.Event()
+
+    def write() -> None:
+        for _ in range(15):
+            for data in contents:
+                writer.put("file", data)
+        ended.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen = [reader.read("file")]
+    while not ended.is_set():
+        seen.append(reader.read("file"))
+    thread.join()
+    assert set(seen) <= contents and len(set(seen)) > 1
+
+
+class Altering(Store):
+    """Loses the last byte of what it is given."""
+
+    protocol = "altering"
+    store: dict[str, Any] = {}
+
+    @classmethod
+    def fails(cls) -> bool:
+        return False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix("altering://"))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **named: Any) -> None:
+        super().pipe_file(path, self.altered(value), mode, **named)
+
+    def altered(self, value: bytes) -> bytes:
+        return value[:-1] + b"?"
+
+
+class Telling(Altering):
+    """Knows the MD5 of what it holds, as S3 (an ETag) and GCS (in base 64) do, and may not be read."""
+
+    protocol = "telling"
+    store: dict[str, Any] = {}
+    in_base_64 = False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix("telling://"))
+
+    def altered(self, value: bytes) -> bytes:
+        return value
+
+    def info(self, path: str, **named: Any) -> dict[str, Any]:
+        found = super().info(path, **named)
+        digest = hashlib.md5(self.store[self._strip_protocol(path)].getvalue()).digest()
+        tag = {"md5Hash": base64.b64encode(digest).decode()} if self.in_base_64 else {"ETag": f'"{digest.hex()}"'}
+        return found | tag
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **named: Any) -> bytes:
+        raise AssertionError("read back although the checksum is known")
+
+
+def test_what_arrives_otherwise_than_it_was_sent_is_noticed():
+    fsspec.register_implementation("altering", Altering, clobber=True)
+    with pytest.raises(OSError, match="a/b arrived with other bytes"):
+        RemoteFolder("altering://copies", "run").put("a/b", b"hello")
+
+
+@pytest.mark.parametrize("in_base_64", [False, True])
+def test_checksum_of_the_store_is_enough(in_base_64: bool, monkeypatch: pytest.MonkeyPatch):
+    fsspec.register_implementation("telling", Telling, clobber=True)
+    monkeypatch.setattr(Telling, "in_base_64", in_base_64)
+    RemoteFolder("telling://copies", "run").put("a/b", b"hello")
+
+
+# The mirror of a run folder.
+
+
+def test_copy_follows_the_run_folder(url: str, tmp_path: Path):
+    run = tmp_path / "run"
+    with opened(config_of(run, url)) as folder, RunLog(run, c.LogConfig(every_steps=1), 90, 0) as log:
+        mirror = follow(folder, url)
+        for step in (10, 20, 30, 40):
+            for number in range(step - 9, step + 1):
+                log.step(number, {"loss": 1 / number}, images=1, wait_s=0.0)
+            save(run, step, best=10)
+            mirror.follow()
+            assert mirror.missing() == []
+            assert_whole(url, run)
+        calls = EveryThird.calls
+        mirror.follow()
+        assert EveryThird.calls == calls, "asks although nothing has changed"
+        folder.finish({"steps": 40})
+        assert mirror.missing() == ["finished.json"]
+        mirror.follow()
+        assert_whole(url, run)
+    assert {path.split("/")[1] for path in files_at(url) if path.startswith("checkpoints/")} == {"10", "30", "40"}
+
+
+def test_another_process_goes_on_without_copying_again(tmp_path: Path):
+    run, url = tmp_path / "run", "everythird://copies"
+    with opened(config_of(run, url)) as folder:
+        save(run, 10, 20)
+        (run / "best.safetensors").write_bytes(b"weights")
+        follow(folder, url)
+    before = {path: id(file) for path, file in EveryThird.store.items()}
+    (run / "metrics.jsonl").write_text("{}\n")
+    with opened(config_of(run, url)) as folder:
+        assert folder.action == "resume"
+        follow(folder, url)
+    assert_whole(url, run)
+    after = {path: id(file) for path, file in EveryThird.store.items()}
+    changed = {Path(path).name for path in after if after[path] != before.get(path)}
+    assert changed <= {"metrics.jsonl", "copied.json", "config.json"}
+
+
+def test_half_a_line_is_not_copied(tmp_path: Path):
+    run, url = tmp_path / "run", "memory://copies"
+    with opened(config_of(run, url)) as folder:
+        (run / "metrics.jsonl").write_text('{"step": 1}\n{"st')
+        (run / "train.log").write_text("no line yet")
+        follow(folder, url)
+        there = files_at(url)
+        assert (there["metrics.jsonl"], there["train.log"]) == (b'{"step": 1}\n', b"")
+
+
+def test_run_started_anew_leaves_nothing_of_the_one_before(tmp_path: Path):
+    run, url = tmp_path / "run", "memory://copies"
+    with opened(config_of(run, url)) as folder:
+        save(run, 10, 20)
+        folder.finish({"steps": 20})
+        follow(folder, url)
+    with opened(config_of(run, url, resume="overwrite", train__seed=5)) as folder:
+        follow(folder, url)
+        assert_whole(url, run)
+    assert set(files_at(url)) == {"config.json", "split.csv", "copied.json"}
+
+
+@pytest.mark.parametrize("reason", ["is not as it was written", "is missing"])
+def test_damaged_checkpoint_is_told_and_replaces_none(tmp_path: Path, caplog: pytest.LogCaptureFixture, reason: str):
+    run, url = tmp_path / "run", "memory://copies"
+    with opened(config_of(run, url)) as folder:
+        save(run, 10)
+        mirror = follow(folder, url)
+        shutil.rmtree(run / "checkpoints" / "10")
+        save(run, 20)
+        file = max((run / "checkpoints" / "20").rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
+        if reason == "is missing":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-1] + b"?")
+        mirror.follow()
+        mirror.follow()
+        assert mirror.missing() == []
+        shutil.rmtree(run / "checkpoints")
+    assert caplog.text.count(f"checkpoints/20 is damaged ({file}" if "missing" in reason else file.name) == 1
+    assert caplog.text.count(f"{reason}) and is not copied") == 1
+    with opened(config_of(tmp_path / "elsewhere" / "run", url)):
+        assert restored_step(tmp_path / "elsewhere" / "run") == 10
+
+
+def test_leftovers_of_a_killed_process_go(tmp_path: Path):
+    run, url = tmp_path / "run", str(tmp_path / "mounted")
+    with opened(config_of(run, url)) as folder:
+        save(run, 20, 30)
+        half = tmp_path / "mounted" / "run" / "checkpoints"
+        shutil.copytree(run / "checkpoints" / "20", half / "10")
+        shutil.copytree(run / "checkpoints" / "20", half / "20")
+        (half / "10" / "manifest.json").unlink()
+        (half / "20" / "manifest.json").unlink()
+        (half / "20" / "extra").write_text("of another save")
+        (tmp_path / "mounted" / "run" / ".uploading-0123").write_text("half")
+        follow(folder, url)
+        assert_whole(url, run)
+    assert damage(half / "20") == ""
+
+
+# The thread.
+
+
+@pytest.fixture
+def interrupt() -> Interrupt:
+    return Interrupt()
+
+
+def copied(config: c.Config, interrupt: Interrupt, code: int = 0) -> int:
+    """The exit code of a run of three checkpoints that ends with a code."""
+    run = Path(config.out)
+    with opened(config) as folder, RemoteCopy(folder, config.log) as copy:
+        save(run, 10, 20, 30)
+        (run / "metrics.jsonl").write_text("{}\n")
+        folder.finish({"steps": 30})
+        return copy.finish({"steps": 30, "exit_code": code}, interrupt)["exit_code"]
+
+
+def test_thread_copies_all(url: str, tmp_path: Path, interrupt: Interrupt, capsys: pytest.CaptureFixture):
+    assert copied(config_of(tmp_path / "run", url), interrupt) == 0
+    assert_whole(url, tmp_path / "run")
+    assert capsys.readouterr().out == f"everything is copied to {url}/run\n"
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 3), (85, 85), (1, 1)])
+def test_dead_store_is_one_warning_and_exit_code_3(
+    tmp_path: Path,
+    interrupt: Interrupt,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+    expected: int,
+):
+    config = config_of(tmp_path / "run", "switched://copies")
+    with opened(config):
+        Switched.is_off = True
+    interrupt.signal = signal.SIGTERM if code == 85 else None
+    config.log.remote_stop_s = 1.0
+    assert copied(config, interrupt, code) == expected
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
+    assert len(told) == 2, told
+    assert "switched://copies/run cannot be written: call " in told[0] and "the run goes on" in told[0]
+    assert "the copy in switched://copies/run lacks config.json, " in told[1] and "the same command" in told[1]
+    Switched.is_off = False
+    assert copied(config, Interrupt()) == 0
+    assert_whole("switched://copies", tmp_path / "run")
+
+
+def test_store_that_comes_back_is_brought_up_to_date(tmp_path: Path, interrupt: Interrupt):
+    config = config_of(tmp_path / "run", "switched://copies")
+    run = Path(config.out)
+    with opened(config) as folder, RemoteCopy(folder, config.log) as copy:
+        save(run, 10)
+        Switched.is_off = True
+        save(run, 20, 30)
+        Switched.is_off = False
+        assert copy.finish({"exit_code": 0}, interrupt)["exit_code"] == 0
+    assert_whole("switched://copies", run)
+
+
+def test_stopped_run_does_not_wait_for_a_store_that_hangs(
+    tmp_path: Path, interrupt: Interrupt, caplog: pytest.LogCaptureFixture
+):
+    config = config_of(tmp_path / "run", "hanging://copies", log__remote_stop_s=0.3)
+    with opened(config) as folder:
+        Hanging.gate.clear()
+        with RemoteCopy(folder, config.log) as copy:
+            interrupt.signal = signal.SIGTERM
+            assert copy.finish({"exit_code": 85}, interrupt)["exit_code"] == 85
+        Hanging.gate.set()
+    assert "lacks config.json, split.csv: there was no time left; the same command goes on with it" in caplog.text
+
+
+def test_run_that_fails_leaves_what_it_had(tmp_path: Path):
+    config = config_of(tmp_path / "run", "memory://copies")
+    with opened(config) as folder, pytest.raises(RuntimeError), RemoteCopy(folder, config.log):
+        save(Path(config.out), 10)
+        raise RuntimeError
+    assert_whole("memory://copies", tmp_path / "run")
+
+
+# The hook.
+
+
+@pytest.fixture
+def hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    (tmp_path / "my_hooks.py").write_text(
+        "import sys\ncalls, number = [], 3\n"
+        "def keep(path):\n    calls.append(path)\n"
+        "def fail(path):\n    if path.endswith('manifest.json'):\n        sys.exit('no such bucket')\n    keep(path)\n"
+    )
+    (tmp_path / "my_broken.py").write_text("raise ValueError('broken')")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_hooks  # pyright: ignore[reportMissingImports]
+
+    yield my_hooks.calls
+    del sys.modules["my_hooks"]
+
+
+def test_hook_is_called_once_with_each_finished_file(tmp_path: Path, hooks: list[str], interrupt: Interrupt):
+    config = config_of(tmp_path / "run", "", log__remote_hook="my_hooks:keep")
+    run = Path(config.out)
+    assert copied(config, interrupt) == 0
+    assert len(set(hooks)) == len(hooks) and all(Path(path).is_absolute() for path in hooks)
+    expected = {str(run / path) for path in files_in(run) if path != ".lock"}
+    assert expected <= set(hooks)
+    assert hooks[-1].endswith("finished.json") and str(run / "metrics.jsonl") in hooks
+    for name in ("20", "30"):
+        of_it = [path for path in hooks if f"/checkpoints/{name}/" in path]
+        assert of_it[-1].endswith("manifest.json") and len(of_it) > 5
+
+
+def test_failing_hook_is_one_warning_and_exit_code_3(
+    tmp_path: Path, hooks: list[str], interrupt: Interrupt, caplog: pytest.LogCaptureFixture
+):
+    config = config_of(tmp_path / "run", "memory://copies", log__remote_hook="my_hooks:fail")
+    assert copied(config, interrupt) == 3
+    assert_whole("memory://copies", tmp_path / "run")
+    assert any(path.endswith("config.json") for path in hooks)
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
+    assert len(told) == 2 and "log.remote_hook failed for checkpoints/" in told[0] and "no such bucket" in told[0]
+    assert "log.remote_hook was not called, or in vain, with checkpoints/20/manifest.json" in told[1]
+
+
+# What is refused before anything is trained.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"log__remote_url": "hmm://bucket/x"}, "log.remote_url is 'hmm://bucket/x'; fsspec knows no such protocol"),
+        ({"log__remote_hook": "rm -rf /"}, "log.remote_hook is 'rm -rf /'; it must be MODULE:FUNCTION"),
+        ({"log__remote_hook": "os.system"}, "it must be MODULE:FUNCTION"),
+    ],
+)
+def test_option_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, str], message: str):
+    with pytest.raises(ValueError) as refused:
+        c.resolve(config_of(tmp_path, "", **options))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_absent:keep", "cannot be imported: ModuleNotFoundError: No module named 'my_absent'"),
+        ("my_hooks:absent", "cannot be imported: AttributeError"),
+        ("my_broken:keep", "cannot be imported: ValueError: broken"),
+        ("my_hooks:number", "is no function but int"),
+    ],
+)
+def test_hook_that_cannot_be_called_is_refused(hooks: list[str], name: str, message: str):
+    with pytest.raises(ValueError) as refused:
+        load_hook(name)
+    assert f"log.remote_hook is '{name}'" in str(refused.value) and message in str(refused.value)
+    assert load_hook("my_hooks:keep") is sys.modules["my_hooks"].keep and load_hook("") is None
+
+
+def test_contents_leave_out_what_is_not_finished(tmp_path: Path):
+    with opened(config_of(tmp_path / "run", "")) as folder:
+        for path in (
+            "video_preds/a.csv",
+            "video_preds/b.csv.partial",
+            ".train.log.tmp",
+            "notes.txt",
+            "profile/plugins/x/y",
+        ):
+            (folder.path / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder.path / path).write_text("x")
+        found = contents_of(folder.path)
+        assert set(found.files) == {"config.json", "split.csv", "video_preds/a.csv", "profile/plugins/x/y"}
+
+
+def test_tensorboard_and_metrics_are_read_from_the_copy(tmp_path: Path):
+    run, url = tmp_path / "run", str(tmp_path / "mounted")
+    with opened(config_of(run, url)) as folder, RunLog(run, c.LogConfig(every_steps=1), 9, 0) as log:
+        for step in range(1, 6):
+            log.step(step, {"loss": 1 / step}, images=1, wait_s=0.0)
+        follow(folder, url)
+        for step in range(6, 10):
+            log.step(step, {"loss": 1 / step}, images=1, wait_s=0.0)
+    there = tmp_path / "mounted" / "run"
+    assert [line["step"] for line in lines_of(there)] == [1, 2, 3, 4, 5]
+    assert [step for step, tag, _ in scalars_of(there) if tag == "loss"] == [1, 2, 3, 4, 5]

@@ -1,0 +1,216 @@
+"""Training with a copy away from the machine, by the verb: a machine that is lost, a store that fails, kills."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxpose import config as c
+from jaxpose import watch
+from jaxpose.training import remote_folder
+from jaxpose.training.manifest import damage, read_manifest
+from tests.remote_stores import Switched, register
+from tests.small_run import (
+    call,
+    command,
+    environment,
+    kept_programs,
+    make_config,
+    metrics_of,
+    small_project,
+    train,
+    train_and_stop,
+    wait_for_step,
+)
+from tests.test_log import scalars_of
+from tests.test_remote import assert_whole
+from tests.test_train_process import assert_same_run
+
+# As other small runs have, so that what they compiled is used.
+STEPS = 80
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.getbasetemp() / "programs"
+    with kept_programs(folder):
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_project(tmp_path_factory.getbasetemp() / "small-project")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(programs: Path, project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    assert train(remote_config(project, run, ""))["exit_code"] == 0
+    return run
+
+
+@pytest.fixture(autouse=True)
+def stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
+
+
+def remote_config(project: Path, run: Path, url: str, **changes: object) -> c.Config:
+    options = {"train__steps": STEPS, "train__save_every_steps": 3, "log__remote_every_s": 0.2} | changes
+    return make_config(project, run, log__remote_url=url, **options)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "everythird://copies",
+        pytest.param("memory://copies", marks=pytest.mark.faults),
+        pytest.param("mounted", marks=pytest.mark.faults),
+    ],
+)
+def test_empty_machine_ends_as_the_undisturbed_run(
+    undisturbed: Path, project: Path, tmp_path: Path, url: str, capsys: pytest.CaptureFixture
+):
+    url = url if "://" in url else str(tmp_path / url)
+    run = tmp_path / "run"
+    stopped = train_and_stop(remote_config(project, run, url), 11)
+    assert stopped["exit_code"] == 85 and 11 <= stopped["steps"] < STEPS
+    assert_whole(url, run)
+    # Another machine, where the run folder lies elsewhere.
+    shutil.rmtree(run)
+    run = tmp_path / "elsewhere" / "run"
+    ended = train(remote_config(project, run, url))
+    assert (ended["exit_code"], ended["steps"]) == (0, STEPS)
+    assert_same_run(run, undisturbed)
+    assert_whole(url, run)
+    out = capsys.readouterr().out
+    assert f"downloaded from {url}/run: checkpoints " in out and f"goes on from step {stopped['steps']}\n" in out
+    assert out.endswith(f"everything is copied to {url}/run\n")
+    # A third one has nothing to do; what watches the copy sees its end.
+    shutil.rmtree(run)
+    assert train(remote_config(project, run, url))["exit_code"] == 0
+    assert f"{run} is finished; nothing to do" in capsys.readouterr().out
+    assert watch.main([f"{url}/run"]) == 0
+    assert f"step {STEPS}/{STEPS}  loss " in capsys.readouterr().out
+
+
+@pytest.mark.faults
+def test_store_that_dies_does_not_stop_the_run_and_the_exit_code_is_3(
+    undisturbed: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    run = tmp_path / "run"
+    config = remote_config(project, run, "switched://copies")
+    config.resume = "overwrite"  # with which an empty machine does not ask what is there
+    Switched.is_off = True
+    assert call(config, tmp_path) == 3
+    told = capsys.readouterr().err
+    assert told.count("warning: switched://copies/run cannot be written: ") == 1
+    assert "warning: the copy in switched://copies/run lacks config.json, split.csv" in told
+    assert "the copy in switched://copies/run lacks " in (run / "train.log").read_text()
+    assert_same_run(run, undisturbed)
+    Switched.is_off = False
+    config.resume = "auto"
+    assert call(config, tmp_path) == 0
+    assert_whole("switched://copies", run)
+
+
+def test_mistakes_are_told_before_anything_is_trained(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    for options, message in (
+        ({"log__remote_hook": "jaxpose_absent.hooks:send"}, "cannot be imported: ModuleNotFoundError"),
+        ({"log__remote_url": str(tmp_path)}, "would be itself"),
+    ):
+        assert call(make_config(project, tmp_path / "run", **options), tmp_path) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+# Kills.
+
+
+@pytest.mark.faults
+def test_machine_is_lost_again_and_again(undisturbed: Path, project: Path, programs: Path, tmp_path: Path):
+    """Each process has a run folder of its own, which is gone when it is killed."""
+    rng, goes_on_from = np.random.default_rng(), []
+    for number in range(4):
+        run = tmp_path / str(number) / "run"
+        run.parent.mkdir()
+        config = remote_config(project, run, str(tmp_path / "mounted"), log__remote_every_s=0.1)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "jaxpose.train", *command(config, run.parent)],
+            env=environment(programs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        if number < 3:
+            wait_for_step(run, 20 * (number + 1), lambda child=child: child.poll() is None)
+            time.sleep(rng.uniform(0, 0.3))
+            child.kill()
+        out, err = child.communicate(timeout=300)
+        assert "Traceback" not in err, err
+        goes_on_from += [line for line in out.splitlines() if line.startswith("goes on from step")]
+        if number < 3:
+            shutil.rmtree(run)
+    assert child.returncode == 0, err
+    assert goes_on_from
+    assert_same_run(run, undisturbed)
+    assert_whole(str(tmp_path / "mounted"), run)
+    there = tmp_path / "mounted" / "run"
+    assert metrics_of(there) == metrics_of(undisturbed)
+    # TensorBoard drops what came after the step that a later file begins with; nothing is missing.
+    assert {step for step, tag, _ in scalars_of(there) if tag == "loss"} == set(range(1, STEPS + 1))
+
+
+UPLOADING = """
+import sys, threading
+from pathlib import Path
+from jaxpose.training.interrupt import Interrupt
+from jaxpose.training.remote import RemoteCopy
+from jaxpose.training.run_folder import write_atomic
+from tests.test_remote import config_of, opened, save
+
+run, url, steps = Path(sys.argv[1]), sys.argv[2], [int(step) for step in sys.argv[3:]]
+config = config_of(run, url)
+config.log.remote_every_s = 0.1
+with opened(config) as folder, RemoteCopy(folder, config.log) as copy:
+    write_atomic(run / "predictions.csv", bytes(30_000_000))
+    print("ready", flush=True)
+    for step in steps:
+        save(run, step)
+        with open(run / "metrics.jsonl", "a") as stream:
+            stream.write(f'{{"step": {step}, "time_s": 0}}\\n')
+    sys.exit(copy.finish({"exit_code": 0}, Interrupt())["exit_code"])
+"""
+
+
+@pytest.mark.faults
+def test_killed_while_it_uploads_the_copy_is_one_to_go_on_from_and_becomes_whole(programs: Path, tmp_path: Path):
+    run, mounted, rng = tmp_path / "run", tmp_path / "mounted", np.random.default_rng()
+    step, seen = 0, 0
+    for number in range(7):
+        steps = [str(step + 10 * n) for n in range(1, 5)]
+        step += 40
+        child = subprocess.Popen(
+            [sys.executable, "-c", UPLOADING, str(run), str(mounted), *steps],
+            env=environment(programs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdout is not None
+        if number < 6 and child.stdout.readline():
+            time.sleep(rng.uniform(0, 1.0))
+            child.kill()
+        _, err = child.communicate(timeout=120)
+        assert "Traceback" not in err, err
+        for manifest in mounted.glob("run/checkpoints/*/manifest.json"):
+            assert damage(manifest.parent) == ""
+        whole = [read_manifest(file.parent)["step"] for file in mounted.glob("run/checkpoints/*/manifest.json")]
+        assert max(whole, default=0) >= seen, "a newer checkpoint was there before"
+        seen = max(whole, default=0)
+        for file in (mounted / "run").glob("*.json"):
+            json.loads(file.read_text())
+        assert {file.stat().st_size for file in mounted.glob("run/predictions.csv")} <= {30_000_000}
+    assert child.returncode == 0 and seen == step
+    assert_whole(str(mounted), run)
+    assert not list(mounted.rglob(".uploading*"))

@@ -1,0 +1,213 @@
+"""A run folder that comes back from its copy: what arrives, what is refused, and what a cut download leaves."""
+
+import os
+import shutil
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from jaxpose.training import remote_folder
+from jaxpose.training.manifest import signed_text
+from jaxpose.training.restore import restore
+from tests.remote_stores import Switched, register
+from tests.small_run import files_in
+from tests.test_remote import config_of, follow, opened, restored_step, save
+
+
+@pytest.fixture(autouse=True)
+def stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
+
+
+@pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "mounted") if request.param == "folder" else request.param
+
+
+def copy_a_run(run: Path, url: str, *steps: int, best: int = -1) -> dict[str, bytes]:
+    """Leaves nothing but the copy of a run; returns what the run folder had."""
+    with opened(config_of(run, url)) as folder:
+        save(run, *steps, best=best)
+        (run / "metrics.jsonl").write_text('{"step": 1}\n')
+        (run / "tensorboard").mkdir()
+        (run / "tensorboard" / "events.out.tfevents.1").write_bytes(bytes(99))
+        follow(folder, url)
+    files = files_in(run)
+    shutil.rmtree(run)
+    return files
+
+
+def test_empty_machine_gets_all_back(url: str, tmp_path: Path):
+    run = tmp_path / "run"
+    files = copy_a_run(run, url, 10, 20, 30, best=10)
+    config = config_of(run, url)
+    assert restore(config, run, dry_run=True) == [f"{url}/run holds the copy of this run, which would be downloaded"]
+    assert not run.exists()
+    with opened(config) as folder:
+        assert folder.action == "resume"
+        assert folder.messages == (f"downloaded from {url}/run: checkpoints 10, 20, 30, and 4 other files",)
+    assert files_in(run).keys() == files.keys()
+    assert {path: data for path, data in files_in(run).items() if path != ".lock"} == {
+        path: data for path, data in files.items() if path != ".lock"
+    }
+    assert (restored_step(run), restored_step(run, "best")) == (30, 10)
+    with opened(config) as folder:
+        assert (folder.action, folder.messages) == ("resume", ())
+
+
+def test_half_uploaded_checkpoint_is_not_offered(tmp_path: Path):
+    run, url = tmp_path / "run", str(tmp_path / "mounted")
+    copy_a_run(run, url, 10, 20)
+    (tmp_path / "mounted" / "run" / "checkpoints" / "20" / "manifest.json").unlink()
+    with opened(config_of(run, url)):
+        assert restored_step(run) == 10
+    assert not (run / "checkpoints" / "20").exists()
+
+
+@pytest.mark.parametrize("damage", ["byte", "missing", "manifest"])
+def test_damaged_checkpoint_stays_there_and_the_one_before_is_taken(tmp_path: Path, damage: str):
+    run, url = tmp_path / "run", str(tmp_path / "mounted")
+    copy_a_run(run, url, 10, 20)
+    place = tmp_path / "mounted" / "run" / "checkpoints" / "20"
+    file = next(file for file in sorted(place.rglob("*")) if file.is_file() and file.name != "manifest.json")
+    if damage == "byte":
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    elif damage == "missing":
+        file.unlink()
+    else:
+        (place / "manifest.json").write_text("{}")
+    with opened(config_of(run, url)) as folder:
+        assert folder.messages[0].startswith(f"downloaded from {url}/run: checkpoints 10, and")
+        assert f"checkpoint 20 of {url}/run is damaged" in folder.messages[1]
+        assert restored_step(run) == 10
+
+
+def test_damaged_file_is_left_there_and_a_damaged_config_refused(tmp_path: Path):
+    run, url = tmp_path / "run", str(tmp_path / "mounted")
+    copy_a_run(run, url, 10)
+    there = tmp_path / "mounted" / "run"
+    (there / "metrics.jsonl").write_text("{}")
+    (there / "tensorboard" / "events.out.tfevents.1").unlink()
+    with opened(config_of(run, url)) as folder:
+        assert [message.partition(" is ")[0] for message in folder.messages[1:]] == [
+            f"{url}/run/metrics.jsonl",
+            f"{url}/run/tensorboard/events.out.tfevents.1",
+        ]
+    assert not (run / "metrics.jsonl").exists()
+    shutil.rmtree(run)
+    (there / "config.json").write_text((there / "config.json").read_text() + " ")
+    with pytest.raises(ValueError, match="config.json is not as it was written"):
+        opened(config_of(run, url))
+    (there / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json is not the config of a run"):
+        opened(config_of(run, url))
+    assert {path.name for path in run.iterdir()} <= {".lock", ".restoring"}
+
+
+def test_file_that_was_being_replaced_when_the_machine_was_lost_is_taken_as_it_is(tmp_path: Path):
+    run, url = tmp_path / "run", str(tmp_path / "mounted")
+    copy_a_run(run, url, 10)
+    there = tmp_path / "mounted" / "run"
+    record = {"config.json": None, "split.csv": None, "metrics.jsonl": None, "best.safetensors": None}
+    (there / "copied.json").write_text(signed_text({"files": record}))
+    (there / "metrics.jsonl").write_text('{"step": 5}\n')
+    with opened(config_of(run, url)) as folder:
+        assert folder.action == "resume" and len(folder.messages) == 1
+    assert (run / "metrics.jsonl").read_text() == '{"step": 5}\n' and not (run / "best.safetensors").exists()
+
+
+@pytest.mark.parametrize("path", ["../../outside", "/outside", "checkpoints/../../outside"])
+def test_copy_that_names_a_file_outside_of_itself_is_refused(tmp_path: Path, path: str):
+    run, url = tmp_path / "run", str(tmp_path / "mounted")
+    copy_a_run(run, url, 10)
+    record = {path: None, "config.json": None}
+    (tmp_path / "mounted" / "run" / "copied.json").write_text(signed_text({"files": record}))
+    with pytest.raises(ValueError, match="outside of itself"):
+        opened(config_of(run, url))
+
+
+def test_store_that_cannot_be_read_stops_an_empty_machine_alone(tmp_path: Path):
+    run, url = tmp_path / "run", "switched://copies"
+    copy_a_run(run, url, 10)
+    Switched.is_off = True
+    with pytest.raises(ValueError, match=r"switched://copies/run cannot be read: call .* start anew"):
+        opened(config_of(run, url))
+    with opened(config_of(run, url, resume="overwrite")) as folder:
+        assert folder.action == "start"
+    with opened(config_of(run, url)) as folder:
+        assert folder.action == "resume" and "cannot be read" in folder.messages[0]
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_copy_of_another_run_is_refused(tmp_path: Path, has_run: bool):
+    run, url = tmp_path / "run", "memory://copies"
+    copy_a_run(run, url, 10)
+    if has_run:
+        opened(config_of(run, "", train__seed=7)).close()
+    with pytest.raises(ValueError, match=r"memory://copies/run holds the copy of another run; .*train.seed 0 -> 7"):
+        opened(config_of(run, url, train__seed=7))
+    with opened(config_of(run, url, train__seed=7, resume="overwrite")) as folder:
+        assert folder.action == "start"
+
+
+def test_never_must_and_a_finished_run(tmp_path: Path):
+    run, url = tmp_path / "run", "memory://copies"
+    with pytest.raises(ValueError, match="resume is must"):
+        opened(config_of(run, url, resume="must"))
+    copy_a_run(run, url, 10)
+    with pytest.raises(ValueError, match="resume is never, but memory://copies/run holds"):
+        opened(config_of(run, url, resume="never"))
+    with opened(config_of(run, url, resume="must")) as folder:
+        assert folder.action == "resume"
+        folder.finish({"steps": 10})
+        follow(folder, url)
+    shutil.rmtree(run)
+    with opened(config_of(run, url)) as folder:
+        assert folder.action == "finished" and folder.summary() == {"steps": 10}
+
+
+def test_folder_that_is_no_copy_is_refused(tmp_path: Path):
+    run = tmp_path / "run"
+    with pytest.raises(ValueError, match="would be itself"):
+        opened(config_of(run, str(tmp_path)))
+    (tmp_path / "mounted" / "run").mkdir(parents=True)
+    (tmp_path / "mounted" / "run" / "thesis.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds files that are no copy of a run \(thesis.txt\)"):
+        opened(config_of(run, f"file://{tmp_path}/mounted", resume="overwrite"))
+    assert (tmp_path / "mounted" / "run" / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("cut_at", range(12))
+def test_download_that_is_cut_short_is_made_whole_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_at: int
+):
+    run, url = tmp_path / "run", "memory://copies"
+    files = copy_a_run(run, url, 10)
+    left = [cut_at]
+
+    class Cut(BaseException):
+        """As if the process were killed."""
+
+    def cut(_: object, event: str) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Cut(event)
+
+    # Between the files that are written, and between the moves.
+    write_bytes, replace = Path.write_bytes, os.replace
+    monkeypatch.setattr(Path, "write_bytes", lambda file, data: (cut(file, "write"), write_bytes(file, data))[1])
+    monkeypatch.setattr(os, "replace", lambda old, new: (cut(old, "move"), replace(old, new))[1])
+    try:
+        opened(config_of(run, url)).close()
+    except Cut:
+        pass
+    monkeypatch.undo()
+    with opened(config_of(run, url)) as folder:
+        assert folder.action == "resume"
+    assert {path: data for path, data in files_in(run).items() if path != ".lock"} == {
+        path: data for path, data in files.items() if path != ".lock"
+    }
+    assert not (run / ".restoring").exists()
+    assert fsspec.filesystem("memory").exists("/copies/run/config.json")

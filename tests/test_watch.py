@@ -1,0 +1,183 @@
+"""`python -m jaxpose.watch` on runs that go on, end, fall silent and are copied, on a terminal and without one."""
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxpose import config as c
+from jaxpose import watch
+from jaxpose.training import remote_folder
+from jaxpose.training.log import RunLog
+from jaxpose.training.run_folder import RunFolder, open_run
+from tests.remote_stores import Switched, register
+from tests.test_remote import config_of, follow
+
+SPLIT = "path,bytes,sha256,set\n" + "".join(f"{n}.png,1,a,{'train' if n < 10 else 'validation'}\n" for n in range(15))
+SUMMARY = {"steps": 12, "sets": {"validation": {"mean_px_error": 3.456}, "test": {"mean_px_error": None}}}
+
+
+@pytest.fixture(autouse=True)
+def stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    register()
+    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run of 3 epochs of ceil(10 / 3) = 4 steps."""
+    config = config_of(tmp_path / "run", "", train__epochs=3, train__batch_size=3)
+    return open_run(config, SPLIT)
+
+
+class Watching(threading.Thread):
+    """The verb in a thread, and what it has printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture, *argv: str):
+        super().__init__(target=self._watch, args=(list(argv),))
+        self._capsys = capsys
+        self.code = -1
+        self.seen = ""
+        self.start()
+
+    def _watch(self, argv: list[str]) -> None:
+        self.code = watch.main(argv)
+
+    def wait_for(self, text: str) -> None:
+        while text not in self.seen:
+            assert self.is_alive(), self.seen
+            time.sleep(0.01)
+            self.seen += self._capsys.readouterr().out
+
+    def end(self) -> list[str]:
+        """Returns the lines that were printed, once the verb has ended well."""
+        self.join()
+        assert self.code == 0
+        return (self.seen + self._capsys.readouterr().out).splitlines()
+
+
+def write(run: Path, first: int, last: int) -> None:
+    with RunLog(run, c.LogConfig(every_steps=1, tensorboard=False), 12, first) as log:
+        for step in range(first + 1, last + 1):
+            time.sleep(0.01)
+            log.step(step, {"loss": 1 / step, "gradient_norm": 2.0}, images=1, wait_s=0.0)
+        log.event(last, {"mean_px_error": 5.25, "loss": float("nan")}, prefix="val_")
+
+
+def test_follows_a_run_to_its_end(folder: RunFolder, capsys: pytest.CaptureFixture):
+    write(folder.path, 0, 6)
+    with open(folder.path / "metrics.jsonl", "a") as stream:
+        stream.write('{"step": 7, "lo')
+    capsys.readouterr()
+    watching = Watching(capsys, str(folder.path), "--every_s", "0.02")
+    watching.wait_for("step 6/12")
+    write(folder.path, 6, 12)
+    folder.finish(SUMMARY)
+    lines = watching.end()
+    first = next(line for line in lines if line.startswith("step 6/12"))
+    assert first.startswith("step 6/12  loss 0.1667  val_mean_px_error 5.25  val_loss nan  ")
+    assert " steps/s, ETA 00:0" in first and first.endswith("  running")
+    last = next(line for line in lines if line.startswith("step 12/12") and line.endswith("finished"))
+    assert "loss 0.08333" in last
+    assert lines[-2:] == ["validation: mean error 3.456 px", "test: mean error nan px"]
+
+
+@pytest.mark.parametrize("url", ["memory://copies", "everythird://copies", "mounted"])
+def test_watches_a_copy(folder: RunFolder, url: str, tmp_path: Path, capsys: pytest.CaptureFixture):
+    url = url if "://" in url else str(tmp_path / url)
+    write(folder.path, 0, 12)
+    folder.finish(SUMMARY)
+    follow(folder, url)
+    assert watch.main([f"{url}/run"]) == 0
+    assert "step 12/12  loss 0.08333" in capsys.readouterr().out
+
+
+def test_silence_and_a_store_that_fails_are_told_once_each(
+    folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    write(folder.path, 0, 6)
+    for name in ("metrics.jsonl", "train.log"):
+        os.utime(folder.path / name, (time.time() - 500, time.time() - 500))
+    capsys.readouterr()
+    watching = Watching(capsys, "--every_s", "0.02", "--silent_s", "60", str(folder.path))
+    watching.wait_for("silent for 08:")
+    # A file that cannot be read for a while, as in a store that fails for a while.
+    (folder.path / "metrics.jsonl").rename(folder.path / "aside")
+    (folder.path / "metrics.jsonl").mkdir()
+    watching.wait_for("cannot be read (")
+    (folder.path / "metrics.jsonl").rmdir()
+    (folder.path / "aside").rename(folder.path / "metrics.jsonl")
+    write(folder.path, 6, 8)
+    watching.wait_for("step 8/12")
+    folder.finish(SUMMARY)
+    lines = watching.end()
+    assert sum("cannot be read" in line for line in lines) == 1
+    assert sum("silent for" in line for line in lines) <= 2
+
+
+def test_screen_on_a_terminal(folder: RunFolder):
+    write(folder.path, 0, 12)
+    folder.finish(SUMMARY)
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    child = subprocess.Popen([sys.executable, "-m", "jaxpose.watch", str(folder.path)], stdout=slave, stderr=slave)
+    os.close(slave)
+    shown = b""
+    try:
+        while part := os.read(master, 65536):
+            shown += part
+    except OSError:
+        pass  # the other end is closed
+    assert child.wait(20) == 0
+    screen = shown.decode()
+    for part in (
+        f"\x1b[H\x1b[J{folder.path}: finished\r\n",
+        f"  step        12 of 12  100%  {'#' * 40}\r\n",
+        "  loss        0.08333\r\n",
+        "  validation  step 12  val_mean_px_error 5.25  val_loss nan\r\n",
+        " steps/s\r\n  ETA         00:00\r\n",
+        "validation: mean error 3.456 px",
+    ):
+        assert part in screen, screen
+
+
+def test_what_cannot_be_watched(tmp_path: Path, capsys: pytest.CaptureFixture):
+    (tmp_path / "runs" / "a1").mkdir(parents=True)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "config.json").write_text("{")
+    for argv, message in (
+        ([str(tmp_path / "runs")], f"{tmp_path}/runs is no run: it has no config.json; there is a1"),
+        ([str(tmp_path / "absent")], f"{tmp_path}/absent is no run: it has no config.json"),
+        (["memory://nothing"], "memory://nothing is no run: it has no config.json"),
+        (["hmm://nothing"], "hmm://nothing cannot be opened: Protocol not known: hmm"),
+        ([str(tmp_path / "bad")], "bad/config.json is not the config of a run"),
+        ([str(tmp_path / "bad"), "--every_s", "0"], "--every_s is 0.0; it must be above 0"),
+        ([str(tmp_path / "bad"), "--silent_s", "nan"], "--silent_s is nan; it must be above 0"),
+        ([], "the following arguments are required: RUN_OR_URL"),
+    ):
+        assert watch.main(argv) == 2
+        told = capsys.readouterr().err
+        assert told.startswith("jaxpose.watch: ") and message in told, told
+    Switched.is_off = True
+    assert watch.main(["switched://copies/run"]) == 1
+    assert capsys.readouterr().err.startswith("jaxpose.watch: call 4, cat_file, failed")
+    assert watch.main(["--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) < 25
+
+
+def test_length_by_steps_and_a_run_that_has_told_nothing(tmp_path: Path):
+    config = config_of(tmp_path / "run", "", train__steps=77)
+    with open_run(config, SPLIT):
+        progress = watch.Watched(str(tmp_path / "run")).look()
+    assert (progress.step, progress.total_steps, progress.summary) == (0, 77, None)
+    assert progress.line() == "step 0/77" and progress.rows()["step"].startswith("0 of 77  0%")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["steps"] == 77
