@@ -40,8 +40,10 @@ def contents_of(folder: Path) -> Contents:
         for entry in folder.glob(pattern):
             for file in entry.rglob("*") if entry.is_dir() else [entry]:
                 path = file.relative_to(folder)
-                if file.is_dir() or path.suffix == ".partial" or any(part.startswith(".") for part in path.parts):
+                if file.is_dir() or path.suffix == ".partial":
                     continue
+                if any(part.startswith(".") or part.endswith(".parts") for part in path.parts):
+                    continue  # claims, and stretches of videos that are not whole yet
                 if stamp := stamp_of(file):
                     files[path.as_posix()] = stamp
     for name in published(folder / CHECKPOINTS):
