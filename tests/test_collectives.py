@@ -82,3 +82,12 @@ def test_what_crosses_devices(norm: str, microbatch: int, devices: int) -> None:
 
 def _channels(trainer: Trainer) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(trainer.state.statistics)) // 2
+
+
+@pytest.mark.slow
+def test_a_smaller_micro_batch_needs_less_memory() -> None:
+    whole, parts = (
+        Trainer(make_config(batch=64, microbatch=size), 1).compiled.memory_analysis().temp_size_in_bytes
+        for size in (0, 4)
+    )
+    assert parts < 0.5 * whole

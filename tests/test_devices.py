@@ -101,6 +101,9 @@ def test_the_error_shows_what_cuda_was_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     with pytest.raises(ValueError, match=r"there is gpu:0, gpu:1 \(CUDA_VISIBLE_DEVICES=2,3\)"):
         select_devices("gpu:2", ["gpu:0", "gpu:1"])
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    with pytest.raises(ValueError, match=r"\(CUDA_VISIBLE_DEVICES=2,3, CUDA_DEVICE_ORDER=PCI_BUS_ID\)"):
+        select_devices("gpu:2", ["gpu:0", "gpu:1"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     with pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES is not set"):
         select_devices("gpu:2", ["gpu:0", "gpu:1"])

@@ -226,6 +226,21 @@ def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path
     assert {file.name for file in uninterrupted.iterdir()} == {file.name for file in alone.iterdir()}
 
 
+def test_a_script_without_a_guard_trains_on_two_devices_and_is_run_once(folder: Path) -> None:
+    config = small(folder, "script", mesh__devices=2)
+    config.train.steps = config.train.val_every_steps = 2
+    (folder / "config.json").write_text(c.to_json(config))
+    (folder / "script.py").write_text(
+        "import pathlib\nfrom jaxpose import config, train\nprint('begins')\n"
+        "print(train.train(config.from_json(pathlib.Path('config.json').read_text()))['steps'])\n"
+    )
+    variables = environment(folder / "programs") | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "script.py"], cwd=folder, env=variables, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert lines.count("begins") == 1 and lines[-1] == "2" and "2 x cpu: cpu:0, cpu:1" in ended.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
 def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: Path, kind: str) -> None:

@@ -91,11 +91,15 @@ def test_a_folder_without_videos_is_named(project: Path, tmp_path: Path, capsys:
         ("regression", "one point a keypoint, no maps"),
     ],
 )
-def test_the_start_block_says_what_the_network_shows(project: Path, tmp_path: Path, kind: str, shown: str) -> None:
-    config, data, start = begin(make_config(project, tmp_path / "run", model__kind=kind))
+def test_the_start_block_says_what_the_network_shows_and_how_the_rate_is_scaled(project: Path, tmp_path: Path, kind: str, shown: str) -> None:
+    rate = {"optim__lr": 1e-3, "optim__lr_scale": "linear", "train__batch_size": 4}
+    config, data, start = begin(make_config(project, tmp_path / "run", model__kind=kind, **rate))
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), False)
     # Compiling the real step takes long and changes nothing of this.
     step = jax.jit(lambda x: x).lower(1.0).compile()
     session = Session(config, make_mesh(jax.devices()[:1]), data, start, state, step, compile_s=0.0, threads=[1, 2])
     assert session.describe()["input"] == f"32 x 32 px (resize: pad), {shown}"
     assert session.describe()["loader"] == f"threads: 1 here (cores allowed: {allowed_cores()}), 3 in all"
+    assert session.describe()["rate"] == "0.001 at 16 frames a step is 0.00025 at 4 (optim.lr_scale: linear)"
+    config.optim.lr_scale = "none"
+    assert "rate" not in session.describe()

@@ -66,8 +66,6 @@ def learning_rates(
       total_steps: length of the training.
       loaded_weights: whether the backbone's weights were loaded.
     """
-    power = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[optim.lr_scale]
-    peak = optim.lr * (batch_size / optim.lr_reference_batch) ** power
     time = step.astype(jnp.float32)
     if optim.schedule == "multistep":
         milestones = optim.milestones_steps or [epoch * steps_per_epoch for epoch in optim.milestones_epochs]
@@ -83,13 +81,19 @@ def learning_rates(
         factor = jnp.float32(1)
     if optim.warmup_steps:
         factor = factor * jnp.minimum(1, (time + 1) / optim.warmup_steps)
-    head = jnp.float32(peak) * factor
+    head = jnp.float32(peak_rate(optim, batch_size)) * factor
     rest = optim.unfreeze_epoch if optim.unfreeze_epoch >= 0 else _REST_EPOCHS * loaded_weights
     epoch = (step // steps_per_epoch).astype(jnp.float32)
     # Bounded: a growth that overflows times a factor of 0 would be NaN.
     growth = jnp.minimum(jnp.float32(optim.unfreeze_growth) ** jnp.maximum(epoch - rest, 0), 1e6)
     grown = jnp.minimum(optim.unfreeze_factor * growth, optim.backbone_lr_factor)
     return head, head * jnp.where(epoch >= rest, grown, 0)
+
+
+def peak_rate(optim: OptimConfig, batch_size: int) -> float:
+    """Returns the head's rate before its schedule: `optim.lr`, scaled with the batch as `optim.lr_scale` says."""
+    power = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[optim.lr_scale]
+    return optim.lr * (batch_size / optim.lr_reference_batch) ** power
 
 
 def apply_directions(params: dict, directions: Any, head_rate: jax.Array, backbone_rate: jax.Array) -> dict:

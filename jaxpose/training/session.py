@@ -20,7 +20,7 @@ from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores, loader_threads
 from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.training.clip_batch import clip_batch, empty_clips
-from jaxpose.training.optim import make_optimizer
+from jaxpose.training.optim import make_optimizer, peak_rate
 from jaxpose.training.pieces import Pieces, pieces
 from jaxpose.training.slots import microbatch_size, slots
 from jaxpose.training.start import Start
@@ -128,6 +128,7 @@ class Session:
             "loader": f"threads: {self.threads[0]} here (cores allowed: {allowed_cores()}), {sum(self.threads)} in all",
             "batch": f"{train.batch_size} frames a step in {passes}, at most {per_device} at once on a device",
             **self._describe_clips(),
+            **self._describe_rate(),
             "length": f"{plan.total_steps} steps; an epoch is {plan.steps_per_epoch}",
             "step": f"compiled in {self.compile_s:.1f} s; a device needs {used / _MIB:,.0f} MiB "
             f"and {flops / 1e9:.3g} GFLOP a pass",
@@ -143,6 +144,14 @@ class Session:
             "clips": f"{self.config.video.clips_per_step} of {plan.frames} frames a step, at most "
             f"{cut.frame_index.shape[-1]} of them in a piece on a device; {', '.join(plan.weights)}"
         }
+
+    def _describe_rate(self) -> dict[str, str]:
+        optim, batch = self.config.optim, self.config.train.batch_size
+        if optim.lr_scale == "none":
+            return {}
+        peak = peak_rate(optim, batch)
+        at = f"{optim.lr:g} at {optim.lr_reference_batch} frames a step is {peak:g} at {batch}"
+        return {"rate": f"{at} (optim.lr_scale: {optim.lr_scale})"}
 
 
 def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
