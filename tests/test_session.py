@@ -91,7 +91,9 @@ def test_a_folder_without_videos_is_named(project: Path, tmp_path: Path, capsys:
         ("regression", "one point a keypoint, no maps"),
     ],
 )
-def test_the_start_block_says_what_the_network_shows_and_how_the_rate_is_scaled(project: Path, tmp_path: Path, kind: str, shown: str) -> None:
+def test_the_start_block_says_what_the_network_shows_and_how_the_rate_is_scaled(
+    project: Path, tmp_path: Path, kind: str, shown: str
+) -> None:
     rate = {"optim__lr": 1e-3, "optim__lr_scale": "linear", "train__batch_size": 4}
     config, data, start = begin(make_config(project, tmp_path / "run", model__kind=kind, **rate))
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), False)
