@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from jaxpose import config as c
+from jaxpose import predict
 from tests.small_run import (
     assert_same,
     checkpoint_of,
@@ -46,7 +48,7 @@ class Job:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
         # The nodes of the test have no GPUs, and two cores each.
-        usual = ["--gres=none", "--cpus-per-task=1", "--time=10", f"--output={self._log}"]
+        usual = ["--gres=none", "--cpus-per-task=1", "--time=10", "--open-mode=append", f"--output={self._log}"]
         submitted = subprocess.run(
             ["sbatch", "--parsable", *usual, *options, script, *arguments],
             cwd=ROOT, env=variables, check=True, capture_output=True, text=True,
@@ -179,3 +181,19 @@ def test_a_node_that_dies_in_mid_step_changes_nothing_in_the_end(folder: Path) -
         assert job.end() == "COMPLETED 0:0", job.text()
         assert re.search(r"goes on from step \d+", job.text()), job.text()
     assert_same(checkpoint_of(run), checkpoint_of(Path(expected.out)))
+
+
+def test_two_workers_of_an_array_share_the_videos(folder: Path, alone: c.Config) -> None:
+    videos = folder / "project" / "videos"
+    expected, out, logs = folder / "expected", folder / "predicted", folder / "predict-logs"
+    command_line = ["--run", alone.out, str(videos), "--out"]
+    assert predict.main([*command_line, str(expected)]) == 0
+    with Job(logs, *command_line, str(out), options=("--array=1-2",), script=SCRIPT.with_name("predict.sbatch")) as job:
+        until(lambda: not job.is_queued(), job.text)
+        assert job.text().count("exit code 0, JobState=RUNNING") == 2, job.text()
+    tables = sorted(file.relative_to(expected) for file in (expected / "video_preds").glob("*.csv"))
+    assert len(tables) >= 3
+    for table in tables:
+        assert (out / table).read_bytes() == (expected / table).read_bytes(), table
+    states = pd.read_csv(out / "index.csv")["state"].tolist()
+    assert states == ["done"] * 3
