@@ -291,7 +291,7 @@ def test_a_run_goes_on_with_the_same_frames_around_the_labelled_ones(synthetic: 
         assert run.action == "resume"
     beside = folder / "labeled-data/session00/img00000009.png"
     cv2.imwrite(str(beside), np.full((64, 64, 3), 77, np.uint8))
-    with pytest.raises(ValueError, match="labeled-data/session00/img00000009.png is new"):
+    with pytest.raises(ValueError, match="img00000009.png, which shows frames around labelled ones, is new"):
         with open_run(config, split_now()):
             pass
     beside.unlink()
