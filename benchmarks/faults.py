@@ -1,0 +1,83 @@
+"""Does a run that is killed at any moment end as if nothing had been, and how many steps does a kill cost?
+
+    python benchmarks/faults.py --out benchmarks/faults.jsonl
+
+Kills a small run with -9, 50 times at random moments of its start, its steps, its saves and its end, and starts it
+again each time; where it comes to its end a new one begins. Every run that ends is compared bit by bit with one that
+nothing happened to: weights, predictions, and the metrics of every step. Appends one JSON line.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
+
+STEPS = 1200
+# The longest life of a start; the first steps come after some seconds.
+LIFE_S = 20.0
+COMPARED = ("best.safetensors", "predictions.csv", "predictions_pixel_error.csv", "split.csv")
+
+
+def metrics_of(run: Path) -> list[dict]:
+    """Returns the lines of metrics.jsonl without their times."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "time_s"} for line in lines]
+
+
+def differing(run: Path, other: Path) -> list[str]:
+    """Returns what two finished runs differ in."""
+    found = [name for name in COMPARED if (run / name).read_bytes() != (other / name).read_bytes()]
+    return found + ["metrics.jsonl"] * (metrics_of(run) != metrics_of(other))
+
+
+def main() -> int:
+    """Measures and prints; returns 1 where a run that was killed ended differently."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
+    arguments.add_argument("--work", type=Path, default=Path("runs/faults"))
+    arguments.add_argument("--kills", type=int, default=50)
+    arguments.add_argument("--steps", type=int, default=STEPS)
+    given = arguments.parse_args()
+    shutil.rmtree(given.work, ignore_errors=True)
+    given.work.mkdir(parents=True)
+    undisturbed = make_config(given.work, "undisturbed", given.steps)
+    Start(undisturbed, given.work).end()
+    lost_steps: list[int] = []
+    ended, broken, kills, number = 0, [], 0, 0
+    while kills < given.kills:
+        number += 1
+        config = make_config(given.work, f"killed-{number}", given.steps)
+        run, before = Path(config.out), 0
+        while True:
+            start = Start(config, given.work)
+            was_killed = kills < given.kills and start.kill_after(random.uniform(0, LIFE_S))
+            start.end()
+            if start.resumed_at is not None:
+                lost_steps.append(before - start.resumed_from)
+            if not was_killed:
+                break
+            kills += 1
+            before = max(last_step(run), before if start.resumed_at is None else 0)
+            print(f"kill {kills}: at step {before}, which had gone on from step {start.resumed_from}", flush=True)
+        ended += 1
+        broken += [f"{run}: {', '.join(names)}" for names in [differing(run, Path(undisturbed.out))] if names]
+    line = {
+        "kills": kills, "runs": ended, "differing": broken, "save_every_steps": SAVE_EVERY_STEPS,
+        "lost_steps_mean": sum(lost_steps) / max(len(lost_steps), 1), "lost_steps_most": max(lost_steps, default=0),
+        "jax": jax.__version__, "machine": platform.machine(), "cores": os.cpu_count(),
+    }  # fmt: skip
+    with given.out.open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+    print(json.dumps(line, indent=1))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

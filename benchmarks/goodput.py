@@ -1,0 +1,74 @@
+"""What share of the time is useful when a run is killed every minute, beside what a simple model says?
+
+    python benchmarks/goodput.py --out benchmarks/goodput.jsonl
+
+The useful time is that which an undisturbed run needs for the steps that were kept, without its start. The model: of
+the time between two kills, the start and half a save interval are lost. Appends one JSON line.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import jax
+from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
+
+# More than are made in all the minutes.
+STEPS = 1_000_000
+TIMED_S = 30.0
+
+
+def main() -> int:
+    """Measures and prints."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
+    arguments.add_argument("--work", type=Path, default=Path("runs/goodput"))
+    arguments.add_argument("--minutes", type=int, default=5, help="kills, one a minute")
+    given = arguments.parse_args()
+    shutil.rmtree(given.work, ignore_errors=True)
+    given.work.mkdir(parents=True)
+    step_s = _seconds_a_step(given.work)
+    config = make_config(given.work, "killed", STEPS)
+    starts_s, began = [], time.monotonic()
+    for minute in range(given.minutes):
+        start = Start(config, given.work)
+        start.kill_after(60.0)
+        if start.resumed_at is not None:
+            starts_s.append(start.resumed_at)
+        print(f"minute {minute + 1}: killed at step {last_step(Path(config.out))}", flush=True)
+    total_s = time.monotonic() - began
+    kept = max(
+        int(folder.name) for folder in (given.work / "killed" / "checkpoints").iterdir() if folder.name.isdigit()
+    )
+    start_s = sum(starts_s) / max(len(starts_s), 1)
+    line = {
+        "kills": given.minutes, "step_ms": 1000 * step_s, "start_s": start_s, "save_every_steps": SAVE_EVERY_STEPS,
+        "goodput": kept * step_s / total_s, "model": 1 - (start_s + SAVE_EVERY_STEPS * step_s / 2) / 60,
+        "jax": jax.__version__, "machine": platform.machine(), "cores": os.cpu_count(),
+    }  # fmt: skip
+    with given.out.open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+    print(json.dumps(line, indent=1))
+    return 0
+
+
+def _seconds_a_step(work: Path) -> float:
+    """Returns the time of a step, validations and saves included, of a run that nothing happens to."""
+    config = make_config(work, "undisturbed", STEPS)
+    run, start = Path(config.out), Start(config, work)
+    while last_step(run) < SAVE_EVERY_STEPS:
+        time.sleep(0.1)
+    first, began = last_step(run), time.monotonic()
+    time.sleep(TIMED_S)
+    seconds = (time.monotonic() - began) / (last_step(run) - first)
+    start.kill_after(0)
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""A small run that can be killed and started again: what benchmarks/faults.py and benchmarks/goodput.py look at."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from jaxpose import config as c
+from jaxpose.data.synthetic import make_project
+
+# What is saved by steps, so that lost work can be counted in them.
+SAVE_EVERY_STEPS = 25
+
+
+def make_config(work: Path, name: str, steps: int) -> c.Config:
+    """Returns the config of a small network on a small synthetic project in the folder `work`."""
+    project = make_project(work / "project", videos=3, labelled_frames=6, video_frames=33, side_px=64)
+    return c.Config(
+        out=str(work / name),
+        data=c.DataConfig(project=str(project), input_height_px=32, input_width_px=32),
+        model=c.ModelConfig(backbone="resnet18", width=8, head_width=8),
+        train=c.TrainConfig(steps=steps, batch_size=5, val_every_steps=200, save_every_steps=SAVE_EVERY_STEPS),
+        eval=c.EvalConfig(predict_videos="no", batch_size=8),
+        log=c.LogConfig(every_steps=1, tensorboard=False, frames=0),
+    )
+
+
+class Start:
+    """One start of a run as a process of its own.
+
+    Attributes:
+      resumed_at: seconds after which it said from which step it goes on, or None.
+      resumed_from: that step; 0 where it said none.
+      process: the process.
+    """
+
+    def __init__(self, config: c.Config, work: Path):
+        file = work / f"{Path(config.out).name}.py"
+        text = c.to_json(config)
+        file.write_text(f"from jaxpose import config as c\n\n\ndef get_config():\n    return c.from_json({text!r})\n")
+        self.resumed_at: float | None = None
+        self.resumed_from = 0
+        variables = {"JAX_COMPILATION_CACHE_DIR": str(work / "programs"), "JAX_PLATFORMS": "cpu"}
+        variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2", "PYTHONUNBUFFERED": "1"}
+        self._began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "jaxpose.train", "--config", str(file)],
+            env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self._lines: list[str] = []
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def kill_after(self, seconds: float) -> bool:
+        """Kills it after a time; returns False where it had ended by itself."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.end()
+        return self.process.returncode != 0
+
+    def end(self) -> None:
+        """Waits for its end.
+
+        Raises:
+          RuntimeError: it failed by itself.
+        """
+        self.process.wait()
+        self._thread.join()
+        if self.process.returncode not in (0, -9):
+            raise RuntimeError("".join(self._lines))
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.append(line)
+            if found := re.match(r"goes on from step (\d+)|no whole checkpoint", line):
+                self.resumed_at, self.resumed_from = time.monotonic() - self._began, int(found[1] or 0)
+
+
+def last_step(run: Path) -> int:
+    """Returns the last step that a run has logged, 0 before there is one."""
+    try:
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return 0
+    for line in reversed(lines):
+        try:
+            return json.loads(line)["step"]
+        except ValueError:
+            continue  # cut off by the kill
+    return 0
