@@ -182,8 +182,8 @@ def small(folder: Path, out: str, **changes: Any) -> c.Config:
     options |= {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,), "losses__anneal_init": 1.0}
     options |= {"losses__pca_multiview__weight": 1e-3, "video__sequence_length": 7}
     options |= {"losses__pca_multiview__views": ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")}
-    return make_config(folder / "project", folder / out, train__steps=STEPS, train__val_every_steps=STEPS,
-                       log__tensorboard=False, **(options | changes))  # fmt: skip
+    options |= {"train__steps": STEPS, "train__val_every_steps": STEPS, "log__tensorboard": False}
+    return make_config(folder / "project", folder / out, **(options | changes))
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,7 @@ def alone(folder: Path) -> c.Config:
 def test_two_nodes_train_as_one_process_does(folder: Path, alone: c.Config, tasks_per_node: int) -> None:
     config = small(folder, f"tasks-{tasks_per_node}")
     logs = folder / f"tasks-{tasks_per_node}-logs"
+    logs.mkdir()
     with Job(logs, *command(config, logs), options=(f"--ntasks-per-node={tasks_per_node}",)) as job:
         assert job.end() == "COMPLETED 0:0", job.text()
         assert re.search(rf"processes +{2 * tasks_per_node}\n", job.text()), job.text()
@@ -148,6 +149,7 @@ def test_a_forgotten_srun_is_told(folder: Path) -> None:
 def test_the_time_limit_requeues_the_run_which_goes_on_and_scancel_ends_it(folder: Path) -> None:
     config = small(folder, "limit", train__steps=100_000, train__val_every_steps=100_000)
     run, logs = Path(config.out), folder / "limit-logs"
+    logs.mkdir()
     with Job(logs, *command(config, logs), options=("--time=2", "--signal=TERM@60")) as job:
         until(lambda: job.shown("Restarts") == "1", job.text)
         assert "exit code 85, JobState=RUNNING" in job.text(), job.text()
@@ -169,6 +171,7 @@ def test_a_node_that_dies_in_mid_step_changes_nothing_in_the_end(folder: Path) -
     options = {"train__steps": 400, "train__val_every_steps": 400, "train__save_every_steps": 10}
     config, expected = small(folder, "node", **options), small(folder, "node-not-killed", **options)
     run, logs = Path(config.out), folder / "node-logs"
+    logs.mkdir()
     with Pair(expected, folder / "node-not-killed-logs") as pair:
         assert pair.codes() == [0, 0], pair.logs()
     with Job(logs, *command(config, logs)) as job:
@@ -186,7 +189,7 @@ def test_a_node_that_dies_in_mid_step_changes_nothing_in_the_end(folder: Path) -
 def test_two_workers_of_an_array_share_the_videos(folder: Path, alone: c.Config) -> None:
     videos = folder / "project" / "videos"
     expected, out, logs = folder / "expected", folder / "predicted", folder / "predict-logs"
-    command_line = ["--run", alone.out, str(videos), "--out"]
+    command_line = ["--run", alone.out, "--devices", "1", str(videos), "--out"]
     assert predict.main([*command_line, str(expected)]) == 0
     with Job(logs, *command_line, str(out), options=("--array=1-2",), script=SCRIPT.with_name("predict.sbatch")) as job:
         until(lambda: not job.is_queued(), job.text)
