@@ -383,7 +383,8 @@ def test_the_slower_process_is_named_with_its_times(folder: Path) -> None:
     figures = [line for line in metrics_of(Path(config.out)) if "process1_own_s" in line]
     assert len(figures) >= 3
     for line in figures:
-        assert line["process1_own_s"] - line["process0_own_s"] > 0.09
+        # Of the 0.1 s: on a CPU the other process waits a part of it while it hands over its next step.
+        assert line["process1_own_s"] - line["process0_own_s"] > 0.05
 
 
 @pytest.mark.faults
