@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from jaxpose.model.context import ContextHead
-from jaxpose.model.head import HeatmapHead
+from jaxpose.model.head import HeatmapHead, SubPixelConv
 
 KEYPOINTS = 3
 CHANNELS = 16
@@ -210,7 +210,7 @@ def test_turned_time_and_exchanged_directions_turn_the_maps():
 
 
 def test_too_few_frames_are_refused():
-    head = lively(make_head())
+    head = make_head()
     with pytest.raises(ValueError, match="4 frames hold no window of 5"):
         head(jnp.asarray(random_features(4), jnp.float32))
 
@@ -263,6 +263,10 @@ def test_initial_weights_are_xaviers_small_in_front_of_the_recurrence():
         assert_uniform(step.into[...], (6 / (4 + 16 * 7 * 4)) ** 0.5)
         assert_uniform(step.out[...], (6 / (4 + 16 * 7 * 4)) ** 0.5)
         assert not np.any(step.into_bias[...]) and not np.any(step.out_bias[...])
+    # Drawn as the heads for one frame.
+    rng = np.random.default_rng(0)
+    small = SubPixelConv(CHANNELS // 4, 6, True, dtype=jnp.float32, param_dtype=jnp.float32, rng=rng)
+    np.testing.assert_array_equal(small.kernel[...], head.layers[0].kernel[...])
 
 
 def test_gradients_are_finite_and_match_finite_differences():

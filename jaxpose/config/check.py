@@ -194,9 +194,11 @@ def _problems_of_clips(config: Config) -> Iterator[str]:
     on, end = losses.weights(config.losses), config.losses.anneal_end
     for name, weight in on.items():
         if weight < losses.SMALLEST_FACTOR:
-            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {losses.SMALLEST_FACTOR:g}: less is nothing in float32"  # noqa: E501
+            least = losses.SMALLEST_FACTOR
+            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: less is nothing in float32"
         if weight * end > losses.LARGEST_FACTOR:
-            yield f"losses.anneal_end is {end:g}; times the factor {weight:g} of losses.{name} it must be at most {losses.LARGEST_FACTOR:g}"  # noqa: E501
+            most = f"at most {losses.LARGEST_FACTOR:g}"
+            yield f"losses.anneal_end is {end:g}; times the factor {weight:g} of losses.{name} it must be {most}"
     if model.kind == "regression":
         for name in on:
             if name in _ON_MAPS:
