@@ -91,7 +91,7 @@ asked=0
 trap 'tell TERM' TERM
 trap 'if ((asked++)); then tell KILL; else tell TERM; fi' INT
 
-# Until all have ended; $failed is the code of the first that failed. 134 (aborted by JAX) is what happens to the others.
+# Until all have ended; $failed is the code of the first that failed, and not of one that ended because of it (75, or 134 by JAX).
 running=${#hosts[@]} failed=0 kill_at=0
 while ((running)); do
   sleep 0.5 &
@@ -104,7 +104,7 @@ while ((running)); do
     pids[index]='' running=$((running - 1))
     ((code == 0)) && continue
     echo "process $index on ${hosts[index]} ended with exit code $code" >&2
-    ((failed == 0 || failed == 134)) && failed=$code
+    ((failed == 0 || failed == 75 || failed == 134)) && failed=$code
     # 3, 4, 85 and 130 are ends in good order.
     case $code in
       3 | 4 | 85 | 130) ;;

@@ -21,7 +21,8 @@ from jaxpose.config.root import flat_options
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md")), ROOT / "benchmarks" / "README.md"]
+OTHERS = [ROOT / "CHANGELOG.md", ROOT / "launch" / "README.md", ROOT / "benchmarks" / "README.md"]
+PAGES = [README, *OTHERS, *sorted(ROOT.glob("docs/*.md"))]
 OPTIONS = flat_options(Config())
 REGENERATE = "python -m tests.test_docs > docs/options.md"
 INTRODUCTION = f"""# Options

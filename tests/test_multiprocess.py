@@ -188,9 +188,9 @@ def small(folder: Path, out: str, **changes: Any) -> c.Config:
 
 @pytest.fixture(scope="module")
 def uninterrupted(folder: Path) -> Path:
-    """The run folder of two processes that nothing happens to."""
+    """The run folder of two processes that nothing happens to, started as Kubernetes does."""
     config = small(folder, "uninterrupted")
-    with Pair(config, folder / "uninterrupted-logs") as pair:
+    with Pair(config, folder / "uninterrupted-logs", variables=KUBERNETES) as pair:
         assert pair.codes() == [0, 0], pair.logs()
         assert re.search(r"processes +2\n", pair.text(0)) and "everything is in" in pair.text(0), pair.logs()
         # The second one says what it waits for; the rest is JAX's own.
@@ -328,10 +328,12 @@ def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path, mistake:
 @pytest.mark.parametrize("variables", [TORCHRUN, KUBERNETES], ids=["torchrun", "Kubernetes"])
 def test_processes_that_others_start_find_each_other(folder: Path, variables: dict[str, str]) -> None:
     name = "-".join(variables)
-    with Pair(small(folder, name), folder / f"{name}-logs", variables=variables, more=()) as pair:
-        pair.wait_for(0, "processes   2")
-        pair.send(0, signal.SIGTERM)
-        assert pair.codes() == [85, 85], pair.logs()
+    # Each hears of the other's value over JAX. Whole runs are those of `uninterrupted`.
+    more = ("--config.train.seed=7",)
+    with Pair(small(folder, name), folder / f"{name}-logs", more=more, variables=variables) as pair:
+        assert pair.codes() == [2, 2], pair.logs()
+        assert re.search(r"process 1 on \S+: train.seed is 7 here and 0 on process 0", pair.text(0)), pair.logs()
+        assert "train.seed is 7 here and 0 on process 0" in pair.text(1), pair.logs()
 
 
 def test_another_version_is_refused_with_both(folder: Path) -> None:

@@ -66,14 +66,8 @@ def remote_config(project: Path, run: Path, url: str, **changes: object) -> c.Co
     return make_config(project, run, log__remote_url=url, **options)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "everythird://copies",
-        pytest.param("memory://copies", marks=pytest.mark.faults),
-        pytest.param("mounted", marks=pytest.mark.faults),
-    ],
-)
+@pytest.mark.faults
+@pytest.mark.parametrize("url", ["everythird://copies", "memory://copies", "mounted"])
 def test_empty_machine_ends_as_the_undisturbed_run(
     undisturbed: Path, project: Path, tmp_path: Path, url: str, capsys: pytest.CaptureFixture
 ):

@@ -84,8 +84,9 @@ def assert_same_run(run: Path, other: Path) -> None:
 def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
     undisturbed: Path, project: Path, programs: Path, tmp_path: Path
 ):
-    run = tmp_path / "run"
-    config = make_config(project, run, **LENGTH)
+    """And when it is only frozen for longer than others would wait for it, nothing happens at all."""
+    run, heartbeat_s = tmp_path / "run", 1.0
+    config = make_config(project, run, **LENGTH, mesh__heartbeat_s=heartbeat_s)
     at = 0
     for number, code in ((signal.SIGTERM, 85), (signal.SIGINT, 130)):
         process = Process(config, tmp_path, programs)
@@ -101,7 +102,11 @@ def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
     process.send_after(at + 11, signal.SIGKILL)
     assert process.end()[0] == -signal.SIGKILL
     assert not (run / "finished.json").exists()
-    found, out, err = Process(config, tmp_path, programs).end()
+    process = Process(config, tmp_path, programs)
+    process.send_after(at + 20, signal.SIGSTOP)
+    time.sleep(2 * heartbeat_s)
+    process.child.send_signal(signal.SIGCONT)
+    found, out, err = process.end()
     assert (found, err) == (0, "")
     assert "goes on from step " in out and out.endswith(f"everything is in {run}\n")
     assert_same_run(run, undisturbed)
