@@ -34,7 +34,8 @@ from jaxpose.training.remote import RemoteCopy
 from jaxpose.training.remote_hook import load_hook
 from jaxpose.training.replicas import Replicas
 from jaxpose.training.restore import restore
-from jaxpose.training.run_folder import CONFIG_FILE, PARAMETERS_FILE, RunFolder, open_run
+from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
+from jaxpose.training.run_identity import CONFIG_FILE
 from jaxpose.training.session import Session, build_session
 from jaxpose.training.standstill import refuse_standstill
 from jaxpose.training.start import Start, prepare

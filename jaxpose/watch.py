@@ -18,7 +18,8 @@ from tqdm import tqdm
 from jaxpose.config import Config, from_json
 from jaxpose.config.arguments import DONE, Arguments, Mistake
 from jaxpose.training.remote_folder import RemoteFolder
-from jaxpose.training.run_folder import CONFIG_FILE, FINISHED_FILE, SPLIT_FILE
+from jaxpose.training.run_folder import FINISHED_FILE
+from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE
 
 _METRICS_FILE, _LOG_FILE = "metrics.jsonl", "train.log"
 # Lines of metrics over which the speed is averaged.

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.cluster.company import Company, meet
+from jaxpose.cluster.company import Company
+from jaxpose.cluster.meeting import meet
 from jaxpose.cluster.who import Who
 
 VERSIONS = {"jax": "0.10.2", "numpy": "2.4"}
@@ -20,13 +21,14 @@ HERE = socket.gethostname()
 # A process of a run that does nothing but to be there, until it is told to fail, to leave or to end by itself.
 PROCESS = """
 import sys, time, traceback
-from jaxpose.cluster.company import meet
+from jaxpose.cluster.meeting import meet
 from jaxpose.cluster.who import Who
 
 address, event, index, heartbeat_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 company = meet(Who(address, 3, index), {}, 30.0, heartbeat_s)
 company.watch("verb")
-print("met", flush=True)
+sys.stdout.write("met\\n")
+sys.stdout.flush()
 if event in ("fail", "mistake"):
     time.sleep(0.3)
     company.fail(f"process {index} failed: it was told to", 1 if event == "fail" else 2)
@@ -159,7 +161,11 @@ class Crowd:
                 )
                 for index in range(3)
             ]  # fmt: skip
-        self._until(lambda: self.text().count("met\n") == 3)
+        try:
+            self._until(lambda: self.text().count("met\n") == 3)
+        except AssertionError:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> "Crowd":
         return self

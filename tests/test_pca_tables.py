@@ -13,10 +13,10 @@ from jaxpose import predict
 from jaxpose.config.losses import PcaMultiviewConfig, PcaSingleviewConfig
 from jaxpose.formats.lightning_pose import read_predictions
 from jaxpose.pose.pca import Pca, errors_px, fit_multiview, fit_singleview
-from jaxpose.training.run_folder import write_atomic
 from jaxpose.training.subspaces import save_subspaces
 from jaxpose.training.trained import read_run_config
 from jaxpose.training.video_tables import write_moment_errors
+from jaxpose.training.writing import write_atomic
 
 VIEWS = ("top", "left_top")
 Capture = pytest.CaptureFixture[str]

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from jaxpose.config import Config, config_hash, from_json, resolve
-from jaxpose.training.run_folder import default_path, open_run, write_atomic
+from jaxpose.training.run_folder import default_path, open_run
+from jaxpose.training.writing import write_atomic
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
 CLIP, BESIDE = "videos/v.mp4,40,dd,clips\n", "e.png,50,ee,context\n"

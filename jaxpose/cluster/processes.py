@@ -16,8 +16,9 @@ from collections.abc import Callable
 import jax
 from jax.experimental import multihost_utils
 
-from jaxpose.cluster.company import Company, meet
+from jaxpose.cluster.company import Company
 from jaxpose.cluster.gpus import gpus_of_process, nvidia_driver_is_visible, visible_gpus
+from jaxpose.cluster.meeting import meet
 from jaxpose.cluster.who import who_we_are
 from jaxpose.config import MeshConfig
 from jaxpose.config.arguments import guard

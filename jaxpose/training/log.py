@@ -16,7 +16,7 @@ import tqdm
 
 from jaxpose.config import LogConfig
 from jaxpose.training.growing_file import GrowingFile
-from jaxpose.training.run_folder import json_text, write_atomic
+from jaxpose.training.writing import json_text, write_atomic
 
 if TYPE_CHECKING:
     from jaxpose.training.tensorboard import EventFile

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxpose.training.run_folder import write_atomic
+from jaxpose.training.writing import write_atomic
 
 MANIFEST_FILE = "manifest.json"
 

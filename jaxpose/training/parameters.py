@@ -8,7 +8,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from jaxpose.training.run_folder import write_atomic
+from jaxpose.training.writing import write_atomic
 
 _DIGEST = "sha256"
 

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 from jaxpose.config import config_hash
 from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator
-from jaxpose.training.run_folder import write_atomic
+from jaxpose.training.writing import write_atomic
 
 INDEX_FILE = "index.csv"
 WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"

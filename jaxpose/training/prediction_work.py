@@ -24,8 +24,8 @@ from jaxpose.training.estimator import Estimator
 from jaxpose.training.image_tables import predict_images
 from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, PredictionIndex, Row
 from jaxpose.training.prediction_job import Job
-from jaxpose.training.run_folder import json_text, write_atomic
 from jaxpose.training.video_tables import Incomplete, Stopped, predict_stretch
+from jaxpose.training.writing import json_text, write_atomic
 
 # After so many frames it is told how long the others will take.
 _TIMED_FRAMES = 500

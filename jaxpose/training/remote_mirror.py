@@ -23,7 +23,7 @@ from jaxpose.training.remote_plan import (
     contents_of,
     plan,
 )
-from jaxpose.training.run_folder import CONFIG_FILE
+from jaxpose.training.run_identity import CONFIG_FILE
 
 COPIED_FILE = "copied.json"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from jaxpose.training.checkpoint import order, published
 from jaxpose.training.manifest import MANIFEST_FILE, read_manifest
-from jaxpose.training.run_folder import CONFIG_FILE, FINISHED_FILE, SPLIT_FILE, WRITTEN
+from jaxpose.training.run_folder import FINISHED_FILE, WRITTEN
+from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE
 
 CHECKPOINTS = "checkpoints"
 PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT = "put", "put checkpoint", "remove checkpoint"

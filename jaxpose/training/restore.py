@@ -14,7 +14,9 @@ from jaxpose.training.manifest import MANIFEST_FILE, damage, parse_signed
 from jaxpose.training.remote_folder import RemoteFolder, is_leftover, run_name
 from jaxpose.training.remote_mirror import COPIED_FILE, manifests, size_and_checksum
 from jaxpose.training.remote_plan import CHECKPOINTS
-from jaxpose.training.run_folder import CONFIG_FILE, NO_RUN, RESTORING_FOLDER, write_atomic
+from jaxpose.training.run_folder import NO_RUN, RESTORING_FOLDER
+from jaxpose.training.run_identity import CONFIG_FILE
+from jaxpose.training.writing import write_atomic
 
 
 def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]:

@@ -4,12 +4,9 @@ What comes in: a resolved config and the text of split.csv. What goes out: a `Ru
 it is closed. With more than one process, process 0 alone opens it and tells the others.
 """
 
-import csv
 import fcntl
-import io
 import json
 import logging
-import math
 import os
 import shutil
 import socket
@@ -18,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.cluster.agreement import from_first, refuse_unshared
-from jaxpose.config import Config, config_hash, differing_keys, from_json, to_json
-from jaxpose.data.split import CLIPS, CONTEXT
+from jaxpose.config import Config, config_hash, to_json
+from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE, differences, read_config
+from jaxpose.training.writing import json_text, temporary_name, write_atomic
 
-CONFIG_FILE = "config.json"
-SPLIT_FILE = "split.csv"
 FINISHED_FILE = "finished.json"
 PARAMETERS_FILE = "best.safetensors"
 LOCK_FILE = ".lock"
@@ -187,39 +183,6 @@ def default_path(config: Config) -> Path:
     return Path("runs") / project / config_hash(config)
 
 
-def write_atomic(file: Path, data: bytes) -> None:
-    """Writes a file so that at any moment either the old content or the new one is there."""
-    temporary = file.with_name(_temporary_name(file.name))
-    try:
-        with open(temporary, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(file)  # a full disk does not say of what
-        raise
-
-
-def json_text(value: Any) -> str:
-    """Returns a value as one line of JSON, with null for NaN and the infinities, which JSON does not have."""
-    return json.dumps(_finite(value), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _temporary_name(name: str) -> str:
-    return f".{name}.tmp"
-
-
 def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...]]:
     """Applies the table of run folder and `resume`; returns the action and what is to be said; writes nothing."""
     if config.resume == "overwrite":
@@ -230,58 +193,16 @@ def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[st
         return "start", ()
     if config.resume == "never":
         raise ValueError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
-    differences = _differences(path, config, split_text)
-    if differences:
+    found = differences(path, config, split_text)
+    if found:
         raise ValueError(
-            f"{path} holds another run; differing: {'; '.join(differences)}. "
+            f"{path} holds another run; differing: {'; '.join(found)}. "
             "Choose another out, or resume=overwrite to start anew"
         )
     if (path / FINISHED_FILE).exists():
         return "finished", ()
     unchecked = not (path / SPLIT_FILE).exists() and any(path.glob("checkpoints/[0-9]*"))
     return "resume", (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",) * unchecked
-
-
-def _differences(path: Path, config: Config, split_text: str) -> list[str]:
-    stored = _read_config(path / CONFIG_FILE)
-    found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, config).items()]
-    if (path / SPLIT_FILE).exists():
-        found += _differing_rows((path / SPLIT_FILE).read_text(encoding="utf-8"), split_text)
-    return found
-
-
-def _differing_rows(old_text: str, new_text: str, shown: int = 3) -> list[str]:
-    old, new = _rows_of(old_text), _rows_of(new_text)
-    rows = []
-    for path in dict.fromkeys([*old, *new]):
-        if path not in new or path not in old:
-            rows.append(_said(path, (new.get(path) or old[path]).get("set"), path in new))
-        elif old[path] != new[path]:
-            changes = [f"{key} {old[path].get(key)} -> {value}" for key, value in new[path].items()
-                       if old[path].get(key) != value]  # fmt: skip
-            rows.append(f"{path}: {', '.join(changes)}")
-    if rows:
-        more = f", and {len(rows) - shown} more" if len(rows) > shown else ""
-        return [f"{len(rows)} of the rows of {SPLIT_FILE} ({', '.join(rows[:shown])}{more})"]
-    # The stream of samples counts rows, so another order is another run.
-    return [] if list(old) == list(new) else [f"the order of the rows of {SPLIT_FILE}"]
-
-
-def _said(path: str, use: str | None, is_new: bool) -> str:
-    """Returns what became of a row of split.csv that is in only one of two."""
-    if use == CLIPS:
-        what = f"the video {path}"
-    elif use == CONTEXT:
-        what = f"{path}, which shows frames around labelled ones,"
-    else:
-        return f"{path} is {'new' if is_new else 'no longer a usable frame'}"
-    if is_new:
-        return f"{what} is new: without it the run goes on"
-    return f"{what} is gone: put back in its place, it lets the run go on"
-
-
-def _rows_of(text: str) -> dict[str, dict[str, str]]:
-    return {row.get("path") or "": row for row in csv.DictReader(io.StringIO(text))}
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -291,7 +212,7 @@ def _refuse_foreign(path: Path) -> None:
     if not path.is_dir():
         raise ValueError(f"the run folder {path} is a file; choose another out")
     if (path / CONFIG_FILE).exists():
-        _read_config(path / CONFIG_FILE)
+        read_config(path / CONFIG_FILE)
         return
     foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
     if foreign:
@@ -300,18 +221,6 @@ def _refuse_foreign(path: Path) -> None:
             f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
             "deleted: choose another out"
         )
-
-
-def _read_config(file: Path) -> Config:
-    try:
-        text = file.read_text(encoding="utf-8")
-        config = from_json(text)
-        absent = {"data", "model", "train"} - set(json.loads(text))
-        if absent:
-            raise ValueError(f"it has no {min(absent)!r}")
-    except ValueError as error:
-        raise ValueError(f"{file} is not the config of a run ({error}); choose another out") from None
-    return config
 
 
 def _locked(path: Path) -> int:
@@ -335,7 +244,7 @@ def _remove_written(path: Path) -> None:
     """Deletes what jaxpose wrote, but config.json, which is replaced: without it the folder would be foreign."""
     for pattern in WRITTEN:
         folder, name = path / Path(pattern).parent, Path(pattern).name
-        for entry in sorted([*folder.glob(name), *folder.glob(_temporary_name(name))]):
+        for entry in sorted([*folder.glob(name), *folder.glob(temporary_name(name))]):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:

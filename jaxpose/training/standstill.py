@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxpose.training.run_folder import RESTARTS_FILE, json_text, write_atomic
+from jaxpose.training.run_folder import RESTARTS_FILE
+from jaxpose.training.writing import json_text, write_atomic
 
 # Turns from one and the same step.
 _MOST = 3

@@ -10,7 +10,7 @@ from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.data.dataset import Dataset
 from jaxpose.pose.pca import Pca, columns_of, errors_px, fit_multiview, fit_singleview, from_json, to_json
-from jaxpose.training.run_folder import json_text, write_atomic
+from jaxpose.training.writing import json_text, write_atomic
 
 SUBSPACES_FILE = "pca.json"
 

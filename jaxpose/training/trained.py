@@ -13,7 +13,8 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.parameters import load_parameters
-from jaxpose.training.run_folder import CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
+from jaxpose.training.run_folder import FINISHED_FILE, PARAMETERS_FILE
+from jaxpose.training.run_identity import CONFIG_FILE
 from jaxpose.training.state import evaluated_weights, initial_state
 
 
