@@ -59,13 +59,13 @@ def main() -> int:
             start = Start(config, given.work)
             was_killed = kills < given.kills and start.kill_after(random.uniform(0, LIFE_S))
             start.end()
-            if start.resumed_at is not None:
+            if start.resumed_from is not None:
                 lost_steps.append(before - start.resumed_from)
             if not was_killed:
                 break
             kills += 1
-            before = max(last_step(run), before if start.resumed_at is None else 0)
-            print(f"kill {kills}: at step {before}, which had gone on from step {start.resumed_from}", flush=True)
+            before = max(last_step(run), before if start.resumed_from is None else 0)
+            print(f"kill {kills}: at step {before}, which had gone on from step {start.resumed_from or 0}", flush=True)
         ended += 1
         broken += [f"{run}: {', '.join(names)}" for names in [differing(run, Path(undisturbed.out))] if names]
     line = {

@@ -3,7 +3,7 @@
     python benchmarks/goodput.py --out benchmarks/goodput.jsonl
 
 The useful time is that which an undisturbed run needs for the steps that were kept, without its start. The model: of
-the time between two kills, the start and half a save interval are lost. Appends one JSON line.
+the time between two kills, the start up to its first step and half a save interval are lost. Appends one JSON line.
 """
 
 import argparse
@@ -34,18 +34,19 @@ def main() -> int:
     given.work.mkdir(parents=True)
     step_s = _seconds_a_step(given.work)
     config = make_config(given.work, "killed", STEPS)
-    starts_s, began = [], time.monotonic()
+    run, starts_s, began = Path(config.out), [], time.monotonic()
     for minute in range(given.minutes):
-        start = Start(config, given.work)
-        start.kill_after(60.0)
-        if start.resumed_at is not None:
-            starts_s.append(start.resumed_at)
-        print(f"minute {minute + 1}: killed at step {last_step(Path(config.out))}", flush=True)
+        start, started = Start(config, given.work), time.monotonic()
+        while start.process.poll() is None and (
+            last_step(run) <= (start.resumed_from or 0) or (minute and start.resumed_from is None)
+        ):
+            time.sleep(0.02)
+        starts_s.append(time.monotonic() - started)
+        start.kill_after(60.0 - starts_s[-1])
+        print(f"minute {minute + 1}: first step after {starts_s[-1]:.1f} s, killed at {last_step(run)}", flush=True)
     total_s = time.monotonic() - began
-    kept = max(
-        int(folder.name) for folder in (given.work / "killed" / "checkpoints").iterdir() if folder.name.isdigit()
-    )
-    start_s = sum(starts_s) / max(len(starts_s), 1)
+    kept = max(int(folder.name) for folder in (run / "checkpoints").iterdir() if folder.name.isdigit())
+    start_s = sum(starts_s) / len(starts_s)
     line = {
         "kills": given.minutes, "step_ms": 1000 * step_s, "start_s": start_s, "save_every_steps": SAVE_EVERY_STEPS,
         "goodput": kept * step_s / total_s, "model": 1 - (start_s + SAVE_EVERY_STEPS * step_s / 2) / 60,

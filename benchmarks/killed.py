@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 from jaxpose import config as c
@@ -14,6 +13,8 @@ from jaxpose.data.synthetic import make_project
 
 # What is saved by steps, so that lost work can be counted in them.
 SAVE_EVERY_STEPS = 25
+# More than a line of metrics.jsonl has.
+_TAIL_BYTES = 10_000
 
 
 def make_config(work: Path, name: str, steps: int) -> c.Config:
@@ -33,8 +34,8 @@ class Start:
     """One start of a run as a process of its own.
 
     Attributes:
-      resumed_at: seconds after which it said from which step it goes on, or None.
-      resumed_from: that step; 0 where it said none.
+      resumed_from: the step that it said it goes on from, 0 where there was none, None where the run was new or it has
+        not come so far.
       process: the process.
     """
 
@@ -42,11 +43,9 @@ class Start:
         file = work / f"{Path(config.out).name}.py"
         text = c.to_json(config)
         file.write_text(f"from jaxpose import config as c\n\n\ndef get_config():\n    return c.from_json({text!r})\n")
-        self.resumed_at: float | None = None
-        self.resumed_from = 0
+        self.resumed_from: int | None = None
         variables = {"JAX_COMPILATION_CACHE_DIR": str(work / "programs"), "JAX_PLATFORMS": "cpu"}
         variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2", "PYTHONUNBUFFERED": "1"}
-        self._began = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jaxpose.train", "--config", str(file)],
             env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -80,13 +79,15 @@ class Start:
         for line in self.process.stdout:
             self._lines.append(line)
             if found := re.match(r"goes on from step (\d+)|no whole checkpoint", line):
-                self.resumed_at, self.resumed_from = time.monotonic() - self._began, int(found[1] or 0)
+                self.resumed_from = int(found[1] or 0)
 
 
 def last_step(run: Path) -> int:
     """Returns the last step that a run has logged, 0 before there is one."""
     try:
-        lines = (run / "metrics.jsonl").read_text().splitlines()
+        with open(run / "metrics.jsonl", "rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = stream.read().splitlines()
     except FileNotFoundError:
         return 0
     for line in reversed(lines):

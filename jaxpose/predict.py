@@ -70,7 +70,8 @@ def _run(given: argparse.Namespace) -> int:
         for line in problem.splitlines():
             tqdm.tqdm.write(f"jaxpose.predict: {line}", file=sys.stderr)
 
-    with Claims(out, estimator.config.mesh.heartbeat_s) as claims, Interrupt() as interrupt:
+    stopping = Interrupt(what_follows="stopping at the next batch")
+    with Claims(out, estimator.config.mesh.heartbeat_s) as claims, stopping as interrupt:
         index = PredictionIndex(out, claims)
         looked = [_look(estimator, table, source, out, index, given.overwrite) for table, source in tables.items()]
         known = [row for row in looked if isinstance(row, Row)]

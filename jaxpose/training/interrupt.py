@@ -24,12 +24,19 @@ class Interrupt:
       processes: number of processes of the run. With more than one, SIGTERM is left to jax.distributed, and SIGINT is
         passed on as one.
       on_signal: called by the handler of the first signal that is caught here; quick, and safe wherever that may be.
+      what_follows: what the handler says will be done.
     """
 
-    def __init__(self, processes: int = 1, on_signal: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        processes: int = 1,
+        on_signal: Callable[[], None] = lambda: None,
+        what_follows: str = "saving at the next step",
+    ) -> None:
         self.signal: int | None = None
         self._several = processes > 1
         self._on_signal = on_signal
+        self._what_follows = what_follows
         self._steps = 0
         self._asked_by_hand = False
         self._old_handlers: dict[int, Any] = {}
@@ -70,7 +77,7 @@ class Interrupt:
         if self.signal is None:
             self.signal = int(number)
             name = signal.Signals(number).name
-            _say(f"{name}: saving at the next step, press Ctrl-C again to leave at once")
+            _say(f"{name}: {self._what_follows}, press Ctrl-C again to leave at once")
             self._on_signal()
             if self._several:
                 os.kill(os.getpid(), signal.SIGTERM)
