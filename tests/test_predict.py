@@ -291,7 +291,10 @@ def test_a_signal_leaves_no_half_file(
     assert predict.main([*arguments, "--batch_size", "4", "--stretch_minutes", "0.03"]) == code
     pressing.join()
     shown = capfd.readouterr()
-    assert f"{number.name}: stopping at the next batch" in shown.err and "stopped by a signal; the same command goes on" in shown.out
+    assert (
+        f"{number.name}: stopping at the next batch" in shown.err
+        and "stopped by a signal; the same command goes on" in shown.out
+    )
     assert not list(folder.rglob("*.partial")) and not (tmp_path / "out" / ".claims").exists()
     # Whole stretches stay: the same command goes on after them.
     assert not (folder / "long.csv").exists()

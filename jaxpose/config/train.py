@@ -32,8 +32,13 @@ class TrainConfig:
     )
     monitor_mode: str = option("min", "whether less or more of it is better", choices=("min", "max"))
     early_stop_patience: int = option(0, "stop after this many validations without a better one; 0 = never", minimum=0)
-    save_every_minutes: float = option(3.0, "minutes between checkpoints", minimum=0.0, harmless=True)
+    save_every_minutes: float = option(
+        3.0, "minutes between checkpoints, written while training goes on", minimum=0.0, harmless=True
+    )
     save_every_steps: int = option(
-        0, "steps between checkpoints; replaces the minutes where above 0", minimum=0, harmless=True
+        0,
+        "steps between checkpoints, each of which is waited for; replaces the minutes where above 0",
+        minimum=0,
+        harmless=True,
     )
     max_skipped_steps: int = option(10, "non-finite steps in a row before the run stops", minimum=1)

@@ -158,6 +158,9 @@ class Loop:
                 f"{saved[-1] if saved else 0}"
             )
         self.checkpoints.save(step, state, self.meta | {"step": step}, is_best)
+        if self.config.train.save_every_steps:
+            # Who counts what may be lost in steps is to lose no more of them.
+            self.checkpoints.wait()
 
     def _is_patience_over(self, state: State) -> bool:
         return 0 < self.config.train.early_stop_patience <= int(state.validations_since_best)
