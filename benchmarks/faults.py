@@ -19,13 +19,10 @@ from pathlib import Path
 import jax
 from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
 
-from jaxpose.training.parameters import checksum, load_parameters
-from jaxpose.training.run_folder import PARAMETERS_FILE
-
 STEPS = 1200
 # The longest life of a start; the first steps come after some seconds.
 LIFE_S = 20.0
-COMPARED = ("predictions.csv", "predictions_pixel_error.csv", "split.csv")
+COMPARED = ("best.safetensors", "predictions.csv", "predictions_pixel_error.csv", "split.csv")
 
 
 def metrics_of(run: Path) -> list[dict]:
@@ -37,9 +34,6 @@ def metrics_of(run: Path) -> list[dict]:
 def differing(run: Path, other: Path) -> list[str]:
     """Returns what two finished runs differ in."""
     found = [name for name in COMPARED if (run / name).read_bytes() != (other / name).read_bytes()]
-    # The digest is of all weights; the files themselves hold their metadata in any order.
-    digests = [checksum(load_parameters(folder / PARAMETERS_FILE)[0]) for folder in (run, other)]
-    found += [PARAMETERS_FILE] * (digests[0] != digests[1])
     return found + ["metrics.jsonl"] * (metrics_of(run) != metrics_of(other))
 
 

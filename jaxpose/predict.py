@@ -7,6 +7,7 @@ What comes in: a run, and files or folders. What goes out: <out>/video_preds/<vi
 
 import argparse
 import dataclasses
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import tqdm
 
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
-from jaxpose.config.arguments import SOME_FAILED, RunArguments, make_folder
+from jaxpose.config.arguments import FAILED, SOME_FAILED, RunArguments, make_folder
 from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video import scan
@@ -25,8 +26,9 @@ from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.prediction_index import DONE, WAITING, PredictionIndex, Row, row_of
 from jaxpose.training.prediction_job import Job
 from jaxpose.training.prediction_work import Work
+from jaxpose.training.standstill import is_idle_turn
 from jaxpose.training.trained import read_run_config
-from jaxpose.training.video_tables import bytes_a_frame, write_moment_errors
+from jaxpose.training.video_tables import bytes_a_frame, tables_beside, write_moment_errors
 
 __all__ = ["Estimator", "load", "main", "plan"]
 
@@ -72,7 +74,8 @@ def _run(given: argparse.Namespace) -> int:
 
     stopping = Interrupt(what_follows="stopping at the next batch")
     with Claims(out, estimator.config.mesh.heartbeat_s) as claims, stopping as interrupt:
-        index = PredictionIndex(out, claims)
+        index = PredictionIndex(out, claims, tables_beside(estimator))
+        index.rows()  # one that cannot be read is told once, not for each input
         looked = [_look(estimator, table, source, out, index, given.overwrite) for table, source in tables.items()]
         known = [row for row in looked if isinstance(row, Row)]
         refused = [problem for problem in looked if isinstance(problem, str)]
@@ -81,11 +84,21 @@ def _run(given: argparse.Namespace) -> int:
         for problem in refused:
             tell(problem)
         _tell_what_is_there([out / row.table for row in known if row.state == DONE], tables)
+        pieces = 0
         if jobs:
             _announce(estimator, jobs, out)
             estimator.compile()
             index.begin([job.row for job in jobs], given.overwrite)
-            Work(estimator, jobs, index, claims, lambda: interrupt.signal is not None, _say, tell).run()
+            work = Work(estimator, jobs, index, claims, lambda: interrupt.signal is not None, _say, tell)
+            work.run()
+            pieces = work.pieces
+        if interrupt.signal is not None and is_idle_turn(pieces, os.environ):
+            print(
+                "jaxpose.predict: SLURM has started this job again and again, and in this turn not one stretch was "
+                "finished: give it more time, or a smaller --stretch_minutes, and submit it anew",
+                file=sys.stderr,
+            )
+            return FAILED
         if interrupt.signal is not None:
             print("stopped by a signal; the same command goes on", flush=True)
             return interrupt.exit_code
@@ -161,7 +174,9 @@ def _announce(estimator: Estimator, jobs: list[Job], out: Path) -> None:
     of_video = sum(job.row.frames_announced for job in videos)
     # The stretches of a video are on the disk beside the table that is made of them.
     most = max(job.row.frames_announced for job in jobs)
-    needed_gb, free_gb = (frames + most) * bytes_a_frame(estimator) / _GB, shutil.disk_usage(out).free / _GB
+    there = sum(file.stat().st_size for job in jobs for file in job.parts.glob("*/*.csv"))
+    needed_gb = max(0, (frames + most) * bytes_a_frame(estimator) - there) / _GB
+    free_gb = shutil.disk_usage(out).free / _GB
     print(
         f"to do: {len(videos):,} videos with {of_video:,} frames, {frames - of_video:,} images; "
         f"{needed_gb:.3g} GB of disk are needed, {free_gb:.3g} GB are free",

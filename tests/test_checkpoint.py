@@ -450,6 +450,13 @@ def test_parameters_come_back_from_safetensors(tmp_path: Path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["best.safetensors"]
 
 
+def test_equal_parameters_are_equal_files(tmp_path: Path):
+    """The library itself writes the metadata in another order each time."""
+    for number in range(8):
+        export_parameters(tmp_path / str(number), PARAMETERS, {"step": "20", "names": "nose,tail", "more": "é"})
+    assert len({file.read_bytes() for file in tmp_path.iterdir()}) == 1
+
+
 def test_every_flipped_bit_of_the_parameters_is_noticed_or_harmless(tmp_path: Path):
     file = tmp_path / "best.safetensors"
     export_parameters(file, PARAMETERS, {"step": "20"})

@@ -80,9 +80,10 @@ def test_globs_and_lists(tree: Path) -> None:
     [
         (["x.mp4"], "x.mp4 does not exist; did you mean x[0-9]+.mp4?"),
         (["notes.txt"], "notes.txt is neither an image .* nor a video"),
-        ([".hidden", "b/.z.mp4", "x9.mp4", "x*.mp4"], "x9.mp4 is given twice; name it once"),
+        ([".hidden", "b/.z.mp4", "x9.mp4", "x9*.mp4"], "x9.mp4 is given twice; name it once"),
         (["*.txt"], r"\*.txt matches neither images"),
         (["@none.txt"], "the list none.txt cannot be read: No such file"),
+        (["x9.mp4", "x9_temporal_norm.mp4"], "x9.mp4 and .*x9_temporal_norm.mp4 would both write x9_temporal_norm.csv"),
         (["x9.mp4", "twin/x9.mkv", "twin/x9.mp4"], "twin/x9.mkv and .*twin/x9.mp4 would both write twin/x9.csv"),
     ],
 )
@@ -90,5 +91,6 @@ def test_what_cannot_be_is_told(tree: Path, names: list[str], message: str) -> N
     (tree / "twin").mkdir()
     (tree / "twin" / "x9.mkv").write_text("")
     (tree / "twin" / "x9.mp4").write_text("")
+    (tree / "x9_temporal_norm.mp4").write_text("")
     with pytest.raises(ValueError, match=message):
         find_inputs(names)

@@ -4,6 +4,7 @@ import concurrent.futures
 import csv
 import dataclasses
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -23,11 +24,12 @@ from jaxpose.data.video import scan
 from jaxpose.formats.lightning_pose import read_predictions
 from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator
-from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, row_of
+from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, identity_of, row_of
 from jaxpose.training.prediction_job import Job
 from jaxpose.training.prediction_work import Work
 from jaxpose.training.trained import read_run_config
-from jaxpose.training.video_tables import predict_video
+from jaxpose.training.video_tables import Incomplete, predict_video, tables_beside
+from tests import test_clips as clips
 from tests.small_run import environment, files_in, kept_programs
 
 RATE = 30
@@ -96,7 +98,7 @@ class Shared:
     def work(self, stops: Callable[[], bool] = lambda: False) -> list[str]:
         """Returns the states of the jobs after the work."""
         with Claims(self.out, 30) as claims:
-            index = PredictionIndex(self.out, claims)
+            index = PredictionIndex(self.out, claims, tables_beside(self.estimator))
             index.begin([job.row for job in self.jobs])
             work = Work(self.estimator, self.jobs, index, claims, stops, self.said.append, self.warned.append)
             work.run()
@@ -158,6 +160,11 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     changed = {file for file in before if file.is_file() and file.stat().st_mtime_ns != before[file]}
     assert changed == {parts / "index.csv", *(parts / "video_preds" / "b").iterdir()}
 
+    before = files_in(parts / "video_preds")
+    (parts / "video_preds" / "b" / "x_temporal_norm.csv").unlink()
+    assert predict.main([*flags, *cut]) == 0
+    assert "to do: 1 videos with 50 frames" in capsys.readouterr().out and files_in(parts / "video_preds") == before
+
 
 def test_what_was_stopped_goes_on_at_the_first_missing_stretch(estimator: Estimator, tmp_path: Path) -> None:
     videos = [write(tmp_path / "v0.avi", 60, 1), write(tmp_path / "v1.avi", 30, 2)]
@@ -182,9 +189,13 @@ def test_what_was_stopped_goes_on_at_the_first_missing_stretch(estimator: Estima
     assert float(pd.read_csv(tmp_path / "out" / "index.csv")["seconds"][0]) > sum(seconds)
 
 
-def test_a_damaged_stretch_leaves_the_rows_before_it(estimator: Estimator, tmp_path: Path) -> None:
+@pytest.mark.parametrize("decoders", [1, 3])
+def test_what_is_left_of_a_damaged_video_depends_on_the_video_alone(
+    estimator: Estimator, tmp_path: Path, decoders: int
+) -> None:
     video = write(tmp_path / "video.avi", 80, 1)
-    shared = Shared(estimator, tmp_path / "out", [video], 20)
+    shared = Shared(estimator, tmp_path / "out", [video], 20, decoders)
+    status = video.stat()
     # The frames of its second half are gone after it was looked at: the packets are there, their content is not.
     with av.open(str(video)) as container:
         places = [packet.pos for packet in container.demux(video=0) if packet.size]
@@ -192,6 +203,7 @@ def test_a_damaged_stretch_leaves_the_rows_before_it(estimator: Estimator, tmp_p
     for place in places[50:]:
         content[place : place + 40] = bytes(40)
     video.write_bytes(content)
+    os.utime(video, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert shared.work() == [DAMAGED]
     (reason,) = shared.warned
     partial = shared.tables[0].with_name("video.csv.partial")
@@ -200,6 +212,65 @@ def test_a_damaged_stretch_leaves_the_rows_before_it(estimator: Estimator, tmp_p
     assert [int(line.split(",")[0]) for line in partial.read_text().splitlines()[3:]] == list(range(rows))
     assert 40 <= rows <= 52 and rows_of(tmp_path / "out")["video_preds/video.csv"]["state"] == "damaged"
     assert shared.parts() == [] and not shared.tables[0].exists()
+    whole = tmp_path / "whole" / "video.csv"
+    with pytest.raises(Incomplete):
+        predict_video(estimator, scan(video), whole)
+    for name in ("video.csv.partial", "video_temporal_norm.csv.partial"):
+        assert partial.with_name(name).read_bytes() == whole.with_name(name).read_bytes()
+
+
+def test_a_video_that_is_replaced_while_it_is_read_is_not_mixed(estimator: Estimator, tmp_path: Path) -> None:
+    video, other = write(tmp_path / "video.avi", 60, 1), write(tmp_path / "other.avi", 60, 2)
+    shared = Shared(estimator, tmp_path / "out", [video], 20)
+
+    def replace() -> bool:
+        if shared.parts() and other.exists():
+            other.rename(video)
+        return False
+
+    assert shared.work(replace) == [FAILED] and shared.warned == [
+        f"{video} changed while it was read; the same command predicts it again"
+    ]
+    again = Shared(estimator, tmp_path / "out", [video], 20)
+    assert again.work() == [DONE] and again.parts() == []
+    predict_video(estimator, scan(video), tmp_path / "whole.csv")
+    assert again.tables[0].read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def test_another_that_finds_the_video_changed_and_is_faster_is_right(estimator: Estimator, tmp_path: Path) -> None:
+    video, out = write(tmp_path / "video.avi", 60, 1), tmp_path / "out"
+    slow, states = Shared(estimator, out, [video], 20), []
+
+    def change() -> bool:
+        if slow.parts() and not states:
+            os.utime(video, (1, 1))
+            states.extend(Shared(estimator, out, [video], 20).work())
+        return False
+
+    slow.work(change)
+    assert states == [DONE] and rows_of(out)["video_preds/video.csv"]["state"] == "done"
+    assert slow.warned == [f"{video} changed while it was read; the same command predicts it again"]
+    assert len(read_predictions(slow.tables[0]).index) == 60 and not list(out.rglob("*.parts"))
+
+
+def test_tables_of_a_video_that_was_replaced_by_a_damaged_one_go(estimator: Estimator, tmp_path: Path) -> None:
+    video = write(tmp_path / "video.avi", 60, 1)
+    beside = write(tmp_path / "video_other.avi", 12, 2)
+    assert Shared(estimator, tmp_path / "out", [video, beside], 20).work() == [DONE, DONE]
+    os.truncate(video, video.stat().st_size // 2)
+    assert Shared(estimator, tmp_path / "out", [video], 20).work() == [DAMAGED]
+    assert names_in(tmp_path / "out" / "video_preds") == [
+        "video.csv.partial", "video_other.csv", "video_other_temporal_norm.csv", "video_temporal_norm.csv.partial",
+    ]  # fmt: skip
+
+
+def test_frames_that_were_lost_before_are_told(estimator: Estimator, tmp_path: Path) -> None:
+    video = clips.write(tmp_path / "video.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)])
+    shared = Shared(estimator, tmp_path / "out", [video], 1000)
+    assert shared.work() == [DONE]
+    reason = f"{video}: by its time stamps frames are lost before frame 10; the rows count those that are there"
+    assert shared.warned == [reason]
+    assert rows_of(tmp_path / "out")["video_preds/video.csv"]["reason"] == reason
 
 
 def test_a_part_that_lost_rows_is_made_again(estimator: Estimator, tmp_path: Path) -> None:
@@ -219,15 +290,16 @@ def test_a_video_that_is_gone_is_tried_again(estimator: Estimator, tmp_path: Pat
     videos[0].unlink()
     assert shared.work() == [FAILED, DONE] and "No such file" in shared.warned[0]
     videos[0].write_bytes(content)
-    assert status.st_size == videos[0].stat().st_size
+    os.utime(videos[0], ns=(status.st_atime_ns, status.st_mtime_ns))
     assert shared.work() == [DONE, DONE]
 
 
 def row(**changes: object) -> Row:
     """The row of a video that is done."""
     values = {
-        "path": "/in/x.mp4", "size": 10, "mtime": "1.5", "model": "m", "frames_announced": 3, "frames_delivered": 3,
-        "seconds": 0.5, "state": DONE, "reason": "", "table": "video_preds/x.csv", "table_size": 5, "run": "r",
+        "path": "/in/x.mp4", "size": 10, "mtime": "1.5", "files": "f", "model": "m", "frames_announced": 3,
+        "frames_delivered": 3, "seconds": 0.5, "state": DONE, "reason": "", "table": "video_preds/x.csv",
+        "table_size": 5, "run": "r",
     }  # fmt: skip
     return Row(**(values | changes))
 
@@ -239,6 +311,7 @@ def row(**changes: object) -> Row:
         ({"path": "/mounted/elsewhere/x.mp4"}, True),
         ({"size": 11}, False),
         ({"mtime": "1.6"}, False),
+        ({"files": "renamed"}, False),
         ({"model": "later"}, False),
         ({"path": "/other/x.mp4", "size": 11}, "of other frames"),
         ({"path": "/in/y.mp4"}, "of other frames"),
@@ -269,6 +342,17 @@ def test_which_tables_are_there(tmp_path: Path, now: dict[str, object], expected
             assert index.is_there(row()) == there
 
 
+def test_an_image_by_another_name_is_another_one(tmp_path: Path) -> None:
+    images = [tmp_path / f"{name}.png" for name in "abc"]
+    for image in images:
+        image.write_bytes(b"as large as the others")
+        os.utime(image, (1, 1))
+    before = identity_of(images)
+    images[1].rename(tmp_path / "z.png")
+    after = identity_of([images[0], images[2], tmp_path / "z.png"])
+    assert before[:2] == after[:2] == (66, "1.000000000") and before[2] != after[2]
+
+
 def test_no_row_is_lost_when_several_write(tmp_path: Path) -> None:
     def note(writer: int) -> None:
         with Claims(tmp_path, 30) as claims:
@@ -285,14 +369,19 @@ def test_no_row_is_lost_when_several_write(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a,b\n1,2\n", "is no index of jaxpose.predict: give another --out"), ("x\n", "row 2, cannot be read")],
+    [
+        ("a,b\n1,2\n", "is no index of jaxpose.predict: give another --out"),
+        ("\udcff, ", "is no index of jaxpose.predict: give another --out"),
+        ("x\n", "row 2, cannot be read"),
+    ],
 )
 def test_an_index_of_somebody_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
     with Claims(tmp_path, 30) as claims:
         index = PredictionIndex(tmp_path, claims)
         index.note(row())
         file = tmp_path / "index.csv"
-        file.write_text(text if "," in text else file.read_text().splitlines()[0] + "\n" + text)
+        text = text if "," in text else file.read_text().splitlines()[0] + "\n" + text
+        file.write_text(text, errors="surrogateescape")
         with pytest.raises(ValueError, match=message):
             index.rows()
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.training.standstill import refuse_standstill
+from jaxpose.training.standstill import is_idle_turn, refuse_standstill
 
 
 def turn(run: Path, step: int, count: int, job: str = "7") -> None:
@@ -32,3 +32,12 @@ def test_without_slurm_or_with_a_broken_note_nothing_is_refused(tmp_path: Path) 
     for content in ("", "[]", '{"job": "7"}'):
         (tmp_path / "restarts.json").write_text(content)
         turn(tmp_path, 20, 9)
+
+
+def test_a_worker_that_finished_nothing_in_its_fourth_turn_ends() -> None:
+    turns = [(pieces, count) for pieces in (0, 1) for count in range(6) if is_idle_turn(pieces, slurm(count))]
+    assert turns == [(0, 3), (0, 4), (0, 5)] and not is_idle_turn(0, {})
+
+
+def slurm(count: int) -> dict[str, str]:
+    return {"SLURM_RESTART_COUNT": str(count)}

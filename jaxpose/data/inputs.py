@@ -10,6 +10,8 @@ from pathlib import Path
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
+# What the names of the tables beside a table of predictions have more.
+TABLES_BESIDE = ("_temporal_norm", "_pca_singleview_error", "_pca_multiview_error")
 _KINDS = f"images ({' '.join(IMAGE_SUFFIXES)}) nor videos ({' '.join(VIDEO_SUFFIXES)})"
 
 
@@ -39,7 +41,7 @@ def find_inputs(names: Sequence[str]) -> Inputs:
 
     Raises:
       ValueError: a name is not there, is of an unknown type or comes twice; a folder, a list or a glob has neither
-        images nor videos; or two videos of one folder have the same place.
+        images nor videos; or two videos of one folder would write the same table.
     """
     videos: dict[Path, Path] = {}
     images: dict[Path, list[Path]] = {}
@@ -141,9 +143,19 @@ def _places(bases: dict[Path, Path], of_videos: bool) -> dict[Path, Path]:
     for path, base in bases.items():
         other = placed.setdefault(place(path, base), path)
         if other != path:
-            raise ValueError(f"{other} and {path} would both write {place(path, base)}.csv; give one of them another "
-                             "name, or predict them with different --out")  # fmt: skip
+            raise ValueError(_both_write(other, path, place(path, base)))
+    for at, path in placed.items() if of_videos else ():
+        for more in TABLES_BESIDE:
+            if other := placed.get(at.with_name(f"{at.name}{more}")):
+                raise ValueError(_both_write(path, other, at.with_name(f"{at.name}{more}")))
     return placed
+
+
+def _both_write(one: Path, other: Path, place: Path) -> str:
+    return (
+        f"{one} and {other} would both write {place}.csv; give one of them another name, or predict them with "
+        "different --out"
+    )
 
 
 def _kind(file: Path) -> str:

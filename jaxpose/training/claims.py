@@ -121,8 +121,14 @@ class Claims:
             # Somebody was faster, in making the file or in removing the empty folder.
             return None
         claim = Claim(self, name, newest + 1)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(claim.text)
+        try:
+            with os.fdopen(descriptor, "w") as stream:
+                stream.write(claim.text)
+        except OSError as error:
+            # On a full disk: an empty claim would be waited for until it counts as dead.
+            file.unlink(missing_ok=True)
+            error.filename = str(file)
+            raise
         with self._lock:
             self._held.add(claim)
         return claim

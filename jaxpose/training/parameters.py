@@ -1,6 +1,7 @@
 """Parameters in one safetensors file: what is left of a run to predict with, readable without jax or orbax."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def export_parameters(file: Path, parameters: dict[str, Any], metadata: dict[str
     if _DIGEST in metadata:
         raise ValueError(f"the metadata key {_DIGEST!r} is reserved for the checksum")
     header = metadata | {_DIGEST: _digest(arrays, metadata)}
-    write_atomic(file, safetensors.numpy.save(arrays, header))
+    write_atomic(file, _in_order(safetensors.numpy.save(arrays, header)))
 
 
 def load_parameters(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -48,6 +49,19 @@ def load_parameters(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
 def checksum(parameters: dict[str, Any]) -> str:
     """Returns the SHA-256 of the names, kinds and values of a nested dict of arrays."""
     return _digest(_flat(parameters), {})
+
+
+def _in_order(data: bytes) -> bytes:
+    """Returns a safetensors file with its metadata in order: the library writes it in another one each time.
+
+    The file begins with the length of its header, 8 bytes, and the header, JSON filled up with spaces.
+    """
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
 def _flat(tree: dict[Any, Any], prefix: str = "") -> dict[str, np.ndarray]:

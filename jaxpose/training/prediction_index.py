@@ -5,6 +5,7 @@ By it a table is neither taken for something else nor lost, and a second command
 
 import csv
 import dataclasses
+import hashlib
 import io
 import os
 import threading
@@ -29,21 +30,23 @@ class Row:
       path: absolute, of the video or of the folder of images.
       size: bytes, of all images together.
       mtime: when it was last changed, seconds since 1970; of images the newest.
+      files: checksum of name, size and time of each image; of a video of its own.
       model: checksum of the weights.
       frames_announced: by the file.
       frames_delivered: rows of the table.
       seconds: that predicting took, by all who took part.
       state: waiting, done, damaged (the input cannot be predicted to the end; not tried again while it is the same) or
         failed (something else was in the way; tried again by the next command).
-      reason: why it is not done.
+      reason: why it is not done, or what else is to be known of it.
       table: below the folder of results.
-      table_size: bytes.
+      table_size: bytes, of all tables of the input together.
       run: hash of the run's config.
     """
 
     path: str
     size: int
     mtime: str
+    files: str
     model: str
     frames_announced: int
     frames_delivered: int
@@ -58,9 +61,9 @@ class Row:
         """Returns whether both are of the same frames and the same network."""
         return self._frames() == other._frames() and (self.model, self.run) == (other.model, other.run)
 
-    def _frames(self) -> tuple[str, int, str]:
+    def _frames(self) -> tuple[str, int, str, str]:
         # Hosts may see the same folder by other names.
-        return Path(self.path).name, self.size, self.mtime
+        return Path(self.path).name, self.size, self.mtime, self.files
 
 
 _COLUMNS = [field.name for field in dataclasses.fields(Row)]
@@ -73,10 +76,11 @@ class PredictionIndex:
     Args:
       out: the folder of results.
       claims: those on the work in that folder.
+      beside: what the names of the tables beside each table of predictions have more: see `tables_beside`.
     """
 
-    def __init__(self, out: Path, claims: Claims):
-        self._out, self._file, self._claims = out, out / INDEX_FILE, claims
+    def __init__(self, out: Path, claims: Claims, beside: Sequence[str] = ()):
+        self._out, self._file, self._claims, self._beside = out, out / INDEX_FILE, claims, beside
         self._lock = threading.Lock()
         self._read: tuple[tuple[int, int, int] | None, dict[str, Row]] = (None, {})
 
@@ -113,13 +117,18 @@ class PredictionIndex:
         if overwrite:
             return False
         if noted and noted.is_of_same(row):
-            # A table that somebody shortened is no longer whole.
-            is_whole = noted.state == DONE and table.is_file() and table.stat().st_size == noted.table_size
+            # Tables of which somebody shortened or removed one are no longer whole.
+            is_whole = noted.state == DONE and table.is_file() and self.bytes_of(table) == noted.table_size
             return is_whole or noted.state == DAMAGED
         if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
             return False
         what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
         raise ValueError(f"{table} is there already, of {what}: give --overwrite to replace it, or another --out")
+
+    def bytes_of(self, table: Path) -> int:
+        """Returns the size of a table of predictions and of those beside it, as far as they are there."""
+        files = [table, *(table.with_name(f"{table.stem}{more}.csv") for more in self._beside)]
+        return sum(file.stat().st_size for file in files if file.is_file())
 
     def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:
         """Notes the inputs that are to be predicted, but for those that others have noted or done by now."""
@@ -135,8 +144,14 @@ class PredictionIndex:
         self._write(change)
 
     def note(self, row: Row) -> None:
-        """Notes what became of an input."""
-        self._write(lambda known: known.update({row.table: row}))
+        """Notes what became of an input; that it failed only where nobody has noted the same table of other frames."""
+
+        def change(known: dict[str, Row]) -> None:
+            noted = known.get(row.table)
+            if row.state != FAILED or noted is None or noted.is_of_same(row):
+                known[row.table] = row
+
+        self._write(change)
 
     def _write(self, change: Callable[[dict[str, Row]], None]) -> None:
         """Writes the index as `change` leaves it; nobody else writes it meanwhile."""
@@ -167,12 +182,12 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
     Raises:
       OSError: a file is not there any more.
     """
-    status = [source.stat() for source in sources]
-    newest_ns = max(entry.st_mtime_ns for entry in status)
+    size, mtime, files = identity_of(sources)
     return Row(
         path=os.path.abspath(path),
-        size=sum(entry.st_size for entry in status),
-        mtime=f"{newest_ns // 10**9}.{newest_ns % 10**9:09}",
+        size=size,
+        mtime=mtime,
+        files=files,
         model=estimator.checksum[:16],
         frames_announced=len(sources),
         frames_delivered=0,
@@ -185,8 +200,24 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
     )
 
 
+def identity_of(sources: Sequence[Path]) -> tuple[int, str, str]:
+    """Returns `size`, `mtime` and `files` of the row of a video, or of images.
+
+    Raises:
+      OSError: a file is not there any more.
+    """
+    status = [source.stat() for source in sources]
+    newest_ns = max(entry.st_mtime_ns for entry in status)
+    each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in zip(sources, status, strict=True)]
+    size, mtime = sum(entry.st_size for entry in status), f"{newest_ns // 10**9}.{newest_ns % 10**9:09}"
+    return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:16]
+
+
 def _rows(file: Path, stream: TextIO) -> dict[str, Row]:
-    lines = csv.reader(stream)
+    try:
+        lines = csv.reader(io.StringIO(stream.read()))
+    except UnicodeDecodeError:
+        lines = csv.reader([])
     if next(lines, None) != _COLUMNS:
         raise ValueError(f"{file} is there, but is no index of jaxpose.predict: give another --out")
     rows = {}

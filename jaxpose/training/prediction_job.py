@@ -6,13 +6,15 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxpose.data.inputs import TABLES_BESIDE
 from jaxpose.data.video import Video
-from jaxpose.data.video_index import ends_checksum
+from jaxpose.data.video_index import ends_checksum, read_index
 from jaxpose.formats.lightning_pose import join_tables
-from jaxpose.training.prediction_index import DAMAGED, FAILED, WAITING, Row
+from jaxpose.training.prediction_index import DAMAGED, FAILED, WAITING, Row, identity_of
 
 # Lines at the head of a table of predictions, and of one of errors.
 _HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 1
+_LISTED = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Job:
     @functools.cached_property
     def parts(self) -> Path:
         """The folder of its stretches; that of other frames or another network is another one."""
-        decides = (self.row.size, self.row.mtime, self.row.model, self.row.run)
+        decides = (self.row.size, self.row.mtime, self.row.files, self.row.model, self.row.run)
         return self.table.with_name(f"{self.table.name}.{hashlib.sha256(repr(decides).encode()).hexdigest()[:8]}.parts")
 
     def is_settled_by(self, row: Row | None) -> bool:
@@ -66,20 +68,40 @@ class Job:
         """Joins one of the tables of stretches into a file, and returns the number of rows."""
         return join_tables([part / name for part in parts], file, self._header_rows(name))
 
-    def rescue(self, before: Sequence[Path], scratch: Path) -> int:
-        """Writes the rows up to where the frames are damaged beside the table, and returns their number.
-
-        Args:
-          before: the stretches before that which broke off; those that are not there are left out.
-          scratch: where it broke off.
-        """
-        whole, count = [part for part in before if part.is_dir()], 0
+    def rescue(self, scratch: Path) -> int:
+        """Puts the rows of a folder in which predicting broke off beside the table, and returns their number."""
+        rows = 0
         for partial in scratch.glob("*.csv.partial"):
             name = partial.name.removesuffix(".partial")
-            parts = [*(part / name for part in whole), partial]
-            rows = join_tables(parts, self.table.with_name(partial.name), self._header_rows(name))
-            count = rows if name == self.table.name else count
-        return count
+            count = join_tables([partial], self.table.with_name(partial.name), self._header_rows(name))
+            rows = count if name == self.table.name else rows
+        return rows
+
+    def remove_tables(self) -> None:
+        """Removes the tables, and what was rescued: those of the frames that were here before, under the same name."""
+        for more in ("", *TABLES_BESIDE):
+            for suffix in (".csv", ".csv.partial"):
+                self.table.with_name(f"{self.table.stem}{more}{suffix}").unlink(missing_ok=True)
+
+    def change(self) -> str:
+        """Returns that the files are no longer those of the row, or ""."""
+        try:
+            now = identity_of(self.sources)
+        except OSError:
+            return ""  # what is gone is told by whoever reads it
+        is_same = now == (self.row.size, self.row.mtime, self.row.files)
+        return "" if is_same else f"{self.name} changed while it was read; the same command predicts it again"
+
+    def holes(self) -> str:
+        """Returns that the time stamps of a video tell of frames that were lost before it was written, or ""."""
+        try:
+            leaps = read_index(self.video.path).leaps if self.video else []
+        except (ValueError, OSError):
+            return ""
+        some = f"{', '.join(map(str, leaps[:_LISTED]))}{', ...' if len(leaps) > _LISTED else ''}"
+        return (
+            f"{self.name}: by its time stamps frames are lost before frame {some}; the rows count those that are there"
+        ) * bool(leaps)
 
     def _header_rows(self, name: str) -> int:
         return _HEADER_ROWS if name == self.table.name else _ERROR_HEADER_ROWS

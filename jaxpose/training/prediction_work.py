@@ -2,10 +2,12 @@
 
 What comes in: jobs, and the index and the claims of the folder of results. What goes out: the table of each job, and
 its row in the index. A video is predicted in stretches; each is a folder in <table>.<hash>.parts that has its name only
-when it is whole. Who claims the joining of a video whose stretches are all there makes the table of them.
+when it is whole. Who claims the joining of a video whose stretches are all there makes the table of them. A video that
+turns out to be damaged is predicted again without a cut, so that what is left of it depends on the video alone.
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import glob
 import json
@@ -32,6 +34,8 @@ _TIMED_FRAMES = 500
 # How often it is looked whether others have left something to do.
 _LOOK_S = 1.0
 _DONE_FILE = "done.json"
+# Beside the stretches: the video is not to be cut.
+_UNCUT_FILE = "uncut"
 
 
 class Work:
@@ -45,6 +49,9 @@ class Work:
       stops: is asked after every batch whether to leave.
       say: is called with a line for each job that is done here.
       warn: is called with a line, or several, for each that cannot be.
+
+    Attributes:
+      pieces: stretches, or whole inputs, that were finished here.
     """
 
     def __init__(
@@ -59,8 +66,10 @@ class Work:
     ):
         self._estimator, self._jobs, self._index, self._claims = estimator, jobs, index, claims
         self._is_told_to_stop, self._say, self._warn = stops, say, warn
+        self.pieces = 0
         self._lock = threading.Lock()
         self._cuts: dict[str, list[Stretch | None]] = {}
+        self._failed: set[str] = set()
         self._is_ended = False
         self._frames, self._is_timed, self._started = 0, False, 0.0
         self._all_frames = sum(job.row.frames_announced for job in jobs)
@@ -115,7 +124,7 @@ class Work:
         try:
             stretches = self._stretches(job)
         except (ValueError, OSError) as error:
-            self._settle(job, job.state_without_frames(), str(error))
+            self._settle_damaged(job, str(error))
             return True
         parts = [job.parts / _part_name(stretch) for stretch in stretches]
         absent = [place for place, part in enumerate(parts) if not part.is_dir()]
@@ -124,7 +133,7 @@ class Work:
                 with claim:
                     # It may have been done since.
                     if not parts[place].is_dir() and not self._is_settled(job):
-                        self._predict(job, stretches[place], parts, place, claim)
+                        self._predict(job, stretches[place], parts[place], claim)
                 return True
         if not absent and (claim := self._claims.take(f"{job.key}-join")):
             with claim:
@@ -136,7 +145,7 @@ class Work:
     def _stretches(self, job: Job) -> Sequence[Stretch | None]:
         if job.problem:
             raise ValueError(job.problem)
-        if job.video is None:
+        if job.video is None or (job.parts / _UNCUT_FILE).exists():
             return [None]
         with self._lock:
             if job.row.table not in self._cuts:
@@ -144,7 +153,7 @@ class Work:
                 self._cuts[job.row.table] = list(stretches) if stretches else [None]
             return self._cuts[job.row.table]
 
-    def _predict(self, job: Job, stretch: Stretch | None, parts: list[Path], place: int, claim: Claim) -> None:
+    def _predict(self, job: Job, stretch: Stretch | None, part: Path, claim: Claim) -> None:
         # A name of its own: should the claim be lost, and the other be as fast, both write.
         scratch, started = job.parts / f".{claim.token}", time.monotonic()
 
@@ -158,22 +167,36 @@ class Work:
                 rows = predict_stretch(self._estimator, job.video, stretch, file, stops, self._count)
             else:
                 rows = predict_images(self._estimator, job.sources, file, stops, self._count)
+            if change := job.change():
+                self._settle_changed(job, change)
+                return
             done = {"frames": rows, "seconds": time.monotonic() - started}
             write_atomic(scratch / _DONE_FILE, f"{json_text(done)}\n".encode())
-            os.rename(scratch, parts[place])
+            os.rename(scratch, part)
+            with self._lock:
+                self.pieces += 1
         except Stopped as error:
             if not claim.is_lost:
                 self._is_ended = True
                 self._say(str(error))
         except Incomplete as error:
-            rows, of = job.rescue(parts[:place], scratch), len(job.sources)
-            some = f"; its {rows} rows are" if job.video else f"\n{rows} rows of {of} images are"
-            self._settle(job, job.state_without_frames(), f"{error}{some} in {job.table}.partial", rows)
+            if change := job.change():
+                self._settle_changed(job, change)
+            elif stretch:
+                # One that found other frames under the same name may have removed the folder.
+                with contextlib.suppress(FileNotFoundError):
+                    (job.parts / _UNCUT_FILE).touch()
+            else:
+                self._settle_damaged(job, str(error), scratch)
         except ValueError as error:
-            self._settle(job, DAMAGED, str(error))
+            if change := job.change():
+                self._settle_changed(job, change)
+            else:
+                self._settle_damaged(job, str(error))
         except OSError as error:
-            # Another may have finished the piece, or the whole job, while this process was frozen.
-            if not parts[place].is_dir() and not self._is_settled(job):
+            # Another may have finished the piece, or the whole job, while this process was frozen, or removed it.
+            is_removed = isinstance(error, FileNotFoundError) and not scratch.is_dir()
+            if not is_removed and not part.is_dir() and not self._is_settled(job):
                 self._settle(job, FAILED, str(error))
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -191,22 +214,40 @@ class Work:
             frames = sum(part["frames"] for part in done)
             if rows != frames:
                 shutil.rmtree(job.parts, ignore_errors=True)
-                raise OSError(f"{job.parts} has {rows} rows of {frames}, as if a disk had lost some; it is removed")
+                lost = f"{job.parts} has {rows} rows of {frames}, as if a disk had lost some; it is removed"
+                self._settle(job, FAILED, lost)
+                return
             for name in names:
                 os.replace(scratch / name, job.table.with_name(name))
                 job.table.with_name(f"{name}.partial").unlink(missing_ok=True)
         except OSError as error:
-            # Another may have joined them, while this process was frozen.
-            if not self._is_settled(job):
+            # Another may have joined them while this process was frozen, or removed them as those of other frames.
+            if job.parts.is_dir() and not self._is_settled(job):
                 self._settle(job, FAILED, str(error))
             return
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         seconds = sum(part["seconds"] for part in done)
-        self._settle(job, DONE, "", rows, seconds)
+        self._settle(job, DONE, job.holes(), rows, seconds)
         what, per = ("frames", "frames/s") if job.video else ("images", "images/s")
         of = f" of {job.row.frames_announced} announced" if job.video else ""
         self._say(f"{job.name}: {rows} {what}{of}, {rows / seconds:.1f} {per}, in {job.table}")
+
+    def _settle_changed(self, job: Job, change: str) -> None:
+        """Notes that there are other frames under the name of a job; the work on the former ones is of no use."""
+        shutil.rmtree(job.parts, ignore_errors=True)
+        self._settle(job, FAILED, change)
+
+    def _settle_damaged(self, job: Job, reason: str, scratch: Path | None = None) -> None:
+        """Notes that an input cannot be predicted; what `scratch` has of it is rescued."""
+        state, rows = job.state_without_frames(), 0
+        if state == DAMAGED:
+            job.remove_tables()
+        if scratch:
+            rows, of = job.rescue(scratch), len(job.sources)
+            some = f"; its {rows} rows are" if job.video else f"\n{rows} rows of {of} images are"
+            reason += f"{some} in {job.table}.partial"
+        self._settle(job, state, reason, rows)
 
     def _settle(self, job: Job, state: str, reason: str, rows: int = 0, seconds: float = 0.0) -> None:
         """Notes what became of a job; what is left of the work on it is removed, where that cannot go on."""
@@ -217,12 +258,14 @@ class Work:
                 reason=reason,
                 frames_delivered=rows,
                 seconds=round(seconds, 3),
-                table_size=job.table.stat().st_size if state == DONE else 0,
+                table_size=self._index.bytes_of(job.table) if state == DONE else 0,
             )
         )
         if reason:
             self._warn(reason)
-        if state != FAILED:
+        if state == FAILED:
+            self._failed.add(job.row.table)
+        else:
             for folder in job.table.parent.glob(f"{glob.escape(job.table.name)}.*.parts"):
                 shutil.rmtree(folder, ignore_errors=True)
             self._claims.forget(f"{job.key}-")
@@ -230,11 +273,10 @@ class Work:
             self._cuts.pop(job.row.table, None)
 
     def _is_settled(self, job: Job) -> bool:
-        return job.is_settled_by(self._index.rows().get(job.row.table))
+        return job.row.table in self._failed or job.is_settled_by(self._index.rows().get(job.row.table))
 
     def _waiting(self) -> list[Job]:
-        rows = self._index.rows()
-        return [job for job in self._jobs if not job.is_settled_by(rows.get(job.row.table))]
+        return [job for job in self._jobs if not self._is_settled(job)]
 
     def _stops(self) -> bool:
         return self._is_ended or self._is_told_to_stop()

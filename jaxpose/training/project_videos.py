@@ -16,7 +16,7 @@ from jaxpose.training.estimator import Estimator
 from jaxpose.training.prediction_index import DONE, PredictionIndex, row_of
 from jaxpose.training.prediction_job import Job
 from jaxpose.training.prediction_work import Work
-from jaxpose.training.video_tables import write_moment_errors
+from jaxpose.training.video_tables import tables_beside, write_moment_errors
 
 # The videos are predicted at once if that takes no longer.
 _AUTO_S = 600.0
@@ -85,7 +85,7 @@ def _predict(
         row = row_of(folder, table, video.path, [video.path], estimator)
         jobs.append(Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [video.path], video))
     with Claims(folder, estimator.config.mesh.heartbeat_s) as claims:
-        index = PredictionIndex(folder, claims)
+        index = PredictionIndex(folder, claims, tables_beside(estimator))
         index.begin([job.row for job in jobs], overwrite=True)
         work = Work(estimator, jobs, index, claims, stops, say, lambda line: say(f"warning: {line}"))
         work.run()

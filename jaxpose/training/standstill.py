@@ -37,3 +37,13 @@ def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> N
             "each turn ended in the job's log (a time limit shorter than a start and a save?), then submit it anew"
         )
     write_atomic(file, f"{json_text({'job': job, 'step': step, 'turns': turns})}\n".encode())
+
+
+def is_idle_turn(pieces: int, environment: Mapping[str, str]) -> bool:
+    """Returns whether a turn of a worker that was stopped is one to end with: SLURM had started it before, and again.
+
+    Args:
+      pieces: of work that it finished in this turn.
+      environment: the variables of this process.
+    """
+    return not pieces and int(environment.get("SLURM_RESTART_COUNT") or 0) >= _MOST

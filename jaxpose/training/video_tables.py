@@ -113,6 +113,12 @@ def bytes_a_frame(estimator: Estimator) -> int:
     return cells * _CELL_BYTES + (2 + tables) * _INDEX_BYTES
 
 
+def tables_beside(estimator: Estimator) -> tuple[str, ...]:
+    """Returns what the names of the tables that `predict_video` writes beside that of predictions have more."""
+    subspaces = within_a_view(estimator.subspaces, len(_views(estimator)))
+    return ("_temporal_norm", *(f"_{name}_error" for name in subspaces))
+
+
 def open_pose_errors(opened: contextlib.ExitStack, estimator: Estimator, file: Path) -> list[tuple[Pca, ErrorWriter]]:
     """Opens a table beside `file` for each subspace that the predictions of one camera can be measured against alone.
 
