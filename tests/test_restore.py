@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import fsspec
@@ -26,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "mounted") if request.param == "folder" else request.param
 
 
-def copy_a_run(run: Path, url: str, *steps: int, best: int = -1) -> dict[str, bytes]:
+def copy_a_run(run: Path, url: str, *steps: int, best: int = -1) -> Mapping[str, bytes]:
     """Leaves nothing but the copy of a run; returns what the run folder had."""
     with opened(config_of(run, url)) as folder:
         save(run, *steps, best=best)
