@@ -5,8 +5,10 @@ import hashlib
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpose import config as c
-from jaxpose.training import remote_folder
+from jaxpose.training import remote, remote_folder
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
@@ -32,7 +34,7 @@ from jaxpose.training.remote_plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT,
 from jaxpose.training.restore import restore
 from jaxpose.training.run_folder import RunFolder, open_run
 from tests.remote_stores import EveryThird, Hanging, Store, Switched, register
-from tests.small_run import files_in
+from tests.small_run import environment, files_in
 from tests.test_log import lines_of, scalars_of
 
 SPLIT = "path,bytes,sha256,set\na.png,1,aa,train\n"
@@ -428,6 +430,55 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
     assert "lacks config.json, split.csv: there was no time left; the same command goes on with it" in caplog.text
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_TELLS_AFTER_S", 0.2)
+    monkeypatch.setattr(remote, "_PATIENCE_S", 2.0)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_finished_run_waits_not_for_ever_for_a_store_that_hangs(
+    tmp_path: Path, interrupt: Interrupt, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture
+):
+    config = config_of(tmp_path / "run", "hanging://copies")
+    with opened(config) as folder:
+        Hanging.gate.clear()
+        with RemoteCopy(folder, config.log) as copy:
+            assert copy.finish({"exit_code": 0}, interrupt)["exit_code"] == 3
+        Hanging.gate.set()
+    assert capsys.readouterr().out == "waits for the copy in hanging://copies/run\n"
+    assert "lacks config.json, split.csv: nothing arrived for 2 s; the same command goes on with it" in caplog.text
+
+
+class Slow(Switched):
+    """Takes its time for each call, as a network does."""
+
+    protocol = "slow"
+    store: dict[str, Any] = {}
+
+    @classmethod
+    def fails(cls) -> bool:
+        time.sleep(0.03)
+        return False
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix("slow://"))
+
+
+def test_finished_run_waits_as_long_as_something_arrives(
+    tmp_path: Path, interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    fsspec.register_implementation("slow", Slow, clobber=True)
+    # 3 checkpoints of some 20 files, of 3 calls each: more than a second.
+    monkeypatch.setattr(remote, "_TELLS_AFTER_S", 0.2)
+    monkeypatch.setattr(remote, "_PATIENCE_S", 1.0)
+    config = config_of(tmp_path / "run", "slow://copies", log__remote_every_s=600.0)
+    assert copied(config, interrupt) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["waits for the copy in slow://copies/run", "everything is copied to slow://copies/run"]
+
+
 def test_run_that_fails_leaves_what_it_had(tmp_path: Path):
     config = config_of(tmp_path / "run", "memory://copies")
     with opened(config) as folder, pytest.raises(RuntimeError), RemoteCopy(folder, config.log):
@@ -442,15 +493,17 @@ def test_run_that_fails_leaves_what_it_had(tmp_path: Path):
 @pytest.fixture
 def hooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     (tmp_path / "my_hooks.py").write_text(
-        "import sys\ncalls, number = [], 3\n"
+        "import sys, threading\ncalls, number, gate = [], 3, threading.Event()\n"
         "def keep(path):\n    calls.append(path)\n"
         "def fail(path):\n    if path.endswith('manifest.json'):\n        sys.exit('no such bucket')\n    keep(path)\n"
+        "def hang(path):\n    keep(path)\n    gate.wait() if path.endswith('split.csv') else None\n"
     )
     (tmp_path / "my_broken.py").write_text("raise ValueError('broken')")
     monkeypatch.syspath_prepend(tmp_path)
     import my_hooks  # pyright: ignore[reportMissingImports]
 
     yield my_hooks.calls
+    my_hooks.gate.set()
     del sys.modules["my_hooks"]
 
 
@@ -477,6 +530,67 @@ def test_failing_hook_is_one_warning_and_exit_code_3(
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
     assert len(told) == 2 and "log.remote_hook failed for checkpoints/" in told[0] and "no such bucket" in told[0]
     assert "log.remote_hook was not called, or in vain, with checkpoints/20/manifest.json" in told[1]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_hanging_hook_stops_neither_the_copy_nor_the_end(
+    tmp_path: Path,
+    hooks: list[str],
+    interrupt: Interrupt,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture,
+):
+    config = config_of(tmp_path / "run", "memory://copies", log__remote_hook="my_hooks:hang")
+    assert copied(config, interrupt) == 3
+    assert_whole("memory://copies", tmp_path / "run")
+    assert hooks[-1] == str(tmp_path / "run" / "split.csv")
+    assert capsys.readouterr().out.splitlines() == [
+        "waits for log.remote_hook with split.csv",
+        "everything is copied to memory://copies/run",
+    ]
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
+    assert len(told) == 1 and told[0].startswith("log.remote_hook was not called, or in vain, with split.csv, ")
+    assert told[0].endswith(" more: nothing arrived for 2 s; the same command goes on with it")
+
+
+def test_stopped_run_does_not_wait_for_a_hook_that_hangs(tmp_path: Path, hooks: list[str], interrupt: Interrupt):
+    config = config_of(tmp_path / "run", "memory://copies", log__remote_hook="my_hooks:hang", log__remote_stop_s=2.0)
+    interrupt.signal = signal.SIGTERM
+    assert copied(config, interrupt, 85) == 85
+    assert_whole("memory://copies", tmp_path / "run")
+
+
+def test_warning_of_a_hook_at_the_end_is_in_the_copy_of_the_log(
+    tmp_path: Path, hooks: list[str], interrupt: Interrupt, capsys: pytest.CaptureFixture
+):
+    run = tmp_path / "run"
+    config = config_of(run, "memory://copies", log__remote_hook="my_hooks:fail", log__remote_every_s=600.0)
+    with opened(config) as folder, RunLog(run, config.log, 10, 0), RemoteCopy(folder, config.log) as copy:
+        save(run, 10)
+        assert copy.finish({"exit_code": 0}, interrupt)["exit_code"] == 3
+    assert "log.remote_hook failed for checkpoints/10/" in files_at("memory://copies")["train.log"].decode()
+    assert "everything is copied to" in capsys.readouterr().out
+
+
+ENDING = """
+import sys, time, types
+from pathlib import Path
+from jaxpose.training import remote
+from jaxpose.training.interrupt import Interrupt
+from tests.test_remote import config_of, opened
+
+remote._PATIENCE_S = 0.5
+sys.modules["hanging_hooks"] = types.SimpleNamespace(hang=lambda path: time.sleep(10**6))
+config = config_of(Path(sys.argv[1]), "", log__remote_hook="hanging_hooks:hang")
+with opened(config) as folder, remote.RemoteCopy(folder, config.log) as copy:
+    sys.exit(copy.finish({"exit_code": 0}, Interrupt())["exit_code"])
+"""
+
+
+def test_process_ends_although_its_hook_hangs(tmp_path: Path):
+    command = [sys.executable, "-c", ENDING, str(tmp_path / "run")]
+    ended = subprocess.run(command, env=environment(tmp_path / "programs"), capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 3, ended.stderr
 
 
 # What is refused before anything is trained.

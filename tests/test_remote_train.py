@@ -29,7 +29,7 @@ from tests.small_run import (
     wait_for_step,
 )
 from tests.test_log import scalars_of
-from tests.test_remote import assert_whole
+from tests.test_remote import assert_whole, files_at
 from tests.test_train_process import assert_same_run
 
 # As other small runs have, so that what they compiled is used.
@@ -92,6 +92,13 @@ def test_empty_machine_ends_as_the_undisturbed_run(
     assert f"{run} is finished; nothing to do" in capsys.readouterr().out
     assert watch.main([f"{url}/run"]) == 0
     assert f"step {STEPS}/{STEPS}  loss " in capsys.readouterr().out
+    # The first one was killed before its first checkpoint, and comes back.
+    for path in ("checkpoints", "finished.json", "metrics.jsonl", "train.log"):
+        shutil.rmtree(run / path) if (run / path).is_dir() else (run / path).unlink()
+    before = files_at(url)
+    assert call(remote_config(project, run, url), tmp_path) == 2
+    assert f"it is finished, and {run} without a whole checkpoint. Move {run} away" in capsys.readouterr().err
+    assert files_at(url) == before and not (run / "metrics.jsonl").exists()
 
 
 @pytest.mark.faults

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import fsspec
@@ -12,7 +13,7 @@ from jaxpose.training.manifest import signed_text
 from jaxpose.training.restore import restore
 from tests.remote_stores import Switched, register
 from tests.small_run import files_in
-from tests.test_remote import config_of, follow, opened, restored_step, save
+from tests.test_remote import config_of, files_at, follow, opened, restored_step, save
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "mounted") if request.param == "folder" else request.param
 
 
-def copy_a_run(run: Path, url: str, *steps: int, best: int = -1) -> dict[str, bytes]:
+def copy_a_run(run: Path, url: str, *steps: int, best: int = -1) -> Mapping[str, bytes]:
     """Leaves nothing but the copy of a run; returns what the run folder had."""
     with opened(config_of(run, url)) as folder:
         save(run, *steps, best=best)
@@ -211,3 +212,105 @@ def test_download_that_is_cut_short_is_made_whole_the_next_time(
     }
     assert not (run / ".restoring").exists()
     assert fsspec.filesystem("memory").exists("/copies/run/config.json")
+
+
+# A run folder that has been left behind by its copy.
+
+
+def damage_a_file(checkpoint: Path) -> None:
+    file = max(checkpoint.rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+
+def behind(run: Path, url: str, *steps: int, finished: bool = False) -> None:
+    """Leaves a copy with checkpoints 30 and 40, and a run folder with the config and these ones alone."""
+    copy_a_run(run, url, 30, 40)
+    if finished:
+        with opened(config_of(run, url)) as folder:
+            folder.finish({"steps": 40})
+            follow(folder, url)
+        shutil.rmtree(run)
+    opened(config_of(run, "")).close()
+    save(run, *steps)
+
+
+@pytest.mark.parametrize(
+    ("steps", "finished", "there", "here"),
+    [
+        ((), False, "at checkpoint 40", "without a whole checkpoint"),
+        ((), True, "finished", "without a whole checkpoint"),
+        ((10, 20), False, "at checkpoint 40", "at checkpoint 20"),
+        ((30, 40), True, "finished", "at checkpoint 40"),
+    ],
+)
+def test_folder_that_its_copy_has_left_behind_is_refused(
+    url: str, tmp_path: Path, steps: tuple[int, ...], finished: bool, there: str, here: str
+):
+    run = tmp_path / "run"
+    behind(run, url, *steps, finished=finished)
+    before = files_at(url)
+    for dry_run in (False, True):
+        with pytest.raises(ValueError) as refused:
+            restore(config_of(run, url), run, dry_run=dry_run)
+        assert str(refused.value) == (
+            f"{url}/run is ahead of the run folder: it is {there}, and {run} {here}. Move {run} away to go on from the "
+            "copy, or choose another log.remote_url; resume=overwrite would start anew"
+        )
+    assert files_at(url) == before
+    # The ways out.
+    with opened(config_of(run, f"{url}-2")) as folder:
+        assert folder.action == "resume"
+    run.rename(tmp_path / "away")
+    with opened(config_of(run, url)) as folder:
+        assert folder.action == ("finished" if finished else "resume") and restored_step(run) == 40
+    with opened(config_of(run, url, resume="overwrite")) as folder:
+        assert folder.action == "start"
+
+
+def test_folder_whose_newest_checkpoint_is_damaged_is_behind_a_copy_that_has_it(tmp_path: Path):
+    run, url = tmp_path / "run", "memory://copies"
+    behind(run, url, 30, 40)
+    damage_a_file(run / "checkpoints" / "40")
+    with pytest.raises(ValueError, match=rf"it is at checkpoint 40, and {run} at checkpoint 30\. Move"):
+        opened(config_of(run, url))
+
+
+@pytest.mark.parametrize("state", ["same", "ahead", "damaged copy", "half a copy", "damaged mark", "finished"])
+def test_folder_that_is_not_behind_its_copy_goes_on(tmp_path: Path, state: str):
+    run, url = tmp_path / "run", str(tmp_path / "mounted")
+    steps = {"same": (30, 40), "ahead": (40, 50), "finished": (), "damaged mark": (30, 40)}.get(state, (20, 30))
+    behind(run, url, *steps, finished=state in ("damaged mark", "finished"))
+    there = tmp_path / "mounted" / "run"
+    if state == "damaged copy":
+        damage_a_file(there / "checkpoints" / "40")
+    elif state == "half a copy":
+        (there / "checkpoints" / "40" / "manifest.json").unlink()
+    elif state == "damaged mark":
+        (there / "finished.json").write_text("{")
+    elif state == "finished":
+        # Whose checkpoints its user has removed.
+        (run / "finished.json").write_text("{}")
+    with opened(config_of(run, url)) as folder:
+        assert folder.action == ("finished" if state == "finished" else "resume") and folder.messages == ()
+        mirror = follow(folder, url)
+        assert not (there / "finished.json").exists() or state == "finished"
+        if state != "finished":
+            save(run, 60, 70)
+            mirror.follow()
+            assert mirror.missing() == [] and (there / "checkpoints" / "70" / "manifest.json").exists()
+
+
+def test_copy_that_could_not_be_read_at_the_start_is_not_replaced_by_a_folder_behind_it(tmp_path: Path):
+    run, url = tmp_path / "run", "switched://copies"
+    behind(run, url, 10)
+    Switched.is_off = True
+    with opened(config_of(run, url)) as folder:
+        assert "cannot be read" in folder.messages[0]
+        Switched.is_off = False
+        before = files_at(url)
+        with pytest.raises(ValueError, match=f"it is at checkpoint 40, and {run} at checkpoint 10"):
+            follow(folder, url)
+        assert files_at(url) == before
+        # It has caught up.
+        save(run, 40)
+        assert follow(folder, url).missing() == []

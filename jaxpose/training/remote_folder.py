@@ -35,6 +35,7 @@ class RemoteFolder:
 
     Attributes:
       url: where the folder is, for messages.
+      answers: how many calls have gone well so far.
     """
 
     def __init__(self, url: str, name: str = ""):
@@ -46,6 +47,7 @@ class RemoteFolder:
         self._renames = type(self._fs).mv is not fsspec.AbstractFileSystem.mv
         self._temporary = posixpath.join(self._root, f"{_UPLOADING}{uuid.uuid4().hex[:12]}")
         self._given_up = threading.Event()
+        self.answers = 0
 
     def is_at(self, folder: Path) -> bool:
         """Returns whether this is a folder of this machine, or of one mounted here."""
@@ -151,14 +153,19 @@ class RemoteFolder:
     def _tried(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
         for wait_s in _WAITS_S:
             try:
-                return function(*arguments, **named)
+                return self._answer(function, *arguments, **named)
             except (FileNotFoundError, NotImplementedError):
                 raise
             # Each kind of store has exceptions of its own.
             except Exception as error:
                 _logger.debug("%s: %s; tried again in %g s", self.url, error, wait_s)
                 self._given_up.wait(wait_s)
-        return function(*arguments, **named)
+        return self._answer(function, *arguments, **named)
+
+    def _answer(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+        answer = function(*arguments, **named)
+        self.answers += 1
+        return answer
 
 
 def is_leftover(name: str) -> bool:

@@ -23,11 +23,16 @@ class Hook:
 
     A file is finished when it is written, one that grows at the end of the run; a checkpoint's manifest is the last of
     its files. A file that is written anew counts as another one.
+
+    Attributes:
+      path: the file below the folder that the function is being called with, "" between two calls.
+      answers: how many calls have ended so far, well or not.
     """
 
     def __init__(self, folder: Path, function: Callable[[str], object]):
         self._folder, self._function = folder, function
         self._called_with: dict[str, Stamp] = {}
+        self.path, self.answers = "", 0
 
     def follow(self, is_last: bool, is_leaving: Callable[[], bool]) -> list[tuple[str, BaseException]]:
         """Calls the function with all finished files that are new; returns those for which it failed, and how.
@@ -40,6 +45,7 @@ class Hook:
         for path, stamp in self._new(is_last):
             if is_leaving():
                 break
+            self.path = path
             try:
                 self._function(str(self._folder.absolute() / path))
             # Whatever a user's function does; SystemExit too, which would end the thread without a word.
@@ -47,6 +53,7 @@ class Hook:
                 failed.append((path, error))
             else:
                 self._called_with[path] = stamp
+            self.path, self.answers = "", self.answers + 1
         return failed
 
     def missing(self) -> list[str]:

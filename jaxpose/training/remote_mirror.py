@@ -1,17 +1,12 @@
-"""The copy of a run folder in a remote folder: what is there, and how it follows what changes here.
-
-Beside the files lies copied.json, with size and SHA-256 of each; a checkpoint has its manifest, copied last.
-"""
+"""The copy of a run folder in a remote folder: how it follows what changes here."""
 
 import contextlib
-import hashlib
 import json
 import logging
 import threading
 from pathlib import Path
 
-from jaxpose.training.checkpoint import CHECKPOINT_NAME
-from jaxpose.training.manifest import MANIFEST_FILE, parse_signed, signed_text
+from jaxpose.training.manifest import MANIFEST_FILE, signed_text
 from jaxpose.training.remote_folder import RemoteFolder
 from jaxpose.training.remote_plan import (
     CHECKPOINTS,
@@ -23,9 +18,9 @@ from jaxpose.training.remote_plan import (
     contents_of,
     plan,
 )
+from jaxpose.training.remote_record import COPIED_FILE, lead, manifests, read_record, size_and_checksum
+from jaxpose.training.run_folder import FINISHED_FILE
 from jaxpose.training.run_identity import CONFIG_FILE
-
-COPIED_FILE = "copied.json"
 
 _logger = logging.getLogger(__name__)
 
@@ -56,6 +51,7 @@ class Mirror:
         """Brings the copy to the state of the run folder.
 
         Raises:
+          ValueError: the copy is ahead of the run folder; it is left as it is, until the run has caught up.
           Exception: the file system's own; each kind of store has others.
         """
         if not self._has_looked:
@@ -102,6 +98,9 @@ class Mirror:
 
     def _look(self) -> None:
         """Finds out what is there, and removes what another run has left."""
+        # The start has asked too, but a copy that could not be read lets a run go on.
+        if not self._starts_anew and (ahead := lead(self._remote, self._folder)):
+            raise ValueError(ahead)
         self._remote.remove_leftovers()
         record = read_record(self._remote)
         self._checkpoints = manifests(self._remote)
@@ -114,7 +113,12 @@ class Mirror:
             self._remote.remove(COPIED_FILE)
             record, self._starts_anew = {}, False
         self._record, self._record_there = dict(record), dict(record)
-        for path, stamp in contents_of(self._folder).files.items():
+        here = contents_of(self._folder).files
+        if FINISHED_FILE in record and FINISHED_FILE not in here:
+            # Damaged, as the copy would be ahead otherwise.
+            self._remote.remove(FINISHED_FILE)
+            del self._record[FINISHED_FILE]
+        for path, stamp in here.items():
             if record.get(path) and size_and_checksum(_content(self._folder / path)) == record[path]:
                 self._copied[path] = stamp
 
@@ -174,35 +178,7 @@ class Mirror:
         del self._checkpoints[name]
 
 
-def read_record(remote: RemoteFolder) -> dict[str, list | None]:
-    """Returns {path: [bytes, SHA-256]} of the files of a copy but its checkpoints; None for one being replaced.
-
-    What is not there, or damaged, is empty: then all is copied again.
-    """
-    try:
-        return parse_signed(remote.read(COPIED_FILE))["files"]
-    except (FileNotFoundError, ValueError):
-        return {}
-
-
-def manifests(remote: RemoteFolder) -> dict[str, bytes]:
-    """Returns {name: text of its manifest} of the checkpoints of a copy, b"" for one that is not whole."""
-    found = {}
-    for name in remote.names(CHECKPOINTS):
-        if CHECKPOINT_NAME.fullmatch(name):
-            try:
-                found[name] = remote.read(f"{CHECKPOINTS}/{name}/{MANIFEST_FILE}")
-            except FileNotFoundError:
-                found[name] = b""
-    return found
-
-
 def _content(file: Path) -> bytes:
     data = file.read_bytes()
     # Lines may be added just now.
     return data[: data.rfind(b"\n") + 1] if file.suffix in (".jsonl", ".log") else data
-
-
-def size_and_checksum(data: bytes) -> list:
-    """Returns [bytes, SHA-256]."""
-    return [len(data), hashlib.sha256(data).hexdigest()]

@@ -12,15 +12,15 @@ from typing import Any
 from jaxpose.config import Config, differing_keys, from_json
 from jaxpose.training.manifest import MANIFEST_FILE, damage, parse_signed
 from jaxpose.training.remote_folder import RemoteFolder, is_leftover, run_name
-from jaxpose.training.remote_mirror import COPIED_FILE, manifests, size_and_checksum
 from jaxpose.training.remote_plan import CHECKPOINTS
+from jaxpose.training.remote_record import COPIED_FILE, lead, manifests, size_and_checksum
 from jaxpose.training.run_folder import NO_RUN, RESTORING_FOLDER
 from jaxpose.training.run_identity import CONFIG_FILE
 from jaxpose.training.writing import write_atomic
 
 
 def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]:
-    """Downloads the copy of a run into its empty run folder, or checks that a copy there is that of this run.
+    """Downloads the copy of a run into its empty run folder, or checks that a copy is this run's and not ahead of it.
 
     A download that is cut short is begun anew the next time; a folder is never left with half a run. Does nothing
     without `log.remote_url`, and downloads nothing with resume=overwrite.
@@ -34,8 +34,8 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
       What the user should know of it, one sentence each.
 
     Raises:
-      ValueError: the folder is its own copy, the copy is another run's or none, is damaged, or cannot be read where the
-        run folder is empty: then a run that is there would be started anew.
+      ValueError: the folder is its own copy, the copy is another run's or none, is damaged, is ahead of a folder that
+        is not empty, or cannot be read where the folder is empty: then a run that is there would be started anew.
     """
     if not config.log.remote_url:
         return []
@@ -49,6 +49,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         return [f"the download from {remote.url} is whole now"]
     try:
         stored = _stored_config(remote)
+        ahead = lead(remote, folder) if stored and not is_empty and config.resume != "overwrite" else ""
     except ValueError:
         raise
     # Each kind of store has exceptions of its own.
@@ -65,6 +66,11 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         raise ValueError(
             f"{remote.url} holds the copy of another run; differing: {'; '.join(differences)}. "
             "Choose another out or log.remote_url, or resume=overwrite to start anew"
+        )
+    if ahead:
+        raise ValueError(
+            f"{remote.url} is ahead of the run folder: {ahead}. Move {folder} away to go on from the copy, or choose "
+            "another log.remote_url; resume=overwrite would start anew"
         )
     if not is_empty:
         return []
