@@ -4,7 +4,9 @@ What comes in: how many, and the arguments of the verb. What goes out: its exit 
 """
 
 import argparse
+import contextlib
 import os
+import random
 import re
 import socket
 import sys
@@ -13,6 +15,7 @@ from pathlib import Path
 
 from jaxpose.cluster.gpus import nvidia_driver_is_visible, visible_gpus
 from jaxpose.cluster.launcher import ORDERLY, Group
+from jaxpose.cluster.who import FIRST_PORT, PORTS
 from jaxpose.config.arguments import USERS_MISTAKE, Arguments, Mistake, make_folder
 
 _VERB = "jaxpose.launch"
@@ -154,9 +157,7 @@ def _split(argv: list[str]) -> tuple[list[str], bool, list[str]]:
 
 def _with_names(shares: list[dict[str, str]]) -> list[dict[str, str]]:
     """Returns the variables of each process: its devices, who it is, and where the first one is found."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
     return [
         share
         | {
@@ -166,6 +167,14 @@ def _with_names(shares: list[dict[str, str]]) -> list[dict[str, str]]:
         }
         for index, share in enumerate(shares)
     ]
+
+
+def _free_port() -> int:
+    """Returns a port that nobody uses, of those that the system does not give to others before process 0 opens it."""
+    for port in random.sample(range(FIRST_PORT, FIRST_PORT + PORTS), PORTS):
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
+    raise ValueError(f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is free on this machine")
 
 
 def _say(message: str) -> None:

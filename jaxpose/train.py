@@ -12,7 +12,7 @@ import numpy as np
 from jaxpose.cluster.agreement import from_first, gather_lists, refuse_differences, together
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
-from jaxpose.cluster.processes import as_one, start_processes
+from jaxpose.cluster.processes import as_one
 from jaxpose.config import Config, resolve
 from jaxpose.config.command_line import Options, run
 from jaxpose.config.root import flat_options
@@ -272,7 +272,6 @@ def _validate(state: State, session: Session, predictor: Predictor, log: RunLog)
 
 def main(config: Config, options: Options) -> int:
     """Runs the verb, as one of several processes where the environment says so, and returns its exit code."""
-    company = start_processes(config.mesh)
 
     def work() -> int:
         try:
@@ -282,7 +281,7 @@ def main(config: Config, options: Options) -> int:
                 print(f"jaxpose.train: {error}", file=sys.stderr)
             return 1
 
-    return as_one(_VERB, company, work) if company else work()
+    return as_one(_VERB, config.mesh, work)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ for index in "${!hosts[@]}"; do
   pids+=($!)
   exec {pipe}>"$work/$index"
   pipes+=("$pipe")
-  on_host "$index" "$@" >&"$pipe"
+  on_host "$index" "$@" >&"$pipe" 2>/dev/null # no reader is left where ssh has failed already
 done
 rm -r "$work"
 echo "${#hosts[@]} processes, process 0 on ${hosts[0]}; logs in $logs" >&2
@@ -103,7 +103,7 @@ while ((running)); do
     code=$?
     pids[index]='' running=$((running - 1))
     ((code == 0)) && continue
-    echo "process $index on ${hosts[index]} ended with exit code $code" >&2
+    echo "process $index on ${hosts[index]} ended with exit code $code; see $logs/$index-${hosts[index]}.log" >&2
     ((failed == 0 || failed == 75 || failed == 134)) && failed=$code
     # 3, 4, 85 and 130 are ends in good order.
     case $code in

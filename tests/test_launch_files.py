@@ -26,6 +26,15 @@ shift
 [[ $FAKE_HOST != unreachable ]] || exit 255
 exec "$@"
 """
+# Ends as $ENDS says, and notes what it was given.
+FAKE_SRUN = """#!/usr/bin/env bash
+echo "$*" >given
+trap 'exit 85' TERM
+eval "$ENDS"
+"""
+FAKE_SCONTROL = """#!/usr/bin/env bash
+[[ $1 == show ]] && echo "JobId=$3 JobState=RUNNING" || echo "$*" >requeued
+"""
 
 
 @pytest.mark.parametrize("script", sorted(LAUNCH.glob("*.s*")), ids=lambda script: script.name)
@@ -70,6 +79,86 @@ def test_the_job_of_kubernetes_has_what_it_needs() -> None:
     assert any(argument.startswith("--config.out=/runs/") for argument in container["args"])
     # No rights in the cluster's API are asked for.
     assert "serviceAccountName" not in pod and pod["terminationGracePeriodSeconds"] >= 60
+
+
+def _batch_job(folder: Path, script: str, *arguments: str, **variables: str) -> subprocess.Popen:
+    """A batch script as SLURM runs it, with a fake srun and scontrol; its log is job.log, which grows."""
+    for name, text in (("srun", FAKE_SRUN), ("scontrol", FAKE_SCONTROL)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    environment |= {"SLURM_JOB_ID": "26", "SLURM_JOB_NODELIST": "n1", "SLURM_NTASKS": "1"}
+    with open(folder / "job.log", "a") as log:
+        return subprocess.Popen(
+            ["bash", LAUNCH / script, *arguments], cwd=folder, env=environment | variables, stdout=log, stderr=log
+        )
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "turn", "tasks", "is_requeued"),
+    [
+        ("slurm.sbatch", 0, 1, 2, False),
+        ("slurm.sbatch", 1, 1, 2, False),
+        ("slurm.sbatch", 85, 9, 2, True),
+        ("slurm.sbatch", 75, 1, 2, True),
+        # One that failed with a code of its own ended the other tasks: srun tells the highest code.
+        ("slurm.sbatch", 143, 1, 2, False),
+        ("slurm.sbatch", 143, 3, 1, True),
+        ("slurm.sbatch", 143, 4, 1, False),
+        ("predict.sbatch", 4, 1, 1, False),
+        ("predict.sbatch", 85, 9, 1, True),
+        ("predict.sbatch", 143, 3, 1, True),
+        ("predict.sbatch", 143, 4, 1, False),
+    ],
+)
+def test_a_batch_script_puts_back_into_the_queue_what_another_turn_may_end(
+    tmp_path: Path, script: str, code: int, turn: int, tasks: int, is_requeued: bool
+) -> None:
+    variables = {"SLURM_RESTART_COUNT": str(turn - 1), "SLURM_NTASKS": str(tasks), "ENDS": f"exit {code}"}
+    job = _batch_job(tmp_path, script, **variables)
+    assert job.wait(LIMIT_S) == code
+    assert f"exit code {code}, JobState=RUNNING" in (tmp_path / "job.log").read_text()
+    assert (tmp_path / "requeued").exists() == is_requeued
+
+
+@pytest.mark.parametrize("script", ["slurm.sbatch", "predict.sbatch"])
+def test_a_batch_script_that_is_told_to_stop_waits_for_the_run(tmp_path: Path, script: str) -> None:
+    job = _batch_job(tmp_path, script, ENDS="touch ready; while [[ ! -e go ]]; do sleep 0.05; done; exit 3")
+    _wait_until((tmp_path / "ready").exists)
+    for _ in range(2):
+        job.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    assert job.poll() is None
+    (tmp_path / "go").touch()
+    assert job.wait(LIMIT_S) == 3
+
+
+@pytest.mark.parametrize(
+    ("log", "is_auto"),
+    [
+        ("job 26, turn 1, nodes n1\n  run folder  r\n", True),
+        ("job 26, turn 1, nodes n1\njob 26, turn 2, nodes n1\n  run folder  r\n", True),
+        # Lost before it opened the folder, and one of another job that wrote into this log.
+        ("job 26, turn 1, nodes n1\n", False),
+        ("job 25, turn 1, nodes n1\n  run folder  r\njob 26, turn 1, nodes n1\n", False),
+        # The log of that turn is gone: nothing is lost for certain.
+        ("", True),
+    ],
+)
+def test_a_later_turn_overwrites_only_where_none_has_opened_the_run_folder(
+    tmp_path: Path, log: str, is_auto: bool
+) -> None:
+    (tmp_path / "job.log").write_text(re.sub("^job", "Nov 21 job", log, flags=re.MULTILINE))
+    job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=overwrite", SLURM_RESTART_COUNT="2", ENDS="exit 0")
+    assert job.wait(LIMIT_S) == 0
+    expected = " --config.resume=overwrite" + " --config.resume=auto" * is_auto
+    assert (tmp_path / "given").read_text().endswith(f"jaxpose.train{expected}\n")
+
+
+def test_the_first_turn_overwrites(tmp_path: Path) -> None:
+    job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=overwrite", ENDS="exit 0")
+    assert job.wait(LIMIT_S) == 0
+    assert (tmp_path / "given").read_text().endswith("jaxpose.train --config.resume=overwrite\n")
 
 
 class Hosts:
@@ -178,7 +267,9 @@ def test_when_the_script_is_killed_every_host_stops(tmp_path: Path) -> None:
 def test_a_host_that_fails_stops_the_others(tmp_path: Path) -> None:
     hosts = Hosts(tmp_path, "one two unreachable", sys.executable, "-c", WAITS, "deaf")
     code, _, err = hosts.end()
-    assert code == 255 and "process 2 on unreachable ended with exit code 255" in err
+    log = tmp_path / "logs" / "2-unreachable.log"
+    assert code == 255 and f"process 2 on unreachable ended with exit code 255; see {log}\n" in err
+    assert "rite error" not in err and "roken pipe" not in err
     assert "process 0 on one ended with exit code" in err and "process 1 on two ended with exit code" in err
 
 

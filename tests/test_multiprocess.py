@@ -45,6 +45,7 @@ LIMIT_S = 240  # two processes that compile on one loaded core
 # Runs the verb; in the process that is told so something happens on the way.
 DRIVER = """
 import ctypes, importlib.metadata, os, signal, subprocess, sys, time
+import jax
 from jaxpose import train
 from jaxpose.cluster import agreement
 from jaxpose.config import command_line
@@ -73,6 +74,13 @@ def build_and_stop(*arguments):
     os.kill(os.getpid(), signal.SIGTERM)
     return build(*arguments)
 
+def start_broken(*arguments, **options):
+    if event == "killed while JAX starts":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise RuntimeError("broken on purpose")
+
+if event.endswith("while JAX starts"):
+    jax.distributed.initialize = start_broken
 if event in ("raise", "stop at step 3", "slow"):
     train.Loop._watch = watch_slowly
 if event == "stop before the first step":
@@ -298,13 +306,24 @@ def test_sigterm_to_one_process_stops_both_at_one_step_and_the_run_goes_on(folde
 
 
 @pytest.mark.faults
-def test_an_exception_on_one_process_ends_both_and_its_traceback_is_the_only_one(folder: Path) -> None:
-    with Pair(small(folder, "broken"), folder / "broken-logs", "raise") as pair:
+@pytest.mark.parametrize("event", ["raise", "raise while JAX starts"])
+def test_an_exception_on_one_process_ends_both_and_its_traceback_is_the_only_one(folder: Path, event: str) -> None:
+    name = event.replace(" ", "-")
+    with Pair(small(folder, name), folder / f"{name}-logs", event) as pair:
         pair.wait_for(1, "RuntimeError: broken on purpose")
         assert pair.codes(limit_s=15) == [1, 1], pair.logs()
         assert pair.text(1).rstrip().endswith("RuntimeError: broken on purpose"), pair.logs()
         assert "Traceback" not in pair.text(0), pair.logs()
         assert re.search(r"process 1 on \S+ failed: RuntimeError: broken on purpose", pair.text(0)), pair.logs()
+
+
+@pytest.mark.faults
+def test_a_process_that_is_lost_while_jax_starts_ends_the_other(folder: Path) -> None:
+    with Pair(small(folder, "gap"), folder / "gap-logs", "killed while JAX starts") as pair:
+        assert pair.code(1, LIMIT_S) == -signal.SIGKILL, pair.logs()
+        # JAX itself would wait for two minutes.
+        assert pair.code(0, 30) == 75, pair.logs()
+        assert re.search(r"jaxpose.train: process 1 on \S+ is gone", pair.text(0)), pair.logs()
 
 
 @pytest.mark.parametrize("mistake", ["another seed", "a foreign run folder"])

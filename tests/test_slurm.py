@@ -200,3 +200,23 @@ def test_two_workers_of_an_array_share_the_videos(folder: Path, alone: c.Config)
         assert (out / table).read_bytes() == (expected / table).read_bytes(), table
     states = pd.read_csv(out / "index.csv")["state"].tolist()
     assert states == ["done"] * 3
+
+
+def test_all_workers_of_an_array_are_started_again(folder: Path) -> None:
+    logs, programs = folder / "requeued-logs", folder / "requeued-bin"
+    programs.mkdir()
+    # In place of the verb: told to stop in its first turn.
+    (programs / "python").write_text("#!/usr/bin/env bash\n((${SLURM_RESTART_COUNT:-0})) || exit 85\n")
+    (programs / "python").chmod(0o755)
+    options = ("--array=1-2", f"--export=ALL,PATH={programs}:{os.environ['PATH']}")
+    with Job(logs, options=options, script=SCRIPT.with_name("predict.sbatch")) as job:
+        until(lambda: job.text().count("exit code 85, JobState=RUNNING") == 2, job.text)
+
+        def are_done() -> bool:
+            for index in (1, 2):
+                update = ["scontrol", "update", f"JobId={job.number}_{index}", "StartTime=now"]
+                subprocess.run(update, capture_output=True)
+            return not job.is_queued()
+
+        until(are_done, job.text, every_s=2)
+        assert job.text().count("exit code 0, JobState=RUNNING") == 2, job.text()

@@ -16,10 +16,9 @@ from collections.abc import Callable
 import jax
 from jax.experimental import multihost_utils
 
-from jaxpose.cluster.company import Company
 from jaxpose.cluster.gpus import gpus_of_process, nvidia_driver_is_visible, visible_gpus
 from jaxpose.cluster.meeting import meet
-from jaxpose.cluster.who import who_we_are
+from jaxpose.cluster.who import Who, who_we_are
 from jaxpose.config import MeshConfig
 from jaxpose.config.arguments import guard
 
@@ -36,8 +35,12 @@ _SHUTDOWN_S = 10
 _REASON_S = 5.0
 
 
-def start_processes(mesh: MeshConfig) -> Company | None:
-    """Joins the processes of a run and returns their company; None for a process alone, where nothing is started.
+def as_one(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int:
+    """Joins the processes of a run, calls `work`, and returns exit code 0 once all of them are done.
+
+    With several processes any other exit code ends the process here, all at the same time. Where JAX's start or `work`
+    fails on one process, the others say so and leave within seconds; then this tells the mistake or the traceback and
+    leaves, with exit code 2 or 1. For a process alone `work` is called, and nothing else is done.
 
     Must be called before anything touches a device.
 
@@ -53,39 +56,22 @@ def start_processes(mesh: MeshConfig) -> Company | None:
         visible = len(visible_gpus()) if nvidia_driver_is_visible() else 0
         gpus = gpus_of_process(who, visible, os.environ)
     if who.count == 1:
-        return None
+        return work()
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     company = meet(who, versions, mesh.start_s, mesh.heartbeat_s)
-    jax.distributed.initialize(
-        who.address,
-        who.count,
-        who.index,
-        local_device_ids=gpus,
-        cluster_detection_method="deactivate",
-        initialization_timeout=_START_S,
-        heartbeat_timeout_seconds=_NEVER_S,
-        shutdown_timeout_seconds=_SHUTDOWN_S,
-    )
-    return company
-
-
-def as_one(verb: str, company: Company, work: Callable[[], int]) -> int:
-    """Calls `work` as one of several processes and returns exit code 0 once all of them are done.
-
-    Any other exit code ends the process here, all at the same time. Where `work` fails on one process, the others say
-    so and leave within seconds; then this tells the mistake or the traceback and leaves, with exit code 2 or 1.
-    """
+    # From here on, as JAX waits long for a process that is lost while it starts.
+    company.watch(verb)
     done = False
 
     def whole() -> int:
         nonlocal done
+        _start_jax(who, gpus)
         code = work()
         multihost_utils.sync_global_devices("done")  # process 0 may still be writing
         done = True
         return code
 
-    company.watch(verb)
-    name = f"process {company.who.index} on {socket.gethostname()}"
+    name = f"process {who.index} on {socket.gethostname()}"
     try:
         code = guard(verb, whole)
         if not done:
@@ -107,6 +93,19 @@ def as_one(verb: str, company: Company, work: Callable[[], int]) -> int:
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _start_jax(who: Who, gpus: list[int] | None) -> None:
+    jax.distributed.initialize(
+        who.address,
+        who.count,
+        who.index,
+        local_device_ids=gpus,
+        cluster_detection_method="deactivate",
+        initialization_timeout=_START_S,
+        heartbeat_timeout_seconds=_NEVER_S,
+        shutdown_timeout_seconds=_SHUTDOWN_S,
+    )
 
 
 def _shut_down() -> None:

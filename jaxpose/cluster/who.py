@@ -18,7 +18,7 @@ _SLURM = ("SLURM_STEP_NODELIST", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID",
 _OPEN_MPI = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 _TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 # As JAX has it: above what systems hand out by themselves.
-_FIRST_PORT, _PORTS = 61440, 4096
+FIRST_PORT, PORTS = 61440, 4096
 
 Environment = Mapping[str, str]
 
@@ -118,7 +118,7 @@ def _by_slurm(environment: Environment) -> Who | None:
     # Another port for each step: those of a job may run side by side.
     step = environment.get("SLURM_STEP_ID", "0")
     number = int(environment["SLURM_JOB_ID"]) + 97 * (int(step) if step.isdecimal() else 0)
-    first = f"{_first_host(environment['SLURM_STEP_NODELIST'])}:{_FIRST_PORT + number % _PORTS}"
+    first = f"{_first_host(environment['SLURM_STEP_NODELIST'])}:{FIRST_PORT + number % PORTS}"
     here = _tasks_here(environment)
     return Who(_address(environment, first), count, index, "SLURM", here, int(environment["SLURM_LOCALID"]))
 
@@ -133,7 +133,7 @@ def _by_open_mpi(environment: Environment) -> Who | None:
     count_here, index_here = _numbers(environment, *local) if all(environment.get(name) for name in local) else (1, 0)
     starter = environment.get("OMPI_MCA_orte_hnp_uri", "")
     job = environment.get("PMIX_NAMESPACE") or starter.partition(".")[0]
-    port = _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS
+    port = FIRST_PORT + zlib.crc32(job.encode()) % PORTS
     first = ""
     if count_here == count:
         first = f"127.0.0.1:{port}"
