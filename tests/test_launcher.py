@@ -410,7 +410,7 @@ def test_killed_and_frozen_processes_are_started_again_and_change_no_bit(tmp_pat
     """Every fault comes after a new checkpoint, so that one restart in a row is enough for all of them."""
     project = small_project(tmp_path / "project")
     options = {"train__steps": 40, "train__val_every_steps": 20, "train__save_every_steps": 5, "log__frames": 0}
-    options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 5, "log__tensorboard": False}
+    options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 5.0, "log__tensorboard": False}
     # Half the time to compile.
     options |= {"augment__preset": "none", "augment__flip_p": 0.0}
     for name, faults in (("undisturbed", ()), ("disturbed", ((1, "KILL", 8), (1, "STOP", 24)))):

@@ -394,7 +394,7 @@ def test_a_run_folder_that_is_not_shared_is_refused(folder: Path) -> None:
     assert sorted(os.listdir(elsewhere / "run")) == [".lock", "config.json", "split.csv"]
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_the_slower_process_is_named_with_its_times(folder: Path) -> None:
     config = small(folder, "slow", log__pace_s=0.0, log__every_steps=10)
     with Pair(config, folder / "slow-logs", "slow") as pair:
@@ -442,7 +442,7 @@ def test_ctrl_c_is_passed_on_to_the_other_processes_as_sigterm() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_lost_machines_go_on_from_the_copy_that_process_0_made(folder: Path, uninterrupted: Path) -> None:
     remote = {"log__remote_url": str(folder / "copies"), "log__remote_every_s": 0.1}
     config = small(folder, "copied", **remote)
