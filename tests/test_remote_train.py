@@ -134,7 +134,7 @@ def test_mistakes_are_told_before_anything_is_trained(project: Path, tmp_path: P
 # Kills.
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_machine_is_lost_again_and_again(undisturbed: Path, project: Path, programs: Path, tmp_path: Path):
     """Each process has a run folder of its own, which is gone when it is killed."""
     rng, goes_on_from = np.random.default_rng(), []
