@@ -92,14 +92,14 @@ def _run(given: argparse.Namespace) -> int:
             work = Work(estimator, jobs, index, claims, lambda: interrupt.signal is not None, _say, tell)
             work.run()
             pieces = work.pieces
-        if interrupt.signal is not None and is_idle_turn(pieces, os.environ):
-            print(
-                "jaxpose.predict: SLURM has started this job again and again, and in this turn not one stretch was "
-                "finished: give it more time, or a smaller --stretch_minutes, and submit it anew",
-                file=sys.stderr,
-            )
-            return FAILED
         if interrupt.signal is not None:
+            if is_idle_turn(pieces, os.environ):
+                print(
+                    "jaxpose.predict: SLURM has started this job again and again, and in this turn not one stretch was "
+                    "finished: give it more time, or a smaller --stretch_minutes, and submit it anew",
+                    file=sys.stderr,
+                )
+                return FAILED
             print("stopped by a signal; the same command goes on", flush=True)
             return interrupt.exit_code
         rows = index.rows()

@@ -65,3 +65,27 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config.data.input_width_px = config.data.input_height_px = 64
     assert train(config)["exit_code"] == 0
     return folder / "run"
+
+
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty file systems for copies away from the machine, which fail as tests/remote_stores.py says; no long waits."""
+    from jaxpose.training import remote_folder
+    from tests.remote_stores import register
+
+    register()
+    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
+
+
+@pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a copy goes."""
+    return str(tmp_path / "mounted") if request.param == "folder" else request.param
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project of small runs; a file that needs another one has its own."""
+    from tests.small_run import small_project
+
+    return small_project(tmp_path_factory.getbasetemp() / "small-project")

@@ -24,6 +24,10 @@ class Store(MemoryFileSystem):
     def fails(cls) -> bool:
         raise NotImplementedError
 
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return MemoryFileSystem._strip_protocol(path.removeprefix(f"{cls.protocol}://"))
+
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
         if name not in CALLS:
@@ -58,10 +62,6 @@ class EveryThird(Store):
     def fails(cls) -> bool:
         return cls.calls % 3 == 0
 
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> str:
-        return MemoryFileSystem._strip_protocol(path.removeprefix("everythird://"))
-
 
 class Switched(Store):
     """Fails as long as it is off."""
@@ -74,10 +74,6 @@ class Switched(Store):
     @classmethod
     def fails(cls) -> bool:
         return cls.is_off
-
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> str:
-        return MemoryFileSystem._strip_protocol(path.removeprefix("switched://"))
 
 
 class Hanging(Store):
@@ -92,10 +88,6 @@ class Hanging(Store):
     def fails(cls) -> bool:
         cls.gate.wait()
         return False
-
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> str:
-        return MemoryFileSystem._strip_protocol(path.removeprefix("hanging://"))
 
 
 def register() -> None:

@@ -1,14 +1,10 @@
 """The log on real files, a real terminal (pty) and a file size limit that stands for a full disk."""
 
-import fcntl
 import json
 import logging
-import os
-import pty
 import struct
 import subprocess
 import sys
-import termios
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,6 +18,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from jaxpose.config import LogConfig
 from jaxpose.training.log import RunLog
+from tests.terminal import screen_of
 
 
 def lines_of(folder: Path) -> list[dict]:
@@ -210,18 +207,7 @@ with RunLog(Path(sys.argv[1]), LogConfig(tensorboard=False), 300, 100) as log:
 
 
 def test_progress_bar_on_a_terminal(tmp_path: Path):
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    child = subprocess.Popen([sys.executable, "-c", TERMINAL, str(tmp_path)], stdout=slave, stderr=slave)
-    os.close(slave)
-    shown = b""
-    try:
-        while part := os.read(master, 65536):
-            shown += part
-    except OSError:
-        pass  # the other end is closed
-    assert child.wait(20) == 0
-    screen = shown.decode()
+    screen = screen_of([sys.executable, "-c", TERMINAL, str(tmp_path)])
     for part in (
         "300/300",
         "100%",

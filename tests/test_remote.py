@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpose import config as c
-from jaxpose.training import remote, remote_folder
+from jaxpose.training import remote
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
@@ -33,22 +33,14 @@ from jaxpose.training.remote_mirror import Mirror
 from jaxpose.training.remote_plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, plan
 from jaxpose.training.restore import restore
 from jaxpose.training.run_folder import RunFolder, open_run
-from tests.remote_stores import EveryThird, Hanging, Store, Switched, register
+from tests.remote_stores import EveryThird, Hanging, Store, Switched
 from tests.small_run import environment, files_in
 from tests.test_log import lines_of, scalars_of
 
 SPLIT = "path,bytes,sha256,set\na.png,1,aa,train\n"
 
 
-@pytest.fixture(autouse=True)
-def stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    register()
-    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
-
-
-@pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "mounted") if request.param == "folder" else request.param
+pytestmark = pytest.mark.usefixtures("stores")
 
 
 def config_of(out: Path, url: str, **changes: Any) -> c.Config:

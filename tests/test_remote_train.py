@@ -13,9 +13,8 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import watch
-from jaxpose.training import remote_folder
 from jaxpose.training.manifest import damage, read_manifest
-from tests.remote_stores import Switched, register
+from tests.remote_stores import Switched
 from tests.small_run import (
     call,
     command,
@@ -23,7 +22,6 @@ from tests.small_run import (
     kept_programs,
     make_config,
     metrics_of,
-    small_project,
     train,
     train_and_stop,
     wait_for_step,
@@ -34,6 +32,7 @@ from tests.test_train_process import assert_same_run
 
 # As other small runs have, so that what they compiled is used.
 STEPS = 80
+pytestmark = pytest.mark.usefixtures("stores")
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +43,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_project(tmp_path_factory.getbasetemp() / "small-project")
-
-
-@pytest.fixture(scope="module")
 def undisturbed(programs: Path, project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("undisturbed") / "run"
     assert train(remote_config(project, run, ""))["exit_code"] == 0
     return run
-
-
-@pytest.fixture(autouse=True)
-def stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    register()
-    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
 
 
 def remote_config(project: Path, run: Path, url: str, **changes: object) -> c.Config:

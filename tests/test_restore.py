@@ -8,23 +8,13 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from jaxpose.training import remote_folder
 from jaxpose.training.manifest import signed_text
 from jaxpose.training.restore import restore
-from tests.remote_stores import Switched, register
+from tests.remote_stores import Switched
 from tests.small_run import files_in
 from tests.test_remote import config_of, files_at, follow, opened, restored_step, save
 
-
-@pytest.fixture(autouse=True)
-def stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    register()
-    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
-
-
-@pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "mounted") if request.param == "folder" else request.param
+pytestmark = pytest.mark.usefixtures("stores")
 
 
 def copy_a_run(run: Path, url: str, *steps: int, best: int = -1) -> Mapping[str, bytes]:

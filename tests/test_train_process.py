@@ -20,7 +20,6 @@ from tests.small_run import (
     kept_programs,
     make_config,
     metrics_of,
-    small_project,
     train,
     wait_for_step,
 )
@@ -32,11 +31,6 @@ LENGTH: dict[str, Any] = {"train__steps": STEPS, "train__val_every_steps": 50, "
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.getbasetemp() / "programs"
-
-
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_project(tmp_path_factory.getbasetemp() / "small-project")
 
 
 @pytest.fixture(scope="module")

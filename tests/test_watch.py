@@ -1,13 +1,8 @@
 """`python -m jaxpose.watch` on runs that go on, end, fall silent and are copied, on a terminal and without one."""
 
-import fcntl
 import json
 import os
-import pty
-import struct
-import subprocess
 import sys
-import termios
 import threading
 import time
 from pathlib import Path
@@ -16,20 +11,17 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import watch
-from jaxpose.training import remote_folder
 from jaxpose.training.log import RunLog
 from jaxpose.training.run_folder import RunFolder, open_run
-from tests.remote_stores import Switched, register
+from tests.remote_stores import Switched
+from tests.terminal import screen_of
 from tests.test_remote import config_of, follow
 
 SPLIT = "path,bytes,sha256,set\n" + "".join(f"{n}.png,1,a,{'train' if n < 10 else 'validation'}\n" for n in range(15))
 SUMMARY = {"steps": 12, "sets": {"validation": {"mean_px_error": 3.456}, "test": {"mean_px_error": None}}}
 
 
-@pytest.fixture(autouse=True)
-def stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    register()
-    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
+pytestmark = pytest.mark.usefixtures("stores")
 
 
 @pytest.fixture
@@ -127,18 +119,7 @@ def test_silence_and_a_store_that_fails_are_told_once_each(
 def test_screen_on_a_terminal(folder: RunFolder):
     write(folder.path, 0, 12)
     folder.finish(SUMMARY)
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    child = subprocess.Popen([sys.executable, "-m", "jaxpose.watch", str(folder.path)], stdout=slave, stderr=slave)
-    os.close(slave)
-    shown = b""
-    try:
-        while part := os.read(master, 65536):
-            shown += part
-    except OSError:
-        pass  # the other end is closed
-    assert child.wait(20) == 0
-    screen = shown.decode()
+    screen = screen_of([sys.executable, "-m", "jaxpose.watch", str(folder.path)])
     for part in (
         f"\x1b[H\x1b[J{folder.path}: finished\r\n",
         f"  step        12 of 12  100%  {'#' * 40}\r\n",

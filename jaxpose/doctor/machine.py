@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import glob
 import json
 import os
 import platform
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 
+from jaxpose.cluster.gpus import nvidia_driver_is_visible
 from jaxpose.data.threads import allowed_cores, loader_threads
 from jaxpose.doctor.finding import OK, PROBLEM, WARNING, Finding
 
@@ -63,8 +63,11 @@ def devices(limit_s: float = 90.0) -> Finding:
     found = json.loads(out.splitlines()[-1])
     kinds = collections.Counter(f"{kind} ({name})" for name, kind in found)
     text = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) + shown
-    has_driver = bool(glob.glob("/dev/nvidia[0-9]*")) and visible not in ("", "-1")
-    if found[0][0] == "cpu" and has_driver and os.environ.get("JAX_PLATFORMS", "") in ("", "cuda", "cuda,cpu"):
+    if (
+        found[0][0] == "cpu"
+        and nvidia_driver_is_visible()
+        and os.environ.get("JAX_PLATFORMS", "") in ("", "cuda", "cuda,cpu")
+    ):
         return PROBLEM, f"{text}, though an NVIDIA driver is here: pip install '.[cuda12]' (or '.[cuda13]')"
     return OK, text
 
