@@ -61,7 +61,7 @@ def test_a_dot_lands_where_the_affine_says(fit: tuple) -> None:
     for share in rng.uniform(0.0, 1.0, (4, 2)):
         margin = 6 * sigma
         centre = np.array([x, y]) + margin + share * (np.array([width, height]) - 1 - 2 * margin)
-        result = fit_image(draw_dot(frame_size, centre, sigma), affine, size)
+        result = fit_image(draw_dot(frame_size, centre, sigma), affine, size, crop)
         assert result.shape == (size[1], size[0], 3) and result.dtype == np.uint8
         mass = result[..., 0].astype(np.float64)
         total = mass.sum()
@@ -75,16 +75,19 @@ def test_a_ramp_keeps_its_values_and_the_rest_is_black(fit: tuple) -> None:
     affine = geometry.input_from_frame(frame_size, size, resize, crop)
     ramp = 20 + 200 * np.linspace(0, 1, frame_size[0])
     image = np.repeat(np.tile(np.rint(ramp), (frame_size[1], 1)).astype(np.uint8)[..., None], 3, axis=-1)
-    result = fit_image(image, affine, size)
+    result = fit_image(image, affine, size, crop)
     grid = np.stack(np.meshgrid(np.arange(size[0]), np.arange(size[1])), axis=-1).astype(np.float64)
     place = geometry.apply(geometry.invert(affine), grid)
-    inside = ((place >= -0.5 - 1e-6) & (place <= np.array(frame_size) - 0.5 + 1e-6)).all(axis=-1)
+    x, y, width, height = crop or (0, 0, *frame_size)
+    low, high = np.array([x, y]) - 0.5, np.array([x + width, y + height]) - 0.5
+    inside = ((place >= low - 1e-6) & (place <= high + 1e-6)).all(axis=-1)
     np.testing.assert_array_equal(result.any(axis=-1), inside)
     expected = np.interp(place[..., 0], np.arange(frame_size[0]), ramp)
     # At the rim the blurred, repeated border departs from the ramp by a share of one input pixel.
     slope = 200 / frame_size[0] / affine[0, 0]
     assert np.abs(result[..., 0] - expected)[inside].max() <= 1.6 + slope
-    deep = ((place >= 4 / affine[0, 0]) & (place <= np.array(frame_size) - 1 - 4 / affine[0, 0])).all(axis=-1) & inside
+    rim_px = 4 / affine[0, 0]
+    deep = ((place >= low + 0.5 + rim_px) & (place <= high - 0.5 - rim_px)).all(axis=-1) & inside
     assert not deep.any() or np.abs(result[..., 0] - expected)[deep].max() <= 1.6
 
 

@@ -179,7 +179,13 @@ class ClipSource:
                 self._whole,
                 index.path,
                 lambda: open_whole(
-                    index, affine, self.size_px, self._folder, self._data.cache_limit_gib, lambda: self._is_closed
+                    index,
+                    affine,
+                    self.size_px,
+                    self._folder,
+                    self._data.cache_limit_gib,
+                    lambda: self._is_closed,
+                    self._data.crop_px,
                 ),
             )
         else:
@@ -195,7 +201,9 @@ class ClipSource:
         return held.pixels[first - held.first : last + 1 - held.first]
 
     def _decode(self, index: VideoIndex, start: int, end: int, affine: np.ndarray) -> DecodedFrames:
-        decoded, count = decode_part(index, start, end, affine, self.size_px, lambda: self._is_closed)
+        decoded, count = decode_part(
+            index, start, end, affine, self.size_px, lambda: self._is_closed, self._data.crop_px
+        )
         with self._lock:
             self.decoded_frames += count
         return decoded

@@ -83,7 +83,7 @@ def load_windows(
             for window in windows for file, *_ in filter(None, window.keys)
         ]  # fmt: skip
         used = [(window.has_video, window.index and window.index.identity) for window in windows]
-        return fit_key(project, affines, size_px, radius, data.on_bad_frame, files, used)
+        return fit_key(project, affines, size_px, data.crop_px, radius, data.on_bad_frame, files, used)
 
     # Each row ends with a byte for every frame that says where it comes from.
     rows = (
@@ -164,10 +164,12 @@ def _fill(
         for key in wanted[row]:
             beside = labelled.get(key[0])
             if beside is not None and key[1:] == tuple(project.sizes_px[beside].tolist()):
-                images[key] = read_labelled(project, beside, affines[beside], size_px)
+                images[key] = read_labelled(project, beside, affines[beside], size_px, data.crop_px)
             else:
-                images[key] = _read_beside(key, project.sources[row], affines[row], size_px, data.on_bad_frame)
-        return images, _read_video(windows[row], project.sizes_px[row].tolist(), affines[row], size_px, radius)
+                images[key] = _read_beside(key, project.sources[row], affines[row], size_px, data)
+        return images, _read_video(
+            windows[row], project.sizes_px[row].tolist(), affines[row], size_px, radius, data.crop_px
+        )
 
     decoded = map_in_threads(decode, range(len(windows)), data.threads, "decoding images")
     for window, (images, shown) in zip(windows, decoded, strict=True):
@@ -181,21 +183,26 @@ def _fill(
 
 
 def _read_beside(
-    key: _Key, source: str, affine: np.ndarray, size_px: tuple[int, int], on_bad_frame: str
+    key: _Key, source: str, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
 ) -> np.ndarray | None:
     """Returns an image without labels, None where it has another size than the labelled one."""
     file, width, height = key
     try:
         image = decode_image(file.read_bytes())
     except ValueError as error:
-        if on_bad_frame == "skip":
+        if data.on_bad_frame == "skip":
             return None
         raise ValueError(f"{source}: {file}, a frame beside the labelled one: {error}; remove it") from None
-    return fit_image(image, affine, size_px) if image.shape[:2] == (height, width) else None
+    return fit_image(image, affine, size_px, data.crop_px) if image.shape[:2] == (height, width) else None
 
 
 def _read_video(
-    window: _Window, frame_size_px: list[int], affine: np.ndarray, size_px: tuple[int, int], radius: int
+    window: _Window,
+    frame_size_px: list[int],
+    affine: np.ndarray,
+    size_px: tuple[int, int],
+    radius: int,
+    crop_px: tuple[int, ...],
 ) -> dict[int, np.ndarray]:
     """Returns the frames of the video by their number, as far as they are there, undamaged, and of one run of frames.
 
@@ -206,7 +213,7 @@ def _read_video(
         return {}
     first = max([number - radius, 0, *(leap for leap in index.leaps if leap <= number)])
     end = min([number + radius + 1, index.frame_count, *(leap for leap in index.leaps if leap > number)])
-    reader = RangeReader(index, first, end, affine, size_px)
+    reader = RangeReader(index, first, end, affine, size_px, crop_px=crop_px)
     frames = dict(reader)
     for damage in reader.damage:
         frames = {at: frame for at, frame in frames.items() if not damage.first <= at <= damage.last}

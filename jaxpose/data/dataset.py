@@ -151,7 +151,8 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     samples = Samples(
         pixels=frames.pixels,
         keypoints_px=keypoints_px.astype(np.float32),
-        visibility=found.visibility,
+        # A point beside the crop may lie in the input, or be moved into it: there is nothing to see of it.
+        visibility=np.where(images.outside_crop(found.keypoints_frame_px, data.crop_px), np.int8(0), found.visibility),
         frame_from_input=frames.frame_from_input,
     )
     return samples, tuple(messages)

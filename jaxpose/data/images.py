@@ -19,7 +19,7 @@ from jaxpose.data.project import Project
 from jaxpose.data.threads import map_in_threads
 
 # Part of the key of cached frames: a change of how pixels are made must change it.
-FIT_VERSION = 2
+FIT_VERSION = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +68,12 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
     affines = fit_affines(project, data, size_px)
     shape = (len(project.images), 1, size_px[1], size_px[0], 3)
     decoded = map_in_threads(
-        lambda row: read_labelled(project, row, affines[row], size_px), range(shape[0]), data.threads, "decoding images"
+        lambda row: read_labelled(project, row, affines[row], size_px, data.crop_px),
+        range(shape[0]),
+        data.threads,
+        "decoding images",
     )
-    pixels = keep(shape, decoded, lambda: fit_key(project, affines, size_px), data)
+    pixels = keep(shape, decoded, lambda: fit_key(project, affines, size_px, data.crop_px), data)
     return Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
 
 
@@ -80,7 +83,20 @@ def fit_affines(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
     return np.stack([geometry.input_from_frame(size, size_px, data.resize, data.crop_px) for size in sizes_px])
 
 
-def read_labelled(project: Project, row: int, affine: np.ndarray, size_px: tuple[int, int]) -> np.ndarray:
+def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.ndarray:
+    """Returns which points (..., 2) in frame pixels a crop leaves out, bool (...); none where crop_px is ().
+
+    The crop covers half a pixel more on each side than the centres of its pixels. NaN is not outside.
+    """
+    if not crop_px:
+        return np.zeros(points_frame_px.shape[:-1], bool)
+    low = np.array(crop_px[:2]) - 0.5
+    return ((points_frame_px < low) | (points_frame_px > low + crop_px[2:])).any(axis=-1)
+
+
+def read_labelled(
+    project: Project, row: int, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] = ()
+) -> np.ndarray:
     """Returns a labelled frame (height, width, 3) uint8 as the network takes it.
 
     Raises:
@@ -91,7 +107,7 @@ def read_labelled(project: Project, row: int, affine: np.ndarray, size_px: tuple
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise ValueError(f"{place} has changed since the project was read; start again")
     try:
-        return fit_image(decode_image(content), affine, size_px)
+        return fit_image(decode_image(content), affine, size_px, crop_px)
     except ValueError as error:
         raise ValueError(f"{place}: {error}; remove it from the label file") from None
 
@@ -124,14 +140,22 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
     return kept
 
 
-def fit_image(image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int]) -> np.ndarray:
+def fit_image(
+    image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] = ()
+) -> np.ndarray:
     """Returns an image (height, width, 3) uint8 that shows another through an affine, without aliasing.
 
     Args:
       image: (frame height, frame width, 3) uint8.
       affine: (2, 3) input_from_frame, a scale and a shift along each axis.
-      size_px: (width, height) of the result. What the frame does not cover is black.
+      size_px: (width, height) of the result. What the crop does not cover is black.
+      crop_px: (x, y, width, height) in frame pixels, inside of the frame, or () for the whole frame.
     """
+    if crop_px:
+        x, y, width, height = crop_px
+        return fit_image(
+            image[y : y + height, x : x + width], geometry.compose(affine, np.array([[1.0, 0, x], [0, 1, y]])), size_px
+        )
     height, width = image.shape[:2]
     scale = np.array([affine[0, 0], affine[1, 1]])
     # Whole-number shrinking by means of blocks is fast; a block's centre is pixel (block - 1) / 2 of it.

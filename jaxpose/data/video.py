@@ -33,6 +33,7 @@ def read_chunks(
     chunk_frames: int,
     read_ahead: int = 2,
     stretch: Stretch | None = None,
+    crop_px: tuple[int, ...] = (),
 ) -> "ChunkReader":
     """Returns an iterator over the frames of a video, fitted into the network's input.
 
@@ -43,8 +44,9 @@ def read_chunks(
       chunk_frames: frames in each chunk but the last, at least 1.
       read_ahead: chunks that are decoded ahead of the consumer, at least 1.
       stretch: the frames that are wanted; None is all of them, without a look at their time stamps.
+      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
     """
-    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, stretch)
+    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, stretch, crop_px)
 
 
 class ChunkReader:
@@ -68,13 +70,14 @@ class ChunkReader:
         chunk_frames: int,
         read_ahead: int,
         stretch: Stretch | None,
+        crop_px: tuple[int, ...],
     ):
         self.delivered = 0
         self.problem = ""
         self._video = video
         self._stretch = stretch
         self._announced = stretch.end - stretch.first if stretch else video.announced_frames
-        self._input_from_frame = input_from_frame
+        self._input_from_frame, self._crop_px = input_from_frame, crop_px
         self._chunk_shape = (chunk_frames, size_px[1], size_px[0], 3)
         # Chunks, and at the end the problem or an error of the program.
         self._queue: queue.Queue[np.ndarray | str | Exception] = queue.Queue(read_ahead)
@@ -134,7 +137,7 @@ class ChunkReader:
                 if frame.is_corrupt:
                     mended.append(first + count)
                 image = to_rgb(frame, converter)
-                chunk[filled] = fit_image(image, self._input_from_frame, size_px)
+                chunk[filled] = fit_image(image, self._input_from_frame, size_px, self._crop_px)
                 filled, count = filled + 1, count + 1
                 if filled == len(chunk):
                     self._put(chunk)

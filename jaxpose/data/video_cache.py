@@ -45,6 +45,7 @@ def open_whole(
     folder: Path | None,
     limit_gib: float,
     is_stopped: Callable[[], bool],
+    crop_px: tuple[int, ...] = (),
 ) -> DecodedFrames:
     """Returns all frames of a video from the cache folder, after decoding them into it where it lacks them.
 
@@ -57,6 +58,7 @@ def open_whole(
       folder: where the cache is; None = the default.
       limit_gib: size of the cache folder; entries used longest ago make room.
       is_stopped: asked for every frame whether to give up; nothing is left of the entry then.
+      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
 
     Raises:
       OSError: the cache folder cannot be written.
@@ -64,7 +66,7 @@ def open_whole(
     """
     shape = (index.frame_count, size_px[1], size_px[0], 3)
     digest = hashlib.sha256(
-        repr((_VERSION, FIT_VERSION, index.identity, shape, sorted(av.library_versions.items()))).encode()
+        repr((_VERSION, FIT_VERSION, index.identity, shape, crop_px, sorted(av.library_versions.items()))).encode()
     )
     digest.update(np.ascontiguousarray(input_from_frame, "<f8").tobytes())
     key = digest.hexdigest()
@@ -72,7 +74,7 @@ def open_whole(
     pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
     if pixels is None or note is None:
         _logger.info("decodes %s, %d frames, into %s", index.path, index.frame_count, folder or cache.cache_folder())
-        reader = RangeReader(index, 0, index.frame_count, input_from_frame, size_px, is_stopped)
+        reader = RangeReader(index, 0, index.frame_count, input_from_frame, size_px, is_stopped, crop_px)
         cache.store(key, shape, _all_frames(index, reader, size_px, key, folder), limit_gib, folder)
         pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
     if pixels is None or note is None:
@@ -107,6 +109,7 @@ def decode_part(
     input_from_frame: np.ndarray,
     size_px: tuple[int, int],
     is_stopped: Callable[[], bool],
+    crop_px: tuple[int, ...] = (),
 ) -> tuple[DecodedFrames, int]:
     """Returns the frames [first, end) of a video, and how many were decoded for that.
 
@@ -116,11 +119,12 @@ def decode_part(
       input_from_frame: affine (2, 3), frame pixels to input pixels.
       size_px: (width, height) of the input.
       is_stopped: asked for every frame whether to give up.
+      crop_px: as in `open_whole`.
 
     Raises:
       Stopped: `is_stopped` returned true.
     """
-    reader = RangeReader(index, first, end, input_from_frame, size_px, is_stopped)
+    reader = RangeReader(index, first, end, input_from_frame, size_px, is_stopped, crop_px)
     pixels = np.zeros((end - first, size_px[1], size_px[0], 3), np.uint8)
     for number, image in reader:
         pixels[number - first] = image

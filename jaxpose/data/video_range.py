@@ -56,11 +56,12 @@ class RangeReader:
         input_from_frame: np.ndarray,
         size_px: tuple[int, int],
         is_stopped: Callable[[], bool] = lambda: False,
+        crop_px: tuple[int, ...] = (),
     ):
         self.damage: list[Damage] = []
         self.decoded_frames = 0
         self._index, self._first, self._end = index, first, end
-        self._input_from_frame, self._size_px = input_from_frame, size_px
+        self._input_from_frame, self._size_px, self._crop_px = input_from_frame, size_px, crop_px
         self._is_stopped = is_stopped
         self._converter = VideoReformatter()
 
@@ -86,7 +87,7 @@ class RangeReader:
                     self._note(number, "is damaged")
                 if number >= self._first:
                     image = to_rgb(frame, self._converter)
-                    yield number, fit_image(image, self._input_from_frame, self._size_px)
+                    yield number, fit_image(image, self._input_from_frame, self._size_px, self._crop_px)
             if next_number < end:
                 self._note(next_number, "is missing", end - 1)
 

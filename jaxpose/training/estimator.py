@@ -1,6 +1,5 @@
 """A trained run, ready for frames of any size and for videos: what comes out is in pixels of the original frame."""
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -105,7 +104,7 @@ class Estimator:
         affine = self._input_from_frame((video.width_px, video.height_px))
         most, radius = self.predictor.frames_per_step, self.predictor.radius
         fed = padded(stretch, margin_frames=1, radius=radius, batch=most) if stretch else None
-        reader = read_chunks(video, affine, self._size_px, most, stretch=fed)
+        reader = read_chunks(video, affine, self._size_px, most, stretch=fed, crop_px=self.config.data.crop_px)
         stream = self.predictor.video(*self.weights, reader, geometry.invert(affine))
         found = ((part["keypoints_frame_px"], part["confidence"]) for part in stream)
         return reader, found if stretch is None or fed is None else _rows_of(stretch, fed.first, found)
@@ -130,22 +129,18 @@ class Estimator:
             )
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
         affine = self._input_from_frame((frame.shape[1], frame.shape[0]))
-        return fit_image(colour, affine, self._size_px), geometry.invert(affine)
+        return fit_image(colour, affine, self._size_px, self.config.data.crop_px), geometry.invert(affine)
 
     def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
         """Yields the results of frames that `fit` returned, some at a time, in their order."""
-        under_way: collections.deque[np.ndarray] = collections.deque()
 
-        def chunks() -> Iterator[np.ndarray]:
+        def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             waiting = iter(frames)
             while chunk := list(itertools.islice(waiting, self.predictor.frames_per_step)):
-                under_way.append(np.stack([affine for _, affine in chunk]))
-                yield np.stack([pixels for pixels, _ in chunk])
+                yield np.stack([pixels for pixels, _ in chunk]), np.stack([affine for _, affine in chunk])
 
-        # The affine differs from frame to frame, so the results are mapped here and not on the device.
-        for found in self.predictor.frames(*self.weights, chunks(), np.eye(2, 3)):
-            keypoints = geometry.apply(under_way.popleft(), found["keypoints_px"].astype(np.float64))
-            yield keypoints.astype(np.float32), found["confidence"]
+        for found in self.predictor.frames(*self.weights, chunks()):
+            yield found["keypoints_frame_px"], found["confidence"]
 
     def _joined(self, parts: Iterable[Found]) -> Found:
         count = len(self.keypoint_names)

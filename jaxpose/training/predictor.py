@@ -59,7 +59,7 @@ class Predictor:
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
     def frames(
-        self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray
+        self, params: dict, statistics: dict, chunks: Iterable[tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[Predictions]:
         """Yields the predictions of frames that stand for themselves, while the devices work on the next chunk.
 
@@ -68,12 +68,12 @@ class Predictor:
         Args:
           params: parameters on the mesh.
           statistics: batch statistics on the mesh.
-          chunks: uint8 arrays (m, h, w, 3) with m at most `frames_per_step`.
-          frame_from_input: (2, 3), maps input pixels to frame pixels.
+          chunks: frames uint8 (m, h, w, 3), m at most `frames_per_step`, with their frame_from_input: (m, 2, 3), or
+            (2, 3) for all of them.
         """
         batches = (
-            (self._batch(np.repeat(chunk[:, None], 2 * self.radius + 1, axis=1), frame_from_input), len(chunk))
-            for chunk in chunks
+            (self._batch(np.repeat(frames[:, None], 2 * self.radius + 1, axis=1), frame_from_input), len(frames))
+            for frames, frame_from_input in chunks
         )
         return self._run(self._predict, params, statistics, batches)
 
@@ -91,7 +91,7 @@ class Predictor:
           frame_from_input: (2, 3), maps input pixels to frame pixels.
         """
         if not self.radius:
-            return self.frames(params, statistics, chunks, frame_from_input)
+            return self.frames(params, statistics, ((chunk, frame_from_input) for chunk in chunks))
         windows = ((self._batch(*self._sequences(run, frame_from_input)), count) for run, count in self._runs(chunks))
         return self._run(self._predict, params, statistics, windows)
 
@@ -125,12 +125,19 @@ class Predictor:
         return np.stack([padded[start : start + each + halo] for start in starts]), frame_from_input
 
     def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray) -> Batch:
-        """Returns sequences with their affine, filled up to a multiple of the devices: all steps have one shape."""
+        """Returns sequences with their affines, filled up to a multiple of the devices: all steps have one shape.
+
+        Args:
+          sequences: (q, s, h, w, 3).
+          frame_from_input: (q, 2, 3), or (2, 3) for all of them.
+        """
         count = self.frames_per_step // (sequences.shape[1] - 2 * self.radius)
         frames = np.zeros((count, *sequences.shape[1:]), np.uint8)
         frames[: len(sequences)] = sequences
-        affine = np.broadcast_to(frame_from_input.astype(np.float32), (count, 2, 3))
-        return {"frames": frames, "frame_from_input": affine}
+        # An affine that can be inverted, in empty places too.
+        affines = np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1))
+        affines[: len(sequences)] = frame_from_input
+        return {"frames": frames, "frame_from_input": affines}
 
     def _run(
         self, step: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]

@@ -14,6 +14,7 @@ from jaxpose.config.losses import LossesConfig, weights
 from jaxpose.data.clips import ClipSource, open_clips
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
+from jaxpose.data.images import outside_crop
 from jaxpose.data.sessions import clip_sessions
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
 from jaxpose.pose.pca import from_json, to_json
@@ -165,17 +166,12 @@ def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
 
 def _labels_outside(config: Config, data: Dataset) -> list[str]:
     """Returns what is to be said of labels that the crop leaves out."""
-    if not config.data.crop_px:
-        return []
-    # As `jaxpose.pose.heatmap.in_frame` has it: a pixel reaches half a pixel beyond its centre.
-    x, y, width, height = config.data.crop_px
     labelled_frame_px = data.project.labelled_frame_px()
-    labelled = np.isfinite(labelled_frame_px).all(axis=-1)
-    from_corner_px = labelled_frame_px[labelled] - [x - 0.5, y - 0.5]
-    outside = ((from_corner_px < 0) | (from_corner_px > [width, height])).any(axis=-1).sum()
+    labelled = np.isfinite(labelled_frame_px).all(axis=-1).sum()
+    outside = outside_crop(labelled_frame_px, config.data.crop_px).sum()
     if not outside:
         return []
     return [
-        f"{outside} of {labelled.sum()} labels lie outside of data.crop_px: {config.data.crop_px}, they are not "
+        f"{outside} of {labelled} labels lie outside of data.crop_px: {config.data.crop_px}, they are not "
         "trained on and count in every error"
     ]

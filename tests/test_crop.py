@@ -1,0 +1,174 @@
+"""A crop in a padded input: black around it in every reader, no targets outside of it; frames are as the same video."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import av
+import cv2
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose import config as c
+from jaxpose import geometry
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.data import dataset
+from jaxpose.data.clips import open_clips
+from jaxpose.data.image_file import decode_image
+from jaxpose.data.video import read_chunks, scan
+from jaxpose.formats.lightning_pose import read_predictions
+from jaxpose.training.estimator import Estimator
+from jaxpose.training.image_tables import predict_images
+from jaxpose.training.predictor import Predictor
+from jaxpose.training.trained import load_trained
+from tests.small_run import kept_programs, make_config, metrics_of, train
+
+SIDE_PX, CROP_PX = 64, (20, 6, 30, 48)
+# Two crops with one affine: the wider one is as high, about the same centre.
+WIDER_PX = (15, 6, 40, 48)
+
+
+@pytest.fixture(scope="module")
+def run(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run on crops of frames of 64 px in inputs of 32 px; augmentation moves the border of the crop."""
+    # The program is that of tests/test_train.py, which knows nothing of the crop.
+    with kept_programs(tmp_path_factory.getbasetemp() / "programs"):
+        run = tmp_path_factory.mktemp("crop") / "run"
+        config = make_config(project, run, data__crop_px=CROP_PX, train__steps=6)
+        assert train(config)["exit_code"] == 0
+        yield run
+
+
+@pytest.fixture(scope="module")
+def estimator(run: Path) -> Estimator:
+    """Its network, read as Lightning Pose reads its own."""
+    trained = load_trained(run)
+    config = dataclasses.replace(
+        trained.config, model=dataclasses.replace(trained.config.model, decoding="lightning_pose")
+    )
+    mesh = make_mesh(jax.devices()[:1])
+    weights = replicate(mesh, (trained.params, trained.statistics))
+    return Estimator(config, Predictor(config, trained.graphdef, mesh, 8), weights, [], {}, trained.label)
+
+
+@pytest.fixture(scope="module")
+def video(project: Path) -> tuple[Path, np.ndarray]:
+    """A video and its frames."""
+    path = project / "videos" / "session00.mp4"
+    with av.open(str(path)) as container:
+        return path, np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def test_arrays_images_and_labelled_frames_are_predicted_as_the_same_frames_of_a_video(
+    project: Path, estimator: Estimator, video: tuple[Path, np.ndarray], tmp_path: Path
+) -> None:
+    """Lightning Pose's rule depends on the size of the frame, which here is not that of the input."""
+    path, frames = video
+    expected, sure = estimator.predict_video(path)
+    keypoints, confidence = estimator.predict(frames)
+    np.testing.assert_array_equal(keypoints, expected)
+    np.testing.assert_array_equal(confidence, sure)
+    images = [tmp_path / f"{number:03}.png" for number in range(len(frames))]
+    for image, frame in zip(images, frames, strict=True):
+        cv2.imwrite(str(image), frame[..., ::-1])
+    file = tmp_path / "predictions.csv"
+    assert predict_images(estimator, images, file, lambda: False, lambda _: None) == len(frames)
+    np.testing.assert_allclose(read_predictions(file).keypoints_frame_px, expected, rtol=0, atol=1e-4)
+    config, found = dataset.prepare(estimator.config)
+    samples, _ = dataset.decode(found, config)
+    labelled = estimator.predictor.labelled(*estimator.weights, samples, np.arange(len(found.images)))
+    again, _ = estimator.predict([decode_image(image.read_bytes()) for image in found.paths])
+    np.testing.assert_allclose(again, labelled["keypoints_frame_px"], rtol=0, atol=1e-4)
+
+
+def test_what_surrounds_the_crop_changes_no_prediction(estimator: Estimator, video: tuple[Path, np.ndarray]) -> None:
+    x, y, width, height = CROP_PX
+    other = np.random.default_rng(0).integers(0, 256, video[1].shape, np.uint8)
+    other[:, y : y + height, x : x + width] = video[1][:, y : y + height, x : x + width]
+    np.testing.assert_array_equal(estimator.predict(other)[0], estimator.predict(video[1])[0])
+
+
+def test_labels_outside_of_the_crop_are_no_targets_and_count_in_every_error(run: Path, project: Path) -> None:
+    labels = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2], index_col=0)
+    points = labels.to_numpy(np.float64).reshape(len(labels), -1, 2)
+    # Pixel 10 begins at 9.5.
+    low = np.array(CROP_PX[:2]) - 0.5
+    inside = np.all((points >= low) & (points <= low + CROP_PX[2:]), axis=-1)
+    sets = pd.read_csv(run / "split.csv", index_col="path")["set"].loc[labels.index].to_numpy()
+    # Augmentation may move a label out of the input, but none into it.
+    targets = [line["targets"] for line in metrics_of(run) if "targets" in line]
+    assert 0 < max(targets) <= inside[sets == "train"].sum() < inside[sets == "train"].size / 2
+    said = f"{(~inside).sum()} of {inside.size} labels lie outside of data.crop_px"
+    assert said in (run / "train.log").read_text()
+    errors = pd.read_csv(run / "predictions_pixel_error.csv", index_col=0).drop(columns="set")
+    assert errors.notna().to_numpy().all()
+
+
+@pytest.fixture
+def white(tmp_path: Path) -> c.Config:
+    """A project of white frames: one labelled, its neighbours in a video."""
+    folder = tmp_path / "white"
+    for name in ("labeled-data/s", "videos"):
+        (folder / name).mkdir(parents=True)
+    frame = np.full((SIDE_PX, SIDE_PX, 3), 255, np.uint8)
+    cv2.imwrite(str(folder / "labeled-data" / "s" / "img5.png"), frame)
+    cv2.imwrite(str(folder / "labeled-data" / "s" / "img6.png"), frame)
+    with av.open(str(folder / "videos" / "s.mp4"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=30)
+        stream.width = stream.height = SIDE_PX
+        stream.pix_fmt = "yuv420p"
+        for _ in range(12):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    header = "scorer,me,me,me,me\nbodyparts,in,in,out,out\ncoords,x,y,x,y\n"
+    (folder / "CollectedData.csv").write_text(f"{header}labeled-data/s/img5.png,20,20,5,20\n")
+    return make_config(folder, tmp_path / "none", data__crop_px=CROP_PX, data__memory_limit_gib=0.0)
+
+
+def labelled(config: c.Config) -> np.ndarray:
+    return dataset.decode(dataset.prepare(config)[1], config)[0].pixels[:, 0]
+
+
+def windows(config: c.Config) -> np.ndarray:
+    """The labelled frame, one beside it, and three of the video."""
+    config.model.kind = "heatmap_context"
+    samples, messages = dataset.decode(dataset.prepare(config)[1], config)
+    assert "1 of 1 have 5 right frames (1 of them with some from video)" in messages[0]
+    return samples.pixels[0]
+
+
+def clips(config: c.Config, cache: str) -> np.ndarray:
+    path = Path(config.data.project) / "videos" / "s.mp4"
+    found = open_clips([(path,)], 4, config.data, cache).frames(0)
+    assert found is not None
+    return found[0]
+
+
+def chunks(config: c.Config) -> np.ndarray:
+    data = config.data
+    affine = geometry.input_from_frame((SIDE_PX, SIDE_PX), (32, 32), data.resize, data.crop_px)
+    video = scan(Path(data.project) / "videos" / "s.mp4")
+    return np.concatenate(list(read_chunks(video, affine, (32, 32), 5, crop_px=data.crop_px)))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [labelled, windows, lambda config: clips(config, "off"), lambda config: clips(config, "auto"), chunks],
+    ids=["images", "windows", "clips", "cached clips", "video"],
+)
+def test_every_reader_shows_the_crop_alone(white: c.Config, read: Callable[[c.Config], np.ndarray]) -> None:
+    # 48 px become 32, and 30 become 20: 6 black columns on either side; of the wider crop 40 become 27.
+    shown = read(white)
+    assert (shown[:, :, 6:26] > 250).all() and not shown[:, :, :6].any() and not shown[:, :, 26:].any()
+    # What is cached is not taken for another crop.
+    white.data.crop_px = WIDER_PX
+    assert (read(white)[:, :, 3:29] > 250).all()
+
+
+def test_samples_know_which_labels_the_crop_leaves_out(white: c.Config) -> None:
+    found = dataset.prepare(white)[1]
+    assert dataset.decode(found, white)[0].visibility.tolist() == [[2, 0]]
+    # As it is labelled, it is evaluated.
+    assert found.visibility.tolist() == [[2, 2]]
