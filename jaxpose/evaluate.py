@@ -138,6 +138,8 @@ def evaluate(
         say(_table(results))
         say(metrics.format_summary(summary))
         return results
+    if changed := dataset.changed_labels(found, run / SPLIT_FILE):
+        say(f"the labels of {changed} frames changed since the training; the errors are measured from the new labels")
     size_px = config.data.input_width_px, config.data.input_height_px
     samples, messages = dataset.decode(found, config)
     for message in messages:

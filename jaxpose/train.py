@@ -13,9 +13,8 @@ from jaxpose.cluster.agreement import from_first, gather_lists, refuse_differenc
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.processes import as_one
-from jaxpose.config import Config, resolve
+from jaxpose.config import Config, portable_options, resolve
 from jaxpose.config.command_line import Options, run
-from jaxpose.config.root import flat_options
 from jaxpose.data import dataset, split
 from jaxpose.data.picture import draw_keypoints
 from jaxpose.data.sessions import sessions
@@ -65,12 +64,12 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     # 1. The devices, then the data: the list of usable frames is fixed here, once.
     config = resolve(config)
     mesh = make_mesh(start_backend(config.mesh))
-    refuse_differences({name: value for name, (_, value) in flat_options(config).items() if name != "mesh.process"})
+    refuse_differences({name: value for name, value in portable_options(config).items() if name != "mesh.process"})
     config, data = together(lambda: _read(config))
     start = together(lambda: prepare(config, mesh, data))
     clip_files = start.clips.files() if start.clips else []
     files_beside = together(lambda: dataset.files_beside(data.project, config))
-    split_text = split.split_text(data.project, data.sets, clip_files, files_beside)
+    split_text = split.split_text(data.project, data.sets, clip_files, files_beside, start.weights_sha256)
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     is_first = jax.process_index() == 0
     fetch = functools.partial(restore, config, dry_run=dry_run)

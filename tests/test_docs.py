@@ -31,7 +31,8 @@ Every option with its default and its meaning; `python -m jaxpose.train --help_o
 given after `--config` as `--config.SECTION.OPTION=VALUE`, those of the first table as `--config.OPTION=VALUE`, or is
 set in a config file such as `configs/pose.py`. A number of `augment` whose default is None is the preset's: see
 [augmentation.md](augmentation.md). *free*: a run may be resumed with another value, because no number of it can change;
-with another value of any other option it is another run.
+with another value of any other option it is another run. *path*: the file or folder may lie elsewhere when a run is resumed;
+what lies there must be the same.
 
 This page is written by a program from `jaxpose/config/`. Change an option there, then run
 `{REGENERATE}`."""
@@ -64,7 +65,8 @@ def _option_row(name: str, field: dataclasses.Field, default: Any) -> str:
     limits = [", ".join(rule["choices"])] if rule["choices"] else []
     limits += [f"at least {rule['minimum']:g}"] if rule["minimum"] is not None else []
     limits += [f"at most {rule['maximum']:g}"] if rule["maximum"] is not None else []
-    cells = [f"`{name}`", f"`{default!r}`", rule["doc"], ", ".join(limits), "free" if rule["harmless"] else ""]
+    kind = "free" if rule["harmless"] else "path" if rule["is_path"] else ""
+    cells = [f"`{name}`", f"`{default!r}`", rule["doc"], ", ".join(limits), kind]
     return f"| {' | '.join(cell if cell.startswith('`') else _escaped(cell) for cell in cells)} |"
 
 

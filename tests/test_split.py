@@ -199,8 +199,8 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     file.write_text(split_text(project, sets))
     assert read_split(file).sets == dict(zip(images, sets.tolist(), strict=True))
     rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
-    assert rows[0] == ["path", "bytes", "sha256", "set"]
-    assert rows[2] == [images[1], "1", f"{1:064x}", "validation"]
+    assert rows[0] == ["path", "bytes", "sha256", "set", "labels_sha256"]
+    assert rows[2] == [images[1], "1", f"{1:064x}", "validation", project.labels_checksums()[1]]
     assert [entry.name for entry in tmp_path.iterdir()] == ["split.csv"]
 
 

@@ -6,7 +6,6 @@ import re
 import sys
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -15,27 +14,22 @@ from fsspec.utils import get_protocol
 from jaxpose.config import losses
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.excerpt import excerpt
+from jaxpose.config.paths import resolve_paths
 from jaxpose.config.root import Config, flat_options
 
-SYNTHETIC = "synthetic"
 _ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
 # The draw of a sample is an int32.
 _MOST_SAMPLES = 2**31 - 1
 
 
 def resolve(config: Config) -> Config:
-    """Returns a copy with the preset's numbers filled in and the project made absolute, after `validate`.
+    """Returns a copy with the preset's numbers filled in and its paths as `resolve_paths` has them, after `validate`.
 
     Raises:
       ValueError: an option breaks a rule.
     """
     validate(config)
-    augment = resolve_preset(config.augment)
-    project = config.data.project
-    if project and project != SYNTHETIC:
-        project = str(Path(project).expanduser().resolve())
-    data = dataclasses.replace(config.data, project=project)
-    resolved = dataclasses.replace(config, augment=augment, data=data)
+    resolved = resolve_paths(dataclasses.replace(config, augment=resolve_preset(config.augment)))
     validate(resolved)
     return resolved
 

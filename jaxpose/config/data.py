@@ -8,9 +8,11 @@ from jaxpose.config.option import option
 @dataclasses.dataclass
 class DataConfig:
     project: str = option(
-        "", "project folder (CollectedData*.csv, labeled-data/, videos/); synthetic = made by jaxpose"
+        "",
+        "project folder (CollectedData*.csv, labeled-data/, videos/); synthetic = made by jaxpose",
+        is_path=True,
     )
-    labels: str = option("CollectedData.csv", "label file, relative to the project folder")
+    labels: str = option("CollectedData.csv", "label file, relative to the project folder", is_path=True)
     views: tuple[str, ...] = option(
         (), "names of several cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera"
     )
@@ -32,6 +34,7 @@ class DataConfig:
     split: str = option(
         "frame",
         "frame, video (whole folders), a CSV file with columns path,set, a predictions.csv, or a run's folder",
+        is_path=True,
     )
     train_share: float = option(0.95, "share of the frames (or videos) that train", minimum=0.0, maximum=1.0)
     val_share: float = option(0.05, "share of the frames (or videos) that validate", minimum=0.0, maximum=1.0)

@@ -12,6 +12,7 @@ def option(
     minimum: float | int | None = None,
     maximum: float | int | None = None,
     harmless: bool = False,
+    is_path: bool = False,
 ) -> Any:
     """Returns a dataclass field that carries its documentation and its rule.
 
@@ -22,6 +23,15 @@ def option(
       minimum: the smallest number allowed (of every entry of a tuple).
       maximum: the largest number allowed.
       harmless: True if a run may be resumed with another value, because no number of it can change.
+      is_path: True for a file or folder. An absolute one says where something lies on this machine, which does not make
+        another run: split.csv records what lies there.
     """
-    metadata = {"doc": doc, "choices": choices, "minimum": minimum, "maximum": maximum, "harmless": harmless}
+    metadata = {
+        "doc": doc,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "harmless": harmless,
+        "is_path": is_path,
+    }
     return dataclasses.field(default=default, metadata=metadata)

@@ -3,7 +3,9 @@
 import dataclasses
 import hashlib
 import json
+import os
 import typing
+from pathlib import PurePath
 from typing import Any
 
 from jaxpose.config.augment import AugmentConfig
@@ -95,17 +97,38 @@ def harmless_keys() -> set[str]:
 
 
 def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Returns {dotted name: (old value, new value)} of the options that differ and are not harmless."""
+    """Returns {dotted name: (old value, new value)} of the options that make another run of resolved configs.
+
+    Two absolute paths do not: what lies there is compared by split.csv.
+    """
     before, after, harmless = flat_options(old), flat_options(new), harmless_keys()
     return {
         name: (value, after[name][1])
-        for name, (_, value) in before.items()
-        if name not in harmless and value != after[name][1]
+        for name, (field, value) in before.items()
+        if name not in harmless
+        and value != after[name][1]
+        and not (_is_absolute(field, value) and _is_absolute(field, after[name][1]))
     }
 
 
+def portable_options(config: Config) -> dict[str, Any]:
+    """Returns {dotted name: value} of every option, of an absolute path its last part: the same on every machine."""
+    return {
+        name: PurePath(value).name if _is_absolute(field, value) else value
+        for name, (field, value) in flat_options(config).items()
+    }
+
+
+def _is_absolute(field: dataclasses.Field, value: Any) -> bool:
+    return field.metadata["is_path"] and isinstance(value, str) and os.path.isabs(value)
+
+
 def config_hash(config: Config) -> str:
-    """Returns 8 hexadecimal digits of the options that decide the run's numbers."""
+    """Returns 8 hexadecimal digits of the options that decide the run's numbers, wherever its files lie.
+
+    Args:
+      config: a resolved config.
+    """
     harmless = harmless_keys()
-    deciding = {name: value for name, (_, value) in flat_options(config).items() if name not in harmless}
+    deciding = {name: value for name, value in portable_options(config).items() if name not in harmless}
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]

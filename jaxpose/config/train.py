@@ -24,7 +24,9 @@ class TrainConfig:
         "arithmetic of the network: f32 (exact), tf32, bf16, or f64 (for checks, CPU only)",
         choices=("f32", "tf32", "bf16", "f64"),
     )
-    init_from: str = option("", "run folder whose parameters are the start; keypoints are matched by name")
+    init_from: str = option(
+        "", "run folder whose parameters are the start; keypoints are matched by name", is_path=True
+    )
     val_every_steps: int = option(0, "steps between validations; 0 = every val_every_epochs", minimum=0)
     val_every_epochs: int = option(5, "epochs between validations", minimum=1)
     monitor: str = option(

@@ -113,6 +113,20 @@ def sets_in_run(found: project.Project, split_file: Path) -> np.ndarray:
     )
 
 
+def changed_labels(found: project.Project, split_file: Path) -> int:
+    """Returns how many frames of a run (same path, same bytes) have other labels than they had in it.
+
+    Raises:
+      ValueError: the run's split.csv is missing or damaged.
+    """
+    known = split.read_split(split_file)
+    frames = zip(found.images, found.checksums, found.labels_checksums(), strict=True)
+    return sum(
+        known.checksums.get(image) == checksum and known.labels_checksums[image] not in ("", labels_checksum)
+        for image, checksum, labels_checksum in frames
+    )
+
+
 def load(found: project.Project, config: Config) -> Dataset:
     """Decodes and splits a project that `prepare` returned.
 

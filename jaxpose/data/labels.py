@@ -6,7 +6,10 @@ What comes in: a CSV with the header rows scorer (may be absent), bodyparts, coo
 
 import csv
 import dataclasses
+import hashlib
+import json
 import math
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -102,6 +105,21 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
         visibility=np.array(visibility, np.int8).reshape(-1, len(names)),
     )
     return labels, problems
+
+
+def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarray, visibility: np.ndarray) -> str:
+    """Returns the SHA-256 of the labels of a frame, hexadecimal; the order of the keypoints does not change it.
+
+    Args:
+      keypoint_names: k names.
+      keypoints_frame_px: (k, 2) (x, y) in pixels of the original frame; read where a keypoint has a position.
+      visibility: (k,): 0 not used, 1 not visible, 2 visible.
+    """
+    cells = []
+    for name, (x, y), use in zip(keypoint_names, keypoints_frame_px.tolist(), visibility.tolist(), strict=True):
+        # The sum turns -0.0 into 0.0.
+        cells.append([name, use, x + 0.0, y + 0.0] if use != NOT_USED and math.isfinite(x) else [name, use])
+    return hashlib.sha256(json.dumps(sorted(cells)).encode()).hexdigest()
 
 
 def _read_rows(file: Path) -> list[tuple[int, list[str]]]:

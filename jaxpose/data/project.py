@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxpose.config import DataConfig
 from jaxpose.data.image_file import image_size_px
-from jaxpose.data.labels import VISIBLE, Labels, read_labels
+from jaxpose.data.labels import VISIBLE, Labels, labels_checksum, read_labels
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.views import ENDINGS, label_file_of_view, moment_of_image
 
@@ -68,6 +68,13 @@ class Project:
     def labelled_frame_px(self) -> np.ndarray:
         """Returns the labels (n, k, 2), NaN where there is none; where visibility is 0 a position means nothing."""
         return np.where(self.visibility[..., None] > 0, self.keypoints_frame_px, np.nan)
+
+    def labels_checksums(self) -> tuple[str, ...]:
+        """Returns n SHA-256, hexadecimal, one of the labels of each frame."""
+        return tuple(
+            labels_checksum(self.keypoint_names, keypoints, visibility)
+            for keypoints, visibility in zip(self.keypoints_frame_px, self.visibility, strict=True)
+        )
 
     def moment_names(self) -> tuple[str, ...]:
         """Returns m names: that of the image, with a folder that does not tell the view."""

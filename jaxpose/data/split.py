@@ -11,12 +11,13 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose.config import DataConfig
+from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
 from jaxpose.data.project import Project
 from jaxpose.data.video_index import ends_checksum
 
-# In split.csv, what has a row without a set: videos of unlabelled clips, and what else windows of labelled frames show.
-CLIPS, CONTEXT = "clips", "context"
+# In split.csv, what has a row without a set: videos of unlabelled clips, what else windows of labelled frames show, and
+# the weights that a run starts from.
+CLIPS, CONTEXT, WEIGHTS = "clips", "context", "weights"
 SETS = ("train", "validation", "test", "unused")
 FEWEST_TEST_FRAMES = 5
 # Keep these uses of data.seed apart from each other and from the loader's.
@@ -29,12 +30,14 @@ class KnownSplit:
 
     Attributes:
       sets: {path: set}.
-      checksums: {path: SHA-256}, "" where the file does not say it.
+      checksums: {path: SHA-256} of the images, "" where the file does not say it.
+      labels_checksums: {path: SHA-256} of the labels, likewise.
       is_predictions: the file is a predictions.csv.
     """
 
     sets: dict[str, str]
     checksums: dict[str, str]
+    labels_checksums: dict[str, str]
     is_predictions: bool
 
 
@@ -79,25 +82,35 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
 
 
 def split_text(
-    project: Project, sets: np.ndarray, videos: Sequence[Path] = (), files_beside: Sequence[Path] = ()
+    project: Project,
+    sets: np.ndarray,
+    videos: Sequence[Path] = (),
+    files_beside: Sequence[Path] = (),
+    weights_sha256: str = "",
 ) -> str:
-    """Returns split.csv: columns path,bytes,sha256,set with a row for every frame, and one for every other file.
+    """Returns split.csv: columns path,bytes,sha256,set,labels_sha256 with a row for every frame and every other file.
 
-    The checksum of the other files is that of their two ends. A video that is used both ways has one row.
+    Paths are relative to the project; a video outside of it is called <its folder>/<file>. The checksum of the other
+    files is that of their two ends. A video that is used both ways has one row.
 
     Args:
       project: n frames.
       sets: (n,) text from `assign_sets`.
       videos: where clips are taken from.
       files_beside: images and videos from which frames around the labelled ones are taken.
+      weights_sha256: of the weights that `train.init_from` gives, "" without.
     """
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("path", "bytes", "sha256", "set"))
-    writer.writerows(zip(project.images, project.byte_counts, project.checksums, sets.tolist(), strict=True))
+    writer.writerow(("path", "bytes", "sha256", "set", "labels_sha256"))
+    frames = project.images, project.byte_counts, project.checksums, sets.tolist(), project.labels_checksums()
+    writer.writerows(zip(*frames, strict=True))
     for file, use in (dict.fromkeys(files_beside, CONTEXT) | dict.fromkeys(videos, CLIPS)).items():
-        path = file.relative_to(project.folder) if file.is_relative_to(project.folder) else file
-        writer.writerow((path.as_posix(), file.stat().st_size, ends_checksum(file), use))
+        is_inside = file.is_relative_to(project.folder)
+        path = file.relative_to(project.folder) if is_inside else Path(file.parent.name, file.name)
+        writer.writerow((path.as_posix(), file.stat().st_size, ends_checksum(file), use, ""))
+    if weights_sha256:
+        writer.writerow(("train.init_from", "", weights_sha256, WEIGHTS, ""))
     return stream.getvalue()
 
 
@@ -125,11 +138,12 @@ def read_split(file: Path) -> KnownSplit:
             rows = [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is not a CSV file: {error}") from None
-    known = KnownSplit({}, {}, is_predictions)
+    known = KnownSplit({}, {}, {}, is_predictions)
     for line, row in rows:
-        path, name, checksum = (_cell(row, columns.get(key)) for key in ("path", "set", "sha256"))
+        keys = ("path", "set", "sha256", "labels_sha256")
+        path, name, checksum, labels_checksum = (_cell(row, columns.get(key)) for key in keys)
         path = PurePosixPath(path.replace("\\", "/")).as_posix()
-        if name in (CLIPS, CONTEXT):
+        if name in (CLIPS, CONTEXT, WEIGHTS):
             continue
         if name not in SETS:
             near = difflib.get_close_matches(name, SETS, 1, 0.4)
@@ -137,7 +151,7 @@ def read_split(file: Path) -> KnownSplit:
             raise ValueError(f"{file}:{line}: set is {name!r}; it must be one of {', '.join(SETS)}{hint}")
         if path in known.sets:
             raise ValueError(f"{file}:{line}: {path} has a row already")
-        known.sets[path], known.checksums[path] = name, checksum
+        known.sets[path], known.checksums[path], known.labels_checksums[path] = name, checksum, labels_checksum
     return known
 
 
@@ -219,10 +233,9 @@ def _limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None
 
 
 def _find_split(folder: Path, split: str) -> Path:
-    for place in (Path(split).expanduser(), folder / split):
-        if place.exists():
-            return place
-    near = difflib.get_close_matches(split, ("frame", "video"), 1)
+    if place := find_path(split, str(folder)):
+        return place
+    near = difflib.get_close_matches(split, SPLIT_KINDS, 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(
         f"data.split is {split!r}{hint}; it must be frame, video, a CSV file or a run folder, and no such file exists"

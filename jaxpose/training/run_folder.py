@@ -109,7 +109,7 @@ def open_run(
 
     Args:
       config: resolved config (`jaxpose.config.resolve`).
-      split_text: content of split.csv for this config and data, columns path,bytes,sha256,set.
+      split_text: content of split.csv for this config and data, columns path,bytes,sha256,set,labels_sha256.
       fetch: called with the folder's path once it is locked; may put a run into an empty one, and returns messages.
       dry_run: write and lock nothing; whether another process writes there is then not known.
 

@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 from jaxpose.config import Config, differing_keys, from_json
-from jaxpose.data.split import CLIPS, CONTEXT
+from jaxpose.data.split import CLIPS, CONTEXT, WEIGHTS
 
 CONFIG_FILE = "config.json"
 SPLIT_FILE = "split.csv"
+_SHOWN = 3
 
 
 def read_config(file: Path) -> Config:
@@ -33,30 +34,69 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     """Returns what the run in a folder differs in from a config and the text of its split.csv, a sentence each.
 
     Raises:
-      ValueError: the folder's config cannot be read.
+      ValueError: the folder's config cannot be read, or the run is of another project.
     """
     stored = read_config(path / CONFIG_FILE)
     found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, config).items()]
-    if (path / SPLIT_FILE).exists():
-        found += _differing_rows((path / SPLIT_FILE).read_text(encoding="utf-8"), split_text)
-    return found
+    if not (path / SPLIT_FILE).exists():
+        return found
+    old, new = _rows_of((path / SPLIT_FILE).read_text(encoding="utf-8")), _rows_of(split_text)
+    if stored.data.project != config.data.project and not _frames(old) & _frames(new):
+        raise ValueError(
+            f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
+            "frames. Give this run a folder of its own with --config.out=FOLDER"
+        )
+    return [*found, *_changed_labels(old, new), *_differing_rows(old, new)]
 
 
-def _differing_rows(old_text: str, new_text: str, shown: int = 3) -> list[str]:
-    old, new = _rows_of(old_text), _rows_of(new_text)
+def _frames(rows: dict[str, dict[str, str]]) -> set[tuple[str, str | None]]:
+    """Returns (path, checksum) of the labelled frames."""
+    others = CLIPS, CONTEXT, WEIGHTS
+    return {(path, row.get("sha256")) for path, row in rows.items() if row.get("set") not in others}
+
+
+def _changed_labels(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
+    both = sorted(old.keys() & new.keys())
+    changed = [path for path in both if old[path].get("labels_sha256") != new[path].get("labels_sha256")]
+    if not changed:
+        return []
+    count = "frame" if len(changed) == 1 else "frames"
+    return [
+        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to go on "
+        "with this run, or train on the new ones in another run"
+    ]
+
+
+def _differing_rows(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
     rows = []
     for path in dict.fromkeys([*old, *new]):
         if path not in new or path not in old:
             rows.append(_said(path, (new.get(path) or old[path]).get("set"), path in new))
-        elif old[path] != new[path]:
-            changes = [f"{key} {old[path].get(key)} -> {value}" for key, value in new[path].items()
-                       if old[path].get(key) != value]  # fmt: skip
+            continue
+        before, after = ({key: value for key, value in row.items() if key != "labels_sha256"}
+                         for row in (old[path], new[path]))  # fmt: skip
+        if before == after:
+            continue
+        if after.get("set") == WEIGHTS:
+            rows.append("train.init_from gives other weights than those that this run started from")
+        else:
+            changes = [f"{key} {_short(before.get(key))} -> {_short(value)}" for key, value in after.items()
+                       if before.get(key) != value]  # fmt: skip
             rows.append(f"{path}: {', '.join(changes)}")
     if rows:
-        more = f", and {len(rows) - shown} more" if len(rows) > shown else ""
-        return [f"{len(rows)} of the rows of {SPLIT_FILE} ({', '.join(rows[:shown])}{more})"]
+        return [f"{len(rows)} of the rows of {SPLIT_FILE} ({_listed(rows)})"]
     # The stream of samples counts rows, so another order is another run.
     return [] if list(old) == list(new) else [f"the order of the rows of {SPLIT_FILE}"]
+
+
+def _listed(texts: list[str]) -> str:
+    more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
+
+
+def _short(cell: str | None) -> str:
+    # Of a checksum the first digits say as much as all 64.
+    return cell[:8] if cell and len(cell) == 64 else str(cell)
 
 
 def _said(path: str, use: str | None, is_new: bool) -> str:
@@ -65,6 +105,8 @@ def _said(path: str, use: str | None, is_new: bool) -> str:
         what = f"the video {path}"
     elif use == CONTEXT:
         what = f"{path}, which shows frames around labelled ones,"
+    elif use == WEIGHTS:
+        return "this run starts from random weights" if is_new else "this run started from the weights of another"
     else:
         return f"{path} is {'new' if is_new else 'no longer a usable frame'}"
     if is_new:

@@ -20,6 +20,7 @@ from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
 from jaxpose.pose.pca import from_json, to_json
 from jaxpose.training.anneal import weight_of_step
 from jaxpose.training.clip_step import ClipPlan
+from jaxpose.training.parameters import checksum
 from jaxpose.training.slots import microbatch_size
 from jaxpose.training.step import Plan
 from jaxpose.training.subspaces import Subspaces, fit_subspaces
@@ -39,6 +40,7 @@ class Start:
       statistics: nested dict of batch statistics.
       plan: what the step knows of the data.
       clips: the unlabelled clips, or None where no loss is on them.
+      weights_sha256: checksum of the weights that `train.init_from` gives, "" without.
       subspaces: of the training labels' poses, by the name of their loss.
       messages: what the user should know, one sentence each.
     """
@@ -48,6 +50,7 @@ class Start:
     statistics: dict
     plan: Plan
     clips: ClipSource | None
+    weights_sha256: str
     subspaces: Subspaces
     messages: list[str]
 
@@ -70,8 +73,11 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         rows = len(messages) + len(data.sets)
         messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
     messages += [*data.messages, *_labels_outside(config, data)]
+    weights_sha256 = ""
     if train.init_from:
-        params, statistics, remade = transfer(load_trained(Path(train.init_from)), names, params, statistics)
+        trained = load_trained(Path(train.init_from))
+        weights_sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
+        params, statistics, remade = transfer(trained, names, params, statistics)
         messages.append(
             f"starts from the weights of {train.init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
         )
@@ -121,7 +127,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         flip_permutation=permutation,
         clips=clip_plan,
     )
-    return Start(graphdef, params, statistics, plan, clips, subspaces, messages)
+    return Start(graphdef, params, statistics, plan, clips, weights_sha256, subspaces, messages)
 
 
 def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list[str]]:

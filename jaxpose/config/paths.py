@@ -1,0 +1,51 @@
+"""Where the paths of a config lead, found once: afterwards neither the working directory nor a link matters."""
+
+import dataclasses
+import os
+from pathlib import Path, PurePath
+
+from jaxpose.config.root import Config
+
+SYNTHETIC = "synthetic"
+SPLIT_KINDS = ("frame", "video")
+
+
+def resolve_paths(config: Config) -> Config:
+    """Returns a copy in which `data.labels` and `video.folder` are relative to the project if they lie in it.
+
+    The project, a file or run folder in `data.split`, `train.init_from`, and what lies outside of the project become
+    absolute. A file that does not exist stays as it is: who reads it refuses it.
+    """
+    data, video, train = config.data, config.video, config.train
+    project = data.project
+    if project and project != SYNTHETIC:
+        project = str(Path(project).expanduser().resolve())
+    in_project = [] if project in ("", SYNTHETIC) else [project]
+    split, init_from = data.split, train.init_from
+    if split not in SPLIT_KINDS:
+        split = str(find_path(split, *in_project) or split)
+    if init_from:
+        init_from = str(find_path(init_from) or init_from)
+    data = dataclasses.replace(data, project=project, labels=_relative(data.labels, *in_project), split=split)
+    video = dataclasses.replace(video, folder=_relative(video.folder, *in_project))
+    train = dataclasses.replace(train, init_from=init_from)
+    return dataclasses.replace(config, data=data, video=video, train=train)
+
+
+def find_path(path: str, *folders: str) -> Path | None:
+    """Returns the absolute path, links followed, of what is there from the working directory or one of the folders."""
+    for folder in ("", *folders):
+        place = os.path.join(folder, os.path.expanduser(path))
+        if os.path.exists(place):
+            return Path(os.path.realpath(place))
+    return None
+
+
+def _relative(path: str, *folders: str) -> str:
+    """Returns a path as it is from the first of the folders that it lies in, if there is one."""
+    pure = PurePath(os.path.expanduser(path))
+    if not pure.is_absolute():
+        return pure.as_posix() if path else path
+    # The last part is not followed: videos/ may be a link to another disk.
+    pure = PurePath(os.path.realpath(pure.parent), pure.name)
+    return next((pure.relative_to(folder).as_posix() for folder in folders if pure.is_relative_to(folder)), str(pure))
