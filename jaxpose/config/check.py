@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import os
 import re
 import sys
 import typing
@@ -33,7 +34,8 @@ def resolve(config: Config) -> Config:
     augment = resolve_preset(config.augment)
     project = config.data.project
     if project and project != SYNTHETIC:
-        project = str(Path(project).expanduser().resolve())
+        # Path.resolve raises RuntimeError where symbolic links form a loop.
+        project = os.path.realpath(Path(project).expanduser())
     data = dataclasses.replace(config.data, project=project)
     resolved = dataclasses.replace(config, augment=augment, data=data)
     validate(resolved)

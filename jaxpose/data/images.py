@@ -16,6 +16,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data import cache
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
+from jaxpose.data.regular_file import read_regular
 from jaxpose.data.threads import map_in_threads
 
 # Part of the key of cached frames: a change of how pixels are made must change it.
@@ -87,7 +88,7 @@ def read_labelled(project: Project, row: int, affine: np.ndarray, size_px: tuple
       ValueError: it does not decode or has changed since the project was read.
     """
     place = f"{project.sources[row]}: {project.images[row]}"
-    content = project.paths[row].read_bytes()
+    content = read_regular(project.paths[row])
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise ValueError(f"{place} has changed since the project was read; start again")
     try:
@@ -152,6 +153,8 @@ def fit_image(image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int]) -
     edges = np.stack([affine[:, 2] - 0.5 * scale, affine[:, 2] + scale * (np.array([width, height]) - 0.5)]) + 0.5
     first_x, first_y = np.maximum(np.ceil(edges[0] - 0.5 - 1e-6), 0).astype(int).tolist()
     end_x, end_y = np.minimum(np.floor(edges[1] + 0.5 + 1e-6), size_px).astype(int).tolist()
+    # A strip of a frame may be narrower than a pixel: it covers one all the same.
+    end_x, end_y = max(end_x, first_x + 1), max(end_y, first_y + 1)
     covered_px = (end_x - first_x, end_y - first_y)
     if not (bottom or right) and np.abs(edges - [(first_x, first_y), (end_x, end_y)]).max() < 1e-6:
         # The frame covers whole pixels: the same sampling, and faster.
