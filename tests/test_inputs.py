@@ -97,11 +97,13 @@ def test_what_cannot_be_is_told(tree: Path, names: list[str], message: str) -> N
 
 
 def test_signs_that_only_look_like_digits_sort_as_letters(tree: Path) -> None:
-    (tree / "odd").mkdir()
-    for name in ("a².png", "a①.png", "a٣.png", "a2.png", "a10.png"):
-        (tree / "odd" / name).write_text("")
-    (files,) = found("odd")[1].values()
-    assert [Path(file).name for file in files] == ["a2.png", "a10.png", "a².png", "a٣.png", "a①.png"]
+    (tree / "²").mkdir()
+    expected = ["2.png", "2²1.png", "2²2.png", "2²10.png", "2٣1.png", "2①1.png", "10.png"]
+    for name in sorted(expected):
+        (tree / "²" / name).write_text("")
+    for given in ("²", "²/*.png", "."):
+        (files,) = (files for place, files in found(given)[1].items() if place.endswith("²"))
+        assert [Path(file).name for file in files] == expected
 
 
 def test_links_in_a_circle_end(tree: Path) -> None:

@@ -227,6 +227,8 @@ def _find_folder(project: str) -> Path:
         return folder
     parent = next(parent for parent in folder.parents if parent.is_dir())
     missing = folder.relative_to(parent).parts[0]
+    if os.path.lexists(parent / missing):
+        raise ValueError(f"data.project is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
     names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
     near = difflib.get_close_matches(missing, names, 3)
     hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else _GIVE_PROJECT
