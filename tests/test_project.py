@@ -7,8 +7,6 @@ import io
 import json
 import os
 import shutil
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from jaxpose.data.project import extra_label_files, read_project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets, read_split, split_text
 from jaxpose.formats.lightning_pose import read_predictions, write_predictions
+from tests.cut_images import cut
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
 
@@ -153,20 +152,6 @@ def encoded(kind: str, **options: object) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(pixels).save(stream, kind, **options)
     return stream.getvalue()
-
-
-def cut(content: bytes, share: float) -> bytes:
-    """The first part of a file, with the end that its format wants and right checksums."""
-    if content.startswith(b"\xff\xd8"):
-        scan = content.index(b"\xff\xda")
-        return content[: scan + int(share * (len(content) - scan))].removesuffix(b"\xff") + b"\xff\xd9"
-    if not content.startswith(b"\x89PNG"):
-        return content[: int(share * len(content))]
-    start = content.index(b"IDAT")
-    (length,) = struct.unpack_from(">I", content, start - 4)
-    data = content[start : start + 4 + int(share * length)]
-    chunk = struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
-    return content[: start - 4] + chunk + content[start + 8 + length :]
 
 
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.97])
