@@ -46,7 +46,7 @@ def main() -> int:
         start.kill_after(60.0 - starts_s[-1])
         print(f"minute {minute + 1}: first step after {starts_s[-1]:.1f} s, killed at {last_step(run)}", flush=True)
     total_s = time.monotonic() - began
-    kept = max(int(folder.name) for folder in (run / "checkpoints").iterdir() if folder.name.isdigit())
+    kept = max(int(folder.name) for folder in (run / "checkpoints").iterdir() if folder.name.isdecimal())
     start_s = sum(starts_s) / len(starts_s)
     line = {
         "kills": given.minutes, "step_ms": 1000 * step_s, "start_s": start_s, "save_every_steps": SAVE_EVERY_STEPS,

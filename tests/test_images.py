@@ -250,5 +250,13 @@ def test_an_image_that_changes_or_does_not_decode_is_named(tmp_path: Path, cache
     content = jpeg.read_bytes()
     start = content.index(b"\xff\xc4")
     jpeg.write_bytes(content[: start + 5] + b"\xff" * 16 + content[start + 21 :])
-    with pytest.raises(ValueError, match=r"csv:5: labeled-data/img1.png: the image does not decode"):
-        load_frames(read_project(data), data, (64, 64))
+    with pytest.raises(ValueError, match=r"csv:5: labeled-data/img1.png: the image file is cut short or damaged"):
+        read_project(data)
+
+
+@pytest.mark.parametrize("resize", ["pad", "stretch"])
+@pytest.mark.parametrize("size_px", [(2, 3000), (3000, 2), (3, 40000), (1, 1), (5, 131)])
+def test_a_strip_covers_at_least_one_pixel(size_px: tuple[int, int], resize: str) -> None:
+    frame = np.full((size_px[1], size_px[0], 3), 200, np.uint8)
+    result = fit_image(frame, geometry.input_from_frame(size_px, (64, 32), resize), (64, 32))
+    assert result.shape == (32, 64, 3) and set(np.unique(result).tolist()) <= {0, 200} and result.any()

@@ -94,3 +94,42 @@ def test_what_cannot_be_is_told(tree: Path, names: list[str], message: str) -> N
     (tree / "x9_temporal_norm.mp4").write_text("")
     with pytest.raises(ValueError, match=message):
         find_inputs(names)
+
+
+def test_signs_that_only_look_like_digits_sort_as_letters(tree: Path) -> None:
+    (tree / "²").mkdir()
+    expected = ["2.png", "2²1.png", "2²2.png", "2²10.png", "2٣1.png", "2①1.png", "10.png"]
+    for name in sorted(expected):
+        (tree / "²" / name).write_text("")
+    for given in ("²", "²/*.png", "."):
+        (files,) = (files for place, files in found(given)[1].items() if place.endswith("²"))
+        assert [Path(file).name for file in files] == expected
+
+
+def test_links_in_a_circle_end(tree: Path) -> None:
+    expected = ["a.b", "deep/y", "link/x", "x"]
+    for number in range(3):
+        os.symlink(tree / "b", tree / "b" / "deep" / f"up{number}", target_is_directory=True)
+    assert sorted(found("b/**")[0]) == expected and sorted(found("b/**/*.mp4")[0]) == ["a.b", "link/x", "x"]
+    assert sorted(found("b")[0]) == ["a.b", "deep/y", "x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("loop.png", "Too many levels"), ("pipe.mp4", "FIFO"), ("null.png", "FIFO")]
+)
+def test_what_is_no_file_is_refused_and_not_waited_for(tree: Path, name: str, reason: str) -> None:
+    if name == "pipe.mp4":
+        os.mkfifo(tree / name)
+    else:
+        os.symlink({"loop.png": "loop.png", "null.png": "/dev/zero"}[name], tree / name)
+    for given in (name, ".", "*.*", f"@{name}"):
+        with pytest.raises(ValueError, match=f"{name}.*{reason}"):
+            find_inputs([given])
+
+
+@pytest.mark.parametrize("name", ["a\nb.png", "a\rb.mp4", "a\u2028b.mp4", "a\x85b.png", "a\tb.png", "a\udcffb.mp4"])
+def test_a_name_that_breaks_the_lines_of_a_table_is_refused(tree: Path, name: str) -> None:
+    (tree / name).write_text("")
+    for given in (name, "."):
+        with pytest.raises(ValueError, match=rf"U\+{ord(name[1]):04X} in place \d+; names must not have .*; rename it"):
+            find_inputs([given])

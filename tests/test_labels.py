@@ -18,6 +18,13 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
+def write_bytes(folder: Path, text: str) -> Path:
+    """As `write`, with line ends as they are."""
+    file = folder / "CollectedData.csv"
+    file.write_bytes(text.encode())
+    return file
+
+
 def test_the_real_file_is_what_pandas_reads(real_data: Path) -> None:
     file = real_data / "mirror-mouse-example" / "CollectedData.csv"
     labels, problems = read_labels(file, "ignore")
@@ -146,3 +153,37 @@ def test_other_kinds_of_files_are_refused(tmp_path: Path, content: bytes) -> Non
     file.write_bytes(content)
     with pytest.raises(ValueError, match="is not a CSV file"):
         read_labels(file, "ignore")
+
+
+@pytest.mark.parametrize("cell", ["1_0", "١٠", "１０", "1٫5", "\u00a010", "0x10", "1e", "1e1_0", "²", "1,0", "+ 1"])
+def test_a_number_is_decimal_and_ascii(tmp_path: Path, cell: str) -> None:
+    file = write(tmp_path, HEADER + f'a.png,1,2,3,4\nb.png,1,2,"{cell}",4\nc.png, 1.5 ,+2,-.5e-1,4.\n')
+    labels, problems = read_labels(file, "ignore")
+    assert labels.images == ("a.png", "c.png")
+    np.testing.assert_array_equal(labels.keypoints_frame_px[1], [[1.5, 2], [-0.05, 4]])
+    assert problems == [f"{file}:5: x of tail is {cell!r}, not a number"]
+
+
+@pytest.mark.parametrize("sign", ["\n", "\r", "\r\n", "\t", "\x85", "\u2028", "\u2029", "\x0b", "\x1e"])
+def test_a_name_that_breaks_lines_is_refused_where_it_stands(tmp_path: Path, sign: str) -> None:
+    file = write_bytes(tmp_path, HEADER + f'a.png,1,2,3,4\n"b{sign}c.png",1,2,3,4\nd.png,1,2,3,4\n')
+    labels, (problem,) = read_labels(file, "ignore")
+    assert labels.images == ("a.png", "d.png") and len(problem.splitlines()) == 1
+    assert problem.startswith(f"{file}:5: 'b") and f"U+{ord(sign[0]):04X} in place 2" in problem
+    file = write_bytes(tmp_path, HEADER.replace("tail,tail", f'"ta{sign}il","ta{sign}il"') + "a.png,1,2,3,4\n")
+    with pytest.raises(
+        ValueError, match=rf":2: column 4, a keypoint's name: .*U\+{ord(sign[0]):04X} .*; rename it"
+    ) as caught:
+        read_labels(file, "ignore")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("first", "=+-@＝＠")
+def test_a_keypoint_that_spreadsheets_read_as_a_formula_is_refused(tmp_path: Path, first: str) -> None:
+    file = write(tmp_path, HEADER.replace("tail", f"{first}tail") + "a.png,1,2,3,4\n")
+    with pytest.raises(
+        ValueError, match=f"csv:2: column 4, a keypoint's name: '[{first}]tail' begins with .*; rename it"
+    ):
+        read_labels(file, "ignore")
+    inside = HEADER.replace("tail", f"tail{first}1")
+    assert read_labels(write(tmp_path, inside + "a.png,1,2,3,4\n"), "ignore")[0].keypoint_names[1] == f"tail{first}1"

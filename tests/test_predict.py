@@ -1,5 +1,6 @@
 """Prediction with a small real run: frames as arrays, images, videos, and all that can be wrong with them."""
 
+import csv
 import os
 import shutil
 import signal
@@ -199,6 +200,36 @@ def test_damaged_files_are_named_and_the_others_are_done(trained_run: Path, tmp_
         predict.load(trained_run, devices=1).predict_video(cut)
 
 
+def test_names_are_no_formulas_and_odd_images_are_named(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+):
+    monkeypatch.chdir(tmp_path)
+    whole, frame = _images(trained_run)[0], _rgb(_images(trained_run)[0])
+    for name in ("=f/2²10.png", "=f/2²9.png", "@g/half.jpg"):
+        Path(name).parent.mkdir(exist_ok=True)
+        shutil.copy(whole, name)
+    cv2.imwrite("=f/strip.png", np.full((3000, 2, 3), 200, np.uint8))
+    jpeg = cv2.imencode(".jpg", frame)[1].tobytes()
+    Path("@g/half.jpg").write_bytes(jpeg[: 3 * len(jpeg) // 4] + b"\xff\xd9")
+    Path("=v.mp4").write_text("no video")
+    (tmp_path / "list.txt").write_text("@g\n")
+    arguments = ["--run", str(trained_run), "--devices", "1", "--out", "out", "=f", "=v.mp4", "@list.txt"]
+    assert predict.main(arguments) == 4
+    shown = capsys.readouterr()
+    assert "@g/half.jpg: the image file is cut short or damaged" in shown.err and "2 of 3 inputs failed" in shown.err
+    tables = [file.read_text() for file in Path("out").rglob("*.csv*")]
+    rows = [row for text in tables for row in csv.reader(text.splitlines())]
+    assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
+    found = read_predictions(Path("out/image_preds/=f/predictions.csv"))
+    assert found.index == ["=f/2²9.png", "=f/2²10.png", "=f/strip.png"]
+    np.testing.assert_array_equal(found.keypoints_frame_px[0], found.keypoints_frame_px[1])
+    # The second command knows what became of each by the index.
+    assert predict.main(arguments) == 4
+    shown = capsys.readouterr()
+    assert "=f/2²9.png: out/image_preds/=f/predictions.csv is there already" in shown.out
+    assert "@g/half.jpg: the image file is cut short" in shown.err and "=v.mp4 is no video" in shown.err
+
+
 def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, capsys: Capture):
     folder = tmp_path / "frames"
     folder.mkdir()
@@ -338,6 +369,9 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "config.json").write_text("[1")
     (tmp_path / "model.h5").write_text("")
+    os.mkfifo(tmp_path / "pipe.png")
+    os.symlink("loop.mp4", tmp_path / "loop.mp4")
+    (tmp_path / "break\n.png").write_text("")
     for arguments, message in [
         (["--run", str(tmp_path / "nope"), video], "nope is not a run folder: it has no config.json"),
         (["--run", str(tmp_path / "damaged"), video], "damaged/config.json is not the config of a run ("),
@@ -354,6 +388,12 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
         (["--run", run, "--decoders", "0", video], "--decoders is 0; it must be at least 1"),
         (["--run", run, video, str(Path(video).parent)], "session00.mp4 is given twice"),
         (["--run", run, "--out", str(other), video], "session00.avi, which cannot be made: File exists"),
+        (["--run", run, "--out", str(tmp_path / "loop.mp4"), video], "loop.mp4, which cannot be made: "),
+        (["--run", run, str(tmp_path / "pipe.png")], "pipe.png is a FIFO, a socket or a device; it must be a regular"),
+        (["--run", run, f"@{tmp_path / 'pipe.png'}"], "pipe.png cannot be read: it is a FIFO, a socket or a device"),
+        (["--run", run, str(tmp_path / "loop.mp4")], "loop.mp4 cannot be read: Too many levels of symbolic links"),
+        (["--run", str(tmp_path / "loop.mp4"), video], "loop.mp4 is not a run folder"),
+        (["--run", run, str(tmp_path / "break*")], "break\\n.png' has the character U+000A in place"),
         (["--run", run, "--devices", "gpu:1", video], "devices asks for 'gpu:1', but there is cpu:0"),
         (["--run", run, "--platform", "gpuu", video], "platform is 'gpuu'; it must be one of auto, cpu, gpu, tpu"),
         (["--run", run, "--batch_size", "many", video], "argument --batch_size: invalid int value: 'many'"),

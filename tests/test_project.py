@@ -1,7 +1,13 @@
 """A project's usable frames are counted exactly, and every other row is named with its reason."""
 
+import csv
+import dataclasses
 import hashlib
+import io
+import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -9,8 +15,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxpose.config import DataConfig
+from jaxpose.config import Config, DataConfig, VideoConfig, resolve
 from jaxpose.data.project import extra_label_files, read_project
+from jaxpose.data.sessions import video_files
+from jaxpose.data.split import assign_sets, read_split, split_text
+from jaxpose.formats.lightning_pose import read_predictions, write_predictions
+from tests.cut_images import cut
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
 
@@ -135,6 +145,84 @@ def test_an_image_that_does_not_decode_is_named(tmp_path: Path, name: str) -> No
     assert len(project.images) == 3 and len(project.problems) == 1
 
 
+def encoded(kind: str, **options: object) -> bytes:
+    """An image file of smooth noise, which has as many bytes in each part of it."""
+    rng = np.random.default_rng(0)
+    pixels = cv2.resize(rng.integers(0, 256, (12, 16, 3), np.uint8), (160, 120), interpolation=cv2.INTER_CUBIC)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.97])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("JPEG", {}), ("JPEG", {"progressive": True}), ("JPEG", {"subsampling": 0}), ("JPEG", {"quality": 30}),
+        ("JPEG", {"restart_marker_rows": 1}), ("JPEG", {"restart_marker_blocks": 5}), ("PNG", {}), ("BMP", {}),
+        ("TIFF", {}), ("TIFF", {"compression": "tiff_lzw"}), ("WEBP", {}), ("WEBP", {"lossless": True}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_image_that_was_cut_is_a_bad_row_before_anything_is_split(
+    tmp_path: Path, kind: str, options: dict, share: float
+) -> None:
+    data, whole = make_project(tmp_path), encoded(kind, **options)
+    (tmp_path / "whole.img").write_bytes(whole)
+    (tmp_path / "cut.img").write_bytes(cut(whole, share))
+    add_row(data, "whole.img,1,1\ncut.img,1,1")
+    with pytest.raises(ValueError, match=r"1 of 5 rows(.|\n)*csv:8: cut.img: "):
+        read_project(data)
+    project = read_project(skip(data))
+    assert project.images[3:] == ("whole.img",) and len(project.problems) == 1
+
+
+def test_jpegs_of_every_kind_are_whole(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    kinds = [{"subsampling": value} for value in (0, 1, 2, "4:1:1")] + [{"progressive": True}, {"keep_rgb": True}]
+    kinds += [{"restart_marker_blocks": 1}, {"optimize": True}, {"comment": b"x"}, {"icc_profile": b"x" * 70_000}]
+    files = [encoded("JPEG", **options) for options in kinds]
+    scan = files[0].index(b"\xff\xda")
+    files += [files[0] + b"junk", files[0][:-2] + b"\xff\xff\xd9", files[0][:scan] + b"\0\0" + files[0][scan:]]
+    files += [files[0][:2] + b"\xff\xe1\0\x0eExif\0\0MM\xff\xff" + files[0][2:]]
+    for mode in ("CMYK", "L"):
+        stream = io.BytesIO()
+        Image.open(io.BytesIO(files[0])).convert(mode).save(stream, "JPEG", subsampling=2)
+        files.append(stream.getvalue())
+    for number, content in enumerate(files):
+        (tmp_path / f"{number}.jpg").write_bytes(content)
+        add_row(data, f"{number}.jpg,1,1")
+    assert len(read_project(data).images) == 3 + len(files)
+
+
+def test_an_image_of_one_pixel_is_a_bad_row(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    for number, size_px in enumerate([(1, 30), (30, 1), (1, 1), (2, 2000)]):
+        Image.new("RGB", size_px).save(tmp_path / f"{number}.png")
+        add_row(data, f"{number}.png,0,0")
+    with pytest.raises(
+        ValueError, match=r"3 of 7 rows(.|\n)*csv:7: 0.png: the image has 1 x 30 pixels; both sides must"
+    ):
+        read_project(data)
+    assert read_project(skip(data)).images[3:] == ("3.png",)
+
+
+def test_images_that_were_whole_are_not_decoded_again(tmp_path: Path, cache_folder: Path) -> None:
+    data = make_project(tmp_path)
+    project = read_project(data)
+    (note,) = (cache_folder / "notes").iterdir()
+    assert json.loads(note.read_text()) == sorted(project.checksums)
+    # What changed is decoded, whatever the note says; and a note that somebody spoilt is none.
+    broken = cut(encoded("PNG"), 0.5)
+    (tmp_path / "broken.png").write_bytes(broken)
+    add_row(data, "broken.png,1,1")
+    for text in (note.read_text(), "[[1], {}]", "3", "{"):
+        note.write_text(text)
+        assert len(read_project(skip(data)).images) == 3
+    note.write_text(json.dumps([hashlib.sha256(broken).hexdigest()]))
+    assert len(read_project(data).images) == 4
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16", "CMYK", "wrong suffix", "bmp", "tif", "exif"])
 def test_every_kind_of_image_is_accepted(tmp_path: Path, mode: str) -> None:
     data = make_project(tmp_path, 1)
@@ -228,3 +316,64 @@ def test_a_project_without_a_usable_frame_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "labeled-data")
     with pytest.raises(ValueError, match="2 of 2 rows .* none is left"):
         read_project(skip(data))
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "is a FIFO, a socket or a device"),
+        (lambda place: os.symlink("/dev/zero", place), "is a FIFO, a socket or a device"),
+        (lambda place: os.symlink(place, place), "Too many levels of symbolic links"),
+    ],
+    ids=["fifo", "device", "loop"],
+)
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, make: Callable, reason: str) -> None:
+    data = make_project(tmp_path)
+    for name in ("img.png", "Labels.csv", "split.csv"):
+        make(tmp_path / name)
+    with pytest.raises(ValueError, match=f"Labels.csv .*{reason}"):
+        read_project(data, "Labels.csv")
+    with pytest.raises(ValueError, match=f"split.csv .*{reason}|no such file exists"):
+        assign_sets(read_project(data), dataclasses.replace(data, split=str(tmp_path / "split.csv")))
+    (tmp_path / "videos").mkdir()
+    make(tmp_path / "videos" / "day1.mp4")
+    with pytest.raises(ValueError, match=f"day1.mp4 .*{reason}"):
+        video_files(data, VideoConfig())
+    make(tmp_path / "project")
+    with pytest.raises(ValueError, match="data.project is .* is not a folder; give the project"):
+        read_project(resolve(Config(data=DataConfig(project=str(tmp_path / "project")))).data)
+    add_row(data, "img.png,1,1")
+    with pytest.raises(ValueError, match=f"csv:7: img.png cannot be read: .*{reason}"):
+        read_project(data)
+
+
+def test_a_project_folder_behind_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    os.symlink(tmp_path / "b", tmp_path / "a")
+    os.symlink(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(ValueError, match="/[ab] is not a folder"):
+        read_project(DataConfig(project=str(tmp_path / "a" / "deeper")))
+
+
+def test_a_path_that_spreadsheets_read_as_a_formula_is_written_as_none(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    shutil.copytree(tmp_path / "labeled-data", tmp_path / "=a")
+    for name in ("=a/a/img0.png", "@b.png", "-c.png", "+d²①.png"):
+        if not (tmp_path / name).exists():
+            shutil.copy(tmp_path / "labeled-data/a/img1.png", tmp_path / name)
+        add_row(data, f"{name},1,1")
+    (tmp_path / "=v").mkdir()
+    (tmp_path / "=v" / "x.mp4").write_bytes(b"x")
+    project = read_project(data)
+    assert project.images[3:] == ("=a/a/img0.png", "@b.png", "-c.png", "+d²①.png")
+    sets = assign_sets(project, data)
+    text = split_text(project, sets, [tmp_path.resolve() / "=v" / "x.mp4"])
+    file = tmp_path / "predictions.csv"
+    write_predictions(file, project.images, ["nose"], np.full((7, 1, 2), -1.0), np.ones((7, 1)), sets=sets.tolist())
+    first_cells = [row[0] for written in (text, file.read_text()) for row in csv.reader(written.splitlines())]
+    assert len(first_cells) == 9 + 10 and not any(cell.startswith(tuple("=+-@")) for cell in first_cells)
+    assert "./=v/x.mp4" in first_cells
+    # What is read again has the names of before.
+    assert read_predictions(file).index == list(project.images)
+    (tmp_path / "split.csv").write_text(text)
+    for known in (read_split(tmp_path / "split.csv"), read_split(file)):
+        assert known.sets == dict(zip(project.images, sets.tolist(), strict=True))

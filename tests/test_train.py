@@ -35,6 +35,7 @@ from jaxpose.training.parameters import load_parameters
 from jaxpose.training.session import build_session
 from jaxpose.training.start import Start, prepare
 from jaxpose.training.trained import Trained, load_trained
+from tests.cut_images import cut
 from tests.small_run import (
     assert_same,
     call,
@@ -551,7 +552,7 @@ def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
 
 
 def spoil(project: Path, folder: Path) -> Path:
-    """A copy of the project with one bad row, empty cells, cells that are not to be used, and a split of its own."""
+    """A copy of the project with two bad rows, empty cells, cells that are not to be used, and a split of its own."""
     project = shutil.copytree(project, folder / "spoilt")
     labels = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2], index_col=0)
     images = list(labels.index)
@@ -560,6 +561,9 @@ def spoil(project: Path, folder: Path) -> Path:
     # In frames that validate: places that mean nothing.
     labels.loc[images[6:9], ("synthetic", "nose", "x")] = 3.0
     labels.loc[images[6:9], ("synthetic", "nose", "visible")] = 0
+    # The last rows: an image that is gone, and one whose checksums are right, but half of its pixels are missing.
+    labels.loc["cut.png"] = labels.iloc[0]
+    (project / "cut.png").write_bytes(cut((project / images[0]).read_bytes(), 0.5))
     labels.to_csv(project / "CollectedData.csv")
     (project / images[17]).unlink()
     sets = ["train"] * 6 + ["validation"] * 6 + ["test"] * 6
@@ -582,7 +586,8 @@ def test_bad_frames_crop_stretch_and_a_split_by_file_from_another_thread(project
         thread.join(0.05)
     assert summaries[0]["steps"] == 4 and config == given
     log = log_of(run)
-    assert f"1 of 18 rows of {project}/CollectedData.csv are left out:" in log
+    assert f"2 of 19 rows of {project}/CollectedData.csv are left out:" in log
+    assert "CollectedData.csv:22: cut.png: the image does not decode" in log
     assert "CollectedData.csv:21: labeled-data/session02/img00000027.png does not exist" in log
     assert "6 train, 6 validation, 5 test" in log and "(resize: stretch)" in log
     lines = metrics_of(run)

@@ -19,7 +19,8 @@ def resolve_paths(config: Config) -> Config:
     data, video, train = config.data, config.video, config.train
     project = data.project
     if project and project != SYNTHETIC:
-        project = str(Path(project).expanduser().resolve())
+        # Path.resolve raises RuntimeError where symbolic links form a loop.
+        project = os.path.realpath(Path(project).expanduser())
     in_project = [] if project in ("", SYNTHETIC) else [project]
     split, init_from = data.split, train.init_from
     if split not in SPLIT_KINDS:

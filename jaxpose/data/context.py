@@ -18,6 +18,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import Frames, fit_affines, fit_image, fit_key, keep, read_labelled
 from jaxpose.data.project import Project
+from jaxpose.data.regular_file import read_regular
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video_index import VideoIndex, read_index
 from jaxpose.data.video_range import RangeReader
@@ -188,7 +189,7 @@ def _read_beside(
     """Returns an image without labels, None where it has another size than the labelled one."""
     file, width, height = key
     try:
-        image = decode_image(file.read_bytes())
+        image = decode_image(read_regular(file))
     except ValueError as error:
         if data.on_bad_frame == "skip":
             return None

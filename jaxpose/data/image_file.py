@@ -1,25 +1,33 @@
-"""Image files: their size without decoding them, and their pixels as 8-bit RGB."""
+"""Image files: whether they are whole, their size, and their pixels as 8-bit RGB."""
 
 import struct
 import zlib
+from collections.abc import Iterator
 
+import av
 import cv2
 import numpy as np
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-MAX_PIXELS = 2**28
+# What decides whether an image is whole; the number is that of the checks below.
+DECODERS = (1, cv2.__version__, av.__version__)
+MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _JPEG_SCAN = 0xDA
+# Baseline, extended and progressive with Huffman codes.
+_FFMPEG_JPEG = frozenset((0xC0, 0xC1, 0xC2))
 
 
-def image_size_px(content: bytes) -> tuple[int, int]:
-    """Returns (width, height) of an image file that is whole.
+def image_size_px(content: bytes, is_known: bool = False) -> tuple[int, int]:
+    """Returns (width, height) of an image file that is whole: it decodes, and its own checksums and marks are right.
 
-    PNG and JPEG files are checked by their own checksums and marks, so that reading a project decodes nothing; other
-    formats are decoded.
+    Args:
+      content: of the file.
+      is_known: the content was whole before; PNG and JPEG files are then not decoded again.
 
     Raises:
-      ValueError: it is not an image, is cut short or damaged, or has more than MAX_PIXELS pixels.
+      ValueError: it is not an image, is cut short or damaged, has a side below MIN_SIDE_PX or more than MAX_PIXELS
+        pixels.
     """
     if not content:
         raise ValueError("the image file is empty")
@@ -30,10 +38,16 @@ def image_size_px(content: bytes) -> tuple[int, int]:
             width, height = _jpeg_size_px(content)
         else:
             height, width = decode_image(content).shape[:2]
+            is_known = True
     except (struct.error, IndexError):
         raise ValueError("the image file is cut short") from None
-    if not 0 < width * height <= MAX_PIXELS:
-        raise ValueError(f"the image has {width} x {height} pixels; it must have 1 to {MAX_PIXELS}")
+    if min(width, height) < MIN_SIDE_PX or width * height > MAX_PIXELS:
+        raise ValueError(
+            f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}, and it at most "
+            f"{MAX_PIXELS} in all"
+        )
+    if not is_known:
+        decode_image(content)
     return width, height
 
 
@@ -44,8 +58,13 @@ def decode_image(content: bytes) -> np.ndarray:
     EXIF is not applied: label tools count pixels as they are stored.
 
     Raises:
-      ValueError: it does not decode.
+      ValueError: it does not decode, or is a JPEG file of which a part is missing or damaged.
     """
+    try:
+        if content.startswith(JPEG):
+            _refuse_damaged_jpeg(content)
+    except (struct.error, IndexError):
+        raise ValueError("the image file is cut short") from None
     try:
         pixels = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:
@@ -72,21 +91,41 @@ def _png_size_px(content: memoryview) -> tuple[int, int]:
 
 
 def _jpeg_size_px(content: bytes) -> tuple[int, int]:
-    # ITU T.81, annex B: 0xFF, marker, length of the segment. Inside a scan 0xFF is never followed by 0xD9.
-    size, position = (0, 0), 2
-    while True:
-        if content[position] != 0xFF:
-            raise ValueError("the image file is damaged (a mark of its header is missing)")
-        marker = content[position + 1]
-        if marker == 0xFF:
-            position += 1
-            continue
-        if marker == _JPEG_SCAN:
-            break
+    size, position = (0, 0), 0
+    for marker, position in _jpeg_segments(content):
         if marker in _JPEG_SIZES:
             height, width = struct.unpack_from(">HH", content, position + 5)
             size = width, height
-        position += 2 + struct.unpack_from(">H", content, position + 2)[0]
+    # Inside a scan 0xFF is never followed by 0xD9.
     if content.find(b"\xff\xd9", position) < 0:
         raise ValueError("the image file is cut short")
     return size
+
+
+def _refuse_damaged_jpeg(content: bytes) -> None:
+    """Raises ValueError where pixels are missing, for which OpenCV puts grey; FFmpeg can be told to fail there."""
+    if not any(marker in _FFMPEG_JPEG for marker, _ in _jpeg_segments(content)):
+        return
+    decoder = av.CodecContext.create("mjpeg", "r")
+    decoder.options, decoder.thread_count = {"err_detect": "explode"}, 1
+    try:
+        frames = decoder.decode(av.Packet(content)) + decoder.decode(None)
+    except av.error.PatchWelcomeError:
+        return  # a kind of colours that FFmpeg does not know
+    except av.error.FFmpegError:
+        frames = []
+    if not frames:
+        raise ValueError("the image file is cut short or damaged: a part of its pixels is missing")
+
+
+def _jpeg_segments(content: bytes) -> Iterator[tuple[int, int]]:
+    """Yields (marker, position) of each segment of a JPEG file, the header of its first scan last."""
+    # ITU T.81, annex B: 0xFF, marker, length of the segment. Decoders skip what lies between segments.
+    marker, position = 0, 2
+    while marker != _JPEG_SCAN:
+        while content[position] != 0xFF or content[position + 1] in (0x00, 0xFF):
+            position += 1
+        marker = content[position + 1]
+        length = struct.unpack_from(">H", content, position + 2)[0]
+        yield marker, position
+        position += 2 + length

@@ -16,6 +16,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data import cache
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
+from jaxpose.data.regular_file import read_regular
 from jaxpose.data.threads import map_in_threads
 
 # Part of the key of cached frames: a change of how pixels are made must change it.
@@ -103,7 +104,7 @@ def read_labelled(
       ValueError: it does not decode or has changed since the project was read.
     """
     place = f"{project.sources[row]}: {project.images[row]}"
-    content = project.paths[row].read_bytes()
+    content = read_regular(project.paths[row])
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise ValueError(f"{place} has changed since the project was read; start again")
     try:
@@ -176,6 +177,8 @@ def fit_image(
     edges = np.stack([affine[:, 2] - 0.5 * scale, affine[:, 2] + scale * (np.array([width, height]) - 0.5)]) + 0.5
     first_x, first_y = np.maximum(np.ceil(edges[0] - 0.5 - 1e-6), 0).astype(int).tolist()
     end_x, end_y = np.minimum(np.floor(edges[1] + 0.5 + 1e-6), size_px).astype(int).tolist()
+    # A strip of a frame may be narrower than a pixel: it covers one all the same.
+    end_x, end_y = max(end_x, first_x + 1), max(end_y, first_y + 1)
     covered_px = (end_x - first_x, end_y - first_y)
     if not (bottom or right) and np.abs(edges - [(first_x, first_y), (end_x, end_y)]).max() < 1e-6:
         # The frame covers whole pixels: the same sampling, and faster.

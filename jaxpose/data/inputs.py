@@ -1,5 +1,6 @@
 """What to predict: the images and videos that a user names, in natural order, and the place of each in the results."""
 
+import contextlib
 import dataclasses
 import difflib
 import glob
@@ -7,6 +8,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from jaxpose.data.cells import refuse_unprintable
+from jaxpose.data.regular_file import is_regular, read_regular
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
@@ -40,8 +44,9 @@ def find_inputs(names: Sequence[str]) -> Inputs:
         depth), or @FILE, a list of these, one a line.
 
     Raises:
-      ValueError: a name is not there, is of an unknown type or comes twice; a folder, a list or a glob has neither
-        images nor videos; or two videos of one folder would write the same table.
+      ValueError: a name is not there, is of an unknown type or comes twice; a file is a FIFO, a device or a loop of
+        symbolic links, or has a line break in its name; a folder, a list or a glob has neither images nor videos; or
+        two videos of one folder would write the same table.
     """
     videos: dict[Path, Path] = {}
     images: dict[Path, list[Path]] = {}
@@ -51,10 +56,15 @@ def find_inputs(names: Sequence[str]) -> Inputs:
     seen: set[Path] = set()
     for name in _listed(names):
         for file, base in _files_of(name):
-            if file.resolve() in seen:
+            real, path = file.resolve(), _absolute(file)
+            if real in seen:
                 raise ValueError(f"{file} is given twice; name it once, by itself or by its folder")
-            seen.add(file.resolve())
-            path = _absolute(file)
+            seen.add(real)
+            try:
+                # It becomes a cell of the tables and of the index.
+                refuse_unprintable(str(path))
+            except ValueError as error:
+                raise ValueError(f"a file to predict cannot be used: {error}; rename it") from None
             if _kind(file) == "video":
                 videos[path], video_bases[path] = file, base
             else:
@@ -68,7 +78,9 @@ def find_inputs(names: Sequence[str]) -> Inputs:
 
 def natural_key(name: str) -> list[tuple[int, str]]:
     """Returns what sorts img2 before img10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]
+    # Every second part is a group of digits. str.isdigit would take superscript two for one, which int refuses.
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
 
 
 def _listed(names: Sequence[str]) -> Iterator[str]:
@@ -79,7 +91,8 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
             continue
         file = Path(name[1:]).expanduser()
         try:
-            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+            # Not splitlines, which also splits at separators that a name may hold.
+            lines = [line.strip() for line in read_regular(file).decode("utf-8-sig").split("\n")]
         except (OSError, ValueError) as error:
             raise ValueError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         lines = [line for line in lines if line and not line.startswith("#")]
@@ -91,7 +104,7 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
 def _files_of(name: str) -> list[tuple[Path, Path]]:
     """Returns the images and videos that a name stands for, each with the folder whose tree it is placed by."""
     path = Path(name).expanduser()
-    if path.is_file():
+    if is_regular(path):
         if not _kind(path):
             raise ValueError(f"{path} is neither an image ({' '.join(IMAGE_SUFFIXES)}) nor a video "
                              f"({' '.join(VIDEO_SUFFIXES)})")  # fmt: skip
@@ -113,7 +126,7 @@ def _files_below(folder: Path) -> list[Path]:
     for place, below, names in os.walk(folder):
         below[:] = [name for name in below if not name.startswith(".")]
         found += [Path(place, name) for name in names if not name.startswith(".") and _kind(Path(name))]
-    return sorted((file for file in found if file.is_file()), key=lambda file: _in_order(file.relative_to(folder)))
+    return sorted((file for file in found if is_regular(file)), key=lambda file: _in_order(file.relative_to(folder)))
 
 
 def _matches(pattern: Path) -> list[tuple[Path, Path]]:
@@ -121,12 +134,36 @@ def _matches(pattern: Path) -> list[tuple[Path, Path]]:
     fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
     base = _absolute(Path(*parts[:fixed]))
     found: dict[Path, None] = {}
-    for match in sorted(map(Path, glob.glob(str(pattern), recursive=True)), key=_in_order):
-        files = _files_below(match) if match.is_dir() else [match] if _kind(match) else []
+    for match in sorted(map(Path, _expand(pattern)), key=_in_order):
+        files = _files_below(match) if match.is_dir() else [match] if _kind(match) and is_regular(match) else []
         found |= dict.fromkeys(files)
     if not found:
         raise ValueError(f"{pattern} matches neither {_KINDS}")
     return [(file, base) for file in found]
+
+
+def _expand(pattern: Path) -> list[str]:
+    """Returns what a glob matches; ** goes through links, but not in circles, of which glob.glob would never end."""
+    if "**" not in pattern.parts:
+        return glob.glob(str(pattern))
+    at = pattern.parts.index("**")
+    matches = []
+    for base in glob.glob(str(Path(*pattern.parts[:at]))):
+        for folder in _folders(base, ()):
+            matches += _expand(Path(glob.escape(folder), *pattern.parts[at + 1 :]))
+    return matches
+
+
+def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
+    """Yields a folder and those below it, but neither hidden ones nor, through a link, one of those `above`."""
+    real = os.path.realpath(folder)
+    if real in above or not os.path.isdir(folder):
+        return
+    yield folder
+    with contextlib.suppress(PermissionError):
+        for name in sorted(os.listdir(folder)):
+            if not name.startswith("."):
+                yield from _folders(os.path.join(folder, name), (*above, real))
 
 
 def _places(bases: dict[Path, Path], of_videos: bool) -> dict[Path, Path]:

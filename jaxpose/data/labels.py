@@ -7,12 +7,16 @@ What comes in: a CSV with the header rows scorer (may be absent), bodyparts, coo
 import csv
 import dataclasses
 import hashlib
+import io
 import json
 import math
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+
+from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
+from jaxpose.data.regular_file import read_regular
 
 COORDS = ("x", "y", "visible")
 # What pandas, with which these files are usually written and read, takes for an empty cell.
@@ -70,10 +74,12 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
       The usable rows, and "FILE:LINE: reason" for every row that is not among them.
 
     Raises:
-      ValueError: the file is not a CSV, its header rows are not understood, or no row follows them.
+      ValueError: the file is not a CSV, its header rows are not understood, no row follows them, or the name of a
+        keypoint cannot be written to a table (a line break, or what spreadsheets read as a formula).
+      OSError: the file cannot be read.
     """
     rows = _read_rows(file)
-    header = _read_header(file, [row for _, row in rows])
+    header = _read_header(file, rows)
     images: list[str] = []
     lines: list[int] = []
     keypoints: list[np.ndarray] = []
@@ -123,10 +129,15 @@ def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarra
 
 
 def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
+    """Returns the rows, each with the number of its first line."""
+    rows: list[tuple[int, list[str]]] = []
+    line = 1
     try:
-        with open(file, encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream)
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+        reader = csv.reader(io.StringIO(read_regular(file).decode("utf-8-sig"), newline=""))
+        for row in reader:
+            # Blanks alone: str.strip would take line breaks and spaces of other scripts, too.
+            rows.append((line, [cell.strip(" \t") for cell in row]))
+            line = reader.line_num + 1
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is not a CSV file: {error}") from None
     while rows and not rows[-1][1]:
@@ -140,7 +151,8 @@ def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
     return rows
 
 
-def _read_header(file: Path, rows: list[list[str]]) -> _Header:
+def _read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> _Header:
+    rows = [row for _, row in numbered_rows]
     number = next((number for number, row in enumerate(rows[:4]) if _is_coords_row(row)), 0)
     if number not in (1, 2):
         kind = " (a project with several animals?)" if number == 3 else ""
@@ -164,6 +176,12 @@ def _read_header(file: Path, rows: list[list[str]]) -> _Header:
             raise ValueError(f"{file}: column {column + 1} is {coord!r} in the coords row; it must be x, y or visible")
         if not name:
             raise ValueError(f"{file}: column {column + 1} has no name in the bodyparts row")
+        try:
+            refuse_unprintable(name)
+            refuse_formula(name)
+        except ValueError as error:
+            line = numbered_rows[number - 1][0]
+            raise ValueError(f"{file}:{line}: column {column + 1}, a keypoint's name: {error}; rename it") from None
         if (name, coord) in columns:
             raise ValueError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
         columns[name, coord] = column
@@ -190,6 +208,8 @@ def _read_image(row: list[str], header: _Header) -> str:
     parts = row[: header.index_columns]
     if not all(parts):
         raise ValueError("the image's name is empty")
+    for part in parts:
+        refuse_unprintable(part)
     return PurePosixPath("/".join(parts).replace("\\", "/")).as_posix()
 
 
@@ -218,7 +238,7 @@ def _read_number(cell: str, name: str, coord: str) -> float:
     if cell.lower() in EMPTY:
         return math.nan
     try:
-        number = float(cell)
+        number = parse_number(cell)
     except ValueError:
         raise ValueError(f"{coord} of {name} is {cell!r}, not a number") from None
     if not math.isfinite(number):

@@ -1,20 +1,25 @@
 """A labelled project: its usable frames, fixed once, and a sentence for everything that is wrong with the others.
 
 What comes in: a folder with a label file and images, as Lightning Pose and DeepLabCut lay it out. What goes out: a
-`Project`. Images are hashed and checked here but not decoded: see `jaxpose.data.images`.
+`Project`. Every image is hashed and, unless the cache folder notes that this content was whole before, decoded; its
+pixels are made later, by `jaxpose.data.images`.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import hashlib
+import os
 import re
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from jaxpose.config import DataConfig
-from jaxpose.data.image_file import image_size_px
+from jaxpose.data import cache
+from jaxpose.data.image_file import DECODERS, image_size_px
 from jaxpose.data.labels import VISIBLE, Labels, labels_checksum, read_labels
+from jaxpose.data.regular_file import is_regular, read_regular
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.views import ENDINGS, label_file_of_view, moment_of_image
 
@@ -148,11 +153,12 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
 def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
     file = _find_labels(folder, labels, name)
     read, problems = read_labels(file, data.missing)
+    known = _known_images(file)
 
     def check(row: int) -> tuple[str, _Image] | str:
         try:
             moment = moment_of_image(read.images[row], name)
-            image = _check_image(folder, read.images[row])
+            image = _check_image(folder, read.images[row], known)
             _check_places(read, row, image.size_px, data.crop_px)
         except ValueError as error:
             return f"{_source(read, row)}: {error}"
@@ -166,7 +172,26 @@ def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
         else:
             moment, image = checked
             images[moment] = row, image
+    _note_images(file, known, {image.checksum for _, image in images.values()})
     return _View(name, read, images, problems)
+
+
+def _known_images(label_file: Path) -> frozenset[str]:
+    """Returns the checksums of the images of a label file that were whole when it was read last."""
+    noted = cache.read_note(_note_key(label_file))
+    return frozenset(entry for entry in noted if isinstance(entry, str)) if isinstance(noted, list) else frozenset()
+
+
+def _note_images(label_file: Path, known: frozenset[str], whole: set[str]) -> None:
+    """Keeps the checksums of whole images for `_known_images`, where there are new ones."""
+    if not whole <= known:
+        # Without the note, images are decoded again.
+        with contextlib.suppress(OSError):
+            cache.write_note(_note_key(label_file), sorted(whole))
+
+
+def _note_key(label_file: Path) -> str:
+    return hashlib.sha256(repr(("whole images", DECODERS, str(label_file))).encode()).hexdigest()
 
 
 def _source(labels: Labels, row: int) -> str:
@@ -203,11 +228,14 @@ def extra_label_files(data: DataConfig) -> list[str]:
 def _find_folder(project: str) -> Path:
     if not project:
         raise ValueError(f"data.project is empty; {_GIVE_PROJECT}")
-    folder = Path(project).expanduser().resolve()
+    # Path.resolve raises RuntimeError where symbolic links form a loop.
+    folder = Path(os.path.realpath(Path(project).expanduser()))
     if folder.is_dir():
         return folder
     parent = next(parent for parent in folder.parents if parent.is_dir())
     missing = folder.relative_to(parent).parts[0]
+    if os.path.lexists(parent / missing):
+        raise ValueError(f"data.project is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
     names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
     near = difflib.get_close_matches(missing, names, 3)
     hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else _GIVE_PROJECT
@@ -217,7 +245,7 @@ def _find_folder(project: str) -> Path:
 def _find_labels(folder: Path, labels: str, view: str) -> Path:
     name = label_file_of_view(labels, view)
     file = folder / name
-    if file.is_file():
+    if is_regular(file):
         return file
     names = sorted(entry.name for entry in folder.glob("*.csv"))
     asked = f"data.views has {view!r}, but {folder} has no {name}" if view else ""
@@ -227,20 +255,21 @@ def _find_labels(folder: Path, labels: str, view: str) -> Path:
     )
 
 
-def _check_image(folder: Path, name: str) -> _Image:
+def _check_image(folder: Path, name: str, known: frozenset[str]) -> _Image:
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name} leaves the project folder; images must lie inside it")
     try:
-        content = (folder / name).read_bytes()
+        content = read_regular(folder / name)
     except FileNotFoundError:
         raise ValueError(f"{name} does not exist in {folder}") from None
     except OSError as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None
+    checksum = hashlib.sha256(content).hexdigest()
     try:
-        size_px = image_size_px(content)
+        size_px = image_size_px(content, checksum in known)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    return _Image(size_px, len(content), hashlib.sha256(content).hexdigest())
+    return _Image(size_px, len(content), checksum)
 
 
 def _check_places(labels: Labels, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:

@@ -4,7 +4,9 @@ import difflib
 from pathlib import Path
 
 from jaxpose.config import DataConfig, VideoConfig
+from jaxpose.data.cells import refuse_unprintable
 from jaxpose.data.inputs import VIDEO_SUFFIXES, natural_key
+from jaxpose.data.regular_file import is_regular
 from jaxpose.data.views import view_of_video
 
 
@@ -61,8 +63,8 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     """Returns {name without suffix: file} of the files in `video.folder` with a video's suffix, in natural order.
 
     Raises:
-      ValueError: another folder than the default one is asked for and not there, or two videos differ in their suffix
-        alone.
+      ValueError: another folder than the default one is asked for and not there, two videos differ in their suffix
+        alone, or a video is a FIFO or a device, a loop of symbolic links, or has a line break in its name.
     """
     folder = _folder(data, video)
     if not folder.is_dir():
@@ -74,8 +76,12 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
         raise ValueError(f"video.folder is {video.folder!r}, but there is no folder {folder}{hint}")
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir(), key=lambda file: (natural_key(file.name), file.name)):
-        if file.suffix.lower() not in VIDEO_SUFFIXES or file.name.startswith(".") or not file.is_file():
+        if file.suffix.lower() not in VIDEO_SUFFIXES or file.name.startswith(".") or not is_regular(file):
             continue
+        try:
+            refuse_unprintable(file.name)
+        except ValueError as error:
+            raise ValueError(f"a video in {folder} cannot be used: {error}; rename it") from None
         if file.stem in files:
             raise ValueError(f"{files[file.stem]} and {file} differ in their suffix alone; leave one of them there")
         files[file.stem] = file

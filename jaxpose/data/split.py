@@ -12,7 +12,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
+from jaxpose.data.cells import path_cell
 from jaxpose.data.project import Project
+from jaxpose.data.regular_file import is_regular
 from jaxpose.data.video_index import ends_checksum
 
 # In split.csv, what has a row without a set: videos of unlabelled clips, what else windows of labelled frames show, and
@@ -103,12 +105,13 @@ def split_text(
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(("path", "bytes", "sha256", "set", "labels_sha256"))
-    frames = project.images, project.byte_counts, project.checksums, sets.tolist(), project.labels_checksums()
+    images = map(path_cell, project.images)
+    frames = images, project.byte_counts, project.checksums, sets.tolist(), project.labels_checksums()
     writer.writerows(zip(*frames, strict=True))
     for file, use in (dict.fromkeys(files_beside, CONTEXT) | dict.fromkeys(videos, CLIPS)).items():
         is_inside = file.is_relative_to(project.folder)
         path = file.relative_to(project.folder) if is_inside else Path(file.parent.name, file.name)
-        writer.writerow((path.as_posix(), file.stat().st_size, ends_checksum(file), use, ""))
+        writer.writerow((path_cell(path.as_posix()), file.stat().st_size, ends_checksum(file), use, ""))
     if weights_sha256:
         writer.writerow(("train.init_from", "", weights_sha256, WEIGHTS, ""))
     return stream.getvalue()
@@ -120,7 +123,7 @@ def read_split(file: Path) -> KnownSplit:
     Raises:
       ValueError: it does not exist, is not such a CSV, names a path twice or a set that is none of SETS.
     """
-    if not file.is_file():
+    if not is_regular(file):
         raise ValueError(f"{file} does not exist; a run folder that is to give its split must have split.csv")
     try:
         with open(file, encoding="utf-8-sig", newline="") as stream:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxpose.data.cells import parse_number, path_cell, path_of_cell
+
 SETS = ("train", "validation", "test", "unused")
 # The name that Lightning Pose gives each kind of network in the first header row, by model.kind.
 SCORERS = {
@@ -166,12 +168,12 @@ def read_predictions(file: Path) -> Predictions:
         if len(row) != len(header[0]):
             raise ValueError(f"{file}, row {number + 4}: {len(row)} cells instead of {len(header[0])}")
         try:
-            values[number] = [float(cell) if cell else math.nan for cell in row[1:columns]]
+            values[number] = [parse_number(cell) if cell else math.nan for cell in row[1:columns]]
         except ValueError as error:
             raise ValueError(f"{file}, row {number + 4}: {error}") from None
     values = values.reshape(len(rows), count, 3)
     sets = [row[-1] for row in rows] if has_sets else None
-    return Predictions([row[0] for row in rows], names, values[..., :2], values[..., 2], sets)
+    return Predictions([path_of_cell(row[0]) for row in rows], names, values[..., :2], values[..., 2], sets)
 
 
 def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
@@ -224,4 +226,4 @@ def _write_cells(
     numbers = cells.astype(np.float64).reshape(len(index), math.prod(row_shape)).tolist()
     for position, (name, row) in enumerate(zip(index, numbers, strict=True)):
         last = [] if sets is None else [sets[position]]
-        rows.writerow([name, *("" if math.isnan(value) else value for value in row), *last])
+        rows.writerow([path_cell(str(name)), *("" if math.isnan(value) else value for value in row), *last])

@@ -8,6 +8,7 @@ checkpoint that is already there.
 
 import gc
 import logging
+import os
 import re
 import shutil
 import sys
@@ -39,7 +40,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path):
-        self._folder = Path(folder).resolve()
+        self._folder = Path(os.path.realpath(folder))
         # Folders are made in `save` itself: in the background, one that cannot be made hangs for ten minutes.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
         self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=options)
@@ -194,7 +195,7 @@ class Checkpoints:
 
 
 # <step> of the first save of a step, <step>-2 of the second, and so on.
-CHECKPOINT_NAME = re.compile(r"(\d+)(?:-(\d+))?")
+CHECKPOINT_NAME = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def order(name: str) -> tuple[int, int]:

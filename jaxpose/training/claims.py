@@ -159,7 +159,7 @@ class Claims:
     def _newest(self, name: str) -> int:
         """Returns the newest generation of a claim that is there, or -1."""
         numbers = [file.suffix[1:] for file in self.folder.glob(f"{name}.*")]
-        return max((int(number) for number in numbers if number.isdigit()), default=-1)
+        return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def _is_dead(self, file: Path) -> bool:
         try:

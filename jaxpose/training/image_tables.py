@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.data.image_file import decode_image
+from jaxpose.data.regular_file import read_regular
 from jaxpose.data.threads import map_in_threads
 from jaxpose.formats.lightning_pose import SCORERS, PredictionWriter
 from jaxpose.pose.pca import errors_px
@@ -42,7 +43,7 @@ def predict_images(
 
     def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
         try:
-            return estimator.fit(decode_image(path.read_bytes()))
+            return estimator.fit(decode_image(read_regular(path)))
         except (ValueError, OSError) as error:
             return f"{path}: {error}"
 

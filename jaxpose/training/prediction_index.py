@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jaxpose.config import config_hash
+from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.writing import write_atomic
@@ -162,7 +163,8 @@ class PredictionIndex:
                 text = io.StringIO()
                 writer = csv.writer(text, lineterminator="\n")
                 writer.writerow(_COLUMNS)
-                writer.writerows(dataclasses.astuple(row) for row in rows.values())
+                # The reason may begin with the name of a file.
+                writer.writerows([path_cell(str(cell)) for cell in dataclasses.astuple(row)] for row in rows.values())
                 # If this process was frozen for long in these moments, somebody else may have written.
                 if claim.refresh():
                     write_atomic(self._file, text.getvalue().encode())
@@ -223,7 +225,7 @@ def _rows(file: Path, stream: TextIO) -> dict[str, Row]:
     rows = {}
     for line in lines:
         try:
-            row = Row(**{name: _TYPES[name](cell) for name, cell in zip(_COLUMNS, line, strict=True)})
+            row = Row(**{name: _TYPES[name](path_of_cell(cell)) for name, cell in zip(_COLUMNS, line, strict=True)})
         except ValueError as error:
             message = f"{file}, row {lines.line_num}, cannot be read ({error}): remove the row, and its input is new"
             raise ValueError(message) from None

@@ -1,0 +1,51 @@
+"""Cells of CSV files: numbers and names that mean the same to every program that opens the file."""
+
+import unicodedata
+
+# A spreadsheet takes a cell that begins so for a formula; the last four are the full-width forms.
+_FORMULA = tuple("=+-@＝＋－＠")
+# Controls (newlines among them), line and paragraph separators, and bytes of file names that are not UTF-8.
+_UNPRINTABLE = ("Cc", "Zl", "Zp", "Cs")
+
+
+def parse_number(cell: str) -> float:
+    """Returns the number in a cell: decimal or with an exponent, in ASCII digits; also inf and nan.
+
+    Raises:
+      ValueError: the cell is not a number. What only Python takes for one (1_0, digits of other scripts) is not.
+    """
+    if not cell.isascii() or "_" in cell:
+        raise ValueError(f"{cell!r} is not a number")
+    return float(cell)
+
+
+def refuse_unprintable(name: str) -> None:
+    """Raises ValueError if a name would break the lines of a table, or cannot be written as UTF-8."""
+    for place, character in enumerate(name, 1):
+        if unicodedata.category(character) in _UNPRINTABLE:
+            raise ValueError(
+                f"{name!r} has the character U+{ord(character):04X} in place {place}; names must not have line breaks, "
+                "tabs or other control characters"
+            )
+
+
+def refuse_formula(name: str) -> None:
+    """Raises ValueError if a spreadsheet would take a name for a formula."""
+    if name.startswith(_FORMULA):
+        raise ValueError(
+            f"{name!r} begins with {name[0]!r}, which spreadsheets read as a formula; names must not begin with "
+            "=, +, - or @"
+        )
+
+
+def path_cell(path: str) -> str:
+    """Returns the cell of a path, or of a text that begins with one: ./=a.png for =a.png, no formula and the same file.
+
+    `path_of_cell` reverses it.
+    """
+    return f"./{path}" if path.startswith(_FORMULA) else path
+
+
+def path_of_cell(cell: str) -> str:
+    """Returns the path that `path_cell` wrote."""
+    return cell.removeprefix("./") if cell.startswith("./") and cell[2:].startswith(_FORMULA) else cell
