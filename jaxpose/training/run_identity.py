@@ -46,7 +46,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
             "frames. Give this run a folder of its own with --config.out=FOLDER"
         )
-    return [*found, *_changed_labels(old, new), *_differing_rows(old, new)]
+    return [*found, *_changed_labels(path, old, new), *_differing_rows(old, new)]
 
 
 def _frames(rows: dict[str, dict[str, str]]) -> set[tuple[str, str | None]]:
@@ -55,15 +55,15 @@ def _frames(rows: dict[str, dict[str, str]]) -> set[tuple[str, str | None]]:
     return {(path, row.get("sha256")) for path, row in rows.items() if row.get("set") not in others}
 
 
-def _changed_labels(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
+def _changed_labels(path: Path, old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
     both = sorted(old.keys() & new.keys())
-    changed = [path for path in both if old[path].get("labels_sha256") != new[path].get("labels_sha256")]
+    changed = [image for image in both if old[image].get("labels_sha256") != new[image].get("labels_sha256")]
     if not changed:
         return []
     count = "frame" if len(changed) == 1 else "frames"
     return [
-        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to go on "
-        "with this run, or train on the new ones in another run"
+        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back, or start a new "
+        f"run (--config.data.split={path} keeps the sets)"
     ]
 
 
