@@ -16,8 +16,10 @@ from typing import Any
 import jax
 import pytest
 
-from jaxpose.config import Config
+from jaxpose.config import Config, command_line, resolve
 from jaxpose.config.root import flat_options
+from jaxpose.data import dataset, synthetic
+from jaxpose.training.run_folder import default_path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -31,8 +33,8 @@ Every option with its default and its meaning; `python -m jaxpose.train --help_o
 given after `--config` as `--config.SECTION.OPTION=VALUE`, those of the first table as `--config.OPTION=VALUE`, or is
 set in a config file such as `configs/pose.py`. A number of `augment` whose default is None is the preset's: see
 [augmentation.md](augmentation.md). *free*: a run may be resumed with another value, because no number of it can change;
-with another value of any other option it is another run. *path*: the file or folder may lie elsewhere when a run is resumed;
-what lies there must be the same.
+with another value of any other option it is another run. *path*: a run may be resumed with an absolute
+path to another place, if the same data lie there.
 
 This page is written by a program from `jaxpose/config/`. Change an option there, then run
 `{REGENERATE}`."""
@@ -86,6 +88,24 @@ def test_the_readme_has_the_two_lines_that_ci_runs() -> None:
     assert "'^pip install -e .* && '" in script.read_text()
     assert script.stat().st_mode & 0o111
     subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_the_run_folders_in_the_readme_are_those_of_its_commands(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    text = README.read_text().replace("\\\n", " ")
+    small = synthetic.make_project(tmp_path / "synthetic-project", videos=1, labelled_frames=1, video_frames=2)
+    for command, project in (
+        (r"jaxpose.train (--config configs/pose.py)$", small),
+        (r"jaxpose.train (--config configs/pose.py:mirror-mouse-example .*)$", real_data / "mirror-mouse-example"),
+    ):
+        (arguments,) = re.findall(command, text, re.MULTILINE)
+        config, _ = command_line.read(arguments.split())
+        config.data.project = str(project)
+        config, _ = dataset.prepare(resolve(config))
+        named = set(re.findall(rf"runs/{project.name}/[0-9a-f]{{8}}\b", text))
+        assert named == {str(default_path(config))}
 
 
 def test_the_defaults_in_the_readme_are_those_of_the_config() -> None:

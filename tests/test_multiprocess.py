@@ -196,9 +196,15 @@ def small(folder: Path, out: str, **changes: Any) -> c.Config:
 
 @pytest.fixture(scope="module")
 def uninterrupted(folder: Path) -> Path:
-    """The run folder of two processes that nothing happens to, started as Kubernetes does."""
+    """The run folder of two processes that nothing happens to, started as Kubernetes does.
+
+    The second one finds the project at another mount point.
+    """
     config = small(folder, "uninterrupted")
-    with Pair(config, folder / "uninterrupted-logs", variables=KUBERNETES) as pair:
+    project = Path(config.data.project)
+    mount = shutil.copytree(project, folder / "mount" / project.name)
+    more = (f"--config.data.project={mount}",)
+    with Pair(config, folder / "uninterrupted-logs", more=more, variables=KUBERNETES) as pair:
         assert pair.codes() == [0, 0], pair.logs()
         assert re.search(r"processes +2\n", pair.text(0)) and "everything is in" in pair.text(0), pair.logs()
         # The second one says what it waits for; the rest is JAX's own.

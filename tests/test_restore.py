@@ -12,7 +12,7 @@ from jaxpose.training.manifest import signed_text
 from jaxpose.training.restore import restore
 from tests.remote_stores import Switched
 from tests.small_run import files_in
-from tests.test_remote import config_of, files_at, follow, opened, restored_step, save
+from tests.test_remote import SPLIT, config_of, files_at, follow, opened, restored_step, save
 
 pytestmark = pytest.mark.usefixtures("stores")
 
@@ -141,6 +141,15 @@ def test_copy_of_another_run_is_refused(tmp_path: Path, has_run: bool):
         opened(config_of(run, url, train__seed=7))
     with opened(config_of(run, url, train__seed=7, resume="overwrite")) as folder:
         assert folder.action == "start"
+
+
+def test_copy_of_a_run_of_another_project_is_not_overwritten(tmp_path: Path):
+    run, url = tmp_path / "run", "memory://copies"
+    copy_a_run(run, url, 10)
+    opened(config_of(run, "")).close()
+    (run / "split.csv").write_text(SPLIT.replace("aa", "bb"))
+    with pytest.raises(ValueError, match=f"memory://copies/run holds .* it has none of the frames of {run}. Choose"):
+        opened(config_of(run, url))
 
 
 def test_never_must_and_a_finished_run(tmp_path: Path):

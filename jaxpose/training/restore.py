@@ -15,7 +15,7 @@ from jaxpose.training.remote_folder import RemoteFolder, is_leftover, run_name
 from jaxpose.training.remote_plan import CHECKPOINTS
 from jaxpose.training.remote_record import COPIED_FILE, lead, manifests, size_and_checksum
 from jaxpose.training.run_folder import NO_RUN, RESTORING_FOLDER
-from jaxpose.training.run_identity import CONFIG_FILE
+from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE, share_frames
 from jaxpose.training.writing import write_atomic
 
 
@@ -49,7 +49,9 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         return [f"the download from {remote.url} is whole now"]
     try:
         stored = _stored_config(remote)
-        ahead = lead(remote, folder) if stored and not is_empty and config.resume != "overwrite" else ""
+        is_both = stored is not None and not is_empty and config.resume != "overwrite"
+        ahead = lead(remote, folder) if is_both else ""
+        is_of_another_project = is_both and not _share_frames(remote, folder)
     except ValueError:
         raise
     # Each kind of store has exceptions of its own.
@@ -66,6 +68,11 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         raise ValueError(
             f"{remote.url} holds the copy of another run; differing: {'; '.join(differences)}. "
             "Choose another out or log.remote_url, or resume=overwrite to start anew"
+        )
+    if is_of_another_project:
+        raise ValueError(
+            f"{remote.url} holds the copy of a run of another project: it has none of the frames of {folder}. "
+            "Choose another log.remote_url"
         )
     if ahead:
         raise ValueError(
@@ -98,6 +105,14 @@ def _stored_config(remote: RemoteFolder) -> Config | None:
         return from_json(remote.read(CONFIG_FILE).decode())
     except ValueError as error:
         raise ValueError(f"{remote.url}/{CONFIG_FILE} is not the config of a run ({error}); choose another") from None
+
+
+def _share_frames(remote: RemoteFolder, folder: Path) -> bool:
+    """Returns whether the split.csv of a copy and that of a run folder share a frame; True where one is absent."""
+    file = folder / SPLIT_FILE
+    if not file.is_file() or SPLIT_FILE not in remote.names():
+        return True
+    return share_frames(remote.read(SPLIT_FILE).decode(errors="replace"), file.read_text(encoding="utf-8"))
 
 
 def _download(remote: RemoteFolder, staging: Path) -> list[str]:

@@ -40,30 +40,35 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, config).items()]
     if not (path / SPLIT_FILE).exists():
         return found
-    old, new = _rows_of((path / SPLIT_FILE).read_text(encoding="utf-8")), _rows_of(split_text)
-    if stored.data.project != config.data.project and not _frames(old) & _frames(new):
+    old_text = (path / SPLIT_FILE).read_text(encoding="utf-8")
+    if stored.data.project != config.data.project and not share_frames(old_text, split_text):
         raise ValueError(
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
             "frames. Give this run a folder of its own with --config.out=FOLDER"
         )
-    return [*found, *_changed_labels(old, new), *_differing_rows(old, new)]
+    old, new = _rows_of(old_text), _rows_of(split_text)
+    return [*found, *_changed_labels(path, old, new), *_differing_rows(old, new)]
 
 
-def _frames(rows: dict[str, dict[str, str]]) -> set[tuple[str, str | None]]:
-    """Returns (path, checksum) of the labelled frames."""
-    others = CLIPS, CONTEXT, WEIGHTS
-    return {(path, row.get("sha256")) for path, row in rows.items() if row.get("set") not in others}
+def share_frames(first: str, second: str) -> bool:
+    """Returns whether two texts of split.csv share a labelled frame (same path, same bytes), or one has none."""
+    frames = [
+        {(path, row.get("sha256")) for path, row in _rows_of(text).items()
+         if row.get("set") not in (CLIPS, CONTEXT, WEIGHTS)}
+        for text in (first, second)
+    ]  # fmt: skip
+    return not all(frames) or not frames[0].isdisjoint(frames[1])
 
 
-def _changed_labels(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
+def _changed_labels(path: Path, old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
     both = sorted(old.keys() & new.keys())
-    changed = [path for path in both if old[path].get("labels_sha256") != new[path].get("labels_sha256")]
+    changed = [image for image in both if old[image].get("labels_sha256") != new[image].get("labels_sha256")]
     if not changed:
         return []
     count = "frame" if len(changed) == 1 else "frames"
     return [
-        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to go on "
-        "with this run, or train on the new ones in another run"
+        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back, or start a new "
+        f"run (--config.data.split={path} keeps the sets)"
     ]
 
 
