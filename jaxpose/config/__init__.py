@@ -5,7 +5,7 @@ What comes in: a `Config` made by `configs/*.py` and changed by flags. What goes
 """
 
 from jaxpose.config.augment import PRESETS, AugmentConfig
-from jaxpose.config.check import SYNTHETIC, resolve, validate
+from jaxpose.config.check import SYNTHETIC, resolve, validate, validate_stored
 from jaxpose.config.data import DataConfig
 from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
@@ -21,7 +21,7 @@ from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import BACKBONES, ModelConfig
 from jaxpose.config.optim import OptimConfig
 from jaxpose.config.predict import PredictConfig
-from jaxpose.config.root import Config, config_hash, differing_keys, from_json, harmless_keys, to_json
+from jaxpose.config.root import Config, config_hash, differing_keys, from_dict, from_json, harmless_keys, to_json
 from jaxpose.config.train import TrainConfig
 from jaxpose.config.video import VideoConfig
 
@@ -29,5 +29,6 @@ __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "LossesConfig", "MeshConfig",
     "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig", "PcaSingleviewConfig", "PredictConfig",
     "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig", "VideoConfig",
-    "config_hash", "differing_keys", "from_json", "harmless_keys", "resolve", "to_json", "validate",
+    "config_hash", "differing_keys", "from_dict", "from_json", "harmless_keys", "resolve", "to_json", "validate",
+    "validate_stored",
 ]  # fmt: skip

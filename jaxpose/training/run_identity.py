@@ -1,31 +1,51 @@
 """Which run a folder holds: whether its config and its frames are those of another start."""
 
 import csv
+import dataclasses
 import io
-import json
 from pathlib import Path
 
-from jaxpose.config import Config, differing_keys, from_json
+from jaxpose.config import Config, differing_keys, from_dict, validate_stored
 from jaxpose.data.split import CLIPS, CONTEXT
+from jaxpose.files import DamagedFile, parse_json, read_bytes, read_csv, write_json
 
 CONFIG_FILE = "config.json"
 SPLIT_FILE = "split.csv"
+_MEND = "put the original file back, or use another run folder"
+
+
+def write_config(file: Path, config: Config) -> None:
+    """Writes the config of a run, with its checksum."""
+    write_json(file, dataclasses.asdict(config))
 
 
 def read_config(file: Path) -> Config:
     """Returns the config that a run was started with.
 
     Raises:
-      ValueError: the file is not the config of a run.
+      DamagedFile: the file is not as jaxpose wrote it, or not the config of a run.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-        config = from_json(text)
-        absent = {"data", "model", "train"} - set(json.loads(text))
-        if absent:
+        return parse_config(read_bytes(file), file)
+    except OSError as error:
+        raise DamagedFile(f"{file} cannot be read ({error.strerror}); {_MEND}") from None
+
+
+def parse_config(data: bytes, name: str | Path) -> Config:
+    """Returns the config in the content of a config.json; `name` is the file's, for the message.
+
+    Raises:
+      DamagedFile: as `read_config`.
+    """
+    values = parse_json(data, name, _MEND)
+    try:
+        if absent := {"data", "model", "train"} - set(values):
             raise ValueError(f"it has no {min(absent)!r}")
+        config = from_dict(values)
+        validate_stored(config)
     except ValueError as error:
-        raise ValueError(f"{file} is not the config of a run ({error}); choose another out") from None
+        reason = "; ".join(str(error).splitlines())
+        raise DamagedFile(f"{name} is not the config of a run ({reason}); {_MEND}") from None
     return config
 
 
@@ -35,15 +55,16 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     Raises:
       ValueError: the folder's config cannot be read.
     """
-    stored = read_config(path / CONFIG_FILE)
-    found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, config).items()]
+    changes = differing_keys(read_config(path / CONFIG_FILE), config)
+    found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in changes.items()]
     if (path / SPLIT_FILE).exists():
-        found += _differing_rows((path / SPLIT_FILE).read_text(encoding="utf-8"), split_text)
+        stored = read_csv(path / SPLIT_FILE, "put the original file back, or choose another out")
+        found += _differing_rows(stored, list(csv.DictReader(io.StringIO(split_text))))
     return found
 
 
-def _differing_rows(old_text: str, new_text: str, shown: int = 3) -> list[str]:
-    old, new = _rows_of(old_text), _rows_of(new_text)
+def _differing_rows(old_rows: list[dict[str, str]], new_rows: list[dict[str, str]], shown: int = 3) -> list[str]:
+    old, new = ({row.get("path", ""): row for row in rows} for rows in (old_rows, new_rows))
     rows = []
     for path in dict.fromkeys([*old, *new]):
         if path not in new or path not in old:
@@ -70,7 +91,3 @@ def _said(path: str, use: str | None, is_new: bool) -> str:
     if is_new:
         return f"{what} is new: without it the run goes on"
     return f"{what} is gone: put back in its place, it lets the run go on"
-
-
-def _rows_of(text: str) -> dict[str, dict[str, str]]:
-    return {row.get("path") or "": row for row in csv.DictReader(io.StringIO(text))}
