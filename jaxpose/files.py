@@ -185,7 +185,7 @@ def parse_csv(data: bytes, name: str | Path, mend: str = "") -> list[dict[str, s
     lines, rows = [], []
     try:
         # A spreadsheet program may have put a mark before the header.
-        reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
+        reader = csv.reader(io.StringIO(data.decode().removeprefix("\ufeff"), newline=""), strict=True)
         header = next(reader, [])
         lines.append(reader.line_num + 1)
         for row in reader:

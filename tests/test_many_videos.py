@@ -70,10 +70,13 @@ def minutes(frames: int) -> float:
 
 
 def rows_of(out: Path) -> dict[str, dict[str, str]]:
-    """index.csv by its tables, without the time that it took and where it lies."""
+    """index.csv by its tables, without the time that it took and where it lies, nor the check over these."""
     with (out / "index.csv").open(newline="") as stream:
         rows = {row["table"]: row for row in csv.DictReader(stream)}
-    return {table: row | {"seconds": "", "reason": row["reason"].replace(f"{out}/", "")} for table, row in rows.items()}
+    return {
+        table: row | {"seconds": "", "check": "", "reason": row["reason"].replace(f"{out}/", "")}
+        for table, row in rows.items()
+    }
 
 
 def names_in(folder: Path) -> list[str]:
