@@ -12,6 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
+
 from jaxpose import config as c
 from jaxpose import evaluate, predict, train
 from jaxpose.config.arguments import was_raised_by_jaxpose
@@ -78,6 +81,7 @@ class FlippedRun:
             (self._open / name).unlink()
         self._evaluated = work / "evaluated"
         self._video = sorted((project / "videos").iterdir())[0]
+        self._cut = _write_video(work / "cut.avi")
         self._estimator = predict.load(self._run, devices=1, platform="cpu")
         options = dataclasses.replace(self._estimator.config.predict, stretch_minutes=_STRETCH_MINUTES, decoders=1)
         self._estimator.config = dataclasses.replace(self._estimator.config, predict=options)
@@ -178,9 +182,9 @@ class FlippedRun:
     def _work(self, out: Path, stops: Callable[[], bool]) -> list[str]:
         """Predicts the video in stretches until it is done or `stops`; returns what was said of a failure."""
         problems: list[str] = []
-        table = out / "video_preds" / f"{self._video.stem}.csv"
-        row, video = row_of(out, table, self._video, [self._video], self._estimator), scan(self._video)
-        job = Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [self._video], video)
+        table = out / "video_preds" / f"{self._cut.stem}.csv"
+        row, video = row_of(out, table, self._cut, [self._cut], self._estimator), scan(self._cut)
+        job = Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [self._cut], video)
         with Claims(out, 30) as claims:
             index = PredictionIndex(out, claims, tables_beside(self._estimator))
             index.begin([job.row])
@@ -202,6 +206,16 @@ def _config(project: Path, out: Path) -> c.Config:
         eval=c.EvalConfig(predict_videos="yes", batch_size=8),
         log=c.LogConfig(tensorboard=False, frames=0),
     )  # fmt: skip
+
+
+def _write_video(file: Path) -> Path:
+    """Writes a video of noise that can be cut at every frame."""
+    noise = np.random.default_rng(0)
+    writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*"MJPG"), 30, (64, 64))
+    for _ in range(40):
+        writer.write(noise.integers(0, 255, (64, 64, 3), np.uint8))
+    writer.release()
+    return file
 
 
 def _loaded(run: Path) -> Any:
