@@ -5,6 +5,11 @@
 Kills a small run with -9, 50 times at random moments of its start, its steps, its saves and its end, and starts it
 again each time; where it comes to its end a new one begins. Every run that ends is compared bit by bit with one that
 nothing happened to: weights, predictions, and the metrics of every step. Appends one JSON line.
+
+    python benchmarks/faults.py --out benchmarks/faults.jsonl --files
+
+Flips 500 random bits of the files of a run, one at a time, as many of each kind of file, and calls all that reads the
+file. No flip may be accepted with another meaning. Appends one JSON line.
 """
 
 import argparse
@@ -14,9 +19,11 @@ import platform
 import random
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import jax
+from flipped import IGNORED, REFUSED, SAME, count_outcomes
 from killed import SAVE_EVERY_STEPS, Start, last_step, make_config
 
 STEPS = 1200
@@ -37,16 +44,39 @@ def differing(run: Path, other: Path) -> list[str]:
     return found + ["metrics.jsonl"] * (metrics_of(run) != metrics_of(other))
 
 
+def flip_bits(work: Path, flips: int) -> dict:
+    """Returns the JSON line of flipped bits."""
+    started = time.monotonic()
+    kinds = count_outcomes(work, flips, seed=0)
+    outcomes = {outcome for found in kinds.values() for outcome in found}
+    return {
+        "flips": flips, "seed": 0, "kinds": kinds, "is_safe": outcomes <= {REFUSED, IGNORED, SAME},
+        "minutes": round((time.monotonic() - started) / 60, 1),
+    }  # fmt: skip
+
+
 def main() -> int:
-    """Measures and prints; returns 1 where a run that was killed ended differently."""
+    """Measures and prints; returns 1 where a run that was killed ended differently, or a flipped bit was believed."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/faults"))
     arguments.add_argument("--kills", type=int, default=50)
     arguments.add_argument("--steps", type=int, default=STEPS)
+    arguments.add_argument("--files", action="store_true", help="flip bits of files instead of killing runs")
+    arguments.add_argument("--flips", type=int, default=500)
     given = arguments.parse_args()
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
+    line = flip_bits(given.work, given.flips) if given.files else kill_runs(given)
+    line |= {"jax": jax.__version__, "machine": platform.machine(), "cores": os.cpu_count()}
+    with given.out.open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+    print(json.dumps(line, indent=1))
+    return 0 if line.get("is_safe", not line.get("differing")) else 1
+
+
+def kill_runs(given: argparse.Namespace) -> dict:
+    """Returns the JSON line of runs that were killed."""
     undisturbed = make_config(given.work, "undisturbed", given.steps)
     Start(undisturbed, given.work).end()
     lost_steps: list[int] = []
@@ -68,15 +98,10 @@ def main() -> int:
             print(f"kill {kills}: at step {before}, which had gone on from step {start.resumed_from or 0}", flush=True)
         ended += 1
         broken += [f"{run}: {', '.join(names)}" for names in [differing(run, Path(undisturbed.out))] if names]
-    line = {
+    return {
         "kills": kills, "runs": ended, "differing": broken, "save_every_steps": SAVE_EVERY_STEPS,
         "lost_steps_mean": sum(lost_steps) / max(len(lost_steps), 1), "lost_steps_most": max(lost_steps, default=0),
-        "jax": jax.__version__, "machine": platform.machine(), "cores": os.cpu_count(),
     }  # fmt: skip
-    with given.out.open("a") as stream:
-        stream.write(json.dumps(line) + "\n")
-    print(json.dumps(line, indent=1))
-    return 1 if broken else 0
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS
+from jaxpose.files import json_text, write_atomic
 from jaxpose.formats.lightning_pose import SCORERS, write_errors, write_predictions
 from jaxpose.pose import metrics
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.run_identity import SPLIT_FILE
 from jaxpose.training.subspaces import pose_errors_px
 from jaxpose.training.trained import read_run_config
-from jaxpose.training.writing import json_text, write_atomic
 
 EVALUATION_FILE = "evaluation.json"
 

@@ -104,7 +104,7 @@ def _run(given: argparse.Namespace) -> int:
             return interrupt.exit_code
         rows = index.rows()
         ended = [rows[row.table] for row in known]
-        done = [out / row.table for row in ended if row.state == DONE]
+        done = {out / row.table: row.table_sha256 for row in ended if row.state == DONE}
         # Several may have predicted the views of a session, but one writes what is measured over all of them.
         with claims.waited_for("moments"):
             for line in write_moment_errors(estimator, done):

@@ -5,9 +5,7 @@ anew, or lines where there is no terminal, until the run is finished.
 """
 
 import argparse
-import csv
 import dataclasses
-import io
 import json
 import sys
 import time
@@ -15,11 +13,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from jaxpose.config import Config, from_json
 from jaxpose.config.arguments import DONE, Arguments, Mistake
+from jaxpose.files import DamagedFile, parse_csv
 from jaxpose.training.remote_folder import RemoteFolder
-from jaxpose.training.run_folder import FINISHED_FILE
-from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE
+from jaxpose.training.run_folder import FINISHED_FILE, parse_summary
+from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE, parse_config
 
 _METRICS_FILE, _LOG_FILE = "metrics.jsonl", "train.log"
 # Lines of metrics over which the speed is averaged.
@@ -92,13 +90,14 @@ class Watched:
             raise ValueError(f"{where} cannot be opened: {error}") from None
         self._seen: dict[str, tuple[int, bytes]] = {}
         try:
-            self._config: Config = from_json(self._remote.read(CONFIG_FILE).decode())
+            self._config = parse_config(self._remote.read(CONFIG_FILE), f"{where}/{CONFIG_FILE}")
         except FileNotFoundError:
             names = self._remote.names()
             there = f"; there is {', '.join(names[:5])}" if names else ""
             raise ValueError(f"{where} is no run: it has no {CONFIG_FILE}{there}") from None
-        except ValueError as error:
-            raise ValueError(f"{where}/{CONFIG_FILE} is not the config of a run ({error})") from None
+        except PermissionError as error:
+            raise ValueError(f"{where}/{CONFIG_FILE} cannot be read: {error.strerror}") from None
+        self._where = where
         ages_s = [self._remote.age_s(path) for path in (_METRICS_FILE, _LOG_FILE)]
         self.silent_at_first_s = min((age_s for age_s in ages_s if age_s is not None), default=0.0)
 
@@ -121,7 +120,7 @@ class Watched:
             validation=validations[-1] if validations else {},
             steps_per_s=_speed(trainings[-_LINES:]),
             last_line=lines[-1] if lines else "",
-            summary=json.loads(summary) if summary else None,
+            summary=parse_summary(summary, f"{self._where}/{FINISHED_FILE}") if summary else None,
         )
 
     def _read(self, path: str) -> bytes:
@@ -135,9 +134,11 @@ class Watched:
 
     def _total_steps(self) -> int:
         train = self._config.train
-        rows = csv.DictReader(io.StringIO(self._read(SPLIT_FILE).decode()))
+        if train.steps or not (split := self._read(SPLIT_FILE)):
+            return train.steps
+        rows = parse_csv(split, f"{self._where}/{SPLIT_FILE}", "put the original file back")
         frames = sum(row["set"] == "train" for row in rows)
-        return train.steps or train.epochs * -(-frames // train.batch_size)
+        return train.epochs * -(-frames // train.batch_size)
 
 
 def _watch(given: argparse.Namespace) -> int:
@@ -149,6 +150,8 @@ def _watch(given: argparse.Namespace) -> int:
     while True:
         try:
             found, problem = watched.look(), ""
+        except DamagedFile:
+            raise
         # Each kind of store has exceptions of its own.
         except Exception as error:
             found, problem = progress, f"cannot be read ({error})"
@@ -189,7 +192,7 @@ def _entries(text: bytes) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
             found.append({**entry, "step": int(entry["step"]), "time_s": float(entry["time_s"])})
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             continue
     return found
 

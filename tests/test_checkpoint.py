@@ -276,9 +276,9 @@ def swap_states(folder: Path) -> None:
         (delete_state, "is missing", 10),
         (add_a_file, "extra does not belong to it", 10),
         (add_a_folder, "extra/ does not belong to it", 10),
-        (empty_manifest, "manifest.json is not as it was written", 10),
-        (foreign_manifest, "manifest.json is not as it was written", 10),
-        (swap, "manifest.json is that of checkpoint 10", None),
+        (empty_manifest, "manifest.json is damaged: it cannot be read as JSON", 10),
+        (foreign_manifest, "manifest.json was damaged or changed by hand: its checksum does not match", 10),
+        (swap, "manifest.json is that of 10", None),
         (swap_states, "has changed bytes", None),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 
 from jaxpose import evaluate
 from jaxpose.formats.lightning_pose import read_predictions
+from jaxpose.training.run_identity import read_config, write_config
 
 
 def _labels(run: Path, file: str = "CollectedData.csv") -> pd.DataFrame:
@@ -150,7 +151,7 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
     run = str(trained_run)
     for arguments, message in [
         (["--run", str(tmp_path / "nope")], "nope is not a run folder: it has no config.json"),
-        (["--run", str(tmp_path / "damaged")], "damaged/config.json is not the config of a run ("),
+        (["--run", str(tmp_path / "damaged")], "damaged/config.json is damaged: it cannot be read as JSON ("),
         ([], "the following arguments are required: --run"),
         (["--run", run, "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
         (["--run", run, "--labels", "a.csv"], "has no such file; its CSV files are CollectedData.csv"),
@@ -168,9 +169,9 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
 
 def test_a_project_that_moved_is_asked_for(trained_run: Path, tmp_path: Path):
     run = shutil.copytree(trained_run, tmp_path / "run")
-    config = json.loads((run / "config.json").read_text())
-    config["data"]["project"] = str(tmp_path / "gone")
-    (run / "config.json").write_text(json.dumps(config))
+    config = read_config(run / "config.json")
+    config.data.project = str(tmp_path / "gone")
+    write_config(run / "config.json", config)
     with pytest.raises(ValueError, match="gone, is not there; give it with --project FOLDER"):
         evaluate.evaluate(run)
 
@@ -194,9 +195,9 @@ def _as_two_cameras(trained_run: Path, folder: Path) -> Path:
         images = trained_run.parent / "project" / "labeled-data" / session
         shutil.copytree(images, folder / "labeled-data" / f"s_{view}")
     run = shutil.copytree(trained_run, folder / "run")
-    config = json.loads((run / "config.json").read_text())
-    config["data"] |= {"project": str(folder), "views": ["top", "bot"]}
-    (run / "config.json").write_text(json.dumps(config))
+    config = read_config(run / "config.json")
+    config.data.project, config.data.views = str(folder), ("top", "bot")
+    write_config(run / "config.json", config)
     return run
 
 

@@ -27,6 +27,7 @@ from jaxpose.training.estimator import Estimator
 from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, identity_of, row_of
 from jaxpose.training.prediction_job import Job
 from jaxpose.training.prediction_work import Work
+from jaxpose.training.run_identity import write_config
 from jaxpose.training.trained import read_run_config
 from jaxpose.training.video_tables import Incomplete, predict_video, tables_beside
 from tests import test_clips as clips
@@ -69,10 +70,13 @@ def minutes(frames: int) -> float:
 
 
 def rows_of(out: Path) -> dict[str, dict[str, str]]:
-    """index.csv by its tables, without the time that it took and where it lies."""
+    """index.csv by its tables, without the time that it took and where it lies, nor the check over these."""
     with (out / "index.csv").open(newline="") as stream:
         rows = {row["table"]: row for row in csv.DictReader(stream)}
-    return {table: row | {"seconds": "", "reason": row["reason"].replace(f"{out}/", "")} for table, row in rows.items()}
+    return {
+        table: row | {"seconds": "", "check": "", "reason": row["reason"].replace(f"{out}/", "")}
+        for table, row in rows.items()
+    }
 
 
 def names_in(folder: Path) -> list[str]:
@@ -176,7 +180,7 @@ def test_what_was_stopped_goes_on_at_the_first_missing_stretch(estimator: Estima
     assert names_in(tmp_path / "out")[:1] == ["index.csv"] and not shared.tables[0].exists()
     kept = {part: part.stat().st_ino for part in shared.parts()}
     assert [part.name for part in kept] == ["000000000-000000020", "000000020-000000040"]
-    seconds = [json.loads((part / "done.json").read_text())["seconds"] for part in kept]
+    seconds = [json.loads((part / "manifest.json").read_text())["seconds"] for part in kept]
 
     again = Shared(estimator, tmp_path / "out", videos, 20)
     assert again.work() == [DONE, DONE] and again.parts() == [] and len(again.said) == 2
@@ -279,7 +283,9 @@ def test_a_part_that_lost_rows_is_made_again(estimator: Estimator, tmp_path: Pat
     shared.work(lambda: len(shared.parts()) == 2)
     table = shared.parts()[0] / "video.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
-    assert shared.work() == [FAILED] and "has 59 rows of 60, as if a disk had lost some" in shared.warned[0]
+    part = table.parent
+    assert shared.work() == [FAILED] and shared.warned[0].startswith(f"{part}: video.csv has ")
+    assert f"{part.parent} is removed, and the same command predicts it again" in shared.warned[0]
     assert shared.work() == [DONE] and len(read_predictions(shared.tables[0]).index) == 60
 
 
@@ -299,7 +305,7 @@ def row(**changes: object) -> Row:
     values = {
         "path": "/in/x.mp4", "size": 10, "mtime": "1.5", "files": "f", "model": "m", "frames_announced": 3,
         "frames_delivered": 3, "seconds": 0.5, "state": DONE, "reason": "", "table": "video_preds/x.csv",
-        "table_size": 5, "run": "r",
+        "table_size": 5, "table_sha256": "s", "run": "r",
     }  # fmt: skip
     return Row(**(values | changes))
 
@@ -370,9 +376,9 @@ def test_no_row_is_lost_when_several_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,2\n", "is no index of jaxpose.predict: give another --out"),
-        ("\udcff, ", "is no index of jaxpose.predict: give another --out"),
-        ("x\n", "row 2, cannot be read"),
+        ("a,b\n1,2\n", "index.csv has no checksums .*; remove the file and give --overwrite, or give another --out"),
+        ("\udcff, ", "index.csv is damaged: it cannot be read as CSV"),
+        ("x\n", "index.csv:2: the row was damaged, changed by hand, added or moved"),
     ],
 )
 def test_an_index_of_somebody_else_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -393,7 +399,7 @@ def test_three_workers_of_which_one_is_killed_make_what_one_makes(
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
     config = read_run_config(run)
     config.mesh.heartbeat_s = 5
-    (run / "config.json").write_text(c.to_json(config))
+    write_config(run / "config.json", config)
     for number in range(40):
         write(tmp_path / "in" / "ab"[number % 2] / f"v{number // 2}.avi", 20 + number, number)
     broken = tmp_path / "in" / "b" / "v7.avi"

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.formats.lightning_pose import Predictions, read_predictions
+from jaxpose.training.run_identity import write_config
 from jaxpose.training.trained import read_run_config
 
 Capture = pytest.CaptureFixture[str]
@@ -274,7 +274,7 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
     other_run = shutil.copytree(trained_run, tmp_path / "other_run")
     config = read_run_config(other_run)
     config.train.seed += 1
-    (other_run / "config.json").write_text(c.to_json(config))
+    write_config(other_run / "config.json", config)
     images = _images(trained_run)
     out = tmp_path / "out"
 
@@ -374,7 +374,7 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
     (tmp_path / "break\n.png").write_text("")
     for arguments, message in [
         (["--run", str(tmp_path / "nope"), video], "nope is not a run folder: it has no config.json"),
-        (["--run", str(tmp_path / "damaged"), video], "damaged/config.json is not the config of a run ("),
+        (["--run", str(tmp_path / "damaged"), video], "damaged/config.json is damaged: it cannot be read as JSON ("),
         (["--run", run], "the following arguments are required: FRAMES_OR_VIDEO"),
         (["--run", run, "--overwrit", video], "there is no flag --overwrit; did you mean --overwrite?"),
         (["--run", run, str(tmp_path / "model.h")], "model.h does not exist; did you mean"),

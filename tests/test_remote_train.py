@@ -158,7 +158,7 @@ import sys, threading
 from pathlib import Path
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.remote import RemoteCopy
-from jaxpose.training.writing import write_atomic
+from jaxpose.files import write_atomic
 from tests.test_remote import config_of, opened, save
 
 run, url, steps = Path(sys.argv[1]), sys.argv[2], [int(step) for step in sys.argv[3:]]

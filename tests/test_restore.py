@@ -8,7 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from jaxpose.training.manifest import signed_text
+from jaxpose.files import signed_json
 from jaxpose.training.restore import restore
 from tests.remote_stores import Switched
 from tests.small_run import files_in
@@ -92,7 +92,7 @@ def test_damaged_file_is_left_there_and_a_damaged_config_refused(tmp_path: Path)
     with pytest.raises(ValueError, match="config.json is not as it was written"):
         opened(config_of(run, url))
     (there / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json is not the config of a run"):
+    with pytest.raises(ValueError, match="config.json is damaged: it cannot be read as JSON"):
         opened(config_of(run, url))
     assert {path.name for path in run.iterdir()} <= {".lock", ".restoring"}
 
@@ -102,7 +102,7 @@ def test_file_that_was_being_replaced_when_the_machine_was_lost_is_taken_as_it_i
     copy_a_run(run, url, 10)
     there = tmp_path / "mounted" / "run"
     record = {"config.json": None, "split.csv": None, "metrics.jsonl": None, "best.safetensors": None}
-    (there / "copied.json").write_text(signed_text({"files": record}))
+    (there / "copied.json").write_text(signed_json({"files": record}))
     (there / "metrics.jsonl").write_text('{"step": 5}\n')
     with opened(config_of(run, url)) as folder:
         assert folder.action == "resume" and len(folder.messages) == 1
@@ -114,7 +114,7 @@ def test_copy_that_names_a_file_outside_of_itself_is_refused(tmp_path: Path, pat
     run, url = tmp_path / "run", str(tmp_path / "mounted")
     copy_a_run(run, url, 10)
     record = {path: None, "config.json": None}
-    (tmp_path / "mounted" / "run" / "copied.json").write_text(signed_text({"files": record}))
+    (tmp_path / "mounted" / "run" / "copied.json").write_text(signed_json({"files": record}))
     with pytest.raises(ValueError, match="outside of itself"):
         opened(config_of(run, url))
 

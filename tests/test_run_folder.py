@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.config import Config, config_hash, from_json, resolve
+from jaxpose.config import Config, config_hash, resolve
+from jaxpose.files import signed_csv, write_atomic
 from jaxpose.training.run_folder import default_path, open_run
-from jaxpose.training.writing import write_atomic
+from jaxpose.training.run_identity import read_config
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
 CLIP, BESIDE = "videos/v.mp4,40,dd,clips\n", "e.png,50,ee,context\n"
@@ -42,8 +43,8 @@ def test_absent_and_empty_folders(tmp_path: Path):
         for name in (f"absent/{resume}", f"empty/{resume}"):
             with open_run(config_for(tmp_path / name, resume), SPLIT) as run:
                 assert (run.action, run.path) == ("start", tmp_path / name)
-            assert from_json((tmp_path / name / "config.json").read_text()).train.batch_size == 16
-            assert (tmp_path / name / "split.csv").read_text() == SPLIT
+            assert read_config(tmp_path / name / "config.json").train.batch_size == 16
+            assert (tmp_path / name / "split.csv").read_text() == signed_csv(SPLIT)
     (tmp_path / "empty2").mkdir()
     for name in ("absent2", "empty2"):
         with pytest.raises(ValueError, match=f"resume is must, but .*{name} holds no run"):
@@ -76,7 +77,7 @@ def test_changed_config_is_refused_with_its_keys(tmp_path: Path, resume: str, fi
         open_run(config_for(tmp_path, resume, batch_size=12, seed=3), SPLIT)
     assert "train.batch_size 16 -> 12; train.seed 0 -> 3" in str(refused.value)
     assert "epochs" not in str(refused.value)
-    assert from_json((tmp_path / "config.json").read_text()).train.batch_size == 16
+    assert read_config(tmp_path / "config.json").train.batch_size == 16
 
 
 @pytest.mark.parametrize("resume", ["auto", "must"])
@@ -95,7 +96,7 @@ def test_changed_data_is_refused_with_its_rows(tmp_path: Path, resume: str, spli
     begin(tmp_path)
     with pytest.raises(ValueError, match=message):
         open_run(config_for(tmp_path, resume), split)
-    assert (tmp_path / "split.csv").read_text() == SPLIT
+    assert (tmp_path / "split.csv").read_text() == signed_csv(SPLIT)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_overwrite_starts_anew_and_deletes_only_what_jaxpose_wrote(tmp_path: Pat
         ".lock", "config.json", "split.csv", "notes.txt", "checkpoints/mine.txt", "tensorboard/mine.txt",
         "my.safetensors",
     }  # fmt: skip
-    assert from_json((tmp_path / "config.json").read_text()).train.seed == changes.get("seed", 0)
+    assert read_config(tmp_path / "config.json").train.seed == changes.get("seed", 0)
 
 
 @pytest.mark.parametrize("resume", ["auto", "must", "never", "overwrite"])
@@ -151,7 +152,7 @@ def test_overwrite_starts_anew_and_deletes_only_what_jaxpose_wrote(tmp_path: Pat
 def test_foreign_files_are_refused_and_kept(tmp_path: Path, resume: str, foreign: dict):
     for name, text in foreign.items():
         (tmp_path / name).mkdir() if text is None else (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match="choose another out"):
+    with pytest.raises(ValueError, match="choose another out|use another run folder"):
         open_run(config_for(tmp_path, resume), SPLIT)
     assert {file.name: file.read_text() if file.is_file() else None for file in tmp_path.iterdir()} == foreign
 
@@ -173,7 +174,7 @@ def test_killed_while_starting_is_resumed(tmp_path: Path):
         assert run.action == "resume"
         # Not at the start: there are checkpoints.
         assert run.messages == (f"{tmp_path}/split.csv is gone: whether the data are those of before is not checked",)
-    assert (tmp_path / "split.csv").read_text() == SPLIT
+    assert (tmp_path / "split.csv").read_text() == signed_csv(SPLIT)
     (tmp_path / "early").mkdir()
     (tmp_path / "early" / ".lock").write_text("process 1 on elsewhere")
     (tmp_path / "early" / ".config.json.tmp").write_text('{"out"')
@@ -254,13 +255,13 @@ import os, tempfile
 from jaxpose.config import Config, resolve
 from jaxpose.training.run_folder import open_run
 folder = tempfile.mkdtemp()
-open_run(resolve(Config(out=folder)), "path\\n").close()
+open_run(resolve(Config(out=folder)), "path\\nx\\n").close()
 os.chmod(folder, 0o555)
 os.chmod(folder + "/.lock", 0o666)
 if os.geteuid() == 0:  # permissions bind everybody but root
     os.setuid(65534)
 try:
-    open_run(resolve(Config(out=folder)), "path\\n")
+    open_run(resolve(Config(out=folder)), "path\\nx\\n")
 except ValueError as error:
     print(error)
 """

@@ -10,6 +10,7 @@ import pytest
 from jaxpose.config import DataConfig
 from jaxpose.data.project import Project, read_project
 from jaxpose.data.split import assign_sets, read_split, split_text
+from jaxpose.files import write_csv
 from jaxpose.formats.lightning_pose import write_predictions
 
 
@@ -179,7 +180,7 @@ def test_a_run_keeps_its_frames_and_divides_the_new(tmp_path: Path, train_frames
     data = DataConfig(train_share=0.6, val_share=0.2, train_frames=train_frames)
     old = assign_sets(make_project(images), data)
     assert count_sets(old)[1:3] == (8, 8)
-    (tmp_path / "split.csv").write_text(split_text(make_project(images), old))
+    write_csv(tmp_path / "split.csv", split_text(make_project(images), old))
     again = dataclasses.replace(data, split=str(tmp_path), seed=9)
     np.testing.assert_array_equal(assign_sets(make_project(images), again), old)
 
@@ -196,11 +197,11 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     images = ["labeled-data/a, b/ü.png", 'labeled-data/"c"/1.png', "labeled-data/d/1.png"]
     project, sets = make_project(images), np.array(["train", "validation", "unused"])
     file = tmp_path / "split.csv"
-    file.write_text(split_text(project, sets))
+    write_csv(file, split_text(project, sets))
     assert read_split(file).sets == dict(zip(images, sets.tolist(), strict=True))
     rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
-    assert rows[0] == ["path", "bytes", "sha256", "set", "labels_sha256"]
-    assert rows[2] == [images[1], "1", f"{1:064x}", "validation", project.labels_checksums()[1]]
+    assert rows[0] == ["path", "bytes", "sha256", "set", "labels_sha256", "check"]
+    assert rows[2][:-1] == [images[1], "1", f"{1:064x}", "validation", project.labels_checksums()[1]]
     assert [entry.name for entry in tmp_path.iterdir()] == ["split.csv"]
 
 

@@ -73,7 +73,7 @@ def test_one_camera(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.abs(subspaces["pca_singleview"].components), np.abs(wanted.components_), rtol=1e-6)
     save_subspaces(tmp_path, subspaces)
     predicted = poses(1, seed=5)[0]
-    found = pose_errors_px(load_subspaces(tmp_path), predicted, 1)["pca_singleview"]
+    found = pose_errors_px(load_subspaces(tmp_path, config), predicted, 1)["pca_singleview"]
     np.testing.assert_allclose(found[:, [2, 0]], distances(wanted, predicted[:, [2, 0]].reshape(-1, 4)), rtol=1e-6)
     assert np.isnan(found[:, 1]).all()
 

@@ -32,6 +32,7 @@ from jaxpose.data import dataset, video_range
 from jaxpose.model.pose_net import apply_network
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.parameters import load_parameters
+from jaxpose.training.run_identity import read_config, write_config
 from jaxpose.training.session import build_session
 from jaxpose.training.start import Start, prepare
 from jaxpose.training.trained import Trained, load_trained
@@ -245,8 +246,9 @@ def test_a_run_without_any_finite_step_fails_each_time(
     state = dataclasses.replace(state, step=np.int32(78), skipped_in_row=np.int32(78))
     with Checkpoints(run / "checkpoints") as checkpoints:
         checkpoints.save(78, state, {}, False)
-    file = run / "config.json"
-    file.write_text(file.read_text().replace('"max_skipped_steps": 3', '"max_skipped_steps": 100'))
+    stored = read_config(run / "config.json")
+    stored.train.max_skipped_steps = 100
+    write_config(run / "config.json", stored)
     config = make_config(project, run, log__profile_steps="2:400", train__max_skipped_steps=100)
     for _ in range(2):
         assert call(config, tmp_path) == 1

@@ -16,6 +16,7 @@ from jaxpose.data.project import extra_label_files, read_project
 from jaxpose.data.sessions import clip_sessions, sessions
 from jaxpose.data.split import assign_sets, split_text
 from jaxpose.data.views import label_file_of_view, moment_of_image
+from jaxpose.files import write_csv
 
 # The mirror of the example set is a second camera below this line; both show these columns of keypoints.
 MIRROR_Y_PX = 168
@@ -105,7 +106,7 @@ def test_the_views_of_a_moment_are_in_one_set(two_views: Path, tmp_path: Path) -
     np.testing.assert_array_equal(by_session[:90], by_session[90:])
     assert {"".join(sorted(set(by_session[:45]))), "".join(sorted(set(by_session[45:90])))} == {"train", "validation"}
 
-    (tmp_path / "split.csv").write_text(split_text(project, sets))
+    write_csv(tmp_path / "split.csv", split_text(project, sets))
     rows = list(csv.DictReader((tmp_path / "split.csv").read_text().splitlines()))
     assert [row["path"] for row in rows] == list(project.images) and [row["set"] for row in rows] == list(sets)
     again = dataclasses.replace(data, split=str(tmp_path), seed=7)

@@ -140,7 +140,7 @@ def test_what_cannot_be_watched(tmp_path: Path, capsys: pytest.CaptureFixture):
         ([str(tmp_path / "absent")], f"{tmp_path}/absent is no run: it has no config.json"),
         (["memory://nothing"], "memory://nothing is no run: it has no config.json"),
         (["hmm://nothing"], "hmm://nothing cannot be opened: Protocol not known: hmm"),
-        ([str(tmp_path / "bad")], "bad/config.json is not the config of a run"),
+        ([str(tmp_path / "bad")], "bad/config.json is damaged: it cannot be read as JSON"),
         ([str(tmp_path / "bad"), "--every_s", "0"], "--every_s is 0.0; it must be above 0"),
         ([str(tmp_path / "bad"), "--silent_s", "nan"], "--silent_s is nan; it must be above 0"),
         ([], "the following arguments are required: RUN_OR_URL"),

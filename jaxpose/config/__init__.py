@@ -5,7 +5,7 @@ What comes in: a `Config` made by `configs/*.py` and changed by flags. What goes
 """
 
 from jaxpose.config.augment import PRESETS, AugmentConfig
-from jaxpose.config.check import resolve, validate
+from jaxpose.config.check import resolve, validate, validate_stored
 from jaxpose.config.data import DataConfig
 from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
@@ -26,6 +26,7 @@ from jaxpose.config.root import (
     Config,
     config_hash,
     differing_keys,
+    from_dict,
     from_json,
     harmless_keys,
     portable_options,
@@ -38,6 +39,6 @@ __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "LossesConfig", "MeshConfig",
     "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig", "PcaSingleviewConfig", "PredictConfig",
     "SPLIT_KINDS", "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig",
-    "VideoConfig", "config_hash", "differing_keys", "find_path", "from_json", "harmless_keys", "portable_options",
-    "resolve", "to_json", "validate",
+    "VideoConfig", "config_hash", "differing_keys", "find_path", "from_dict", "from_json", "harmless_keys",
+    "portable_options", "resolve", "to_json", "validate", "validate_stored",
 ]  # fmt: skip

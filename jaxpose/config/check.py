@@ -40,12 +40,26 @@ def validate(config: Config) -> None:
     Raises:
       ValueError: one line for each broken rule: the option, its value, the rule.
     """
-    problems = [problem for name, (field, value) in flat_options(config).items()
-                for problem in _problems_of(name, field, value)]  # fmt: skip
-    if not problems:
-        problems = list(_problems_together(config))
+    _refuse(_own_problems(config) or [*_problems_together(config), *_problems_of_remote(config)])
+
+
+def validate_stored(config: Config) -> None:
+    """Checks the config of a run that is only read: as `validate`, but its copy need not be in reach of this machine.
+
+    Raises:
+      ValueError: one line for each broken rule: the option, its value, the rule.
+    """
+    _refuse(_own_problems(config) or list(_problems_together(config)))
+
+
+def _refuse(problems: list[str]) -> None:
     if problems:
         raise ValueError("\n".join(problems))
+
+
+def _own_problems(config: Config) -> list[str]:
+    options = flat_options(config).items()
+    return [problem for name, (field, value) in options for problem in _problems_of(name, field, value)]
 
 
 def _problems_of(name: str, field: dataclasses.Field, value: Any) -> Iterator[str]:
@@ -173,7 +187,6 @@ def _problems_together(config: Config) -> Iterator[str]:
         match = re.fullmatch(r"(\d+):(\d+)", config.log.profile_steps)
         if not match or int(match[1]) >= int(match[2]):
             yield f"log.profile_steps is {config.log.profile_steps!r}; it must be FIRST:LAST with FIRST below LAST"
-    yield from _problems_of_remote(config)
 
 
 def _problems_of_clips(config: Config) -> Iterator[str]:

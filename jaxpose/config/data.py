@@ -17,8 +17,12 @@ class DataConfig:
         (), "names of several cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera"
     )
     keypoint_names: tuple[str, ...] = option((), "keypoints to train, by name; () = all of the label file")
-    input_height_px: int = option(0, "height of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
-    input_width_px: int = option(0, "width of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
+    input_height_px: int = option(
+        0, "height of the network's input, a multiple of 32; 0 = by the frames", minimum=0, maximum=8192
+    )
+    input_width_px: int = option(
+        0, "width of the network's input, a multiple of 32; 0 = by the frames", minimum=0, maximum=8192
+    )
     resize: str = option("pad", "pad keeps the aspect ratio, stretch does not", choices=("pad", "stretch"))
     crop_px: tuple[int, ...] = option((), "fixed crop (x, y, width, height) in frame pixels; () = whole frame")
     missing: str = option(

@@ -16,7 +16,7 @@ class ModelConfig:
         choices=("heatmap", "heatmap_context", "regression"),
     )
     backbone: str = option("resnet50", "the network before the head", choices=BACKBONES)
-    width: int = option(64, "channels of the first stage; 64 is the published network", minimum=4)
+    width: int = option(64, "channels of the first stage; 64 is the published network", minimum=4, maximum=1024)
     norm: str = option(
         "sync",
         "sync: statistics over the whole batch, all devices; group: per frame; frozen: the loaded statistics; "
@@ -24,7 +24,7 @@ class ModelConfig:
         choices=("sync", "group", "frozen", "local"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
-    head_width: int = option(32, "channels between the layers of the head", minimum=1)
+    head_width: int = option(32, "channels between the layers of the head", minimum=1, maximum=1024)
     sigma_cells: float = option(1.25, "standard deviation of a target, in heatmap cells", minimum=0.3)
     decoding: str = option(
         "fit",

@@ -68,9 +68,18 @@ def from_json(text: str) -> Config:
       ValueError: the text is not such a config; the message names the key.
     """
     try:
-        return _build(Config, json.loads(text), "config")
+        return from_dict(json.loads(text))
     except json.JSONDecodeError as error:
         raise ValueError(f"not a jaxpose config: {error}") from None
+
+
+def from_dict(values: Any) -> Config:
+    """Returns the config of which `values` is `dataclasses.asdict`, read from JSON.
+
+    Raises:
+      ValueError: it is not such a table; the message names the key. Values are not looked at.
+    """
+    return _build(Config, values, "config")
 
 
 def _build(kind: type, values: Any, name: str) -> Any:

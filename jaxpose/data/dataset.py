@@ -106,7 +106,7 @@ def sets_in_run(found: project.Project, split_file: Path) -> np.ndarray:
     Raises:
       ValueError: the run's split.csv is missing or damaged.
     """
-    known = split.read_split(split_file)
+    known = split.read_split(split_file, is_of_run=True)
     pairs = zip(found.images, found.checksums, strict=True)
     return np.array(
         [known.sets[image] if known.checksums.get(image) == checksum else "unused" for image, checksum in pairs]

@@ -16,6 +16,7 @@ from jaxpose.data.cells import path_cell
 from jaxpose.data.project import Project
 from jaxpose.data.regular_file import is_regular
 from jaxpose.data.video_index import ends_checksum
+from jaxpose.files import is_signed_csv, parse_csv, read_bytes
 
 # In split.csv, what has a row without a set: videos of unlabelled clips, what else windows of labelled frames show, and
 # the weights that a run starts from.
@@ -64,7 +65,7 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     else:
         place = _find_split(project.folder, data.split)
         file = place / "split.csv" if place.is_dir() else place
-        known = read_split(file)
+        known = read_split(file, is_of_run=place.is_dir())
         is_of_a_run = place.is_dir() or known.is_predictions
         _set_known(sets, project, known.sets, file)
         unknown = new[sets[new] == ""]
@@ -90,7 +91,7 @@ def split_text(
     files_beside: Sequence[Path] = (),
     weights_sha256: str = "",
 ) -> str:
-    """Returns split.csv: columns path,bytes,sha256,set,labels_sha256 with a row for every frame and every other file.
+    """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for every frame and other file.
 
     Paths are relative to the project; a video outside of it is called <its folder>/<file>. The checksum of the other
     files is that of their two ends. A video that is used both ways has one row.
@@ -117,28 +118,35 @@ def split_text(
     return stream.getvalue()
 
 
-def read_split(file: Path) -> KnownSplit:
+def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
     """Reads the sets of a CSV with the columns path and set, or of a predictions.csv, whose last column is set.
 
+    Args:
+      file: a user's CSV, or the split.csv of a run.
+      is_of_run: it must have checksums, as jaxpose writes them; otherwise they are checked where it has them.
+
     Raises:
-      ValueError: it does not exist, is not such a CSV, names a path twice or a set that is none of SETS.
+      ValueError: it does not exist, is not such a CSV, is not as jaxpose wrote it, names a path twice or a set that is
+        none of SETS.
     """
     if not is_regular(file):
         raise ValueError(f"{file} does not exist; a run folder that is to give its split must have split.csv")
     try:
-        with open(file, encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream)
-            header = next(reader, [])
-            is_predictions = header[:1] == ["scorer"]
-            columns = {name: column for column, name in enumerate(header)}
-            if is_predictions:
-                # Two more header rows; the first column has no name of its own.
-                columns["path"] = 0
-                list(itertools.islice(reader, 2))
-            absent = sorted({"path", "set"} - columns.keys())
-            if absent:
-                raise ValueError(f"{file} has no column {absent[0]!r}; it must have path and set")
-            rows = [(reader.line_num, row) for row in reader if row]
+        data = read_bytes(file)
+        reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+        header = next(reader, [])
+        if is_of_run or is_signed_csv(header):
+            parse_csv(data, file, "put the original file back, or give a CSV of your own with the columns path and set")
+        is_predictions = header[:1] == ["scorer"]
+        columns = {name: column for column, name in enumerate(header)}
+        if is_predictions:
+            # Two more header rows; the first column has no name of its own.
+            columns["path"] = 0
+            list(itertools.islice(reader, 2))
+        absent = sorted({"path", "set"} - columns.keys())
+        if absent:
+            raise ValueError(f"{file} has no column {absent[0]!r}; it must have path and set")
+        rows = [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is not a CSV file: {error}") from None
     known = KnownSplit({}, {}, {}, is_predictions)

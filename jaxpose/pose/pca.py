@@ -7,6 +7,7 @@ measures in frame pixels; here everything is in frame pixels.
 """
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -228,10 +229,54 @@ def to_json(pca: Pca) -> dict[str, Any]:
 
 
 def from_json(stored: dict[str, Any]) -> Pca:
-    """Returns the PCA that `to_json` wrote."""
-    arrays = {name: np.array(stored[name]) for name in ("mean_px", "components", "explained_variance")}
-    columns = tuple(tuple(pose) for pose in stored["columns"])
-    return Pca(**{**stored, **arrays, "columns": columns})
+    """Returns the PCA that `to_json` wrote.
+
+    Raises:
+      ValueError: it is not such a table, or its parts do not fit each other.
+    """
+    fields = [field.name for field in dataclasses.fields(Pca)]
+    if not isinstance(stored, dict) or set(stored) != set(fields):
+        raise ValueError(f"a PCA must be a table of {', '.join(fields)}")
+    columns, centering, epsilon_px = stored["columns"], stored["centering"], stored["epsilon_px"]
+    if not _are_columns(columns):
+        raise ValueError("columns must be lists of keypoints, counted from 0, all of one length")
+    if centering not in ("none", "mean", "median"):
+        raise ValueError(f"centering is {centering!r}; it must be none, mean or median")
+    size = 2 * len(columns[0])
+    arrays = {
+        "mean_px": _array(stored, "mean_px", (size,)),
+        "components": _array(stored, "components", (None, size)),
+        "explained_variance": _array(stored, "explained_variance", (size,)),
+    }
+    if not _is_number(epsilon_px) or epsilon_px < 0:
+        raise ValueError(f"epsilon_px is {epsilon_px!r}; it must be a number of at least 0")
+    return Pca(tuple(map(tuple, columns)), centering, **arrays, epsilon_px=float(epsilon_px))
+
+
+def _are_columns(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    if not all(isinstance(pose, list | tuple) and pose and len(pose) == len(value[0]) for pose in value):
+        return False
+    return all(type(point) is int and point >= 0 for pose in value for point in pose)
+
+
+def _array(stored: dict[str, Any], name: str, shape: tuple[int | None, ...]) -> np.ndarray:
+    """Returns numbers in nested lists as float64 (shape; None is any length above 0)."""
+    rows = stored[name] if len(shape) == 2 else [stored[name]]
+    size = shape[-1]
+    if not isinstance(rows, list | tuple) or not rows:
+        raise ValueError(f"{name} must be a list of lists of {size} numbers")
+    for row in rows:
+        if not isinstance(row, list | tuple) or len(row) != size or not all(map(_is_number, row)):
+            raise ValueError(f"{name} must hold {size} finite numbers{' in each row' if len(shape) == 2 else ''}")
+    array = np.array(rows, np.float64)
+    return array if len(shape) == 2 else array[0]
+
+
+def _is_number(value: Any) -> bool:
+    # A whole number may have more digits than any float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _fit(

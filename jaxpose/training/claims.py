@@ -41,7 +41,7 @@ class Claim:
         file = self._file(self._generation)
         try:
             os.utime(file)
-            self.is_lost |= file.read_text() != self.text or self._file(self._generation + 1).exists()
+            self.is_lost |= file.read_bytes() != self.text.encode() or self._file(self._generation + 1).exists()
         except FileNotFoundError:
             self.is_lost = True
         except OSError:

@@ -206,7 +206,8 @@ def load(
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
     weights = replicate(mesh, (trained.params, trained.statistics))
-    estimator = Estimator(config, predictor, weights, describe(chosen), load_subspaces(Path(run)), trained.label)
+    subspaces = load_subspaces(Path(run), config)
+    estimator = Estimator(config, predictor, weights, describe(chosen), subspaces, trained.label)
     if is_compiled:
         estimator.compile()
     return estimator

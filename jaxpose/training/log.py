@@ -15,8 +15,8 @@ import numpy as np
 import tqdm
 
 from jaxpose.config import LogConfig
+from jaxpose.files import json_text, write_atomic
 from jaxpose.training.growing_file import GrowingFile
-from jaxpose.training.writing import json_text, write_atomic
 
 if TYPE_CHECKING:
     from jaxpose.training.tensorboard import EventFile
@@ -254,7 +254,7 @@ def _keep_until(file: Path, step: int) -> float:
             if 0 < step >= entry["step"]:
                 spent_s = float(entry["time_s"])
                 kept.append(line + b"\n")
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             continue  # cut off when the process was killed
     if b"".join(kept) != before:
         write_atomic(file, b"".join(kept))

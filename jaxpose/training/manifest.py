@@ -1,43 +1,47 @@
-"""The manifest of a checkpoint: what it holds, and size and SHA-256 of every file, checked before anything is read.
+"""The manifest of a folder: what it holds, and size and SHA-256 of every file, checked before anything is read.
+
+Checkpoints have one, and finished stretches of video predictions.
 
 Orbax restores flipped bits without a word, so a checkpoint is believed only when all of its bytes are as written.
 """
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
-from jaxpose.training.writing import write_atomic
+from jaxpose.files import parse_json, read_bytes, sha256_of, write_json
 
 MANIFEST_FILE = "manifest.json"
 
 
-def write_manifest(folder: Path, content: dict[str, Any]) -> None:
-    """Writes the manifest of a complete checkpoint folder: `content` (JSON-ready), its name and its files."""
-    manifest = {"name": folder.name, **content, "files": _files(folder)}
-    write_atomic(folder / MANIFEST_FILE, signed_text(manifest).encode())
+def write_manifest(folder: Path, content: dict[str, Any], name: str = "") -> None:
+    """Writes the manifest of a complete folder: `content` (JSON-ready), its name and its files.
+
+    Args:
+      folder: the folder.
+      content: what else the manifest holds.
+      name: that the folder will have once it is renamed; "" is the one that it has.
+    """
+    manifest = {"name": name or folder.name, **content, "files": _files(folder)}
+    write_json(folder / MANIFEST_FILE, manifest)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the manifest of a checkpoint folder.
+    """Returns the manifest of a folder.
 
     Raises:
       ValueError: it is absent, changed, or another folder's; the message is the reason alone.
     """
     try:
-        manifest = parse_signed((folder / MANIFEST_FILE).read_bytes())
+        manifest = parse_json(read_bytes(folder / MANIFEST_FILE), MANIFEST_FILE)
     except OSError as error:
         raise ValueError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise ValueError(f"{MANIFEST_FILE} is not as it was written") from None
-    if manifest["name"] != folder.name:
-        raise ValueError(f"{MANIFEST_FILE} is that of checkpoint {manifest['name']}")
+    if manifest.get("name") != folder.name:
+        raise ValueError(f"{MANIFEST_FILE} is that of {manifest.get('name')}")
     return manifest
 
 
 def damage(folder: Path) -> str:
-    """Returns what is wrong with a checkpoint folder, or "" if every file is as it was written."""
+    """Returns what is wrong with a folder that has a manifest, or "" if every file is as it was written."""
     try:
         recorded = read_manifest(folder)["files"]
         found = _files(folder)
@@ -64,29 +68,5 @@ def _files(folder: Path) -> dict[str, list]:
         if entry.is_dir():
             found[name + "/"] = [0, ""]
         elif name != MANIFEST_FILE:
-            with open(entry, "rb") as stream:
-                found[name] = [entry.stat().st_size, hashlib.file_digest(stream, "sha256").hexdigest()]
+            found[name] = [entry.stat().st_size, sha256_of(entry)]
     return found
-
-
-def signed_text(content: dict[str, Any]) -> str:
-    """Returns JSON-ready content as JSON text that carries its own checksum."""
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return json.dumps(content | {"sha256": digest}, indent=1) + "\n"
-
-
-def parse_signed(text: bytes) -> dict[str, Any]:
-    """Returns the content of a text of `signed_text`.
-
-    Raises:
-      ValueError: the text is not as it was written.
-    """
-    try:
-        content = json.loads(text.decode())
-        del content["sha256"]
-        is_same = signed_text(content).encode() == text
-    except (ValueError, KeyError, TypeError, RecursionError):
-        is_same, content = False, {}
-    if not is_same:
-        raise ValueError("it is not as it was written")
-    return content

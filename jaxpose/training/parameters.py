@@ -9,7 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from jaxpose.training.writing import write_atomic
+from jaxpose.files import write_atomic
 
 _DIGEST = "sha256"
 

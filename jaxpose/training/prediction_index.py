@@ -11,15 +11,16 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from jaxpose.config import config_hash
 from jaxpose.data.cells import path_cell, path_of_cell
+from jaxpose.files import DamagedFile, open_regular, parse_csv, write_csv
 from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator
-from jaxpose.training.writing import write_atomic
 
 INDEX_FILE = "index.csv"
+CHECKSUM_DIGITS = 16
 WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
 
 
@@ -41,6 +42,7 @@ class Row:
       reason: why it is not done, or what else is to be known of it.
       table: below the folder of results.
       table_size: bytes, of all tables of the input together.
+      table_sha256: digits of the checksum of the table of predictions, "" before it is done.
       run: hash of the run's config.
     """
 
@@ -56,6 +58,7 @@ class Row:
     reason: str
     table: str
     table_size: int
+    table_sha256: str
     run: str
 
     def is_of_same(self, other: "Row") -> bool:
@@ -88,16 +91,17 @@ class PredictionIndex:
     def rows(self) -> dict[str, Row]:
         """Returns all rows by their table; the file is read anew where it has changed.
 
-        Raises:
-          ValueError: the file is no such index.
+          Raises:
+            DamagedFile: the file is not such an index, or not as jaxpose wrote it.
+        OSError: it cannot be read.
         """
         try:
-            with self._file.open(newline="", encoding="utf-8") as stream:
+            with open_regular(self._file) as stream:
                 status = os.fstat(stream.fileno())
                 look = status.st_mtime_ns, status.st_ino, status.st_size
                 known, rows = self._read
                 if look != known:
-                    rows = _rows(self._file, stream)
+                    rows = _rows(self._file, stream.read())
                     self._read = look, rows
                 return rows
         except FileNotFoundError:
@@ -160,6 +164,8 @@ class PredictionIndex:
             with self._lock, self._claims.waited_for("index") as claim:
                 rows = dict(self.rows())
                 change(rows)
+                if not rows:
+                    return
                 text = io.StringIO()
                 writer = csv.writer(text, lineterminator="\n")
                 writer.writerow(_COLUMNS)
@@ -167,7 +173,7 @@ class PredictionIndex:
                 writer.writerows([path_cell(str(cell)) for cell in dataclasses.astuple(row)] for row in rows.values())
                 # If this process was frozen for long in these moments, somebody else may have written.
                 if claim.refresh():
-                    write_atomic(self._file, text.getvalue().encode())
+                    write_csv(self._file, text.getvalue())
                     return
 
 
@@ -190,7 +196,7 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
         size=size,
         mtime=mtime,
         files=files,
-        model=estimator.checksum[:16],
+        model=estimator.checksum[:CHECKSUM_DIGITS],
         frames_announced=len(sources),
         frames_delivered=0,
         seconds=0.0,
@@ -198,6 +204,7 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
         reason="",
         table=table.relative_to(out).as_posix(),
         table_size=0,
+        table_sha256="",
         run=config_hash(estimator.config),
     )
 
@@ -212,22 +219,16 @@ def identity_of(sources: Sequence[Path]) -> tuple[int, str, str]:
     newest_ns = max(entry.st_mtime_ns for entry in status)
     each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in zip(sources, status, strict=True)]
     size, mtime = sum(entry.st_size for entry in status), f"{newest_ns // 10**9}.{newest_ns % 10**9:09}"
-    return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:16]
+    return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:CHECKSUM_DIGITS]
 
 
-def _rows(file: Path, stream: TextIO) -> dict[str, Row]:
-    try:
-        lines = csv.reader(io.StringIO(stream.read()))
-    except UnicodeDecodeError:
-        lines = csv.reader([])
-    if next(lines, None) != _COLUMNS:
-        raise ValueError(f"{file} is there, but is no index of jaxpose.predict: give another --out")
+def _rows(file: Path, data: bytes) -> dict[str, Row]:
+    mend = "remove the file and give --overwrite, or give another --out"
     rows = {}
-    for line in lines:
+    for number, cells in enumerate(parse_csv(data, file, mend), 1):
         try:
-            row = Row(**{name: _TYPES[name](path_of_cell(cell)) for name, cell in zip(_COLUMNS, line, strict=True)})
-        except ValueError as error:
-            message = f"{file}, row {lines.line_num}, cannot be read ({error}): remove the row, and its input is new"
-            raise ValueError(message) from None
+            row = Row(**{name: _TYPES[name](path_of_cell(cell)) for name, cell in cells.items()})
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFile(f"{file} is not an index of this version: row {number} ({error}); {mend}") from None
         rows[row.table] = row
     return rows

@@ -10,7 +10,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import glob
-import json
 import os
 import shutil
 import threading
@@ -21,19 +20,19 @@ from pathlib import Path
 import tqdm
 
 from jaxpose.data.stretches import Stretch, cut
+from jaxpose.files import sha256_of
 from jaxpose.training.claims import Claim, Claims
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.image_tables import predict_images
-from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, PredictionIndex, Row
+from jaxpose.training.manifest import damage, read_manifest, write_manifest
+from jaxpose.training.prediction_index import CHECKSUM_DIGITS, DAMAGED, DONE, FAILED, PredictionIndex, Row
 from jaxpose.training.prediction_job import Job
 from jaxpose.training.video_tables import Incomplete, Stopped, predict_stretch
-from jaxpose.training.writing import json_text, write_atomic
 
 # After so many frames it is told how long the others will take.
 _TIMED_FRAMES = 500
 # How often it is looked whether others have left something to do.
 _LOOK_S = 1.0
-_DONE_FILE = "done.json"
 # Beside the stretches: the video is not to be cut.
 _UNCUT_FILE = "uncut"
 
@@ -170,8 +169,7 @@ class Work:
             if change := job.change():
                 self._settle_changed(job, change)
                 return
-            done = {"frames": rows, "seconds": time.monotonic() - started}
-            write_atomic(scratch / _DONE_FILE, f"{json_text(done)}\n".encode())
+            write_manifest(scratch, {"frames": rows, "seconds": time.monotonic() - started}, part.name)
             os.rename(scratch, part)
             with self._lock:
                 self.pieces += 1
@@ -205,17 +203,21 @@ class Work:
         scratch = job.parts / f".{claim.token}"
         rows = 0
         try:
+            problem = next((f"{part}: {found}" for part in parts if (found := damage(part))), "")
+            if problem and job.parts.is_dir() and not self._is_settled(job):
+                self._settle_lost(job, f"{problem}; {job.parts} is removed, and the same command predicts it again")
+            if problem:
+                return
             # The table of predictions last: where it is, all are.
             names = sorted(_tables_in(parts[0]), key=lambda name: name == job.table.name)
-            done = [json.loads((part / _DONE_FILE).read_text()) for part in parts]
+            done = [read_manifest(part) for part in parts]
             scratch.mkdir()
             for name in names:
                 rows = job.join(parts, name, scratch / name)
             frames = sum(part["frames"] for part in done)
             if rows != frames:
-                shutil.rmtree(job.parts, ignore_errors=True)
                 lost = f"{job.parts} has {rows} rows of {frames}, as if a disk had lost some; it is removed"
-                self._settle(job, FAILED, lost)
+                self._settle_lost(job, lost)
                 return
             for name in names:
                 os.replace(scratch / name, job.table.with_name(name))
@@ -235,8 +237,12 @@ class Work:
 
     def _settle_changed(self, job: Job, change: str) -> None:
         """Notes that there are other frames under the name of a job; the work on the former ones is of no use."""
+        self._settle_lost(job, change)
+
+    def _settle_lost(self, job: Job, reason: str) -> None:
+        """Notes why the work on a job has to begin again."""
         shutil.rmtree(job.parts, ignore_errors=True)
-        self._settle(job, FAILED, change)
+        self._settle(job, FAILED, reason)
 
     def _settle_damaged(self, job: Job, reason: str, scratch: Path | None = None) -> None:
         """Notes that an input cannot be predicted; what `scratch` has of it is rescued."""
@@ -259,6 +265,7 @@ class Work:
                 frames_delivered=rows,
                 seconds=round(seconds, 3),
                 table_size=self._index.bytes_of(job.table) if state == DONE else 0,
+                table_sha256=sha256_of(job.table)[:CHECKSUM_DIGITS] if state == DONE else "",
             )
         )
         if reason:

@@ -77,8 +77,8 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
 
 def _predict(
     estimator: Estimator, folder: Path, videos: list[Video], stops: Callable[[], bool], say: Callable[[str], None]
-) -> list[Path]:
-    """Predicts videos, whatever is there already, and returns the tables of those that are done."""
+) -> dict[Path, str]:
+    """Predicts videos, whatever is there already, and returns the tables of those that are done, with checksums."""
     jobs = []
     for video in videos:
         table = folder / "video_preds" / f"{video.path.stem}.csv"
@@ -89,7 +89,8 @@ def _predict(
         index.begin([job.row for job in jobs], overwrite=True)
         work = Work(estimator, jobs, index, claims, stops, say, lambda line: say(f"warning: {line}"))
         work.run()
-        return [job.table for job, row in zip(jobs, work.rows(), strict=True) if row.state == DONE]
+        rows = zip(jobs, work.rows(), strict=True)
+        return {job.table: row.table_sha256 for job, row in rows if row.state == DONE}
 
 
 def _seconds_a_frame(estimator: Estimator, video: Video) -> float:

@@ -16,6 +16,8 @@ import fsspec
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from jaxpose.files import NotRegularFile, read_bytes
+
 # Between the tries of one call.
 _WAITS_S = (0.2, 1.0, 3.0)
 # Read back at once.
@@ -69,7 +71,10 @@ class RemoteFolder:
 
         Raises:
           FileNotFoundError: there is none.
+          NotRegularFile: a folder, a pipe or a device of this machine lies in its place.
         """
+        if isinstance(self._fs, LocalFileSystem):
+            return self._tried(read_bytes, Path(self._at(path)))
         return self._tried(self._fs.cat_file, self._at(path))
 
     def size(self, path: str) -> int:
@@ -154,7 +159,7 @@ class RemoteFolder:
         for wait_s in _WAITS_S:
             try:
                 return self._answer(function, *arguments, **named)
-            except (FileNotFoundError, NotImplementedError):
+            except (FileNotFoundError, NotImplementedError, NotRegularFile):
                 raise
             # Each kind of store has exceptions of its own.
             except Exception as error:

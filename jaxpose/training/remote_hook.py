@@ -1,10 +1,10 @@
 """A user's function that is called with each finished file of a run."""
 
 import importlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jaxpose.files import parse_json
 from jaxpose.training.manifest import MANIFEST_FILE
 from jaxpose.training.remote_plan import (
     CHECKPOINTS,
@@ -64,7 +64,8 @@ class Hook:
         here = contents_of(self._folder)
         for what, name in plan(here, Contents({}, {})):
             if what == PUT_CHECKPOINT:
-                files = [path for path in json.loads(here.checkpoints[name])["files"] if not path.endswith("/")]
+                listed = parse_json(here.checkpoints[name], MANIFEST_FILE)["files"]
+                files = [path for path in listed if not path.endswith("/")]
                 paths = [f"{CHECKPOINTS}/{name}/{file}" for file in (*files, MANIFEST_FILE)]
             else:
                 paths = [name] if is_last or not is_growing(name) else []

@@ -1,12 +1,12 @@
 """The copy of a run folder in a remote folder: how it follows what changes here."""
 
 import contextlib
-import json
 import logging
 import threading
 from pathlib import Path
 
-from jaxpose.training.manifest import MANIFEST_FILE, signed_text
+from jaxpose.files import parse_json, signed_json
+from jaxpose.training.manifest import MANIFEST_FILE
 from jaxpose.training.remote_folder import RemoteFolder
 from jaxpose.training.remote_plan import (
     CHECKPOINTS,
@@ -133,13 +133,13 @@ class Mirror:
     def _put_record(self) -> None:
         if self._record != self._record_there:
             record = dict(self._record)
-            self._remote.put(COPIED_FILE, signed_text({"files": record}).encode())
+            self._remote.put(COPIED_FILE, signed_json({"files": record}).encode())
             self._record_there = record
 
     def _put_checkpoint(self, name: str, text: bytes) -> bool:
         """Returns whether a checkpoint is whole there; not where it has been removed here, or is damaged."""
         folder, below = self._folder / CHECKPOINTS / name, f"{CHECKPOINTS}/{name}"
-        files = json.loads(text)["files"]
+        files = parse_json(text, MANIFEST_FILE)["files"]
         with contextlib.ExitStack() as opened:
             try:
                 # All at once: what is open can be read to its end although it is removed meanwhile.

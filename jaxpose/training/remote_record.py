@@ -6,8 +6,9 @@ Beside the files of a copy lies copied.json, with size and SHA-256 of each; a ch
 import hashlib
 from pathlib import Path
 
+from jaxpose.files import parse_json
 from jaxpose.training.checkpoint import CHECKPOINT_NAME, order, published
-from jaxpose.training.manifest import MANIFEST_FILE, damage, parse_signed
+from jaxpose.training.manifest import MANIFEST_FILE, damage
 from jaxpose.training.remote_folder import RemoteFolder
 from jaxpose.training.remote_plan import CHECKPOINTS
 from jaxpose.training.run_folder import FINISHED_FILE
@@ -21,7 +22,7 @@ def read_record(remote: RemoteFolder) -> dict[str, list | None]:
     What is not there, or damaged, is empty: then all is copied again.
     """
     try:
-        return parse_signed(remote.read(COPIED_FILE))["files"]
+        return parse_json(remote.read(COPIED_FILE), COPIED_FILE)["files"]
     except (FileNotFoundError, ValueError):
         return {}
 
@@ -78,7 +79,8 @@ def _is_finished(remote: RemoteFolder) -> bool:
 
 def _is_whole(remote: RemoteFolder, name: str, manifest: bytes) -> bool:
     try:
-        files = {path: kind for path, kind in parse_signed(manifest)["files"].items() if not path.endswith("/")}
+        listed = parse_json(manifest, MANIFEST_FILE)["files"]
+        files = {path: kind for path, kind in listed.items() if not path.endswith("/")}
         return all(size_and_checksum(remote.read(f"{CHECKPOINTS}/{name}/{path}")) == files[path] for path in files)
     except (ValueError, FileNotFoundError):
         return False

@@ -9,14 +9,21 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from jaxpose.config import Config, differing_keys, from_json
-from jaxpose.training.manifest import MANIFEST_FILE, damage, parse_signed
+from jaxpose.config import Config, differing_keys
+from jaxpose.files import parse_json, write_atomic
+from jaxpose.training.manifest import MANIFEST_FILE, damage
 from jaxpose.training.remote_folder import RemoteFolder, is_leftover, run_name
 from jaxpose.training.remote_plan import CHECKPOINTS
 from jaxpose.training.remote_record import COPIED_FILE, lead, manifests, size_and_checksum
 from jaxpose.training.run_folder import NO_RUN, RESTORING_FOLDER
-from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE, share_frames
-from jaxpose.training.writing import write_atomic
+from jaxpose.training.run_identity import (
+    CONFIG_FILE,
+    SPLIT_FILE,
+    parse_config,
+    parse_signed_split_rows,
+    read_split_rows,
+    share_frames,
+)
 
 
 def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]:
@@ -101,18 +108,15 @@ def _stored_config(remote: RemoteFolder) -> Config | None:
         raise ValueError(f"{remote.url} holds files that are no copy of a run ({', '.join(names[:3])}); choose another")
     if CONFIG_FILE not in names:
         return None
-    try:
-        return from_json(remote.read(CONFIG_FILE).decode())
-    except ValueError as error:
-        raise ValueError(f"{remote.url}/{CONFIG_FILE} is not the config of a run ({error}); choose another") from None
+    return parse_config(remote.read(CONFIG_FILE), f"{remote.url}/{CONFIG_FILE}")
 
 
 def _share_frames(remote: RemoteFolder, folder: Path) -> bool:
     """Returns whether the split.csv of a copy and that of a run folder share a frame; True where one is absent."""
-    file = folder / SPLIT_FILE
-    if not file.is_file() or SPLIT_FILE not in remote.names():
+    if not (folder / SPLIT_FILE).is_file() or SPLIT_FILE not in remote.names():
         return True
-    return share_frames(remote.read(SPLIT_FILE).decode(errors="replace"), file.read_text(encoding="utf-8"))
+    copied = parse_signed_split_rows(remote.read(SPLIT_FILE), f"{remote.url}/{SPLIT_FILE}")
+    return share_frames(copied, read_split_rows(folder))
 
 
 def _download(remote: RemoteFolder, staging: Path) -> list[str]:
@@ -128,7 +132,7 @@ def _download(remote: RemoteFolder, staging: Path) -> list[str]:
             messages.append(f"checkpoint {name} of {remote.url} is damaged ({problem}), and left there")
         else:
             whole.append(name)
-    record = _asked(remote, lambda: parse_signed(remote.read(COPIED_FILE))["files"])
+    record = _asked(remote, lambda: parse_json(remote.read(COPIED_FILE), COPIED_FILE)["files"])
     for path in sorted(record, key=lambda path: path == CONFIG_FILE):
         try:
             data = _asked(remote, lambda path=path: remote.read(_inside(path)))
@@ -152,9 +156,9 @@ def _download(remote: RemoteFolder, staging: Path) -> list[str]:
 def _download_checkpoint(remote: RemoteFolder, name: str, text: bytes, folder: Path) -> str:
     """Returns what is wrong with a checkpoint, or "" once all of it is here."""
     try:
-        files = parse_signed(text)["files"]
+        files = parse_json(text, MANIFEST_FILE)["files"]
     except ValueError as error:
-        return f"{MANIFEST_FILE}: {error}"
+        return str(error)
     folder.mkdir(parents=True)
     for path in files:
         place = folder / _inside(path)

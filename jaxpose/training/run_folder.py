@@ -5,7 +5,6 @@ it is closed. With more than one process, process 0 alone opens it and tells the
 """
 
 import fcntl
-import json
 import logging
 import os
 import shutil
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.cluster.agreement import from_first, refuse_unshared
-from jaxpose.config import Config, config_hash, to_json
-from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE, differences, read_config
-from jaxpose.training.writing import json_text, temporary_name, write_atomic
+from jaxpose.config import Config, config_hash
+from jaxpose.files import parse_json, read_bytes, temporary_name, write_csv, write_json
+from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
 
 FINISHED_FILE = "finished.json"
 PARAMETERS_FILE = "best.safetensors"
@@ -73,7 +72,7 @@ class RunFolder:
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Marks the run as finished, with its summary (JSON-ready)."""
-        write_atomic(self.path / FINISHED_FILE, f"{json_text(summary)}\n".encode())
+        write_json(self.path / FINISHED_FILE, summary)
 
     def summary(self) -> dict[str, Any]:
         """Returns the summary of a finished run.
@@ -83,11 +82,9 @@ class RunFolder:
         """
         file = self.path / FINISHED_FILE
         try:
-            return json.loads(file.read_text(encoding="utf-8"))
+            return parse_summary(read_bytes(file), file)
         except FileNotFoundError:
             raise ValueError(f"the run in {self.path} is not finished: it has no {FINISHED_FILE}") from None
-        except ValueError as error:
-            raise ValueError(f"{file} cannot be read: {error}") from None
 
     def close(self) -> None:
         """Gives the folder free for another process."""
@@ -100,6 +97,15 @@ class RunFolder:
 
     def __exit__(self, *error: Any) -> None:
         self.close()
+
+
+def parse_summary(data: bytes, name: str | Path) -> dict[str, Any]:
+    """Returns the summary in the content of a finished.json; `name` is the file's, for the message.
+
+    Raises:
+      DamagedFile: it is not as jaxpose wrote it.
+    """
+    return parse_json(data, name, "remove the file, and the training command evaluates the run again")
 
 
 def open_run(
@@ -148,8 +154,8 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
         if action != "finished":
             # The config first: a folder with split.csv alone could not be told from a foreign one. On resume too: a
             # harmless option may have changed, and split.csv is absent if the run was killed while it started.
-            write_atomic(path / CONFIG_FILE, to_json(config).encode())
-            write_atomic(path / SPLIT_FILE, split_text.encode())
+            write_config(path / CONFIG_FILE, config)
+            write_csv(path / SPLIT_FILE, split_text)
         return RunFolder(path, action, lock, (*fetched, *messages))
     except BaseException as error:
         if lock >= 0:

@@ -1,32 +1,55 @@
 """Which run a folder holds: whether its config and its frames are those of another start."""
 
 import csv
+import dataclasses
 import io
-import json
 from pathlib import Path
 
-from jaxpose.config import Config, differing_keys, from_json
+from jaxpose.config import Config, differing_keys, from_dict, validate_stored
 from jaxpose.data.split import CLIPS, CONTEXT, WEIGHTS
+from jaxpose.files import DamagedFile, parse_csv, parse_json, read_bytes, read_csv, write_json
 
 CONFIG_FILE = "config.json"
 SPLIT_FILE = "split.csv"
+_MEND = "put the original file back, or use another run folder"
 _SHOWN = 3
+
+# {path: {column: cell}} of split.csv, in its order.
+SplitRows = dict[str, dict[str, str]]
+
+
+def write_config(file: Path, config: Config) -> None:
+    """Writes the config of a run, with its checksum."""
+    write_json(file, dataclasses.asdict(config))
 
 
 def read_config(file: Path) -> Config:
     """Returns the config that a run was started with.
 
     Raises:
-      ValueError: the file is not the config of a run.
+      DamagedFile: the file is not as jaxpose wrote it, or not the config of a run.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-        config = from_json(text)
-        absent = {"data", "model", "train"} - set(json.loads(text))
-        if absent:
+        return parse_config(read_bytes(file), file)
+    except OSError as error:
+        raise DamagedFile(f"{file} cannot be read ({error.strerror}); {_MEND}") from None
+
+
+def parse_config(data: bytes, name: str | Path) -> Config:
+    """Returns the config in the content of a config.json; `name` is the file's, for the message.
+
+    Raises:
+      DamagedFile: as `read_config`.
+    """
+    values = parse_json(data, name, _MEND)
+    try:
+        if absent := {"data", "model", "train"} - set(values):
             raise ValueError(f"it has no {min(absent)!r}")
+        config = from_dict(values)
+        validate_stored(config)
     except ValueError as error:
-        raise ValueError(f"{file} is not the config of a run ({error}); choose another out") from None
+        reason = "; ".join(str(error).splitlines())
+        raise DamagedFile(f"{name} is not the config of a run ({reason}); {_MEND}") from None
     return config
 
 
@@ -40,27 +63,48 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, config).items()]
     if not (path / SPLIT_FILE).exists():
         return found
-    old_text = (path / SPLIT_FILE).read_text(encoding="utf-8")
-    if stored.data.project != config.data.project and not share_frames(old_text, split_text):
+    old, new = read_split_rows(path), parse_split_rows(split_text)
+    if stored.data.project != config.data.project and not share_frames(old, new):
         raise ValueError(
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
             "frames. Give this run a folder of its own with --config.out=FOLDER"
         )
-    old, new = _rows_of(old_text), _rows_of(split_text)
     return [*found, *_changed_labels(path, old, new), *_differing_rows(old, new)]
 
 
-def share_frames(first: str, second: str) -> bool:
-    """Returns whether two texts of split.csv share a labelled frame (same path, same bytes), or one has none."""
+def read_split_rows(run: Path) -> SplitRows:
+    """Returns the rows of a run's split.csv.
+
+    Raises:
+      DamagedFile: the file is not as jaxpose wrote it.
+    """
+    return _by_path(read_csv(run / SPLIT_FILE, _MEND))
+
+
+def parse_split_rows(split_text: str) -> SplitRows:
+    """Returns the rows of the text of a split.csv that is not written yet and has no checksums."""
+    return _by_path(list(csv.DictReader(io.StringIO(split_text))))
+
+
+def parse_signed_split_rows(data: bytes, name: str) -> SplitRows:
+    """Returns the rows in the content of a split.csv; `name` is the file's, for the message.
+
+    Raises:
+      DamagedFile: as `read_split_rows`.
+    """
+    return _by_path(parse_csv(data, name, _MEND))
+
+
+def share_frames(first: SplitRows, second: SplitRows) -> bool:
+    """Returns whether two lists of frames share a labelled frame (same path, same bytes), or one has none."""
     frames = [
-        {(path, row.get("sha256")) for path, row in _rows_of(text).items()
-         if row.get("set") not in (CLIPS, CONTEXT, WEIGHTS)}
-        for text in (first, second)
-    ]  # fmt: skip
+        {(path, row.get("sha256")) for path, row in rows.items() if row.get("set") not in (CLIPS, CONTEXT, WEIGHTS)}
+        for rows in (first, second)
+    ]
     return not all(frames) or not frames[0].isdisjoint(frames[1])
 
 
-def _changed_labels(path: Path, old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
+def _changed_labels(path: Path, old: SplitRows, new: SplitRows) -> list[str]:
     both = sorted(old.keys() & new.keys())
     changed = [image for image in both if old[image].get("labels_sha256") != new[image].get("labels_sha256")]
     if not changed:
@@ -72,7 +116,7 @@ def _changed_labels(path: Path, old: dict[str, dict[str, str]], new: dict[str, d
     ]
 
 
-def _differing_rows(old: dict[str, dict[str, str]], new: dict[str, dict[str, str]]) -> list[str]:
+def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
     rows = []
     for path in dict.fromkeys([*old, *new]):
         if path not in new or path not in old:
@@ -119,5 +163,5 @@ def _said(path: str, use: str | None, is_new: bool) -> str:
     return f"{what} is gone: put back in its place, it lets the run go on"
 
 
-def _rows_of(text: str) -> dict[str, dict[str, str]]:
-    return {row.get("path") or "": row for row in csv.DictReader(io.StringIO(text))}
+def _by_path(rows: list[dict[str, str]]) -> SplitRows:
+    return {row.get("path") or "": row for row in rows}

@@ -1,14 +1,16 @@
 """Turns of a job that SLURM starts again by itself and that get nowhere: after some of them the next one is refused."""
 
-import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from jaxpose.files import DamagedFile, read_json, write_json
 from jaxpose.training.run_folder import RESTARTS_FILE
-from jaxpose.training.writing import json_text, write_atomic
 
 # Turns from one and the same step.
 _MOST = 3
+
+_logger = logging.getLogger(__name__)
 
 
 def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> None:
@@ -26,17 +28,20 @@ def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> N
     if not job or environment.get("SLURM_RESTART_COUNT", "0") == "0":
         file.unlink(missing_ok=True)
         return
-    try:
-        noted = json.loads(file.read_text())
-        turns = 1 + (noted["turns"] if (noted["job"], noted["step"]) == (job, step) else 0)
-    except (OSError, ValueError, TypeError, KeyError):
-        turns = 1
+    turns = 1
+    if file.exists():
+        try:
+            noted = read_json(file, "the turns are counted from 1 again")
+            turns += noted["turns"] if (noted["job"], noted["step"]) == (job, step) else 0
+        except DamagedFile as error:
+            # A night of training is worth more than three turns in vain.
+            _logger.warning("%s", error)
     if turns > _MOST:
         raise ValueError(
             f"SLURM has started job {job} {_MOST} times from step {step}, and no later step was saved: look at how "
             "each turn ended in the job's log (a time limit shorter than a start and a save?), then submit it anew"
         )
-    write_atomic(file, f"{json_text({'job': job, 'step': step, 'turns': turns})}\n".encode())
+    write_json(file, {"job": job, "step": step, "turns": turns})
 
 
 def is_idle_turn(pieces: int, environment: Mapping[str, str]) -> bool:

@@ -1,6 +1,5 @@
 """The subspaces of poses that a run knows: fitted to its training labels, kept in its folder, measured against."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,10 +8,11 @@ import numpy as np
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.data.dataset import Dataset
+from jaxpose.files import DamagedFile, read_json, write_json
 from jaxpose.pose.pca import Pca, columns_of, errors_px, fit_multiview, fit_singleview, from_json, to_json
-from jaxpose.training.writing import json_text, write_atomic
 
 SUBSPACES_FILE = "pca.json"
+_LOSSES = ("pca_singleview", "pca_multiview")
 
 Subspaces = dict[str, Pca]
 
@@ -65,14 +65,32 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
 
 def save_subspaces(run: Path, subspaces: Subspaces) -> None:
     """Writes the subspaces into a run folder."""
-    content = {name: to_json(pca) for name, pca in subspaces.items()}
-    write_atomic(run / SUBSPACES_FILE, f"{json_text(content)}\n".encode())
+    write_json(run / SUBSPACES_FILE, {name: to_json(pca) for name, pca in subspaces.items()})
 
 
-def load_subspaces(run: Path) -> Subspaces:
-    """Returns the subspaces of a run folder; a run that has none gives {}."""
-    file = run / SUBSPACES_FILE
-    return {name: from_json(stored) for name, stored in json.loads(file.read_text()).items()} if file.is_file() else {}
+def load_subspaces(run: Path, config: Config) -> Subspaces:
+    """Returns the subspaces of a run folder with this config; a run that has none gives {}.
+
+    Raises:
+      DamagedFile: the file is not as jaxpose wrote it, or does not fit the config.
+    """
+    file, mend = run / SUBSPACES_FILE, "put the original file back, or train again in another folder"
+    if not file.exists():
+        return {}
+    stored = read_json(file, mend)
+    try:
+        if unknown := sorted(stored.keys() - set(_LOSSES)):
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(_LOSSES)}")
+        subspaces = {name: from_json(pca) for name, pca in stored.items()}
+        points = len(config.data.keypoint_names)
+        for name, pca in subspaces.items():
+            # Over several cameras a moment has the keypoints of all views.
+            count = points * (len(config.data.views) or 1) if name == "pca_multiview" else points
+            if (largest := max(max(pose) for pose in pca.columns)) >= count:
+                raise ValueError(f"{name}: a pose has keypoint {largest} (counted from 0), and there are {count}")
+    except ValueError as error:
+        raise DamagedFile(f"{file} does not hold the PCAs of this run ({error}); {mend}") from None
+    return subspaces
 
 
 def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: int) -> dict[str, np.ndarray]:

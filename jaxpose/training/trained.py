@@ -8,13 +8,13 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxpose.config import Config, from_json
+from jaxpose.config import Config
 from jaxpose.model.pose_net import make_network
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.parameters import load_parameters
 from jaxpose.training.run_folder import FINISHED_FILE, PARAMETERS_FILE
-from jaxpose.training.run_identity import CONFIG_FILE
+from jaxpose.training.run_identity import CONFIG_FILE, read_config
 from jaxpose.training.state import evaluated_weights, initial_state
 
 
@@ -44,16 +44,18 @@ def read_run_config(run: Path) -> Config:
       ValueError: the folder is no run, or its config is damaged.
     """
     file = run / CONFIG_FILE
-    if not file.is_file():
+    if not file.exists():
         near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
         here = ", ".join(str(path.parent) for path in near[:5])
         raise ValueError(
             f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
         )
-    try:
-        return from_json(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is not the config of a run ({error}); give another run") from None
+    config = read_config(file)
+    # What the project decides is filled in before a run folder is made.
+    for option in ("keypoint_names", "input_height_px", "input_width_px"):
+        if not getattr(config.data, option):
+            raise ValueError(f"{file} is not the config of a run (data.{option} is empty); give another run")
+    return config
 
 
 def load_trained(run: Path) -> Trained:

@@ -5,7 +5,7 @@ knows subspaces of poses, <video>_pca_singleview_error.csv and _pca_multiview_er
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import tqdm
 from jaxpose.data.stretches import Stretch
 from jaxpose.data.video import Video
 from jaxpose.data.views import view_of_video
+from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose import SCORERS, ErrorWriter, PredictionWriter, read_predictions, write_errors
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import Pca, errors_px
@@ -136,14 +137,15 @@ def open_pose_errors(opened: contextlib.ExitStack, estimator: Estimator, file: P
     ]
 
 
-def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> list[str]:
+def write_moment_errors(estimator: Estimator, predictions: Mapping[Path, str]) -> list[str]:
     """Writes the multi-view PCA errors of videos of several cameras, once all views of a session are predicted.
 
     Where they cannot be written, those of earlier predictions are removed.
 
     Args:
       estimator: the trained network.
-      predictions: tables of predictions, <session>_<view>.csv, that are whole; others are left alone.
+      predictions: tables of predictions, <session>_<view>.csv, that are whole, and their `table_sha256` of the index;
+        other tables are left alone.
 
     Returns:
       A line for each session that has none, with the reason.
@@ -163,9 +165,10 @@ def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> li
         newest = max(file.stat().st_mtime_ns for file in files.values())
         if not absent and all(target.is_file() and target.stat().st_mtime_ns >= newest for target in targets):
             continue
-        tables = [read_predictions(files[view]) for view in views if view in files]
+        changed = [file for file in files.values() if not sha256_of(file).startswith(predictions[file])]
+        tables = [] if changed else [read_predictions(files[view]) for view in views if view in files]
         lengths = [len(table.index) for table in tables]
-        if not absent and len(set(lengths)) == 1:
+        if not absent and not changed and len(set(lengths)) == 1:
             rows = np.concatenate([table.keypoints_frame_px for table in tables])
             errors = pose_errors_px({"pca_multiview": pca}, rows, len(views))["pca_multiview"]
             for table, target, of_view in zip(tables, targets, np.split(errors, len(views)), strict=True):
@@ -173,6 +176,8 @@ def write_moment_errors(estimator: Estimator, predictions: Sequence[Path]) -> li
             continue
         shown = ", ".join(f"{view} {count}" for view, count in zip(views, lengths, strict=False))
         reason = f"the view {', '.join(absent)} is not predicted" if absent else f"its views differ in frames: {shown}"
+        if changed:
+            reason = f"{changed[0]} was damaged or changed by hand; --overwrite predicts it again"
         messages.append(f"warning: session {session.name} has no pca_multiview errors: {reason}")
         for target in targets:
             if target.is_file() and target.stat().st_mtime_ns < newest:

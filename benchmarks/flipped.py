@@ -1,0 +1,257 @@
+"""A small run of which single bits are flipped, and what the readers of its files make of that."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from jaxpose import config as c
+from jaxpose import evaluate, predict, train
+from jaxpose.config.arguments import was_raised_by_jaxpose
+from jaxpose.data.synthetic import make_project
+from jaxpose.data.video import scan
+from jaxpose.files import read_json
+from jaxpose.pose.pca import to_json
+from jaxpose.training.claims import Claims
+from jaxpose.training.prediction_index import DONE, PredictionIndex, row_of
+from jaxpose.training.prediction_job import Job
+from jaxpose.training.prediction_work import Work
+from jaxpose.training.standstill import refuse_standstill
+from jaxpose.training.video_tables import tables_beside
+from jaxpose.watch import Watched
+
+# From the best to the worst.
+OUTCOMES = (
+    "refused",
+    "ignored with a warning",
+    "same meaning",
+    "refused without its name",
+    "traceback",
+    "other meaning",
+)
+REFUSED, IGNORED, SAME, UNNAMED, TRACEBACK, OTHER = OUTCOMES
+_STRETCH_MINUTES = 12 / 30 / 60  # 12 frames
+_SLURM = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
+
+
+class Refused(Exception):
+    """A verb ended with the exit code of a mistake, or a job failed; the text is what it said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """Files of one kind.
+
+    Attributes:
+      folder: each file, or the folder of it that lies here, is named where it is refused.
+      files: paths below the folder.
+      readers: all that reads them; each returns what it understood.
+    """
+
+    folder: Path
+    files: list[Path]
+    readers: list[Callable[[], Any]]
+
+
+class FlippedRun:
+    """A finished run, the same run before its end, and predictions of a video that are half done, with their readers.
+
+    Attributes:
+      kinds: of files, by name.
+    """
+
+    def __init__(self, work: Path):
+        project = make_project(work / "project", videos=3, labelled_frames=6, video_frames=33, side_px=64)
+        self._config = _config(project, work / "run")
+        train.train(self._config)
+        self._run, self._open, self._out, self._half = (work / name for name in ("run", "open", "out", "half-done"))
+        # The run before its end: its best weights are those of a checkpoint.
+        shutil.copytree(self._run, self._open)
+        for name in ("finished.json", "best.safetensors"):
+            (self._open / name).unlink()
+        self._evaluated = work / "evaluated"
+        self._video = sorted((project / "videos").iterdir())[0]
+        self._cut = _write_video(work / "cut.avi")
+        self._estimator = predict.load(self._run, devices=1, platform="cpu")
+        options = dataclasses.replace(self._estimator.config.predict, stretch_minutes=_STRETCH_MINUTES, decoders=1)
+        self._estimator.config = dataclasses.replace(self._estimator.config, predict=options)
+        self._half.mkdir()
+        self._work(self._half, lambda: len(_stretches(self._half)) == 2)
+        self._restore()
+        run, parts = self._run, _stretches(self._out)[0].parent
+        checkpoints = self._open / "checkpoints"
+        self.kinds = {
+            "config.json": Kind(run, [Path("config.json")], [self._load, self._evaluate, self._train, self._watch]),
+            "split.csv": Kind(run, [Path("split.csv")], [self._evaluate, self._train, self._watch]),
+            "pca.json": Kind(run, [Path("pca.json")], [self._load, self._evaluate]),
+            "index.csv": Kind(run, [Path("index.csv")], [self._predict]),
+            "finished.json": Kind(run, [Path("finished.json")], [self._train, self._watch]),
+            "best.safetensors": Kind(run, [Path("best.safetensors")], [self._load]),
+            "restarts.json": Kind(self._open, [Path("restarts.json")], [self._restart]),
+            "files of checkpoints": Kind(checkpoints, _files(checkpoints), [self._load_open]),
+            "files of finished stretches": Kind(parts, _files(parts), [self._join]),
+        }
+        self._meant = {}
+        for kind in self.kinds.values():
+            for reader in kind.readers:
+                self._restore()
+                self._meant[reader.__name__] = reader()
+
+    def flip(self, kind: Kind, path: Path, bit: int) -> str:
+        """Flips a bit of a file, calls all that reads it, and returns the worst of OUTCOMES."""
+        file, found = kind.folder / path, []
+        name = str(kind.folder / path.parts[0])
+        for reader in kind.readers:
+            self._restore()
+            written = file.read_bytes()
+            flipped = bytearray(written)
+            flipped[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(flipped)
+            found.append(self._outcome(reader, name))
+            if file.is_file():
+                file.write_bytes(written)
+        return max(found, key=OUTCOMES.index)
+
+    def _outcome(self, reader: Callable[[], Any], name: str) -> str:
+        warnings = io.StringIO()
+        handler = logging.StreamHandler(warnings)
+        logging.getLogger("jaxpose").addHandler(handler)
+        try:
+            found = reader()
+        except Exception as error:
+            if not isinstance(error, Refused) and not (isinstance(error, ValueError) and was_raised_by_jaxpose(error)):
+                return TRACEBACK
+            return REFUSED if name in str(error) else UNNAMED
+        finally:
+            logging.getLogger("jaxpose").removeHandler(handler)
+        if name in warnings.getvalue():
+            return IGNORED
+        return SAME if found == self._meant[reader.__name__] else OTHER
+
+    def _restore(self) -> None:
+        """Puts back what readers replace or remove."""
+        shutil.rmtree(self._out, ignore_errors=True)
+        shutil.copytree(self._half, self._out)
+        (self._open / "restarts.json").unlink(missing_ok=True)
+        refuse_standstill(self._open, 20, _SLURM)
+
+    def _load(self) -> Any:
+        return _loaded(self._run)
+
+    def _load_open(self) -> Any:
+        return _loaded(self._open)
+
+    def _evaluate(self) -> Any:
+        shutil.rmtree(self._evaluated, ignore_errors=True)
+        evaluate.evaluate(self._run, out=self._evaluated, devices=1, platform="cpu", say=lambda _: None)
+        return {file.name: file.read_bytes() for file in self._evaluated.iterdir()}
+
+    def _train(self) -> Any:
+        return json.dumps(train.train(self._config))
+
+    def _watch(self) -> Any:
+        return json.dumps(dataclasses.asdict(Watched(str(self._run)).look()))
+
+    def _predict(self) -> Any:
+        told, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(err):
+            code = predict.main(["--run", str(self._run), "--devices", "1", "--platform", "cpu", str(self._video)])
+        if code:
+            raise Refused(err.getvalue())
+        return told.getvalue(), {file.name: file.read_bytes() for file in (self._run / "video_preds").iterdir()}
+
+    def _restart(self) -> Any:
+        refuse_standstill(self._open, 20, _SLURM)
+        return read_json(self._open / "restarts.json")
+
+    def _join(self) -> Any:
+        if problems := self._work(self._out, lambda: False):
+            raise Refused(problems[0])
+        return {file.name: file.read_bytes() for file in (self._out / "video_preds").iterdir()}
+
+    def _work(self, out: Path, stops: Callable[[], bool]) -> list[str]:
+        """Predicts the video in stretches until it is done or `stops`; returns what was said of a failure."""
+        problems: list[str] = []
+        table = out / "video_preds" / f"{self._cut.stem}.csv"
+        row, video = row_of(out, table, self._cut, [self._cut], self._estimator), scan(self._cut)
+        job = Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [self._cut], video)
+        with Claims(out, 30) as claims:
+            index = PredictionIndex(out, claims, tables_beside(self._estimator))
+            index.begin([job.row])
+            work = Work(self._estimator, [job], index, claims, stops, lambda _: None, problems.append)
+            work.run()
+            return problems if work.rows()[0].state != DONE else []
+
+
+def _config(project: Path, out: Path) -> c.Config:
+    return c.Config(
+        out=str(out),
+        data=c.DataConfig(project=str(project), split="video", train_share=0.4, val_share=0.3,
+                          input_height_px=32, input_width_px=32),
+        model=c.ModelConfig(backbone="resnet18", width=4, head_width=4),
+        losses=c.LossesConfig(pca_singleview=c.PcaSingleviewConfig(keypoints=("nose", "neck"), components=2)),
+        # Long by epochs: so the length hangs on split.csv.
+        train=c.TrainConfig(epochs=20, batch_size=6, val_every_steps=20, save_every_steps=10),
+        mesh=c.MeshConfig(devices=1, platform="cpu"),
+        eval=c.EvalConfig(predict_videos="yes", batch_size=8),
+        log=c.LogConfig(tensorboard=False, frames=0),
+    )  # fmt: skip
+
+
+def _write_video(file: Path) -> Path:
+    """Writes a video of noise that can be cut at every frame."""
+    noise = np.random.default_rng(0)
+    writer = cv2.VideoWriter(str(file), cv2.VideoWriter.fourcc(*"MJPG"), 30, (64, 64))
+    for _ in range(40):
+        writer.write(noise.integers(0, 255, (64, 64, 3), np.uint8))
+    writer.release()
+    return file
+
+
+def _loaded(run: Path) -> Any:
+    found = predict.load(run, devices=1, platform="cpu", is_compiled=False)
+    pcas = {name: to_json(pca) for name, pca in found.subspaces.items()}
+    return json.dumps([dataclasses.asdict(found.config), pcas, found.checksum, found.weights_label])
+
+
+def _stretches(out: Path) -> list[Path]:
+    return sorted(part for part in out.glob("video_preds/*.parts/*") if not part.name.startswith("."))
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file())
+
+
+def count_outcomes(work: Path, flips: int, seed: int) -> dict[str, dict[str, int]]:
+    """Flips bits one at a time, as many of each kind of file, and returns {kind: {outcome: number}}.
+
+    Args:
+      work: an empty folder.
+      flips: how many.
+      seed: of the choice of files and bits.
+    """
+    chance, counts = random.Random(seed), {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        run = FlippedRun(work)
+    names = list(run.kinds)
+    for number in range(flips):
+        name = names[number % len(names)]
+        kind = run.kinds[name]
+        path = chance.choice([path for path in kind.files if (kind.folder / path).stat().st_size])
+        bit = chance.randrange(8 * (kind.folder / path).stat().st_size)
+        with contextlib.redirect_stdout(io.StringIO()):
+            outcome = run.flip(kind, path, bit)
+        counts.setdefault(name, Counter())[outcome] += 1
+        if outcome not in (REFUSED, IGNORED, SAME):
+            print(f"bit {bit} of {kind.folder / path}: {outcome}", flush=True)
+    return {name: dict(found) for name, found in counts.items()}
