@@ -92,7 +92,7 @@ def read_labelled(project: Project, row: int, affine: np.ndarray, size_px: tuple
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise ValueError(f"{place} has changed since the project was read; start again")
     try:
-        return fit_image(decode_image(content), affine, size_px)
+        return fit_image(decode_image(content, is_known=True), affine, size_px)
     except ValueError as error:
         raise ValueError(f"{place}: {error}; remove it from the label file") from None
 
