@@ -16,6 +16,8 @@ import pytest
 from PIL import Image
 
 from jaxpose.config import Config, DataConfig, VideoConfig, resolve
+from jaxpose.config.arguments import was_raised_by_jaxpose
+from jaxpose.data.images import load_frames
 from jaxpose.data.project import extra_label_files, read_project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets, read_split, split_text
@@ -377,3 +379,32 @@ def test_a_path_that_spreadsheets_read_as_a_formula_is_written_as_none(tmp_path:
     (tmp_path / "split.csv").write_text(text)
     for known in (read_split(tmp_path / "split.csv"), read_split(file)):
         assert known.sets == dict(zip(project.images, sets.tolist(), strict=True))
+
+
+def test_files_spoilt_at_random_are_read_or_refused_but_never_a_fault(tmp_path: Path) -> None:
+    data, rng = make_project(tmp_path), np.random.default_rng(0)
+    file = tmp_path / "CollectedData.csv"
+    good, whole = file.read_bytes(), [encoded("JPEG"), encoded("JPEG", progressive=True), encoded("PNG")]
+    signs = [b"\n", b'"', b",", b"\0", "²".encode(), "\u2028".encode(), b"\xff", b"=", b"1e999", b"_", b"9" * 5000]
+    refused = usable = 0
+    for trial in range(66):
+        place = int(rng.integers(len(good)))
+        file.write_bytes(good[:place] + signs[trial % len(signs)] + good[place + int(rng.integers(3)) :])
+        try:
+            project = read_project(skip(data))
+        except ValueError as error:
+            assert was_raised_by_jaxpose(error)
+            refused += 1
+            continue
+        text = split_text(project, np.full(len(project.images), "train"))
+        assert len(text.splitlines()) == 1 + len(project.images)
+    file.write_bytes(good + b"spoilt.img,1,1\n")
+    for trial in range(45):
+        content = bytearray(whole[trial % 3])
+        content[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(8))
+        (tmp_path / "spoilt.img").write_bytes(content)
+        project = read_project(skip(data))
+        # What is usable is so for good: nothing is found to be bad after the split.
+        assert len(load_frames(project, data, (32, 32)).pixels) == len(project.images)
+        usable += len(project.images) - 3
+    assert 0 < refused < 66 and 0 < usable < 45

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import av
 import cv2
 import numpy as np
+from av.error import FFmpegError, PatchWelcomeError
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 # What decides whether an image is whole; the number is that of the checks below.
@@ -51,17 +52,21 @@ def image_size_px(content: bytes, is_known: bool = False) -> tuple[int, int]:
     return width, height
 
 
-def decode_image(content: bytes) -> np.ndarray:
+def decode_image(content: bytes, is_known: bool = False) -> np.ndarray:
     """Returns the pixels (height, width, 3) uint8 RGB of an image file.
 
     Grey, palette, CMYK and 16-bit images become 8-bit RGB, transparency is dropped, and the turn that a camera notes in
     EXIF is not applied: label tools count pixels as they are stored.
 
+    Args:
+      content: of the file.
+      is_known: the content was whole before; a JPEG file is not searched for missing pixels again.
+
     Raises:
       ValueError: it does not decode, or is a JPEG file of which a part is missing or damaged.
     """
     try:
-        if content.startswith(JPEG):
+        if content.startswith(JPEG) and not is_known:
             _refuse_damaged_jpeg(content)
     except (struct.error, IndexError):
         raise ValueError("the image file is cut short") from None
@@ -110,9 +115,9 @@ def _refuse_damaged_jpeg(content: bytes) -> None:
     decoder.options, decoder.thread_count = {"err_detect": "explode"}, 1
     try:
         frames = decoder.decode(av.Packet(content)) + decoder.decode(None)
-    except av.error.PatchWelcomeError:
+    except PatchWelcomeError:
         return  # a kind of colours that FFmpeg does not know
-    except av.error.FFmpegError:
+    except FFmpegError:
         frames = []
     if not frames:
         raise ValueError("the image file is cut short or damaged: a part of its pixels is missing")

@@ -108,7 +108,7 @@ def read_labelled(
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise ValueError(f"{place} has changed since the project was read; start again")
     try:
-        return fit_image(decode_image(content), affine, size_px, crop_px)
+        return fit_image(decode_image(content, is_known=True), affine, size_px, crop_px)
     except ValueError as error:
         raise ValueError(f"{place}: {error}; remove it from the label file") from None
 

@@ -153,12 +153,13 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
 def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
     file = _find_labels(folder, labels, name)
     read, problems = read_labels(file, data.missing)
-    known = _known_images(file)
+    noted = _noted_images(file)
+    whole = set(noted)
 
     def check(row: int) -> tuple[str, _Image] | str:
         try:
             moment = moment_of_image(read.images[row], name)
-            image = _check_image(folder, read.images[row], known)
+            image = _check_image(folder, read.images[row], whole)
             _check_places(read, row, image.size_px, data.crop_px)
         except ValueError as error:
             return f"{_source(read, row)}: {error}"
@@ -172,19 +173,19 @@ def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
         else:
             moment, image = checked
             images[moment] = row, image
-    _note_images(file, known, {image.checksum for _, image in images.values()})
+    _note_images(file, noted, {image.checksum for _, image in images.values()})
     return _View(name, read, images, problems)
 
 
-def _known_images(label_file: Path) -> frozenset[str]:
+def _noted_images(label_file: Path) -> frozenset[str]:
     """Returns the checksums of the images of a label file that were whole when it was read last."""
     noted = cache.read_note(_note_key(label_file))
     return frozenset(entry for entry in noted if isinstance(entry, str)) if isinstance(noted, list) else frozenset()
 
 
-def _note_images(label_file: Path, known: frozenset[str], whole: set[str]) -> None:
-    """Keeps the checksums of whole images for `_known_images`, where there are new ones."""
-    if not whole <= known:
+def _note_images(label_file: Path, noted: frozenset[str], whole: set[str]) -> None:
+    """Keeps the checksums of whole images for `_noted_images`, where there are new ones."""
+    if not whole <= noted:
         # Without the note, images are decoded again.
         with contextlib.suppress(OSError):
             cache.write_note(_note_key(label_file), sorted(whole))
@@ -255,7 +256,8 @@ def _find_labels(folder: Path, labels: str, view: str) -> Path:
     )
 
 
-def _check_image(folder: Path, name: str, known: frozenset[str]) -> _Image:
+def _check_image(folder: Path, name: str, whole: set[str]) -> _Image:
+    """Returns an image; its checksum joins those of the `whole` ones, which are not decoded."""
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name} leaves the project folder; images must lie inside it")
     try:
@@ -266,9 +268,10 @@ def _check_image(folder: Path, name: str, known: frozenset[str]) -> _Image:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None
     checksum = hashlib.sha256(content).hexdigest()
     try:
-        size_px = image_size_px(content, checksum in known)
+        size_px = image_size_px(content, checksum in whole)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+    whole.add(checksum)
     return _Image(size_px, len(content), checksum)
 
 
