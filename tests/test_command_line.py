@@ -188,6 +188,29 @@ def test_a_broken_config_file_is_named_with_its_line(
     assert str(file) in outcome.err and expected in outcome.err
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("x.train.batchsize = 5", "there is no option train.batchsize; did you mean train.batch_size?"),
+        ("x.trian.batch_size = 5", "there is no option trian; did you mean train?"),
+        ("x.losses.temporall.weight = 5", "there is no option losses.temporall; did you mean losses.temporal?"),
+        ("x.train.qqzz = 5", "there is no option train.qqzz; --help_options lists all of them"),
+        ("x.train = None", "train is None; it is a section and must be a TrainConfig: set its options one by one"),
+        ("x.losses.temporal = {}", "losses.temporal is {}; it is a section and must be a TemporalConfig: set its"),
+    ],
+)
+def test_a_mistyped_name_in_a_config_file_is_an_error_as_on_the_command_line(
+    line: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mistyped.py"
+    file.write_text(
+        f"from jaxpose.config import Config\n\n\ndef get_config():\n    x = Config()\n    {line}\n    return x\n"
+    )
+    outcome = Outcome([f"--config={file}"], capsys)
+    assert (outcome.code, outcome.seen, outcome.err.count("\n")) == (2, [], 1)
+    assert outcome.err.startswith(f"jaxpose.train: --config: {file}, line 6: {expected}")
+
+
 def test_a_config_file_must_be_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert "must be a Python file (.py)" in Outcome([f"--config={tmp_path}/config.json"], capsys).err

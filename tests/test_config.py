@@ -1,9 +1,11 @@
 """The config: its JSON form, what makes two runs the same, the presets, and every rule by its text."""
 
+import copy
 import dataclasses
 import functools
 import importlib.util
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,38 @@ def test_json_and_back() -> None:
         assert c.config_hash(c.from_json(c.to_json(original))) == c.config_hash(original)
     text = c.to_json(config)
     assert text.endswith("\n") and json.loads(text)["data"]["crop_px"] == [1, 2, 30, 40]
+
+
+def test_a_name_that_no_option_has_is_refused_when_set_and_when_read() -> None:
+    config = c.Config()
+    for owner, name, expected in (
+        (config.train, "batchsize", "there is no option train.batchsize; did you mean train.batch_size?"),
+        (config, "lr", "there is no option lr; did you mean optim.lr?"),
+        # Two sections are of this kind.
+        (config.losses.temporal_heatmap_kl, "wieght", "there is no option TemporalHeatmapConfig.wieght; did you mean"),
+    ):
+        for kind in (AttributeError, ValueError):
+            with pytest.raises(kind, match=re.escape(expected)):
+                setattr(owner, name, 5)
+        with pytest.raises(AttributeError, match=re.escape(expected)):
+            getattr(owner, name)
+        assert not hasattr(owner, name)
+    for wrong in (None, {"batch_size": 5}, c.ModelConfig()):
+        with pytest.raises(ValueError, match="^train is .*; it is a section and must be a TrainConfig"):
+            setattr(config, "train", wrong)  # noqa: B010
+    assert config == c.Config()
+
+
+def test_copies_of_a_config_are_configs() -> None:
+    config = changed(train__batch_size=5, mesh__devices=[0, 1])
+    copies = [copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config)), dataclasses.replace(config)]
+    for other in copies:
+        assert other == config and other.train.batch_size == 5
+        with pytest.raises(AttributeError, match="did you mean train.batch_size"):
+            setattr(other.train, "batchsize", 5)  # noqa: B010
+    # Of a deep copy nothing is shared.
+    copies[1].train.batch_size = 6
+    assert config.train.batch_size == 5
 
 
 def test_options_that_an_older_file_lacks_have_their_defaults() -> None:

@@ -7,7 +7,7 @@ parameters of the dlc family are those of Lightning Pose 2.4 (imgaug), see docs/
 import dataclasses
 from typing import Any
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 _OFF: dict[str, float | tuple[int, ...]] = {
     "quarter_turns": (0,),
@@ -73,7 +73,7 @@ _P: dict[str, Any] = dict(minimum=0.0, maximum=1.0)
 
 
 @dataclasses.dataclass
-class AugmentConfig:
+class AugmentConfig(Section):
     preset: str = option("dlc", "where the numbers left at None come from", choices=tuple(PRESETS))
     quarter_turns: tuple[int, ...] | None = option(
         None, "the numbers of 90-degree turns to choose from", minimum=0, maximum=3

@@ -6,7 +6,6 @@ are parsed by absl and ml_collections.config_flags; what their messages leave un
 
 import ast
 import dataclasses
-import difflib
 import importlib.util
 import re
 import sys
@@ -21,6 +20,7 @@ from ml_collections import config_flags
 
 from jaxpose.config.arguments import DONE, Mistake, did_you_mean, guard, was_raised_by_jaxpose
 from jaxpose.config.check import type_name, validate
+from jaxpose.config.option import OptionError, nearest_option
 from jaxpose.config.root import Config, flat_options
 
 
@@ -156,24 +156,11 @@ def _check_names(argv: list[str]) -> None:
         if in_section:
             problems.append(f"--config.{match[1]} is a section, not an option; it has {', '.join(in_section)}")
         else:
-            near = _nearest_option(match[1], names)
+            near = nearest_option(match[1], names)
             hint = f"did you mean --config.{near}?" if near else "--help_options lists all of them"
             problems.append(f"there is no option --config.{match[1]}; {hint}")
     if problems:
         raise Mistake("\n".join(problems))
-
-
-def _nearest_option(given: str, names: list[str]) -> str | None:
-    """Returns the option whose last name is most like the given one; a like section decides among equals."""
-    section, _, last = given.rpartition(".")
-
-    def likeness(name: str) -> float:
-        its_section, _, its_last = name.rpartition(".")
-        of_sections = difflib.SequenceMatcher(None, section, its_section).ratio()
-        return difflib.SequenceMatcher(None, last, its_last).ratio() + 0.1 * of_sections
-
-    nearest = max(names, key=likeness)
-    return nearest if likeness(nearest) >= 0.65 else None
 
 
 def _explain_value(error: flags.IllegalFlagValueError) -> str:
@@ -202,6 +189,8 @@ def _load_config(text: str) -> Config:
         config = module.get_config(argument) if colon else module.get_config()
     except Mistake:
         raise
+    except OptionError as error:
+        raise Mistake(f"--config: {file}, line {_line_in(path, error)}: {error}") from None
     except Exception as error:
         # What jaxpose says of a project that the file names needs no line of the file.
         if isinstance(error, ValueError) and was_raised_by_jaxpose(error):

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 
 @dataclasses.dataclass
-class DataConfig:
+class DataConfig(Section):
     project: str = option(
         "",
         "project folder (CollectedData*.csv, labeled-data/, videos/); synthetic = made by jaxpose",

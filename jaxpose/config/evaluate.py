@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 
 @dataclasses.dataclass
-class EvalConfig:
+class EvalConfig(Section):
     batch_size: int = option(32, "frames per prediction step, over all devices", minimum=1, harmless=True)
     predict_videos: str = option(
         "auto",

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 
 @dataclasses.dataclass
-class LogConfig:
+class LogConfig(Section):
     every_steps: int = option(10, "steps between lines of metrics", minimum=1, harmless=True)
     tensorboard: bool = option(True, "write TensorBoard files", harmless=True)
     frames: int = option(4, "predicted validation frames shown in TensorBoard", minimum=0, harmless=True)

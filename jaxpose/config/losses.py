@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Any
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 # Steps multiply in float32, where a smaller factor than the first may count as 0.
 SMALLEST_FACTOR, LARGEST_FACTOR = 1.2e-38, 3e38
@@ -24,7 +24,7 @@ def _threshold(doc: str) -> Any:
 
 
 @dataclasses.dataclass
-class TemporalConfig:
+class TemporalConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     epsilon_px: tuple[float, ...] = option(
@@ -34,7 +34,7 @@ class TemporalConfig:
 
 
 @dataclasses.dataclass
-class TemporalHeatmapConfig:
+class TemporalHeatmapConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     epsilon: tuple[float, ...] = option(
@@ -44,7 +44,7 @@ class TemporalHeatmapConfig:
 
 
 @dataclasses.dataclass
-class PcaSingleviewConfig:
+class PcaSingleviewConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     keypoints: tuple[str, ...] = option((), "keypoints of the pose; () = all")
@@ -59,7 +59,7 @@ class PcaSingleviewConfig:
 
 
 @dataclasses.dataclass
-class PcaMultiviewConfig:
+class PcaMultiviewConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     views: tuple[str, ...] = option(
@@ -77,14 +77,14 @@ class PcaMultiviewConfig:
 
 
 @dataclasses.dataclass
-class UnimodalConfig:
+class UnimodalConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     confidence_min: float = _threshold("maps of less confident predictions are not counted")
 
 
 @dataclasses.dataclass
-class LossesConfig:
+class LossesConfig(Section):
     temporal: TemporalConfig = dataclasses.field(default_factory=TemporalConfig)
     temporal_heatmap_mse: TemporalHeatmapConfig = dataclasses.field(default_factory=TemporalHeatmapConfig)
     temporal_heatmap_kl: TemporalHeatmapConfig = dataclasses.field(default_factory=TemporalHeatmapConfig)

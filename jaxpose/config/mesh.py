@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 
 @dataclasses.dataclass
-class MeshConfig:
+class MeshConfig(Section):
     platform: str = option(
         "auto",
         "auto, cpu, gpu or tpu; what is asked and absent is an error",

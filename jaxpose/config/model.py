@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
 @dataclasses.dataclass
-class ModelConfig:
+class ModelConfig(Section):
     kind: str = option(
         "heatmap",
         "heatmap: one map per keypoint from one frame; heatmap_context: from five frames, by two heads; "

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 
 @dataclasses.dataclass
-class OptimConfig:
+class OptimConfig(Section):
     name: str = option("adam", "the optimizer", choices=("adam", "adamw", "sgd"))
     lr: float = option(1e-3, "learning rate of the head, at the reference batch", minimum=0.0)
     lr_scale: str = option(

@@ -1,7 +1,45 @@
-"""One option of a config: its default, its meaning, and the rule that its value has to keep."""
+"""One option of a config: its default, its meaning and its rule; and the sections that hold options."""
 
 import dataclasses
+import difflib
+import typing
 from typing import Any
+
+from jaxpose.config.excerpt import excerpt
+
+
+class OptionError(AttributeError, ValueError):
+    """A config has no option of this name, or a section was replaced by something else."""
+
+
+class Section:
+    """Base of the dataclasses that hold options: refuses names that no field has, when they are set and when read.
+
+    Without it Python takes `config.train.batchsize = 5` and nobody reads it.
+    """
+
+    # Type checkers find such names by themselves, as long as they see none of this.
+    if not typing.TYPE_CHECKING:
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Sets an option or a section.
+
+            Raises:
+              OptionError: there is no option of that name, or a section would become something else.
+            """
+            field = type(self).__dataclass_fields__.get(name)
+            if field is None:
+                raise OptionError(_no_option(type(self), name))
+            if isinstance(field.type, type) and issubclass(field.type, Section) and not isinstance(value, field.type):
+                raise OptionError(
+                    f"{_full_name(type(self), name)} is {excerpt(value)}; it is a section and must be a "
+                    f"{field.type.__name__}: set its options one by one"
+                )
+            super().__setattr__(name, value)
+
+        def __getattr__(self, name: str) -> Any:
+            # Python itself asks for names such as __deepcopy__.
+            raise AttributeError(name) if name.startswith("_") else OptionError(_no_option(type(self), name))
 
 
 def option(
@@ -35,3 +73,45 @@ def option(
         "is_path": is_path,
     }
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def nearest_option(given: str, names: list[str]) -> str | None:
+    """Returns the dotted name whose last part is most like the given one's, None where none is like it.
+
+    Among equals a like section decides.
+    """
+    section, _, last = given.rpartition(".")
+
+    def likeness(name: str) -> float:
+        its_section, _, its_last = name.rpartition(".")
+        of_sections = difflib.SequenceMatcher(None, section, its_section).ratio()
+        return difflib.SequenceMatcher(None, last, its_last).ratio() + 0.1 * of_sections
+
+    nearest = max(names, key=likeness)
+    return nearest if likeness(nearest) >= 0.65 else None
+
+
+def _no_option(kind: type, name: str) -> str:
+    """Returns what is wrong with the name of an option or section of this kind, and the nearest name."""
+    # Not above: the whole is made of the sections.
+    from jaxpose.config.root import Config, flat_options
+
+    given, options = _full_name(kind, name), list(flat_options(Config()))
+    sections = {option.rpartition(".")[0] for option in options if "." in option}
+    near = nearest_option(given, [*options, *sorted(sections)])
+    return f"there is no option {given}; " + (f"did you mean {near}?" if near else "--help_options lists all of them")
+
+
+def _full_name(kind: type, name: str) -> str:
+    """Returns "section.name", or "Kind.name" where several sections are of this kind."""
+    from jaxpose.config.root import Config
+
+    def places(of: type, prefix: str) -> list[str]:
+        found = [prefix] if of is kind else []
+        for field in dataclasses.fields(of):
+            if isinstance(field.type, type) and issubclass(field.type, Section):
+                found += places(field.type, f"{prefix}{field.name}.")
+        return found
+
+    found = places(Config, "")
+    return f"{found[0]}{name}" if len(found) == 1 else f"{kind.__name__}.{name}"

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 
 @dataclasses.dataclass
-class PredictConfig:
+class PredictConfig(Section):
     stretch_minutes: float = option(
         10.0, "length of video that one worker claims at a time, cut at key frames", minimum=1e-3, harmless=True
     )

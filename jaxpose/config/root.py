@@ -16,14 +16,14 @@ from jaxpose.config.losses import LossesConfig
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import ModelConfig
 from jaxpose.config.optim import OptimConfig
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 from jaxpose.config.predict import PredictConfig
 from jaxpose.config.train import TrainConfig
 from jaxpose.config.video import VideoConfig
 
 
 @dataclasses.dataclass
-class Config:
+class Config(Section):
     out: str = option("", "run folder; '' = runs/<project>/<hash of the config>", harmless=True)
     resume: str = option(
         "auto",

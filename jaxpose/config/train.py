@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 # What a run logs: of a validation, and of a training step.
 METRICS = (
@@ -12,7 +12,7 @@ METRICS = (
 
 
 @dataclasses.dataclass
-class TrainConfig:
+class TrainConfig(Section):
     batch_size: int = option(16, "labelled frames per update, over all devices and hosts", minimum=1)
     microbatch_size: int = option(0, "frames per pass over all devices; 0 = the whole batch", minimum=0)
     accum_steps: int = option(0, "passes per update; 0 = by microbatch_size", minimum=0)

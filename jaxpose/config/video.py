@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from jaxpose.config.option import option
+from jaxpose.config.option import Section, option
 
 
 @dataclasses.dataclass
-class VideoConfig:
+class VideoConfig(Section):
     folder: str = option("videos", "folder of the unlabelled videos, in the project or an absolute path", is_path=True)
     clips_per_step: int = option(
         1, "clips per update, over all devices and hosts; read where a loss on clips is on", minimum=1
