@@ -116,10 +116,12 @@ class Session:
         per_device = -(-microbatch_size(train) // self.mesh.size)
         state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state))
         counts = {name: len(self.data.rows(name)) for name in SETS}
+        untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
+        untested *= not self.data.is_selection_tested(train.monitor)
         passes = "one pass" if plan.passes == 1 else f"{plan.passes} passes of at most {microbatch_size(train)}"
         return {
             "project": f"{self.data.project.folder}, {len(config.data.keypoint_names)} keypoints",
-            "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
+            "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count) + untested,
             "network": f"{config.model.backbone}, width {config.model.width}, {config.model.norm} norm, "
             f"{parameter_count(self.state.params):,} parameters, {train.precision}",
             "input": f"{width} x {height} px (resize: {config.data.resize}), {shown.get(config.model.kind, maps)}",
