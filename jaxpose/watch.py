@@ -5,9 +5,7 @@ anew, or lines where there is no terminal, until the run is finished.
 """
 
 import argparse
-import csv
 import dataclasses
-import io
 import json
 import sys
 import time
@@ -17,6 +15,8 @@ from tqdm import tqdm
 
 from jaxpose.config import Config, from_json
 from jaxpose.config.arguments import DONE, Arguments, Mistake
+from jaxpose.config.train import total_steps
+from jaxpose.data.split import count_training_frames
 from jaxpose.training.remote_folder import RemoteFolder
 from jaxpose.training.run_folder import FINISHED_FILE
 from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE
@@ -134,10 +134,7 @@ class Watched:
         return self._seen[path][1]
 
     def _total_steps(self) -> int:
-        train = self._config.train
-        rows = csv.DictReader(io.StringIO(self._read(SPLIT_FILE).decode()))
-        frames = sum(row["set"] == "train" for row in rows)
-        return train.steps or train.epochs * -(-frames // train.batch_size)
+        return total_steps(self._config.train, count_training_frames(self._read(SPLIT_FILE).decode()))
 
 
 def _watch(given: argparse.Namespace) -> int:

@@ -124,6 +124,11 @@ def split_text(
     return stream.getvalue()
 
 
+def count_training_frames(text: str) -> int:
+    """Returns how many rows of a split.csv train."""
+    return sum(row["set"] == "train" for row in csv.DictReader(io.StringIO(text)))
+
+
 def read_split(file: Path) -> KnownSplit:
     """Reads the sets of a CSV with the columns path and set, or of a predictions.csv, whose last column is set.
 

@@ -26,6 +26,7 @@ from jaxpose.training.slots import microbatch_size, slots
 from jaxpose.training.start import Start
 from jaxpose.training.state import State, initial_state, parameter_count
 from jaxpose.training.step import Plan, build_train_step
+from jaxpose.training.warm_start import describe_backbone_rate
 
 _MIB = 2**20
 # The last two, the best, and the one that is being written.
@@ -131,6 +132,7 @@ class Session:
             "batch": f"{train.batch_size} frames a step in {passes}, at most {per_device} at once on a device",
             **self._describe_clips(),
             **self._describe_rate(),
+            **({"backbone": describe_backbone_rate(config.optim, plan)} if train.init_from else {}),
             "length": f"{plan.total_steps} steps; an epoch is {plan.steps_per_epoch}",
             "step": f"compiled in {self.compile_s:.1f} s; a device needs {used / _MIB:,.0f} MiB "
             f"and {flops / 1e9:.3g} GFLOP a pass",
