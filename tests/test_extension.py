@@ -157,13 +157,17 @@ def test_what_the_length_decides_is_said(tmp_path: Path) -> None:
 
 def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="no run in runs/synthetic differs from this config in nothing but the length; "):
+    with pytest.raises(
+        ValueError, match="no run in runs/synthetic differs from this config in nothing but the length; "
+    ):
         extend("")
     begin(short := default_path(config_for("")))
     begin(other := default_path(config_for("", seed=5)), seed=5)
     (tmp_path / "runs" / "synthetic" / "foreign").mkdir()
     (tmp_path / "runs" / "synthetic" / "foreign" / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match=rf"the length; these differ in more: .*{other} \(train.seed\).*; give the run"):
+    with pytest.raises(
+        ValueError, match=rf"the length; these differ in more: .*{other} \(train.seed\).*; give the run"
+    ):
         extend("", seed=7)
     for _ in range(2):
         run = extend("")
@@ -219,5 +223,3 @@ def test_a_run_that_is_extended_is_one_long_run_bit_for_bit(
     assert (entry["at_step"], entry["old_steps"], entry["new_steps"]) == (20, 20, 60)
     assert call(longer, tmp_path) == 0
     assert f"{run} is finished; nothing to do" in capsys.readouterr().out
-
-

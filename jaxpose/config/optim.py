@@ -31,7 +31,7 @@ class OptimConfig:
     backbone_lr_factor: float = option(1.0, "the backbone's final rate over the head's", minimum=0.0)
     unfreeze_epoch: int = option(
         -1,
-        "the backbone's rate is 0 before this epoch; -1 = 20 where train.init_from leaves a part of the head new, else 0",
+        "the backbone's rate is 0 before this epoch; -1 = 20 where train.init_from leaves some of the head new, else 0",
         minimum=-1,
     )
     unfreeze_factor: float = option(0.1, "the backbone's rate over the head's at that epoch", minimum=0.0)

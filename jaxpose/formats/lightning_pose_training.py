@@ -125,8 +125,8 @@ def set_backbone(config: Config, keys: Keys) -> None:
         config.optim.unfreeze_epoch = 0
     else:
         keys.unused(
-            "a rest of the backbone is counted in epochs; by optim.unfreeze_epoch = -1 it is 20 for loaded weights under "
-            "a new head, else 0",
+            "a rest of the backbone is counted in epochs; by optim.unfreeze_epoch = -1 it is 20 for loaded weights "
+            "under a new head, else 0",
             "training.unfreezing_step",
         )
 

@@ -99,7 +99,8 @@ def find_run(runs: Path, config: Config) -> Path:
     if found:
         named = ", ".join(name for _, name in found)
         raise ValueError(
-            f"resume is extend, and {len(found)} runs differ from this config in nothing but the length: {named}; {give}"
+            f"resume is extend, and {len(found)} runs differ from this config in nothing but the length: {named}; "
+            f"{give}"
         )
     seen = f"; these differ in more: {', '.join(name for _, name in others[:3])}" if others else ""
     raise ValueError(

@@ -69,8 +69,8 @@ def learning_rates(
     time = step.astype(jnp.float32)
     if optim.schedule == "multistep":
         milestones = optim.milestones_steps or [epoch * steps_per_epoch for epoch in optim.milestones_epochs]
-        # Larger ones do not fit into the step, and are never reached. Not by the length: where the rate does not depend on
-        # it, the program of a longer training is the same one.
+        # Larger ones do not fit into the step, and are never reached. The length decides nothing here, so the compiled
+        # step of a longer training is the same program.
         milestones = [milestone for milestone in milestones if milestone < 2**31]
         passed = sum((step >= milestone).astype(jnp.float32) for milestone in milestones) + jnp.float32(0)
         factor = jnp.float32(optim.gamma) ** passed

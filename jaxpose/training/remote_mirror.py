@@ -116,7 +116,7 @@ class Mirror:
         self._record, self._record_there = dict(record), dict(record)
         here = contents_of(self._folder).files
         if FINISHED_FILE not in here:
-            # Those of a run that was extended here, or damaged: the copy would be ahead otherwise. The mark comes first.
+            # The run was extended here, or what is there is damaged: otherwise the copy would be ahead. The mark first.
             for path in [path for pattern in RESULTS for path in record if fnmatch.fnmatch(path, pattern)]:
                 if path not in here:
                     self._remote.remove(path)

@@ -75,10 +75,10 @@ def is_growing(path: str) -> bool:
 def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
     """Returns what brings a copy to the state of a run folder, as (what, path of a file or name of a checkpoint).
 
-    What tells of extensions comes first, then config and list of frames, then what is finished, what grows, the checkpoints from old to new, and last
-    the mark of a finished run. So the metrics of a checkpoint's steps are there before it is. A checkpoint that is gone
-    here stays there until a newer one is whole there, with all that were saved before that: at every moment the copy is
-    one that a run can go on from.
+    What tells of extensions comes first, then config and list of frames, then what is finished, what grows, the
+    checkpoints from old to new, and last the mark of a finished run. So the metrics of a checkpoint's steps are there
+    before it is. A checkpoint that is gone here stays there until a newer one is whole there, with all that were saved
+    before that: at every moment the copy is one that a run can go on from.
 
     Args:
       here: the run folder.

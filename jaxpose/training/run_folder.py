@@ -28,7 +28,7 @@ RESTARTS_FILE = "restarts.json"
 # Holds what is being downloaded, until all of it has arrived.
 RESTORING_FOLDER = ".restoring"
 
-# What the end of a training leaves, as globs; the mark of a finished run comes first. A run that is extended loses these.
+# What the end of a training leaves, as globs, the mark of a finished run first. resume=extend deletes these.
 RESULTS = (
     FINISHED_FILE,
     PARAMETERS_FILE,
@@ -200,7 +200,11 @@ def default_path(config: Config) -> Path:
 
 
 def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
-    """Applies the table of run folder and `resume`; returns the action, what is to be said, and what makes it longer."""
+    """Applies the table of run folder and `resume`; writes nothing.
+
+    Returns:
+      The action, what the user should know, and what makes the run longer, if anything does.
+    """
     if config.resume == "overwrite":
         return "start", (), None
     if not (path / CONFIG_FILE).exists():
