@@ -143,7 +143,14 @@ def measure_decoding(folder: Path, example: Path, repeats: int) -> dict[str, Any
 def step_config(project: Path, what: str, is_augmented: bool) -> c.Config:
     """Returns the config of a training of which one step is measured."""
     config = c.Config(
-        data=c.DataConfig(project=str(project), input_height_px=128, input_width_px=128, resize="stretch"),
+        data=c.DataConfig(
+            project=str(project),
+            input_height_px=128,
+            input_width_px=128,
+            resize="stretch",
+            train_share=0.95,
+            val_share=0.05,
+        ),
         augment=c.AugmentConfig(preset="dlc" if is_augmented else "none"),
         model=c.ModelConfig(backbone="resnet18"),
         video=c.VideoConfig(cache="off"),

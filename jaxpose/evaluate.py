@@ -66,6 +66,8 @@ def evaluate_dataset(config: Config, data: Dataset, estimator: Estimator, folder
     say(_table(results))
     if shown:
         say(f"{shown} set: {metrics.format_summary(results[shown])}")
+        if not data.is_selection_tested(config.train.monitor):
+            say("no test set: the validation frames chose the checkpoint, so expect larger errors on other frames")
     for name, error_px in compared.items():
         ratio = results[shown]["mean_px_error"] / error_px
         say(f"{name:<29} {error_px:8.2f} px on the {shown} set; the network has {ratio:.3f} of it")

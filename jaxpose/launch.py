@@ -79,7 +79,9 @@ def keep_running(
     run, newest, restarted = None, -1, 0
     while True:
         written = log_file.stat().st_size if log_file.exists() else 0
-        with Group([*command, *again] if run else command, _with_names(shares), log_folder) as group:
+        # Its folder by name: with resume=extend it is not that of the config.
+        named = [f"--config.out={run}"] if run and again else []
+        with Group([*command, *again, *named] if run else command, _with_names(shares), log_folder) as group:
             ending = group.wait()
         if ending.cause:
             _say(ending.cause)

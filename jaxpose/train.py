@@ -89,7 +89,10 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     ):
         if folder.action == "finished":
             if is_first:
-                print(f"{folder.path} is finished; nothing to do (--config.resume=overwrite trains anew)")
+                print(
+                    f"{folder.path} is finished; nothing to do (--config.resume=extend with more train.steps or "
+                    "train.epochs trains longer, --config.resume=overwrite anew)"
+                )
             with RemoteCopy(folder, config.log) as copy:
                 return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
         # 3. State and compiled step.

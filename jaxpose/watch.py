@@ -14,6 +14,8 @@ from typing import Any
 from tqdm import tqdm
 
 from jaxpose.config.arguments import DONE, Arguments, Mistake
+from jaxpose.config.train import total_steps
+from jaxpose.data.split import count_training_frames
 from jaxpose.files import DamagedFile, parse_csv
 from jaxpose.training.remote_folder import RemoteFolder
 from jaxpose.training.run_folder import FINISHED_FILE, parse_summary
@@ -133,12 +135,9 @@ class Watched:
         return self._seen[path][1]
 
     def _total_steps(self) -> int:
-        train = self._config.train
-        if train.steps or not (split := self._read(SPLIT_FILE)):
-            return train.steps
-        rows = parse_csv(split, f"{self._where}/{SPLIT_FILE}", "put the original file back")
-        frames = sum(row["set"] == "train" for row in rows)
-        return train.epochs * -(-frames // train.batch_size)
+        split = self._read(SPLIT_FILE)
+        rows = parse_csv(split, f"{self._where}/{SPLIT_FILE}", "put the original file back") if split else []
+        return total_steps(self._config.train, count_training_frames(rows))
 
 
 def _watch(given: argparse.Namespace) -> int:

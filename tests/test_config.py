@@ -240,6 +240,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"data__crop_px": (-1, 2, 3, 4)}, "x and y at least 0, width and height above 0"),
     ({"data__crop_px": (1, 2, 0, 4)}, "x and y at least 0, width and height above 0"),
     ({"data__train_share": 0.9, "data__val_share": 0.2}, "data.train_share + data.val_share is 1.1; it must be at"),
+    ({"data__val_share": 0.1}, "is 1.05; it must be at most 1 (train_share = 0.95 by default; give both)"),
     ({"data__train_frames": 0.0}, "data.train_frames is 0; above 1 it is a number of frames, below 1 a share, 1 means"),
     ({"data__keypoint_names": ("nose", "tail", "nose")}, "data.keypoint_names has 'nose' more than once"),
     ({"data__flip_pairs": ("ear_l",)}, "data.flip_pairs has 'ear_l'; each entry must be 'left_name:right_name'"),

@@ -155,6 +155,13 @@ def test_a_later_turn_overwrites_only_where_none_has_opened_the_run_folder(
     assert (tmp_path / "given").read_text().endswith(f"jaxpose.train{expected}\n")
 
 
+def test_a_later_turn_of_an_extension_still_extends(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text("Nov 21 job 26, turn 1, nodes n1\n  run folder  r\n")
+    job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=extend", SLURM_RESTART_COUNT="1", ENDS="exit 0")
+    assert job.wait(LIMIT_S) == 0
+    assert (tmp_path / "given").read_text().endswith("jaxpose.train --config.resume=extend\n")
+
+
 def test_the_first_turn_overwrites(tmp_path: Path) -> None:
     job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=overwrite", ENDS="exit 0")
     assert job.wait(LIMIT_S) == 0

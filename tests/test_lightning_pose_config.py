@@ -35,6 +35,8 @@ TWO_VIEWS = (
 # Written from the files by hand: all that differs from the defaults of jaxpose.
 OF_DEFAULT = {
     "data.resize": "stretch",
+    "data.train_share": 0.95,
+    "data.val_share": 0.05,
     "data.missing": "not_visible",
     "augment.flip_p": 0.0,
     "video.sequence_length": 32,

@@ -24,7 +24,7 @@ def rates(
         batch_size=batch_size,
         steps_per_epoch=per_epoch,
         total_steps=total,
-        loaded_weights=loaded,
+        has_new_head=loaded,
     )
     assert head.dtype == backbone.dtype == jnp.float32
     shape = np.shape(steps)

@@ -143,7 +143,7 @@ def test_overwrite_starts_anew_and_deletes_only_what_jaxpose_wrote(tmp_path: Pat
     assert read_config(tmp_path / "config.json").train.seed == changes.get("seed", 0)
 
 
-@pytest.mark.parametrize("resume", ["auto", "must", "never", "overwrite"])
+@pytest.mark.parametrize("resume", ["auto", "must", "never", "overwrite", "extend"])
 @pytest.mark.parametrize(
     "foreign",
     [{"photo.png": "x"}, {"split.csv": SPLIT}, {"config.json": "{}"}, {"config.json": '{"lr": 1}'},
@@ -194,7 +194,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(file.relative_to(folder)): file.read_bytes() if file.is_file() else None for file in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("resume", ["auto", "must", "never", "overwrite"])
+@pytest.mark.parametrize("resume", ["auto", "must", "never", "overwrite", "extend"])
 def test_dry_run_says_the_same_and_writes_and_locks_nothing(tmp_path: Path, resume: str):
     (tmp_path / "empty").mkdir()
     (tmp_path / "foreign").mkdir()

@@ -103,5 +103,11 @@ def test_the_start_block_says_what_the_network_shows_and_how_the_rate_is_scaled(
     assert session.describe()["input"] == f"32 x 32 px (resize: pad), {shown}"
     assert session.describe()["loader"] == f"threads: 1 here (cores allowed: {allowed_cores()}), 3 in all"
     assert session.describe()["rate"] == "0.001 at 16 frames a step is 0.00025 at 4 (optim.lr_scale: linear)"
+    assert session.describe()["frames"] == "6 train, 6 validation, 6 test"
     config.optim.lr_scale = "none"
     assert "rate" not in session.describe()
+    data.sets[data.sets == "test"] = "train"
+    untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
+    assert session.describe()["frames"] == f"12 train, 6 validation{untested}"
+    config.train.monitor = "loss"
+    assert session.describe()["frames"] == "12 train, 6 validation"

@@ -9,7 +9,7 @@ import pytest
 
 from jaxpose.config import DataConfig
 from jaxpose.data.project import Project, read_project
-from jaxpose.data.split import assign_sets, read_split, split_text
+from jaxpose.data.split import assign_sets, describe_new, read_split, split_text
 from jaxpose.files import write_csv
 from jaxpose.formats.lightning_pose import write_predictions
 
@@ -63,6 +63,40 @@ def count_sets(sets: np.ndarray) -> tuple[int, int, int, int]:
 def test_sizes_by_frame(count: int, train_share: float, val_share: float, expected: tuple[int, int, int]) -> None:
     data = DataConfig(train_share=train_share, val_share=val_share)
     assert count_sets(assign_sets(make_project(frames(count)), data)) == (*expected, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(59, (57, 2, 0)), (60, (48, 6, 6)), (65, (52, 7, 6)), (90, (72, 9, 9)), (1000, (800, 100, 100))],
+)
+def test_sizes_without_shares_have_a_test_set_from_60_moments_on(count: int, expected: tuple[int, int, int]) -> None:
+    project = make_project(frames(count))
+    assert count_sets(assign_sets(project, DataConfig())) == (*expected, 0)
+    # Two views of each moment count once.
+    views = [f"labeled-data/{view}/img{number:03d}.png" for view in "ab" for number in range(count)]
+    of_two = make_project([image.replace("/a/", "/s_a/").replace("/b/", "/s_b/") for image in views])
+    moments = np.tile(np.arange(count, dtype=np.int32), 2)
+    of_two = dataclasses.replace(of_two, views=("a",) * count + ("b",) * count, moments=moments)
+    assert count_sets(assign_sets(of_two, DataConfig())) == (*(2 * size for size in expected), 0)
+
+
+@pytest.mark.parametrize(
+    ("videos", "expected"), [(1, (1, 0, 0)), (2, (1, 1, 0)), (4, (3, 1, 0)), (6, (4, 1, 1)), (10, (8, 1, 1))]
+)
+def test_videos_without_shares_have_one_that_tests_from_60_moments_on(
+    videos: int, expected: tuple[int, int, int]
+) -> None:
+    for each in (60, 5):
+        project = make_project([image for video in range(videos) for image in frames(each, f"v{video}")])
+        sets = assign_sets(project, DataConfig(split="video"))
+        counts = tuple(int((sets == name).sum()) // each for name in ("train", "validation", "test"))
+        assert counts == (expected if each * videos >= 60 else (max(videos - 1, 1), int(videos > 1), 0))
+
+
+def test_a_share_that_is_given_alone_goes_with_lightning_poses_other_one() -> None:
+    project = make_project(frames(100))
+    assert count_sets(assign_sets(project, DataConfig(train_share=0.8))) == (80, 5, 15, 0)
+    assert count_sets(assign_sets(project, DataConfig(val_share=0.03))) == (97, 3, 0, 0)
 
 
 def test_one_frame_cannot_be_divided() -> None:
@@ -191,6 +225,70 @@ def test_a_run_keeps_its_frames_and_divides_the_new(tmp_path: Path, train_frames
 
     fewer = assign_sets(make_project([*images[5:], "labeled-data/c/img0.png"]), again)
     np.testing.assert_array_equal(fewer[:35], old[5:])
+
+
+@pytest.mark.parametrize(
+    ("count", "options"),
+    [
+        (90, {}),
+        # The second round has a test set, the first one has none.
+        (50, {}),
+        (90, {"train_share": 0.95, "val_share": 0.05}),
+        (65, {"train_share": 0.8, "val_share": 0.1}),
+        (90, {"train_frames": 0.5}),
+    ],
+)
+def test_ten_labels_added_twice_give_the_sizes_of_the_whole(tmp_path: Path, count: int, options: dict) -> None:
+    data = DataConfig(**options)
+    sets = assign_sets(make_project(frames(count)), data)
+    for added in (10, 20):
+        (tmp_path / "split.csv").write_text(split_text(make_project(frames(len(sets))), sets))
+        before, project = sets, make_project(frames(count + added))
+        grown = dataclasses.replace(data, split=str(tmp_path))
+        sets = assign_sets(project, grown)
+        np.testing.assert_array_equal(sets[: len(before)], before)
+        counts = ", ".join(
+            f"{(sets[len(before) :] == name).sum()} {name}"
+            for name in ("train", "validation", "test", "unused")
+            if (sets[len(before) :] == name).any()
+        )
+        said = f"10 frames are new since {tmp_path}: {counts}; so each set has its share of all frames, and no frame"
+        assert describe_new(project, sets, grown)[0].startswith(said)
+    assert count_sets(sets) == count_sets(assign_sets(make_project(frames(count + 20)), data))
+    assert describe_new(make_project(frames(count)), sets[:count], grown) == []
+
+
+def test_more_frames_than_the_others_lack_go_to_training_and_fewer_to_what_lacks_most(tmp_path: Path) -> None:
+    def grown(sets: list[str], more: int) -> tuple[int, int, int, int]:
+        images = frames(len(sets) + more)
+        rows = "".join(f"{image},{name}\n" for image, name in zip(images, sets, strict=False))
+        (tmp_path / "split.csv").write_text("path,set\n" + rows)
+        found = assign_sets(make_project(images), DataConfig(split=str(tmp_path)))
+        assert found[: len(sets)].tolist() == sets
+        return count_sets(found[len(sets) :])
+
+    # Of 100 frames 10 validate and 10 test.
+    assert grown(["train"] * 50 + ["validation"] * 30, 20) == (10, 0, 10, 0)
+    assert grown(["train"] * 86 + ["validation"] * 4, 10) == (0, 4, 6, 0)
+    assert grown(["train"] * 60 + ["unused"] * 20 + ["validation"] * 8, 12) == (0, 2, 10, 0)
+
+
+def test_new_frames_stay_with_their_video_where_the_split_keeps_videos_whole(tmp_path: Path) -> None:
+    videos = [f"v{video}" for video in range(10)]
+    images = [image for video in videos for image in frames(7, video)]
+    sets = assign_sets(make_project(images), DataConfig(split="video", train_frames=40.0))
+    assert count_sets(sets)[1:3] == (7, 7)
+    (tmp_path / "split.csv").write_text(split_text(make_project(images), sets))
+    more = [image for video in [*videos, *(f"w{video}" for video in range(10))] for image in frames(9, video)]
+    found = assign_sets(make_project(more), DataConfig(split=str(tmp_path)))
+    of_video = {video: {str(s) for i, s in zip(more, found, strict=True) if f"/{video}/" in i} for video in videos}
+    known = dict(zip(images, sets.tolist(), strict=True))
+    assert [known.get(image, name) for image, name in zip(more, found.tolist(), strict=True)] == found.tolist()
+    assert {video for video, names in of_video.items() if names <= {"train", "unused"}} | {
+        video for video, names in of_video.items() if len(names) == 1
+    } == set(videos)
+    # 20 videos are 16, 2 and 2.
+    assert count_sets(found)[1:3] == (18, 18)
 
 
 def test_written_and_read_back(tmp_path: Path) -> None:

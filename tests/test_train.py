@@ -327,7 +327,7 @@ def test_init_from_takes_all_weights_of_the_same_keypoints(whole: Path, project:
     np.testing.assert_array_equal(
         start.params["backbone"]["conv1"]["kernel"], stored["params"]["backbone"]["conv1"]["kernel"]
     )
-    assert start.messages == [f"starts from the weights of {whole}"] and start.plan.loaded_weights
+    assert start.messages == [f"starts from the weights of {whole}"] and not start.plan.has_new_head
 
 
 NEW_NAMES = ("snout", "tail_base", "collar", "left_front_paw", "right_front_paw", "left_hind_paw", "right_hind_paw")
@@ -430,7 +430,10 @@ def test_a_finished_run_says_so_and_a_changed_one_is_refused(
 ):
     before = files_in(whole)
     assert call(make_config(project, whole, log__frames=3), tmp_path) == 0
-    assert capsys.readouterr().out == f"{whole} is finished; nothing to do (--config.resume=overwrite trains anew)\n"
+    assert capsys.readouterr().out == (
+        f"{whole} is finished; nothing to do (--config.resume=extend with more train.steps or train.epochs trains "
+        "longer, --config.resume=overwrite anew)\n"
+    )
     assert (
         train(make_config(project, whole))["best_step"]
         == json.loads((whole / "finished.json").read_text())["best_step"]

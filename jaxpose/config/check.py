@@ -13,6 +13,7 @@ from fsspec.utils import get_protocol
 
 from jaxpose.config import losses
 from jaxpose.config.augment import resolve_preset
+from jaxpose.config.data import given_shares
 from jaxpose.config.excerpt import excerpt
 from jaxpose.config.paths import resolve_paths
 from jaxpose.config.root import Config, flat_options
@@ -126,8 +127,12 @@ def _problems_together(config: Config) -> Iterator[str]:
         yield "data.input_height_px and data.input_width_px must be given together, or both be 0"
     if data.crop_px and (len(data.crop_px) != 4 or min(data.crop_px[:2]) < 0 or min(data.crop_px[2:]) < 1):
         yield f"data.crop_px is {data.crop_px}; it must be (x, y, width, height), x and y at least 0, width and height above 0"  # noqa: E501
-    if data.train_share + data.val_share > 1.0 + 1e-9:
-        yield f"data.train_share + data.val_share is {data.train_share + data.val_share:g}; it must be at most 1"
+    if sum(shares := given_shares(data) or ()) > 1.0 + 1e-9:
+        absent = [f"{name} = {share:g} by default" for name, share, given in
+                  zip(("train_share", "val_share"), shares, (data.train_share, data.val_share), strict=True)
+                  if given is None]  # fmt: skip
+        hint = f" ({absent[0]}; give both)" if absent else ""
+        yield f"data.train_share + data.val_share is {sum(shares):g}; it must be at most 1{hint}"
     if data.train_frames == 0:
         yield "data.train_frames is 0; above 1 it is a number of frames, below 1 a share, 1 means all"
     for name in sorted({name for name in data.keypoint_names if data.keypoint_names.count(name) > 1}):

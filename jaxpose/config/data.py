@@ -4,6 +4,9 @@ import dataclasses
 
 from jaxpose.config.option import Section, option
 
+# Of training and validation; no frame tests.
+_LIGHTNING_POSE_SHARES = (0.95, 0.05)
+
 
 @dataclasses.dataclass
 class DataConfig(Section):
@@ -40,8 +43,20 @@ class DataConfig(Section):
         "frame, video (whole folders), a CSV file with columns path,set, a predictions.csv, or a run's folder",
         is_path=True,
     )
-    train_share: float = option(0.95, "share of the frames (or videos) that train", minimum=0.0, maximum=1.0)
-    val_share: float = option(0.05, "share of the frames (or videos) that validate", minimum=0.0, maximum=1.0)
+    train_share: float | None = option(
+        None,
+        "share of the frames (or videos) that train; the rest of train_share and val_share tests. None: 0.8 from 60 "
+        "labelled frames on, else 0.95",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    val_share: float | None = option(
+        None,
+        "share of the frames (or videos) that validate; None: 0.1 from 60 labelled frames on, else 0.05. "
+        "train_share=0.95 val_share=0.05 are Lightning Pose's",
+        minimum=0.0,
+        maximum=1.0,
+    )
     train_frames: float = option(
         1.0,
         "of the training frames use: above 1 a number, below 1 a share, 1 all of them",
@@ -67,3 +82,15 @@ class DataConfig(Section):
         minimum=0,
         harmless=True,
     )
+
+
+def given_shares(data: DataConfig, is_small: bool = True) -> tuple[float, float] | None:
+    """Returns the shares of training and validation, or None where they are those of a project that is not small.
+
+    A share that is not given beside one that is given, and both in a small project, are Lightning Pose's.
+    """
+    given = (data.train_share, data.val_share)
+    if given == (None, None) and not is_small:
+        return None
+    train, validation = (b if a is None else a for a, b in zip(given, _LIGHTNING_POSE_SHARES, strict=True))
+    return train, validation

@@ -30,7 +30,9 @@ class OptimConfig(Section):
     decay_norm_and_bias: bool = option(False, "adamw: decay norms and biases too")
     backbone_lr_factor: float = option(1.0, "the backbone's final rate over the head's", minimum=0.0)
     unfreeze_epoch: int = option(
-        -1, "the backbone's rate is 0 before this epoch; -1 = 20 with loaded weights, 0 without", minimum=-1
+        -1,
+        "the backbone's rate is 0 before this epoch; -1 = 20 where train.init_from leaves some of the head new, else 0",
+        minimum=-1,
     )
     unfreeze_factor: float = option(0.1, "the backbone's rate over the head's at that epoch", minimum=0.0)
     unfreeze_growth: float = option(1.5, "growth of that factor per epoch, up to backbone_lr_factor", minimum=1.0)

@@ -27,8 +27,9 @@ class Config(Section):
     out: str = option("", "run folder; '' = runs/<project>/<hash of the config>", harmless=True)
     resume: str = option(
         "auto",
-        "when the run folder exists: auto = go on if it is the same run, must, never, or overwrite",
-        choices=("auto", "must", "never", "overwrite"),
+        "when the run folder exists: auto = go on if it is the same run, must, never, overwrite, or extend = train it "
+        "longer, by more train.steps or train.epochs",
+        choices=("auto", "must", "never", "overwrite", "extend"),
         harmless=True,
     )
     data: DataConfig = dataclasses.field(default_factory=DataConfig)

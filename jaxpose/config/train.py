@@ -44,3 +44,13 @@ class TrainConfig(Section):
         harmless=True,
     )
     max_skipped_steps: int = option(10, "non-finite steps in a row before the run stops", minimum=1)
+
+
+def steps_per_epoch(train: TrainConfig, frames: int) -> int:
+    """Returns the steps in which so many training frames are seen once."""
+    return -(-frames // train.batch_size)
+
+
+def total_steps(train: TrainConfig, frames: int) -> int:
+    """Returns the length of a training on so many frames, in steps."""
+    return train.steps or train.epochs * steps_per_epoch(train, frames)

@@ -37,6 +37,10 @@ class Dataset:
         """Returns the row numbers (m,) of a set."""
         return np.flatnonzero(self.sets == name)
 
+    def is_selection_tested(self, monitor: str) -> bool:
+        """Returns whether errors are measured on frames that did not choose the checkpoint by the metric `monitor`."""
+        return len(self.rows("test")) > 0 or not len(self.rows("validation")) or not monitor.startswith("val_")
+
     def labelled_frame_px(self, rows: np.ndarray) -> np.ndarray:
         """Returns the labels (m, k, 2) of rows in frame pixels, NaN where there is none (visibility 0)."""
         return self.project.labelled_frame_px()[rows]
@@ -136,6 +140,7 @@ def load(found: project.Project, config: Config) -> Dataset:
     data = config.data
     sets = split.assign_sets(found, data)
     samples, messages = decode(found, config)
+    messages = (*split.describe_new(found, sets, data), *messages)
     return Dataset(found, sets, samples, (data.input_width_px, data.input_height_px), messages)
 
 

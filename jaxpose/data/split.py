@@ -6,7 +6,7 @@ import difflib
 import io
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -15,6 +15,7 @@ from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
 from jaxpose.data.cells import path_cell
 from jaxpose.data.project import Project
 from jaxpose.data.regular_file import is_regular
+from jaxpose.data.shares import Sizes, sizes_by_frame, sizes_by_video
 from jaxpose.data.video_index import ends_checksum
 from jaxpose.files import is_signed_csv, parse_csv, read_bytes
 
@@ -22,7 +23,6 @@ from jaxpose.files import is_signed_csv, parse_csv, read_bytes
 # the weights that a run starts from.
 CLIPS, CONTEXT, WEIGHTS = "clips", "context", "weights"
 SETS = ("train", "validation", "test", "unused")
-FEWEST_TEST_FRAMES = 5
 # Keep these uses of data.seed apart from each other and from the loader's.
 _DIVIDE, _LIMIT = 2, 3
 
@@ -59,9 +59,9 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     sets = np.full(len(moments), "", "<U10")
     new = np.argsort(np.array(moments), kind="stable")
     if data.split == "frame":
-        _divide_frames(sets, new, data, at_least_one=True)
+        _fill(sets, new, sizes_by_frame(data, len(new)), data.seed)
     elif data.split == "video":
-        _divide_videos(sets, moments, data)
+        _divide_videos(sets, _folders(moments), data)
     else:
         place = _find_split(project.folder, data.split)
         file = place / "split.csv" if place.is_dir() else place
@@ -77,11 +77,34 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
             )
         if is_of_a_run:
             new = unknown
-            _divide_frames(sets, new, data, at_least_one=False)
+            _divide_new(sets, new, _folders(moments), data)
     _limit_training(sets, new, data)
     if not (sets == "train").any():
         raise ValueError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
     return sets[project.moments]
+
+
+def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
+    """Returns a sentence about the frames that the split of a run or file does not have; [] where it has all.
+
+    Args:
+      project: n frames.
+      sets: (n,) text from `assign_sets`.
+      data: the options that gave the sets.
+    """
+    if data.split in ("frame", "video"):
+        return []
+    place = _find_split(project.folder, data.split)
+    known = read_split(place / "split.csv" if place.is_dir() else place).sets
+    new = [name for image, name in zip(project.images, sets.tolist(), strict=True) if image not in known]
+    if not new:
+        return []
+    counts = ", ".join(f"{new.count(name)} {name}" for name in SETS if name in new)
+    frames = f"{len(new)} frames are" if len(new) > 1 else "1 frame is"
+    return [
+        f"{frames} new since {data.split}: {counts}; so each set has its share of all frames, and no frame changes its "
+        "set"
+    ]
 
 
 def split_text(
@@ -116,6 +139,11 @@ def split_text(
     if weights_sha256:
         writer.writerow(("train.init_from", "", weights_sha256, WEIGHTS, ""))
     return stream.getvalue()
+
+
+def count_training_frames(rows: Iterable[dict[str, str]]) -> int:
+    """Returns how many rows of a split.csv, each {column: cell}, train."""
+    return sum(row["set"] == "train" for row in rows)
 
 
 def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
@@ -187,45 +215,50 @@ def _shuffled(rows: np.ndarray, seed: int, use: int) -> np.ndarray:
     return rows[np.argsort(np.random.Philox([seed, use]).random_raw(len(rows)), kind="stable")]
 
 
-def _divide_frames(sets: np.ndarray, rows: np.ndarray, data: DataConfig, at_least_one: bool) -> None:
-    # The sizes are those of Lightning Pose, data/utils.py:split_sizes_from_probabilities.
-    count = len(rows)
-    train, validation = _share(data.train_share, count), _share(data.val_share, count)
-    if count - train - validation < FEWEST_TEST_FRAMES:
-        train = count - validation
-    if at_least_one and not validation:
-        train, validation = train - 1, 1
-    if at_least_one and train < 1:
-        raise ValueError(
-            f"{count} frames cannot be divided: data.train_share = {data.train_share:g} leaves none to train on beside "
-            f"{validation} to validate"
-        )
-    _deal(sets, _shuffled(rows, data.seed, _DIVIDE), train, validation)
+def _divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
+    """Gives each frame without a set that of its folder; folders without one are divided."""
+    folders, place = np.unique(folder_of, return_inverse=True)
+    folder_sets = np.full(len(folders), "", sets.dtype)
+    known = np.flatnonzero(sets != "")
+    folder_sets[place[known]] = _trained(sets[known])
+    sizes = sizes_by_video(data, len(folders), len(sets))
+    _fill(folder_sets, np.flatnonzero(folder_sets == ""), sizes, data.seed)
+    empty = sets == ""
+    sets[empty] = folder_sets[place[empty]]
 
 
-def _divide_videos(sets: np.ndarray, moments: Sequence[str], data: DataConfig) -> None:
-    folder_of = np.array([PurePosixPath(moment).parent.as_posix() for moment in moments])
-    folders = np.unique(folder_of)
-    count = len(folders)
-    # One folder alone trains; of two or more, one validates.
-    validation = min(max(_share(data.val_share, count), 1), count - 1)
-    train = min(max(_share(data.train_share, count), 1), count - validation)
-    if data.train_share + data.val_share > 1 - 1e-9:
-        train = count - validation
-    folder_sets = np.full(count, "", sets.dtype)
-    _deal(folder_sets, _shuffled(np.arange(count), data.seed, _DIVIDE), train, validation)
-    sets[:] = folder_sets[np.searchsorted(folders, folder_of)]
+def _divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
+    """Divides the frames that a known split does not have, by folder where it keeps folders together."""
+    known = sets != ""
+    by_folder = set(zip(folder_of[known].tolist(), _trained(sets[known]).tolist(), strict=True))
+    keeps_folders = len(by_folder) == len({folder for folder, _ in by_folder}) and len({of for _, of in by_folder}) > 1
+    if keeps_folders:
+        _divide_videos(sets, folder_of, data)
+    elif len(new):
+        _fill(sets, new, sizes_by_frame(data, len(sets)), data.seed)
 
 
-def _deal(sets: np.ndarray, order: np.ndarray, train: int, validation: int) -> None:
+def _fill(sets: np.ndarray, rows: np.ndarray, sizes: Sizes, seed: int) -> None:
+    """Gives sets to rows, so that all rows together have the sizes, as far as those that have a set already allow."""
+    counts = [int((_trained(sets) == name).sum()) for name in ("validation", "test")]
+    validation, test = (max(wanted - count, 0) for wanted, count in zip(sizes[1:], counts, strict=True))
+    if validation + test > len(rows):
+        validation = round(len(rows) * validation / (validation + test))
+        test = len(rows) - validation
+    order = _shuffled(rows, seed, _DIVIDE)
+    train = len(rows) - validation - test
     sets[order[:train]] = "train"
     sets[order[train : train + validation]] = "validation"
     sets[order[train + validation :]] = "test"
 
 
-def _share(share: float, count: int) -> int:
-    # 0.29 * 100 is 28.999999999999996.
-    return math.floor(share * count + 1e-9)
+def _trained(sets: np.ndarray) -> np.ndarray:
+    """Returns sets in which the frames that `data.train_frames` leaves out are training frames like the others."""
+    return np.where(sets == "unused", "train", sets)
+
+
+def _folders(moments: Sequence[str]) -> np.ndarray:
+    return np.array([PurePosixPath(moment).parent.as_posix() for moment in moments])
 
 
 def _limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
@@ -238,7 +271,7 @@ def _limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None
     # Frames that an earlier run left unused were training frames of the same kind, so a share counts them.
     settled = np.setdiff1d(np.arange(len(sets)), new)
     pool = len(candidates) + np.isin(sets[settled], ("train", "unused")).sum()
-    wanted = int(limit) if limit > 1 else max(_share(limit, int(pool)), 1)
+    wanted = int(limit) if limit > 1 else max(math.floor(limit * int(pool) + 1e-9), 1)
     room = max(wanted - int((sets[settled] == "train").sum()), 0)
     sets[_shuffled(candidates, data.seed, _LIMIT)[room:]] = "unused"
 

@@ -69,6 +69,8 @@ CHOICES = {
 
 # What its code takes where the file has no such key, and jaxpose would take something else.
 CODE_DEFAULTS = {"training.check_val_every_n_epoch": 1, "training.imgaug": "default"}
+# The same of its config_default.yaml.
+CODE_DEFAULTS |= {"training.train_prob": 0.95, "training.val_prob": 0.05}
 # The same for a loss on clips that is on, and for the annealing where its section is there.
 LOSS_DEFAULTS = {
     "losses.temporal.epsilon": 0.0,

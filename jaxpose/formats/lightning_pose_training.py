@@ -116,7 +116,7 @@ def set_backbone(config: Config, keys: Keys) -> None:
     epoch = keys.read_whole("training.unfreezing_epoch")
     if epoch and is_pretrained:
         keys.unused(
-            "random weights need no rest; by optim.unfreeze_epoch = -1 loaded ones rest for 20 epochs",
+            "random weights need no rest; by optim.unfreeze_epoch = -1 loaded ones rest for 20 epochs under a new head",
             "training.unfreezing_epoch",
         )
     elif epoch is not None:
@@ -125,8 +125,8 @@ def set_backbone(config: Config, keys: Keys) -> None:
         config.optim.unfreeze_epoch = 0
     else:
         keys.unused(
-            "a rest of the backbone is counted in epochs; by optim.unfreeze_epoch = -1 it is 20 for loaded weights, 0 "
-            "for random ones",
+            "a rest of the backbone is counted in epochs; by optim.unfreeze_epoch = -1 it is 20 for loaded weights "
+            "under a new head, else 0",
             "training.unfreezing_step",
         )
 

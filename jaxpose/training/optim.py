@@ -8,7 +8,7 @@ import optax
 
 from jaxpose.config import OptimConfig
 
-# Epochs that the backbone rests where its weights were loaded, so that the new head does not spoil them.
+# Epochs that a loaded backbone rests under a head that is new, so that this does not spoil it.
 _REST_EPOCHS = 20
 
 
@@ -51,7 +51,7 @@ def learning_rates(
     batch_size: int,
     steps_per_epoch: int,
     total_steps: int,
-    loaded_weights: bool,
+    has_new_head: bool,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the learning rates (head, backbone) of a step, float32 scalars.
 
@@ -64,13 +64,14 @@ def learning_rates(
       batch_size: frames per update.
       steps_per_epoch: for the options that are written in epochs.
       total_steps: length of the training.
-      loaded_weights: whether the backbone's weights were loaded.
+      has_new_head: whether the backbone's weights were loaded, and not all of the head's.
     """
     time = step.astype(jnp.float32)
     if optim.schedule == "multistep":
         milestones = optim.milestones_steps or [epoch * steps_per_epoch for epoch in optim.milestones_epochs]
-        # Those that are never reached may be too large for an int32.
-        milestones = [milestone for milestone in milestones if milestone < total_steps]
+        # Larger ones do not fit into the step, and are never reached. The length decides nothing here, so the compiled
+        # step of a longer training is the same program.
+        milestones = [milestone for milestone in milestones if milestone < 2**31]
         passed = sum((step >= milestone).astype(jnp.float32) for milestone in milestones) + jnp.float32(0)
         factor = jnp.float32(optim.gamma) ** passed
     elif optim.schedule == "cosine":
@@ -82,12 +83,17 @@ def learning_rates(
     if optim.warmup_steps:
         factor = factor * jnp.minimum(1, (time + 1) / optim.warmup_steps)
     head = jnp.float32(peak_rate(optim, batch_size)) * factor
-    rest = optim.unfreeze_epoch if optim.unfreeze_epoch >= 0 else _REST_EPOCHS * loaded_weights
+    rest = rest_epochs(optim, has_new_head)
     epoch = (step // steps_per_epoch).astype(jnp.float32)
     # Bounded: a growth that overflows times a factor of 0 would be NaN.
     growth = jnp.minimum(jnp.float32(optim.unfreeze_growth) ** jnp.maximum(epoch - rest, 0), 1e6)
     grown = jnp.minimum(optim.unfreeze_factor * growth, optim.backbone_lr_factor)
     return head, head * jnp.where(epoch >= rest, grown, 0)
+
+
+def rest_epochs(optim: OptimConfig, has_new_head: bool) -> int:
+    """Returns for how many epochs the backbone's rate is 0; see `learning_rates`."""
+    return optim.unfreeze_epoch if optim.unfreeze_epoch >= 0 else _REST_EPOCHS * has_new_head
 
 
 def peak_rate(optim: OptimConfig, batch_size: int) -> float:

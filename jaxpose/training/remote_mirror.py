@@ -1,6 +1,7 @@
 """The copy of a run folder in a remote folder: how it follows what changes here."""
 
 import contextlib
+import fnmatch
 import logging
 import threading
 from pathlib import Path
@@ -19,7 +20,7 @@ from jaxpose.training.remote_plan import (
     plan,
 )
 from jaxpose.training.remote_record import COPIED_FILE, lead, manifests, read_record, size_and_checksum
-from jaxpose.training.run_folder import FINISHED_FILE
+from jaxpose.training.run_folder import FINISHED_FILE, RESULTS
 from jaxpose.training.run_identity import CONFIG_FILE
 
 _logger = logging.getLogger(__name__)
@@ -114,10 +115,12 @@ class Mirror:
             record, self._starts_anew = {}, False
         self._record, self._record_there = dict(record), dict(record)
         here = contents_of(self._folder).files
-        if FINISHED_FILE in record and FINISHED_FILE not in here:
-            # Damaged, as the copy would be ahead otherwise.
-            self._remote.remove(FINISHED_FILE)
-            del self._record[FINISHED_FILE]
+        if FINISHED_FILE not in here:
+            # The run was extended here, or what is there is damaged: otherwise the copy would be ahead. The mark first.
+            for path in [path for pattern in RESULTS for path in record if fnmatch.fnmatch(path, pattern)]:
+                if path not in here:
+                    self._remote.remove(path)
+                    self._record.pop(path, None)
         for path, stamp in here.items():
             if record.get(path) and size_and_checksum(_content(self._folder / path)) == record[path]:
                 self._copied[path] = stamp

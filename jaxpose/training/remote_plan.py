@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jaxpose.training.checkpoint import order, published
+from jaxpose.training.extension import EXTENSIONS_FILE
 from jaxpose.training.manifest import MANIFEST_FILE, read_manifest
 from jaxpose.training.run_folder import FINISHED_FILE, WRITTEN
 from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE
@@ -74,10 +75,10 @@ def is_growing(path: str) -> bool:
 def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
     """Returns what brings a copy to the state of a run folder, as (what, path of a file or name of a checkpoint).
 
-    Config and list of frames come first, then what is finished, what grows, the checkpoints from old to new, and last
-    the mark of a finished run. So the metrics of a checkpoint's steps are there before it is. A checkpoint that is gone
-    here stays there until a newer one is whole there, with all that were saved before that: at every moment the copy is
-    one that a run can go on from.
+    What tells of extensions comes first, then config and list of frames, then what is finished, what grows, the
+    checkpoints from old to new, and last the mark of a finished run. So the metrics of a checkpoint's steps are there
+    before it is. A checkpoint that is gone here stays there until a newer one is whole there, with all that were saved
+    before that: at every moment the copy is one that a run can go on from.
 
     Args:
       here: the run folder.
@@ -98,6 +99,8 @@ def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
 
 
 def _rank(path: str) -> tuple[int, str]:
+    if path == EXTENSIONS_FILE:
+        return -1, path  # as in the run folder: a length that no entry tells of was never extended
     if path in (CONFIG_FILE, SPLIT_FILE):
         return 0, path
     return (2 if is_growing(path) else 1), path

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jaxpose.files import parse_json
 from jaxpose.training.checkpoint import CHECKPOINT_NAME, order, published
+from jaxpose.training.extension import EXTENSIONS_FILE, entries, parse
 from jaxpose.training.manifest import MANIFEST_FILE, damage
 from jaxpose.training.remote_folder import RemoteFolder
 from jaxpose.training.remote_plan import CHECKPOINTS
@@ -48,14 +49,16 @@ def lead(remote: RemoteFolder, folder: Path) -> str:
     """Returns how far the copy of a run is ahead of its run folder, "" where it is not.
 
     It is ahead where it is finished and the folder is not, or has a checkpoint newer than the newest whole one here.
-    Only what is whole counts, on both sides: it is what a run can go on from.
+    Only what is whole counts, on both sides: it is what a run can go on from. A run that was extended on one side alone
+    is not finished on the other.
 
     Raises:
       Exception: the file system's own; each kind of store has others.
     """
-    if (folder / FINISHED_FILE).exists():
+    more_there = _extensions(remote) - len(entries(folder))
+    if (folder / FINISHED_FILE).exists() and more_there <= 0:
         return ""
-    is_finished, there = _is_finished(remote), manifests(remote)
+    is_finished, there = more_there >= 0 and _is_finished(remote), manifests(remote)
     if not is_finished and not any(there.values()):
         return ""
     here = next((name for name in published(folder / CHECKPOINTS)[::-1] if not damage(folder / CHECKPOINTS / name)), "")
@@ -65,6 +68,14 @@ def lead(remote: RemoteFolder, folder: Path) -> str:
         return ""
     state = "finished" if is_finished else f"at checkpoint {newest}"
     return f"it is {state}, and {folder} {f'at checkpoint {here}' if here else 'without a whole checkpoint'}"
+
+
+def _extensions(remote: RemoteFolder) -> int:
+    """Returns how often the run of a copy was extended, 0 where the copy does not tell."""
+    try:
+        return len(parse(remote.read(EXTENSIONS_FILE), EXTENSIONS_FILE))
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def _is_finished(remote: RemoteFolder) -> bool:

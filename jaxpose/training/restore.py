@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxpose.config import Config, differing_keys
 from jaxpose.files import parse_json, write_atomic
+from jaxpose.training.extension import with_length_of
 from jaxpose.training.manifest import MANIFEST_FILE, damage
 from jaxpose.training.remote_folder import RemoteFolder, is_leftover, run_name
 from jaxpose.training.remote_plan import CHECKPOINTS
@@ -71,7 +72,8 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         return [f"{reason}; the run goes on from what is here, and the copy is tried again"]
     if stored is None or config.resume == "overwrite":
         return []
-    if differences := [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, config).items()]:
+    compared = with_length_of(stored, config) if config.resume == "extend" else config
+    if differences := [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, compared).items()]:
         raise ValueError(
             f"{remote.url} holds the copy of another run; differing: {'; '.join(differences)}. "
             "Choose another out or log.remote_url, or resume=overwrite to start anew"

@@ -16,6 +16,8 @@ from typing import Any
 from jaxpose.cluster.agreement import from_first, refuse_unshared
 from jaxpose.config import Config, config_hash
 from jaxpose.files import parse_json, read_bytes, temporary_name, write_csv, write_json
+from jaxpose.training.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
+from jaxpose.training.refusal import way_on
 from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
 
 FINISHED_FILE = "finished.json"
@@ -25,16 +27,22 @@ RESTARTS_FILE = "restarts.json"
 # Holds what is being downloaded, until all of it has arrived.
 RESTORING_FOLDER = ".restoring"
 
-# Everything that jaxpose writes into a run folder, as globs. resume=overwrite deletes these and nothing else.
-WRITTEN = (
+# What the end of a training leaves, as globs, the mark of a finished run first. resume=extend deletes these.
+RESULTS = (
     FINISHED_FILE,
-    "train.log",
-    "metrics.jsonl",
-    "report.html",
     PARAMETERS_FILE,
     "predictions.csv",
     "predictions_*.csv",
     "evaluation.json",
+    "report.html",
+)
+
+# Everything that jaxpose writes into a run folder, as globs. resume=overwrite deletes these and nothing else.
+WRITTEN = (
+    *RESULTS,
+    "train.log",
+    "metrics.jsonl",
+    EXTENSIONS_FILE,
     "video_preds/*.csv",
     "video_preds/*.csv.partial",
     "video_preds/*.parts",
@@ -148,10 +156,15 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
         fetched = fetch(path)
         # Looked at again: another process may have put something here in between.
         _refuse_foreign(path)
-        action, messages = _decided(path, config, split_text)
+        action, messages, extension = _decided(path, config, split_text)
         if config.resume == "overwrite":
-            _remove_written(path)
+            _remove(path, WRITTEN)
+        if extension:
+            # The config last: until then it is the run of before, without its end.
+            extension.record(path)
+            _remove(path, RESULTS)
         if action != "finished":
+            settle(path, config)
             # The config first: a folder with split.csv alone could not be told from a foreign one. On resume too: a
             # harmless option may have changed, and split.csv is absent if the run was killed while it started.
             write_config(path / CONFIG_FILE, config)
@@ -173,14 +186,17 @@ def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             raise ValueError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
         fetched = fetch(path)
-        action, messages = _decided(path, config, split_text)
+        action, messages, _ = _decided(path, config, split_text)
         return RunFolder(path, action, messages=(*fetched, *messages))
     except OSError as error:
         raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
 
 
 def _path(config: Config) -> Path:
-    return Path(config.out).expanduser() if config.out else default_path(config)
+    if config.out:
+        return Path(config.out).expanduser()
+    default = default_path(config)
+    return find_run(default.parent, config) if config.resume == "extend" else default
 
 
 def default_path(config: Config) -> Path:
@@ -189,26 +205,42 @@ def default_path(config: Config) -> Path:
     return Path("runs") / project / config_hash(config)
 
 
-def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...]]:
-    """Applies the table of run folder and `resume`; returns the action and what is to be said; writes nothing."""
+def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
+    """Applies the table of run folder and `resume`; writes nothing.
+
+    Returns:
+      The action, what the user should know, and what makes the run longer, if anything does.
+    """
     if config.resume == "overwrite":
-        return "start", ()
+        return "start", (), None
     if not (path / CONFIG_FILE).exists():
-        if config.resume == "must":
-            raise ValueError(f"resume is must, but {path} holds no run; use resume=auto to start one")
-        return "start", ()
+        if config.resume in ("must", "extend"):
+            raise ValueError(f"resume is {config.resume}, but {path} holds no run; use resume=auto to start one")
+        return "start", (), None
     if config.resume == "never":
         raise ValueError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
-    found = differences(path, config, split_text)
+    compared = with_length_of(read_config(path / CONFIG_FILE), config) if config.resume == "extend" else config
+    found = differences(path, compared, split_text)
     if found:
         raise ValueError(
-            f"{path} holds another run; differing: {'; '.join(found)}. "
-            "Choose another out, or resume=overwrite to start anew"
+            f"{path} holds another run; differing: {'; '.join(found)}. {way_on(path, compared, split_text)}"
         )
-    if (path / FINISHED_FILE).exists():
-        return "finished", ()
-    unchecked = not (path / SPLIT_FILE).exists() and any(path.glob("checkpoints/[0-9]*"))
-    return "resume", (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",) * unchecked
+    is_finished = (path / FINISHED_FILE).exists()
+    extension = extension_of(path, config, split_text) if config.resume == "extend" else None
+    if is_finished and not extension:
+        return "finished", (), None
+    if is_finished and RunFolder(path, "finished").summary().get("reason") == "early stop":
+        raise ValueError(
+            f"resume is extend, but the run in {path} stopped early (train.early_stop_patience = "
+            f"{config.train.early_stop_patience}), as a longer one would; --config.train.init_from={path} without "
+            "resume=extend starts another run from its weights"
+        )
+    messages = extension.messages() if extension else ()
+    if not (path / SPLIT_FILE).exists() and any(path.glob("checkpoints/[0-9]*")):
+        messages += (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
+    if extension and any(path.glob("video_preds/*.csv")):
+        messages += (f"{path / 'video_preds'} holds predictions by the weights before; index.csv tells of which",)
+    return "resume", messages, extension
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -246,9 +278,9 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def _remove_written(path: Path) -> None:
-    """Deletes what jaxpose wrote, but config.json, which is replaced: without it the folder would be foreign."""
-    for pattern in WRITTEN:
+def _remove(path: Path, patterns: tuple[str, ...]) -> None:
+    """Deletes what jaxpose wrote, in order; config.json is no such pattern: without it the folder would be foreign."""
+    for pattern in patterns:
         folder, name = path / Path(pattern).parent, Path(pattern).name
         for entry in sorted([*folder.glob(name), *folder.glob(temporary_name(name))]):
             if entry.is_dir() and not entry.is_symlink():

@@ -26,6 +26,7 @@ from jaxpose.training.slots import microbatch_size, slots
 from jaxpose.training.start import Start
 from jaxpose.training.state import State, initial_state, parameter_count
 from jaxpose.training.step import Plan, build_train_step
+from jaxpose.training.warm_start import describe_backbone_rate
 
 _MIB = 2**20
 # The last two, the best, and the one that is being written.
@@ -116,10 +117,12 @@ class Session:
         per_device = -(-microbatch_size(train) // self.mesh.size)
         state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state))
         counts = {name: len(self.data.rows(name)) for name in SETS}
+        untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
+        untested *= not self.data.is_selection_tested(train.monitor)
         passes = "one pass" if plan.passes == 1 else f"{plan.passes} passes of at most {microbatch_size(train)}"
         return {
             "project": f"{self.data.project.folder}, {len(config.data.keypoint_names)} keypoints",
-            "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count),
+            "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count) + untested,
             "network": f"{config.model.backbone}, width {config.model.width}, {config.model.norm} norm, "
             f"{parameter_count(self.state.params):,} parameters, {train.precision}",
             "input": f"{width} x {height} px (resize: {config.data.resize}), {shown.get(config.model.kind, maps)}",
@@ -129,6 +132,7 @@ class Session:
             "batch": f"{train.batch_size} frames a step in {passes}, at most {per_device} at once on a device",
             **self._describe_clips(),
             **self._describe_rate(),
+            **({"backbone": describe_backbone_rate(config.optim, plan)} if train.init_from else {}),
             "length": f"{plan.total_steps} steps; an epoch is {plan.steps_per_epoch}",
             "step": f"compiled in {self.compile_s:.1f} s; a device needs {used / _MIB:,.0f} MiB "
             f"and {flops / 1e9:.3g} GFLOP a pass",

@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from jaxpose.cluster.agreement import from_first
 from jaxpose.config import Config
+from jaxpose.config import train as lengths
 from jaxpose.config.losses import LossesConfig, weights
 from jaxpose.data.clips import ClipSource, open_clips
 from jaxpose.data.dataset import Dataset
@@ -25,6 +26,7 @@ from jaxpose.training.slots import microbatch_size
 from jaxpose.training.step import Plan
 from jaxpose.training.subspaces import Subspaces, fit_subspaces
 from jaxpose.training.trained import load_trained, transfer
+from jaxpose.training.warm_start import refuse_trained_frames
 
 # What each temporal loss calls the difference that costs nothing.
 _EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
@@ -60,24 +62,27 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
 
     Raises:
       ValueError: data.flip_pairs names what is no keypoint, flips have no complete pairing, `train.init_from` does not
-        fit, there is nothing to stop early by, or a loss on clips does not fit the keypoints, the labels or the videos.
+        fit or was trained on frames that measure it here, there is nothing to stop early by, or a loss on clips does
+        not fit the keypoints, the labels or the videos.
     """
     train, names = config.train, config.data.keypoint_names
     refuse_unknown_names(names, config.data.flip_pairs)
     permutation = flip_permutation(names, config.data.flip_pairs) if config.augment.flip_p else None
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
-    steps_per_epoch = -(-len(data.rows("train")) // train.batch_size)
-    total_steps = train.steps or train.epochs * steps_per_epoch
+    frames = len(data.rows("train"))
+    steps_per_epoch, total_steps = lengths.steps_per_epoch(train, frames), lengths.total_steps(train, frames)
     messages = list(data.project.problems)
     if messages:
         rows = len(messages) + len(data.sets)
         messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
     messages += [*data.messages, *_labels_outside(config, data)]
     weights_sha256 = ""
+    remade: list[str] = []
     if train.init_from:
         trained = load_trained(Path(train.init_from))
         weights_sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
         params, statistics, remade = transfer(trained, names, params, statistics)
+        messages += refuse_trained_frames(Path(train.init_from), data)
         messages.append(
             f"starts from the weights of {train.init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
         )
@@ -123,7 +128,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         passes=-(-train.batch_size // microbatch_size(train)),
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
-        loaded_weights=bool(train.init_from),
+        has_new_head=bool(remade),
         flip_permutation=permutation,
         clips=clip_plan,
     )

@@ -44,7 +44,7 @@ class Plan:
       passes: micro-batches per step.
       steps_per_epoch: ceil(training frames / batch size).
       total_steps: length of the training.
-      loaded_weights: whether the backbone started from loaded weights.
+      has_new_head: whether the backbone started from loaded weights, and a part of the head did not.
       flip_permutation: partner of each keypoint in a flip, or None where flips are off.
       clips: what is known of the unlabelled clips, or None where no loss is on them.
     """
@@ -53,7 +53,7 @@ class Plan:
     passes: int
     steps_per_epoch: int
     total_steps: int
-    loaded_weights: bool = False
+    has_new_head: bool = False
     flip_permutation: tuple[int, ...] | None = None
     clips: ClipPlan | None = None
 
@@ -233,7 +233,7 @@ def _apply(
         batch_size=config.train.batch_size,
         steps_per_epoch=plan.steps_per_epoch,
         total_steps=plan.total_steps,
-        loaded_weights=plan.loaded_weights,
+        has_new_head=plan.has_new_head,
     )
     norm = optax.tree.norm(gradients)
     finite = jnp.isfinite(loss) & jnp.isfinite(norm)

@@ -137,18 +137,22 @@ def _shapes(tree: dict) -> dict:
 
 
 def _head(old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ...]) -> tuple[dict, list[str]]:
-    """Returns the layers of a heatmap head, those that fit taken over, and what was not."""
+    """Returns the layers of a heatmap head, those that fit taken over, and what was not.
+
+    Layer n takes maps of stride 16 / 2^n to stride 8 / 2^n. Every layer but the last is hidden. A hidden layer fits a
+    hidden one of the same strides; the last layer fits only the last layer of a network of the same heatmap stride.
+    """
     layers, remade = dict(new), []
-    last = max(layers)
-    for number, layer in layers.items():
-        fits = number in old and number != last and old[number]["kernel"].shape == layer["kernel"].shape
-        if fits:
+    old_last, last = max(old), max(new)
+    for number in sorted(new):
+        if number == last:
+            continue
+        if number < old_last and _shapes(old[number]) == _shapes(new[number]):
             layers[number] = old[number]
-        elif number != last:
-            remade.append(f"head layer {number}")
-    old_last = old[max(old)]
-    if max(old) == last and old_last["kernel"].shape[2] == layers[last]["kernel"].shape[2]:
-        layers[last], missing = _by_name(old_last, old_names, layers[last], names)
+        else:
+            remade.append(f"the head layer of stride {8 >> number}")
+    if old_last == last and old[last]["kernel"].shape[2] == new[last]["kernel"].shape[2]:
+        layers[last], missing = _by_name(old[last], old_names, new[last], names)
         remade += [f"keypoint {name}" for name in missing]
     else:
         remade.append("the last head layer")

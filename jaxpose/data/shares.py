@@ -1,0 +1,68 @@
+"""How many frames, or videos, train, validate and test."""
+
+import math
+
+from jaxpose.config import DataConfig
+from jaxpose.config.data import given_shares
+
+# Projects with fewer labelled moments have no test set unless shares are given.
+FEWEST_FOR_TEST = 60
+FEWEST_TEST_FRAMES = 5
+# Of training, validation and test, as whole numbers so that equal shares are equal.
+_WEIGHTS = (8, 1, 1)
+
+Sizes = tuple[int, int, int]
+
+
+def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
+    """Returns how many moments train, validate and test.
+
+    Raises:
+      ValueError: no moment would be left to train on.
+    """
+    given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
+    if given is None:
+        return _apportioned(moments)
+    # The sizes are those of Lightning Pose, data/utils.py:split_sizes_from_probabilities.
+    train, validation = (_floor(share, moments) for share in given)
+    if moments - train - validation < FEWEST_TEST_FRAMES:
+        train = moments - validation
+    if not validation:
+        train, validation = train - 1, 1
+    if train < 1:
+        raise ValueError(
+            f"{moments} frames cannot be divided: data.train_share = {given[0]:g} leaves none to train on beside "
+            f"{validation} to validate"
+        )
+    return train, validation, moments - train - validation
+
+
+def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
+    """Returns how many videos, which hold so many moments together, train, validate and test."""
+    given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
+    if given is None:
+        train, validation, test = _apportioned(videos)
+        return (train, validation, test) if validation or videos == 1 else (train - 1, 1, test)
+    # One folder alone trains; of two or more, one validates.
+    validation = min(max(_floor(given[1], videos), 1), videos - 1)
+    train = min(max(_floor(given[0], videos), 1), videos - validation)
+    if sum(given) > 1 - 1e-9:
+        train = videos - validation
+    return train, validation, videos - train - validation
+
+
+def _apportioned(count: int) -> Sizes:
+    """Divides by Webster's method: each next one goes where the share is furthest from reached.
+
+    So no set shrinks when more is added, and a project that grew has the sizes of one that was divided at once.
+    """
+    sizes = [0, 0, 0]
+    for _ in range(count):
+        quotients = [weight / (2 * size + 1) for weight, size in zip(_WEIGHTS, sizes, strict=True)]
+        sizes[quotients.index(max(quotients))] += 1
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _floor(share: float, count: int) -> int:
+    # 0.29 * 100 is 28.999999999999996.
+    return math.floor(share * count + 1e-9)

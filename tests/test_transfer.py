@@ -1,0 +1,78 @@
+"""What a network takes over from a trained one: every layer by what it is, not by its place in the list."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpose.config import Config, DataConfig, ModelConfig, TrainConfig
+from jaxpose.model.pose_net import make_network
+from jaxpose.training.trained import Trained, transfer
+
+NAMES = ("nose", "neck", "left_paw", "right_paw")
+# As many channels between the layers as keypoints: the shapes do not tell the layers of the head apart.
+HEAD_WIDTH = len(NAMES)
+
+
+@functools.cache
+def network(stride: int, seed: int, head_width: int = HEAD_WIDTH) -> Trained:
+    model = ModelConfig(backbone="resnet18", width=4, heatmap_stride=stride, head_width=head_width)
+    config = Config(model=model, data=DataConfig(keypoint_names=NAMES), train=TrainConfig(seed=seed))
+    graphdef, params, statistics = make_network(model, len(NAMES), "f32", seed)
+    # Biases begin at 0 in every network.
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf) + rng.uniform(0.1, 1, leaf.shape).astype(leaf.dtype), params)
+    return Trained(config, graphdef, params, statistics, "")
+
+
+def same(a: dict, b: dict) -> bool:
+    return jax.tree.structure(a) == jax.tree.structure(b) and all(
+        np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    )
+
+
+# Layers of a head by the strides that they lead from and to: two hidden ones, and the last one of each kind of network.
+HIDDEN = {8: (), 4: ("16 to 8",), 2: ("16 to 8", "8 to 4")}
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product((2, 4, 8), repeat=2)))
+def test_layers_of_a_head_are_taken_over_by_what_they_are(before: int, after: int) -> None:
+    old, new = network(before, 0), network(after, 1)
+    params, _, remade = transfer(old, NAMES, new.params, new.statistics)
+    assert same(params["backbone"], old.params["backbone"])
+    assert jax.tree.structure(params) == jax.tree.structure(new.params)
+    layers = params["head"]["layers"]
+    for number, role in enumerate(HIDDEN[after]):
+        is_taken = role in HIDDEN[before]
+        source = old if is_taken else new
+        assert same(layers[number], source.params["head"]["layers"][number]), (number, role)
+        assert (f"the head layer of stride {role.split()[-1]}" in remade) != is_taken
+    last, is_taken = len(HIDDEN[after]), before == after
+    assert same(layers[last], (old if is_taken else new).params["head"]["layers"][last])
+    assert ("the last head layer" in remade) != is_taken
+
+
+def test_a_last_layer_goes_by_the_names_of_its_keypoints() -> None:
+    old, new = network(4, 0), network(4, 1)
+    turned = (*NAMES[::-1][:3], "tail")
+    params, _, remade = transfer(old, turned, new.params, new.statistics)
+    assert remade == ["keypoint tail"]
+    columns, old_columns, fresh = (
+        tree["head"]["layers"][1]["kernel"].reshape(2, 2, -1, 4, len(NAMES))
+        for tree in (params, old.params, new.params)
+    )
+    for column, name in enumerate(turned):
+        source = old_columns[..., NAMES.index(name)] if name in NAMES else fresh[..., column]
+        np.testing.assert_array_equal(columns[..., column], source)
+
+
+def test_a_head_of_another_width_is_made_anew() -> None:
+    old, new = network(4, 0), network(4, 1, 2 * HEAD_WIDTH)
+    params, _, remade = transfer(old, NAMES, new.params, new.statistics)
+    assert remade == ["the head layer of stride 8", "the last head layer"]
+    assert same(params["head"], new.params["head"]) and same(params["backbone"], old.params["backbone"])
+    old = dataclasses.replace(old, params={"backbone": old.params["backbone"]})
+    assert transfer(old, NAMES, new.params, new.statistics)[2] == ["the head"]

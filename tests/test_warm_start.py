@@ -1,0 +1,157 @@
+"""Labels that come in rounds: what a grown project is told, and what a start from a run's weights may not do."""
+
+import dataclasses
+import re
+import shutil
+from pathlib import Path
+
+import jax
+import pandas as pd
+import pytest
+
+from jaxpose import config as c
+from jaxpose.cluster.mesh import make_mesh
+from jaxpose.data import dataset
+from jaxpose.data.split import split_text
+from jaxpose.model.pose_net import make_network
+from jaxpose.training.optim import learning_rates
+from jaxpose.training.parameters import export_parameters
+from jaxpose.training.run_folder import open_run
+from jaxpose.training.start import Start, prepare
+from jaxpose.training.warm_start import describe_backbone_rate
+from tests.small_run import make_config
+
+BY_FRAME = {"data__split": "frame", "data__train_share": 0.5, "data__val_share": 0.2, "model__width": 4}
+
+
+def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Start]:
+    """What a training has before it compiles."""
+    config, found = dataset.prepare(c.resolve(config))
+    data = dataset.load(found, config)
+    return config, data, prepare(config, make_mesh(jax.devices()[:1]), data)
+
+
+def here(project: Path, **options: object) -> c.Config:
+    """A config whose run folder is the default one."""
+    return dataclasses.replace(make_config(project, Path(), **options), out="")
+
+
+def leave_run(config: c.Config) -> None:
+    """Leaves the folder of a run with its first weights, as if it had been trained."""
+    config, data, _ = begin(config)
+    with open_run(config, split_text(data.project, data.sets)) as folder:
+        (folder.path / "checkpoints" / "9").mkdir(parents=True)
+        (folder.path / "checkpoints" / "9" / "manifest.json").write_text("{}")
+        names, train = config.data.keypoint_names, config.train
+        _, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
+        parameters = jax.device_get({"params": params, "statistics": statistics})
+        export_parameters(folder.path / "best.safetensors", parameters, {"step": "9"})
+        folder.finish({"steps": 9})
+
+
+@pytest.fixture
+def run(project: Path, tmp_path: Path) -> Path:
+    """A run on 18 frames: 9 train, 3 validate, 6 test."""
+    leave_run(make_config(project, tmp_path / "run", **BY_FRAME))
+    return tmp_path / "run"
+
+
+def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: Path, run: Path, tmp_path: Path) -> None:
+    def start(**options: object) -> Start:
+        return begin(make_config(project, tmp_path / "next", train__init_from=str(run), **(BY_FRAME | options)))[2]
+
+    before = pd.read_csv(run / "split.csv", index_col="path")["set"]
+    found = begin(make_config(project, tmp_path / "next", **BY_FRAME, data__seed=1))[1]
+    now = pd.Series(found.sets, found.project.images)
+    trained = now[before[before == "train"].index]
+    counts = [int((trained == name).sum()) for name in ("validation", "test")]
+    assert min(counts) > 0, "the test needs another seed"
+    with pytest.raises(ValueError) as refused:
+        start(data__seed=1)
+    assert str(refused.value) == (
+        f"train.init_from is {run}, which was trained on {counts[0]} of the 3 validation frames and {counts[1]} of the "
+        f"6 test frames: their errors would be too small. --config.data.split={run} keeps each of its frames in its set"
+    )
+    # The mend, and the split of the run itself.
+    for options in ({"data__seed": 1, "data__split": str(run)}, {}):
+        assert f"starts from the weights of {run}" in start(**options).messages
+    # Other bytes are another frame, whatever the path.
+    rows = pd.read_csv(run / "split.csv")
+    rows.assign(sha256="0" * 64).to_csv(run / "split.csv", index=False)
+    assert f"starts from the weights of {run}" in start(data__seed=1).messages
+    (run / "split.csv").unlink()
+    assert start(data__seed=1).messages[0] == (
+        f"{run}/split.csv is absent: frames that {run} was trained on may validate or test here, which is not checked"
+    )
+
+
+def test_the_backbone_of_a_whole_run_learns_from_the_first_step(project: Path, run: Path, tmp_path: Path) -> None:
+    def rates(start: Start, optim: c.OptimConfig, step: int) -> tuple[float, float]:
+        plan = start.plan
+        head, backbone = learning_rates(
+            jax.numpy.int32(step), optim, batch_size=5, steps_per_epoch=plan.steps_per_epoch,
+            total_steps=plan.total_steps, has_new_head=plan.has_new_head,
+        )  # fmt: skip
+        return float(head), float(backbone)
+
+    options = BY_FRAME | {"train__init_from": str(run)}
+    config, _, start = begin(make_config(project, tmp_path / "next", **options))
+    head, backbone = rates(start, config.optim, 0)
+    assert backbone == pytest.approx(0.1 * head) and not start.plan.has_new_head
+    assert describe_backbone_rate(config.optim, start.plan) == (
+        "0.1 of the head's rate, times 1.5 an epoch up to 1 of it, from the first step on"
+    )
+    # A head that is new in parts, here by its width: the backbone rests, and that is said. An epoch is 2 steps.
+    config, _, start = begin(make_config(project, tmp_path / "next", **options, model__head_width=16))
+    assert start.plan.has_new_head and (rates(start, config.optim, 39)[1], rates(start, config.optim, 40)[1] > 0) == (
+        0,
+        1,
+    )
+    why = "(optim.unfreeze_epoch = -1: 20 epochs, as a part of the head is new)"
+    assert describe_backbone_rate(config.optim, start.plan) == (
+        f"rate 0 up to step 40 {why}, then 0.1 of the head's rate, times 1.5 an epoch up to 1 of it"
+    )
+    short = dataclasses.replace(start.plan, total_steps=40)
+    assert describe_backbone_rate(config.optim, short) == (
+        f"rate 0 in all 40 steps {why}; optim.unfreeze_epoch=0 trains it from the first step"
+    )
+    at_once = dataclasses.replace(config.optim, unfreeze_epoch=0, unfreeze_factor=1.0)
+    assert describe_backbone_rate(at_once, start.plan) == "1 of the head's rate, from the first step on"
+
+
+def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    grown = shutil.copytree(project, tmp_path / "grown")
+    labels = pd.read_csv(grown / "CollectedData.csv", header=[0, 1, 2], index_col=0)
+    options = {**BY_FRAME, "data__train_share": None, "data__val_share": None}
+    folders: list[Path] = []
+    for count in (14, 16, 18):
+        labels.iloc[:count].to_csv(grown / "CollectedData.csv")
+        config, data, _ = begin(here(grown, **options))
+        text = split_text(data.project, data.sets)
+        if folders:
+            with pytest.raises(ValueError) as refused:
+                open_run(config, text)
+            said, run = str(refused.value), folders[-1]
+            expected = (
+                "2 labelled frames are new. To train on the present labels from the weights of this run, with each of "
+                f"its frames in its set, add --config.data.split={run} --config.train.init_from={run}; this run stays "
+                "as it is"
+            )
+            assert said.startswith(f"{run} holds another run; differing: ") and said.endswith(expected)
+            assert "overwrite" not in said
+            found = re.findall(r"--config\.([\w.]+)=(\S+?);? ", said)
+            options |= {name.replace(".", "__"): value for name, value in found}
+            assert options["data__split"] == options["train__init_from"] == str(run)
+            config, data, start = begin(here(grown, **options))
+            assert start.messages[0].startswith(f"2 frames are new since {run}: ")
+        leave_run(here(grown, **options))
+        (folder,) = set(Path("runs/grown").iterdir()) - set(folders)
+        folders.append(folder)
+    with pytest.raises(ValueError, match=r" --config.out=NEW_FOLDER; this run stays as it is"):
+        kept = dataclasses.replace(config, out=str(folders[0]), data=dataclasses.replace(config.data, split="frame"))
+        open_run(dataclasses.replace(kept, train=dataclasses.replace(kept.train, init_from="")), text)
+    # A run without weights has nothing to lose.
+    shutil.rmtree(folders[0] / "checkpoints")
+    with pytest.raises(ValueError, match="or resume=overwrite to start anew"):
+        open_run(dataclasses.replace(kept, train=dataclasses.replace(kept.train, init_from="")), text)
