@@ -19,6 +19,7 @@ from jaxpose.data import dataset, split
 from jaxpose.data.picture import draw_keypoints
 from jaxpose.data.sessions import sessions
 from jaxpose.evaluate import evaluate_dataset, extra_projects
+from jaxpose.model.pose_net import needed_types
 from jaxpose.pose import metrics
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.estimator import Estimator
@@ -47,7 +48,8 @@ _VERB = "jaxpose.train"
 def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     """Trains, evaluates and writes the run folder.
 
-    Initialises nothing but the devices, and installs signal handlers in the main thread only.
+    Initialises nothing but the devices, and installs signal handlers in the main thread only. With train.precision=f64
+    JAX's 64-bit types are on while this runs; afterwards the caller's setting is back.
 
     Args:
       config: the options; not changed.
@@ -61,6 +63,11 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
       ValueError: an option, the project or the run folder cannot be used.
       Diverged: too many steps in a row were not finite, or all of them.
     """
+    with needed_types(config.train.precision):
+        return _train(config, dry_run)
+
+
+def _train(config: Config, dry_run: bool) -> dict[str, Any]:
     # 1. The devices, then the data: the list of usable frames is fixed here, once.
     config = resolve(config)
     mesh = make_mesh(start_backend(config.mesh))

@@ -204,6 +204,41 @@ def test_a_step_that_is_not_finite_moves_nothing_but_its_counters(stopped: Path,
     assert_same(jax.device_get(after), dataclasses.replace(before, **counters))
 
 
+def test_an_update_that_overflows_is_not_taken(
+    stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Loss and gradient are finite: Adam's mean divided by its deviation is not."""
+    run = copy_of(stopped, tmp_path)
+    state = checkpoint_of(run)
+    at, adam = int(state.step), next(part for part in state.optimizer if hasattr(part, "mu"))
+    adam.mu["head"]["layers"][1]["kernel"][0, 0, 0, 0] = 3e38
+    adam.nu["head"]["layers"][1]["kernel"][0, 0, 0, 0] = 0.0
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        checkpoints.save(at, state, {}, False)
+    config = make_config(project, run, log__profile_steps="2:400")
+    assert call(config, tmp_path) == 1
+    assert f"3 steps in a row were not finite, up to step {at + 3}: stopped" in capsys.readouterr().err
+    lines = [line for line in log_of(run).splitlines() if " skipped: loss " in line]
+    assert len(lines) == 3
+    for line in lines:
+        assert re.search(r"loss [\d.]+, gradient norm [\d.e-]+; not finite: the new parameters, .* rate 0.005\)$", line)
+    # The state of before stands.
+    assert_same(checkpoint_of(run), state)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_rate_above_float32_trains_nothing_and_says_so(
+    project: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+):
+    run = tmp_path / "run"
+    config = make_config(project, run, optim__name=name, optim__lr=1e39, train__steps=1)
+    assert call(config, tmp_path) == 1
+    assert "none of the 1 steps was finite, so nothing was trained" in capsys.readouterr().err
+    assert "not finite: the new parameters" in log_of(run)
+    assert not (run / "finished.json").exists() and not (run / "best.safetensors").exists()
+
+
 def test_too_many_such_steps_end_the_run_and_leave_a_good_checkpoint(
     stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

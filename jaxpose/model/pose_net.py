@@ -1,5 +1,8 @@
 """The whole network: sequences of frames of 0..255 to the logits of maps, or to points."""
 
+import contextlib
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -23,8 +26,6 @@ DTYPES = {
     "f64": (jnp.float64, jnp.float64),
 }
 MATMUL_PRECISION = {"f32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16", "f64": "highest"}
-
-
 # Frames on either side of the one that a prediction is of, by model.kind.
 CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
 
@@ -94,13 +95,23 @@ class PoseNet(nnx.Module):
         return jnp.concatenate([single, self.context(features)[:, :, None]], axis=2) if self.radius else single
 
 
+def needed_types(precision: str) -> contextlib.AbstractContextManager:
+    """Returns a context in which the types of a precision exist: JAX makes float32 of float64 unless it is told not to.
+
+    It holds in the thread that enters it; the caller's setting is back afterwards.
+    """
+    return jax.enable_x64(True) if precision == "f64" else contextlib.nullcontext()
+
+
 def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) -> tuple[nnx.GraphDef, dict, dict]:
     """Returns (graph definition, parameters, batch statistics), the last two as nested dicts of arrays.
 
     The initial weights are drawn on the host, so they are the same on every platform and nothing is compiled.
     """
     rng = np.random.Generator(np.random.Philox(seed))
-    graphdef, params, statistics = nnx.split(PoseNet(model, keypoints, precision, rng=rng), nnx.Param, nnx.BatchStat)
+    with needed_types(precision):
+        network = PoseNet(model, keypoints, precision, rng=rng)
+    graphdef, params, statistics = nnx.split(network, nnx.Param, nnx.BatchStat)
     return graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(statistics)
 
 

@@ -18,12 +18,13 @@ from jaxpose.config import Config, validate
 from jaxpose.data.images import fit_image
 from jaxpose.data.stretches import Stretch, padded
 from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
+from jaxpose.model.pose_net import needed_types
 from jaxpose.training.parameters import checksum
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.subspaces import Subspaces, load_subspaces
 from jaxpose.training.trained import load_trained, read_run_config
 
-# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32.
+# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32, or float64 of a run of that precision.
 Found = tuple[np.ndarray, np.ndarray]
 
 
@@ -205,7 +206,8 @@ def load(
     trained = load_trained(Path(run))
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
-    weights = replicate(mesh, (trained.params, trained.statistics))
+    with needed_types(config.train.precision):
+        weights = replicate(mesh, (trained.params, trained.statistics))
     subspaces = load_subspaces(Path(run), config)
     estimator = Estimator(config, predictor, weights, describe(chosen), subspaces, trained.label)
     if is_compiled:

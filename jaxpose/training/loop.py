@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -217,7 +218,11 @@ class Loop:
             factor = values["clip_factor"] * weight
             if not abs(values[name] * factor) <= LARGEST_FACTOR:
                 found.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {', '.join(clips)}")
-        if not found:
+        if not found and math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):
+            found.append(
+                f"the new parameters, batch statistics or optimizer state (learning rate {values['learning_rate']:g})"
+            )
+        elif not found:
             frames = self.names_of(draws[draws >= 0])
             found.append(f"the gradient of a batch with {', '.join([*frames, *clips])}")
         self.log.text(

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from jaxpose.cluster.mesh import put_batch
 from jaxpose.config import Config
 from jaxpose.data.loader import Samples, evaluation_batches
-from jaxpose.model.pose_net import CONTEXT_RADIUS
+from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
 from jaxpose.training.evaluate_step import build_evaluate_step, build_predict_step
 
 Predictions = dict[str, np.ndarray]
@@ -32,6 +32,7 @@ class Predictor:
     def __init__(self, config: Config, graphdef: nnx.GraphDef, mesh: Mesh, frames_per_step: int):
         self._mesh = mesh
         self._lock = threading.Lock()
+        self._precision = config.train.precision
         self.device_count = mesh.size
         self._evaluate = build_evaluate_step(config, graphdef, mesh)
         self._predict = build_predict_step(config, graphdef, mesh)
@@ -147,7 +148,7 @@ class Predictor:
         for batch, count in batches:
             mine = {name: self._own_rows(rows) for name, rows in batch.items()}
             # Videos that are decoded at the same time take turns: all devices get the steps in one order.
-            with self._lock:
+            with self._lock, needed_types(self._precision):
                 started = step(params, statistics, put_batch(self._mesh, mine)), count
             if flying:
                 yield self._fetch(*flying)
@@ -163,8 +164,9 @@ class Predictor:
         return np.concatenate([rows[place * per_device : (place + 1) * per_device] for place in mine])
 
     def _fetch(self, found: dict[str, jax.Array], count: int) -> Predictions:
-        parts = _gather(found) if jax.process_count() > 1 else found
-        return {name: _rows(np.asarray(part), name)[:count] for name, part in parts.items()}
+        with needed_types(self._precision):
+            parts = _gather(found) if jax.process_count() > 1 else found
+            return {name: _rows(np.asarray(part), name)[:count] for name, part in parts.items()}
 
 
 def _rows(part: np.ndarray, name: str) -> np.ndarray:

@@ -223,10 +223,18 @@ def _gradients(
     return gradients, statistics, found, sample_loss.reshape(-1)
 
 
+def _all_finite(tree: Any) -> jax.Array:
+    """Returns whether every number of a tree of arrays is finite."""
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
+
+
 def _apply(
     state: State, gradients: dict, statistics: dict, loss: jax.Array, config: Config, plan: Plan
 ) -> tuple[State, Metrics]:
-    """Returns the moved state and its metrics; a non-finite step moves `step` and `skipped_in_row` alone."""
+    """Returns the moved state and its metrics.
+
+    Where the loss, the gradient or anything of the new state is not finite, `step` and `skipped_in_row` alone move.
+    """
     head_rate, backbone_rate = optim.learning_rates(
         state.step,
         config.optim,
@@ -236,7 +244,6 @@ def _apply(
         has_new_head=plan.has_new_head,
     )
     norm = optax.tree.norm(gradients)
-    finite = jnp.isfinite(loss) & jnp.isfinite(norm)
     directions, optimizer = optim.make_optimizer(config.optim).update(gradients, state.optimizer, state.params)
     params = optim.apply_directions(state.params, directions, head_rate, backbone_rate)
     ema = state.ema
@@ -245,6 +252,9 @@ def _apply(
         ema = optim.moving_average(ema, now, config.optim.ema_decay, state.step)
     moved = (params, statistics, optimizer, ema)
     kept = (state.params, state.statistics, state.optimizer, state.ema)
+    # A finite gradient may still overflow: times a large rate, or squared by Adam. All devices hold the same state, so
+    # this needs no collective.
+    finite = jnp.isfinite(loss) & jnp.isfinite(norm) & _all_finite(moved)
     params, statistics, optimizer, ema = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, kept)
     state = dataclasses.replace(
         state,

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from jaxpose.config import Config
-from jaxpose.model.pose_net import make_network
+from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.parameters import load_parameters
@@ -74,8 +74,8 @@ def load_trained(run: Path) -> Trained:
         filled = jax.tree_util.tree_map_with_path(lambda path, like: _stored(stored, path, like, exported), filled)
         label = f"the weights of step {notes['step']}{unfinished}"
         return Trained(config, graphdef, filled["params"], filled["statistics"], label)
-    like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
-    with Checkpoints(run / "checkpoints") as checkpoints:
+    with needed_types(train.precision), Checkpoints(run / "checkpoints") as checkpoints:
+        like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
     if found is None:
         raise ValueError(f"{run} holds no whole checkpoint yet: train it first")
