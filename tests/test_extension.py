@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jaxpose.config import Config, from_json, resolve
+from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.extension import entries
 from jaxpose.training.run_folder import RunFolder, default_path, open_run
 from tests.small_run import (
@@ -114,9 +116,13 @@ def test_a_process_killed_while_it_extends_leaves_the_old_run_or_the_new_one(tmp
 @pytest.mark.parametrize(
     ("stored", "options", "message"),
     [
-        ({}, {"steps": 10}, "this config is 10 steps long and the run in {} 20 steps: give more train.steps or"),
-        ({}, {"steps": 20, "epochs": 999}, "is 20 steps long and the run in {} 20 steps: .* (train.steps replaces"),
-        ({}, {"steps": 0, "epochs": 10}, "this config is 20 steps long and the run in {} 20 steps: give more"),
+        ({}, {"steps": 10}, "this config is 10 steps long and the run in {} 20 steps long: give more train.steps or"),
+        (
+            {},
+            {"steps": 20, "epochs": 999},
+            "is 20 steps long and the run in {} 20 steps long: .* (train.steps replaces",
+        ),
+        ({}, {"steps": 0, "epochs": 10}, "this config is 20 steps long and the run in {} 20 steps long: give more"),
         ({}, {"steps": 40, "seed": 3}, "{} holds another run; differing: train.seed 0 -> 3. Choose another out"),
         ({"reason": "early stop"}, {}, "the run in {} stopped early (train.early_stop_patience = 0), as a longer one"),
     ],
@@ -155,6 +161,19 @@ def test_what_the_length_decides_is_said(tmp_path: Path) -> None:
     )
 
 
+def test_an_old_end_between_two_validations_is_said(tmp_path: Path) -> None:
+    for patience, counts in ((0, "the best checkpoint"), (3, "the best checkpoint and for the early stop")):
+        run, options = tmp_path / str(patience), {"val_every_steps": 15, "early_stop_patience": patience}
+        begin(run, **options)
+        with Checkpoints(run / "checkpoints") as checkpoints:
+            checkpoints.save(20, {"w": np.zeros(3)}, {}, is_best=True)
+        assert extend(run, **options).messages[2:] == (
+            "one difference: the old end, step 20, was validated, which one run of 40 steps does not do, with 15 steps "
+            f"between validations; it counts for {counts}",
+        )
+        assert entries(run)[0]["at_step"] == 20
+
+
 def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
@@ -169,9 +188,11 @@ def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatc
         ValueError, match=rf"the length; these differ in more: .*{other} \(train.seed\).*; give the run"
     ):
         extend("", seed=7)
-    for _ in range(2):
+    for number in range(2):
         run = extend("")
         assert (run.path, run.action) == (short, "resume")
+        said = f"{short} is the one run there that differs in nothing but the length"
+        assert run.messages[:1] == (said,) if number == 0 else run.messages == ()
     begin(long := default_path(config_for("", steps=80)), steps=80)
     runs = ", ".join(f"{path} (train.steps={steps})" for path, steps in sorted([(short, 40), (long, 80)]))
     with pytest.raises(ValueError) as refused:

@@ -69,7 +69,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
     if new_steps <= old_steps:
         hint = " (train.steps replaces train.epochs)" if config.train.steps and config.train.epochs else ""
         raise ValueError(
-            f"resume is extend, but this config is {new_steps} steps long and the run in {run} {old_steps} steps: "
+            f"resume is extend, but this config is {new_steps} steps long and the run in {run} {old_steps} steps long: "
             f"give more train.steps or train.epochs{hint}"
         )
     at_step = _newest_whole_step(run)
@@ -170,8 +170,8 @@ def _notes(config: Config, at_step: int, old_steps: int, new_steps: int, frames:
     counts = " and for the early stop" if train.early_stop_patience else ""
     return (
         same,
-        f"one difference: step {old_steps}, the old end, was validated and counts for the best checkpoint{counts}; one "
-        f"run of {new_steps} steps validates every {val_every} steps only",
+        f"one difference: the old end, step {old_steps}, was validated, which one run of {new_steps} steps does not do, "
+        f"with {val_every} steps between validations; it counts for the best checkpoint{counts}",
     )
 
 

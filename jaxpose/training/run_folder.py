@@ -236,6 +236,8 @@ def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[st
             "resume=extend starts another run from its weights"
         )
     messages = extension.messages() if extension else ()
+    if extension and not config.out:
+        messages = (f"{path} is the one run there that differs in nothing but the length", *messages)
     if not (path / SPLIT_FILE).exists() and any(path.glob("checkpoints/[0-9]*")):
         messages += (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
     if extension and any(path.glob("video_preds/*.csv")):
