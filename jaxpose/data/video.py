@@ -15,9 +15,9 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.data.images import fit_image
+from jaxpose.data.key_frames import key_frame_before, packets_from
 from jaxpose.data.stretches import Stretch
 from jaxpose.data.video_file import Video, cut_short, open_video, scan, to_rgb, unshown, video_stream
-from jaxpose.data.video_range import packets_from
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -163,11 +163,14 @@ class ChunkReader:
 
     def _frames_of(self, stretch: Stretch) -> Iterator[VideoFrame]:
         expected = stretch.first
-        for packet in packets_from(stretch.index, stretch.first, threads=0):
+        key = key_frame_before(stretch.index, stretch.first, self._stop.is_set)
+        for packet in packets_from(stretch.index, key, threads=0):
             if self._stop.is_set():
                 return
             for frame in packet.decode():
                 number = stretch.index.number_of(frame.pts)
+                if number == key and number and not frame.key_frame:
+                    raise _Unusable(f"frame {number} is marked as a key frame, but is none")
                 # The decoder begins at a key frame, and gives out what is shown before it too.
                 if number is None or number < expected:
                     continue

@@ -22,8 +22,6 @@ _VERSION = 3
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)
-# Frames that are decoded in one go from a key frame on, at least, before the decoder starts anew at another.
-_SEGMENT_FRAMES = 128
 # Share of the steps between frames that are alike where the rate is steady, and the largest share of those that leap:
 # where more frames come late, the rate is a variable one.
 _STEADY, _RARE = 0.9, 0.01
@@ -68,21 +66,12 @@ class VideoIndex:
 
     @functools.cached_property
     def key_frames(self) -> list[int]:
-        """The numbers of the frames at which decoding can begin, ascending; the first is 0."""
+        """The numbers of the frames that the file calls key frames, ascending; the first is 0.
+
+        Whether decoding can begin there is for `key_frames.can_begin_at_key_frames` to say.
+        """
         numbers = {bisect.bisect_left(self.times, time) for time in self.key_times}
         return sorted({0} | {number for number in numbers if number < self.frame_count})
-
-    @functools.cached_property
-    def segments(self) -> list[int]:
-        """The numbers of the key frames at which the decoder starts anew, ascending; the first is 0.
-
-        What becomes of a frame is decided inside of its segment, whatever else is read.
-        """
-        starts = [0]
-        for number in self.key_frames:
-            if number - starts[-1] >= _SEGMENT_FRAMES:
-                starts.append(number)
-        return starts
 
     def number_of(self, time: int | None) -> int | None:
         """Returns the number of the frame with a time stamp, or None."""
@@ -108,6 +97,14 @@ def read_index(path: Path) -> VideoIndex:
         with contextlib.suppress(OSError):
             cache.write_note(identity, kept)
     return VideoIndex(path=path, identity=identity, **kept)
+
+
+def is_unchanged(index: VideoIndex) -> bool:
+    """Returns whether the file of an index is still the one that it was read from."""
+    try:
+        return _identity(index.path) == index.identity
+    except OSError:
+        return False
 
 
 def ends_checksum(path: Path) -> str:
