@@ -118,6 +118,8 @@ def _problems_together(config: Config) -> Iterator[str]:
         yield "data.input_height_px and data.input_width_px must be given together, or both be 0"
     if data.crop_px and (len(data.crop_px) != 4 or min(data.crop_px[:2]) < 0 or min(data.crop_px[2:]) < 1):
         yield f"data.crop_px is {data.crop_px}; it must be (x, y, width, height), x and y at least 0, width and height above 0"  # noqa: E501
+    if len(data.frame_sizes_px) % 2 or min(data.frame_sizes_px, default=1) < 1:
+        yield f"data.frame_sizes_px is {data.frame_sizes_px}; it must be (width, height, width, height, ...), all above 0"  # noqa: E501
     if data.train_share + data.val_share > 1.0 + 1e-9:
         yield f"data.train_share + data.val_share is {data.train_share + data.val_share:g}; it must be at most 1"
     if data.train_frames == 0:

@@ -19,6 +19,11 @@ class DataConfig:
     input_width_px: int = option(0, "width of the network's input, a multiple of 32; 0 = by the frames", minimum=0)
     resize: str = option("pad", "pad keeps the aspect ratio, stretch does not", choices=("pad", "stretch"))
     crop_px: tuple[int, ...] = option((), "fixed crop (x, y, width, height) in frame pixels; () = whole frame")
+    frame_sizes_px: tuple[int, ...] = option(
+        (),
+        "sizes of the labelled images (width, height, ...): a rotation that a video file notes is applied unless they "
+        "are those of its stored frames; () = by the images",
+    )
     missing: str = option(
         "ignore",
         "an empty label cell: ignore = no loss, not_visible = uniform target",

@@ -1,4 +1,4 @@
-"""What a video file holds, read without decoding it: which frame is shown when, and where decoding can begin.
+"""What a video file holds, read while decoding one frame at most: which one is shown when, and which are key frames.
 
 What comes in: a video file. What goes out: a `VideoIndex`, kept in the cache folder until the file changes.
 """
@@ -18,7 +18,7 @@ from jaxpose.data import cache
 from jaxpose.data.video_file import Packets, cut_short, scan_packets
 
 # Part of the key of an index: a change of what it says must change it.
-_VERSION = 3
+_VERSION = 4
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)
@@ -41,7 +41,8 @@ class VideoIndex:
     Attributes:
       path: the file.
       identity: says which content it was read from.
-      width_px, height_px: size of its frames as stored.
+      width_px, height_px: size of its frames as they are read, after the quarter turns.
+      quarter_turns: clockwise, 0 to 3, that a stored frame gets when it is read.
       fps: mean frames per second, 0 where the file does not say.
       announced_frames: frames that the file says it holds.
       frame_count: frames that the file holds; where it breaks off, those whose number is sure.
@@ -56,6 +57,7 @@ class VideoIndex:
     identity: str
     width_px: int
     height_px: int
+    quarter_turns: int
     fps: float
     announced_frames: int
     frame_count: int
@@ -154,6 +156,7 @@ def _make_index(path: Path) -> dict[str, Any]:
     return {
         "width_px": video.width_px,
         "height_px": video.height_px,
+        "quarter_turns": video.quarter_turns,
         "fps": video.fps,
         "announced_frames": announced,
         "frame_count": count,

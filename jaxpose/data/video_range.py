@@ -22,7 +22,7 @@ from av.video.reformatter import VideoReformatter
 from jaxpose.data import cache
 from jaxpose.data.images import fit_image
 from jaxpose.data.key_frames import Stopped, can_begin_at_key_frames, key_frame_before, packets_from
-from jaxpose.data.video_file import to_rgb
+from jaxpose.data.video_file import to_rgb, turned_size_px
 from jaxpose.data.video_index import VideoIndex, is_unchanged
 
 # Part of the key of the notes of damage: a change of what is called damaged must change it.
@@ -85,7 +85,7 @@ class RangeReader:
         for number, frame in decoding:
             self.decoded_frames += 1
             if number >= self._first:
-                image = to_rgb(frame, self._converter)
+                image = to_rgb(frame, self._converter, self._index.quarter_turns)
                 yield number, fit_image(image, self._input_from_frame, self._size_px)
         return decoding.damage
 
@@ -129,7 +129,8 @@ class _Decoding:
 
     def __iter__(self) -> Iterator[tuple[int, VideoFrame]]:
         # Frames come in the order in which they are shown: once a later one is there, what is lacking is lost.
-        next_number = self._key
+        next_number, index = self._key, self._index
+        stored_px = turned_size_px(index.width_px, index.height_px, index.quarter_turns)
         for number, frame in self._numbered():
             if number >= self._end:
                 break
@@ -138,7 +139,7 @@ class _Decoding:
             if number > next_number:
                 self._note(next_number, "is missing", number - 1)
             next_number = number + 1
-            if (frame.width, frame.height) != (self._index.width_px, self._index.height_px):
+            if (frame.width, frame.height) != stored_px:
                 self._note(number, f"has {frame.width} x {frame.height} pixels")
                 continue
             if frame.is_corrupt:
