@@ -130,21 +130,6 @@ def test_variable_frame_rate_is_one_row_a_frame(tmp_path: Path):
     np.testing.assert_array_equal(np.concatenate(chunks), _plain(path))
 
 
-def test_noted_rotation_is_ignored(tmp_path: Path):
-    path = _write(tmp_path / "turned.mp4", 3)
-    before = _plain(path)
-    content = bytearray(path.read_bytes())
-    # ISO 14496-12, 8.3.2: the matrix of version 0 lies 40 bytes behind the box's name.
-    at = content.index(b"tkhd") + 4 + 40
-    content[at : at + 36] = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
-    path.write_bytes(content)
-    with av.open(str(path)) as container:
-        assert next(container.decode(video=0)).rotation in (90, -90)
-    video = scan(path)
-    assert (video.width_px, video.height_px) == (64, 48)
-    np.testing.assert_array_equal(np.concatenate(_whole(video)[1]), before)
-
-
 def test_scan_refuses_what_is_no_video(tmp_path: Path):
     with pytest.raises(ValueError, match="nothing.mp4 is not a file"):
         scan(tmp_path / "nothing.mp4")

@@ -133,6 +133,8 @@ def _problems_together(config: Config) -> Iterator[str]:
                   if given is None]  # fmt: skip
         hint = f" ({absent[0]}; give both)" if absent else ""
         yield f"data.train_share + data.val_share is {sum(shares):g}; it must be at most 1{hint}"
+    if len(data.frame_sizes_px) % 2 or min(data.frame_sizes_px, default=1) < 1:
+        yield f"data.frame_sizes_px is {data.frame_sizes_px}; it must be (width, height, width, height, ...), all above 0"  # noqa: E501
     if data.train_frames == 0:
         yield "data.train_frames is 0; above 1 it is a number of frames, below 1 a share, 1 means all"
     for name in sorted({name for name in data.keypoint_names if data.keypoint_names.count(name) > 1}):

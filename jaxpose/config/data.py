@@ -28,6 +28,11 @@ class DataConfig(Section):
     )
     resize: str = option("pad", "pad keeps the aspect ratio, stretch does not", choices=("pad", "stretch"))
     crop_px: tuple[int, ...] = option((), "fixed crop (x, y, width, height) in frame pixels; () = whole frame")
+    frame_sizes_px: tuple[int, ...] = option(
+        (),
+        "sizes of the labelled images (width, height, ...): a rotation that a video file notes is applied unless they "
+        "are those of its stored frames; () = by the images",
+    )
     missing: str = option(
         "ignore",
         "an empty label cell: ignore = no loss, not_visible = uniform target",

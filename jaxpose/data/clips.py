@@ -16,6 +16,7 @@ from jaxpose import geometry
 from jaxpose.config import DataConfig
 from jaxpose.data import cache
 from jaxpose.data.clip_order import block_around, place
+from jaxpose.data.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.data.video_cache import DecodedFrames, decode_part, open_whole
 from jaxpose.data.video_index import VideoIndex, read_index
 
@@ -43,10 +44,14 @@ def open_clips(
       ValueError: a file is no video or has no frames; a session is shorter than a clip; its videos
         are of unequal length; a frame is smaller than data.crop_px.
     """
-    indexes = [tuple(read_index(path) for path in session) for session in sessions]
+    found, labelled_px = [tuple(read_index(path) for path in session) for session in sessions], labelled_sizes_px(data)
+    indexes = [tuple(as_labelled(index, labelled_px) for index in session) for session in found]
     for session in indexes:
         _check_session(session, sequence_length, data)
-    return ClipSource(indexes, sequence_length, data, cache_mode)
+    source = ClipSource(indexes, sequence_length, data, cache_mode)
+    rotations = [describe_rotation(index, labelled_px) for session in found for index in session]
+    source.notes = [*filter(None, rotations), *source.notes]
+    return source
 
 
 class ClipSource:

@@ -19,6 +19,7 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import Frames, fit_affines, fit_image, fit_key, keep, read_labelled
 from jaxpose.data.project import Project
 from jaxpose.data.regular_file import read_regular
+from jaxpose.data.rotation import as_labelled, describe_rotation
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video_index import VideoIndex, read_index
 from jaxpose.data.video_range import RangeReader
@@ -83,7 +84,10 @@ def load_windows(
             (str(file), (status := file.stat()).st_size, status.st_mtime_ns)
             for window in windows for file, *_ in filter(None, window.keys)
         ]  # fmt: skip
-        used = [(window.has_video, window.index and window.index.identity) for window in windows]
+        used = [
+            (window.has_video, window.index and (window.index.identity, window.index.quarter_turns))
+            for window in windows
+        ]
         return fit_key(project, affines, size_px, data.crop_px, radius, data.on_bad_frame, files, used)
 
     # Each row ends with a byte for every frame that says where it comes from.
@@ -93,7 +97,7 @@ def load_windows(
     kept = keep((count, row_bytes + span), rows, key, data)
     pixels, origins = kept[:, :row_bytes].reshape(count, *shape), np.asarray(kept[:, row_bytes:])
     frames = Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
-    return frames, _describe(project, origins, videos)
+    return frames, [*_describe(project, origins, videos), *_describe_rotations(project, windows)]
 
 
 def files_beside(project: Project, radius: int, videos: Mapping[str, Path]) -> list[Path]:
@@ -209,8 +213,9 @@ def _read_video(
 
     What lies beyond frames that are lost is no neighbour.
     """
-    index, number = window.index, window.number
-    if index is None or number is None or [index.width_px, index.height_px] != frame_size_px:
+    number, size = window.number, (frame_size_px[0], frame_size_px[1])
+    index = as_labelled(window.index, [size]) if window.index else None
+    if index is None or number is None or (index.width_px, index.height_px) != size:
         return {}
     first = max([number - radius, 0, *(leap for leap in index.leaps if leap <= number)])
     end = min([number + radius + 1, index.frame_count, *(leap for leap in index.leaps if leap > number)])
@@ -251,6 +256,17 @@ def _join(
 def _look_alike(frame: np.ndarray, image: np.ndarray) -> bool:
     grey, other = (cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) for pixels in (frame, image))
     return bool((cv2.absdiff(grey, other) > _DIFFERENT_GREY_LEVELS).mean() <= _MOST_DIFFERENT)
+
+
+def _describe_rotations(project: Project, windows: list[_Window]) -> list[str]:
+    """Returns a sentence for each video that notes a rotation."""
+    sizes_px: dict[Path, set[tuple[int, int]]] = {}
+    indices: dict[Path, VideoIndex] = {}
+    for window, (width, height) in zip(windows, project.sizes_px.tolist(), strict=True):
+        if window.index:
+            indices[window.index.path] = window.index
+            sizes_px.setdefault(window.index.path, set()).add((width, height))
+    return list(filter(None, (describe_rotation(index, sizes_px[path]) for path, index in indices.items())))
 
 
 def _describe(project: Project, origins: np.ndarray, videos: Mapping[str, Path]) -> list[str]:

@@ -1,5 +1,6 @@
 """A project, its split and its decoded frames: everything that training and evaluation read."""
 
+import collections
 import dataclasses
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from jaxpose.data.loader import Samples
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
 # Frames on either side of the one that a context model predicts.
 CONTEXT_RADIUS = 2
+# Sizes of labelled images that a run notes: those of a project whose images are not of videos may all differ.
+_NOTED_SIZES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +64,20 @@ def prepare(config: Config) -> tuple[Config, project.Project]:
     found = select_keypoints(found, data)
     width, height = images.input_size_px(found, data)
     data = dataclasses.replace(
-        data, input_width_px=width, input_height_px=height, keypoint_names=tuple(found.keypoint_names)
+        data,
+        input_width_px=width,
+        input_height_px=height,
+        keypoint_names=tuple(found.keypoint_names),
+        frame_sizes_px=data.frame_sizes_px or _frame_sizes_px(found),
     )
     return dataclasses.replace(config, data=data), found
+
+
+def _frame_sizes_px(found: project.Project) -> tuple[int, ...]:
+    """Returns the most frequent sizes of the labelled images, as `data.frame_sizes_px` has them."""
+    counts = collections.Counter(map(tuple, found.sizes_px.tolist()))
+    most_first = sorted(counts, key=lambda size: (-counts[size], size))
+    return tuple(side for size in most_first[:_NOTED_SIZES] for side in size)
 
 
 def select_keypoints(found: project.Project, data: DataConfig) -> project.Project:

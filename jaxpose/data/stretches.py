@@ -3,6 +3,7 @@
 import bisect
 import dataclasses
 
+from jaxpose.data.key_frames import can_begin_at_key_frames
 from jaxpose.data.video_file import Video, cut_short
 from jaxpose.data.video_index import VideoIndex, read_index
 
@@ -20,7 +21,8 @@ def cut(video: Video, minutes: float) -> list[Stretch] | None:
     """Returns the stretches of a video, each but the last at least so many minutes long; None where it is not cut.
 
     It is not cut where it is no longer than that, where its file says neither its rate nor when its frames are shown,
-    or where the file is damaged: then it is read from its start until it breaks off.
+    where decoding cannot begin at its key frames, or where the file is damaged: then it is read from its start until it
+    breaks off.
 
     Args:
       video: as `scan` returned it.
@@ -36,6 +38,8 @@ def cut(video: Video, minutes: float) -> list[Stretch] | None:
     index = read_index(video.path)
     # A leap of the time stamps is no damage: the frames are there.
     if not index.times or index.frame_count != index.announced_frames or cut_short(video.path):
+        return None
+    if not can_begin_at_key_frames(index):
         return None
     firsts = [0]
     while True:

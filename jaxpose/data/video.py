@@ -1,8 +1,8 @@
 """Videos for prediction: read in order on a background thread, one row per frame, and none is lost in silence.
 
 What comes in: a `Video`. What goes out: chunks of frames fitted into the network's input, and a sentence about all
-that was wrong with the file. Frames are taken as they are stored: rotation that a phone notes in the file is ignored,
-as label tools ignore it, and a frame's time plays no part, so a variable frame rate is nothing special.
+that was wrong with the file. Frames get the quarter turns that the `Video` says (see `rotation.as_labelled`). A frame's
+time plays no part, so a variable frame rate is nothing special.
 """
 
 import queue
@@ -15,9 +15,9 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.data.images import fit_image
+from jaxpose.data.key_frames import key_frame_before, packets_from
 from jaxpose.data.stretches import Stretch
-from jaxpose.data.video_file import Video, cut_short, open_video, scan, to_rgb, unshown, video_stream
-from jaxpose.data.video_range import packets_from
+from jaxpose.data.video_file import Video, cut_short, open_video, scan, to_rgb, turned_size_px, unshown, video_stream
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -130,13 +130,15 @@ class ChunkReader:
         chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
         first = self._stretch.first if self._stretch else 0
         stopped, converter = "", VideoReformatter()
+        turns = self._video.quarter_turns
+        stored_px = turned_size_px(self._video.width_px, self._video.height_px, turns)
         try:
             for frame in self._frames_of(self._stretch) if self._stretch else self._all_frames():
-                if (frame.width, frame.height) != (self._video.width_px, self._video.height_px):
+                if (frame.width, frame.height) != stored_px:
                     raise _Unusable(f"frame {first + count} has {frame.width} x {frame.height} pixels")
                 if frame.is_corrupt:
                     mended.append(first + count)
-                image = to_rgb(frame, converter)
+                image = to_rgb(frame, converter, turns)
                 chunk[filled] = fit_image(image, self._input_from_frame, size_px, self._crop_px)
                 filled, count = filled + 1, count + 1
                 if filled == len(chunk):
@@ -166,11 +168,14 @@ class ChunkReader:
 
     def _frames_of(self, stretch: Stretch) -> Iterator[VideoFrame]:
         expected = stretch.first
-        for packet in packets_from(stretch.index, stretch.first, threads=0):
+        key = key_frame_before(stretch.index, stretch.first, self._stop.is_set)
+        for packet in packets_from(stretch.index, key, threads=0):
             if self._stop.is_set():
                 return
             for frame in packet.decode():
                 number = stretch.index.number_of(frame.pts)
+                if number == key and number and not frame.key_frame:
+                    raise _Unusable(f"frame {number} is marked as a key frame, but is none")
                 # The decoder begins at a key frame, and gives out what is shown before it too.
                 if number is None or number < expected:
                     continue

@@ -19,7 +19,7 @@ from jaxpose.data.video_index import VideoIndex
 from jaxpose.data.video_range import Damage, RangeReader
 
 # Part of the key of cached videos: a change of which frames come out must change it.
-_VERSION = 1
+_VERSION = 2
 _logger = logging.getLogger(__name__)
 
 
@@ -66,7 +66,17 @@ def open_whole(
     """
     shape = (index.frame_count, size_px[1], size_px[0], 3)
     digest = hashlib.sha256(
-        repr((_VERSION, FIT_VERSION, index.identity, shape, crop_px, sorted(av.library_versions.items()))).encode()
+        repr(
+            (
+                _VERSION,
+                FIT_VERSION,
+                index.identity,
+                index.quarter_turns,
+                shape,
+                crop_px,
+                sorted(av.library_versions.items()),
+            )  # fmt: skip
+        ).encode()
     )
     digest.update(np.ascontiguousarray(input_from_frame, "<f8").tobytes())
     key = digest.hexdigest()

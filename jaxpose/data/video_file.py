@@ -1,11 +1,13 @@
-"""What a video file says of itself: its size and, packet by packet, its frames. No frame is decoded here."""
+"""What a video file says of itself: its size and, packet by packet, its frames; only the first one is decoded."""
 
+import contextlib
 import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 import av
+import cv2
 import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
@@ -16,6 +18,9 @@ from av.video.stream import VideoStream
 
 # PyAV converts with as many threads as there are cores since version 17, which costs more than it gains here.
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+
+# By quarter turns, clockwise.
+_TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
 
 # What a Matroska file begins with, and what all but that lies in.
 _MATROSKA, _MATROSKA_SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
@@ -28,10 +33,11 @@ class Video:
 
     Attributes:
       path: the file.
-      width_px, height_px: size of its frames as stored.
+      width_px, height_px: size of its frames as they are read, after the quarter turns.
       fps: mean frames per second, 0 where the file does not say.
       announced_frames: the container's count of frames, else the number of packets in the file and of those that lack
         to fill the duration that it notes.
+      quarter_turns: clockwise, 0 to 3, that a stored frame gets when it is read.
     """
 
     path: Path
@@ -39,6 +45,7 @@ class Video:
     height_px: int
     fps: float
     announced_frames: int
+    quarter_turns: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +73,9 @@ class Packets:
 
 
 def scan(path: Path) -> Video:
-    """Returns what a video file says of itself; reads no further than needed for that.
+    """Returns what a video file says of itself; reads no further than needed for that, and decodes one frame.
+
+    A rotation that the file notes counts: see `rotation.as_labelled` for where it does not.
 
     Raises:
       ValueError: the file is missing or empty, is no video, or has no video stream or no frames.
@@ -95,11 +104,12 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
             # A count without any packet behind it is what is left of a file that was cut short.
             announced = (stream.frames or _announced(packets, container, stream)) if packets.times else 0
             width, height, rate = stream.width, stream.height, stream.average_rate
+            turns = _noted_quarter_turns(container, stream)
     except FFmpegError as error:
         raise ValueError(f"{path} is no video that can be read: {error.strerror}") from None
     if not announced or not width or not height:
         raise ValueError(f"{path} has no video frames")
-    return Video(path, width, height, float(rate or 0), announced), packets
+    return Video(path, *turned_size_px(width, height, turns), float(rate or 0), announced, turns), packets
 
 
 def open_video(path: Path) -> InputContainer:
@@ -165,14 +175,21 @@ def cut_short(path: Path) -> str:
     return f"it ends after {there} of the {noted} bytes that it notes" if length >= 0 and there < noted else ""
 
 
-def to_rgb(frame: VideoFrame, converter: VideoReformatter) -> np.ndarray:
+def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 0) -> np.ndarray:
     """Returns a frame as (height, width, 3) uint8 RGB.
 
     Args:
       frame: as decoded.
       converter: used for all frames of a video: a new one for each costs as much as decoding.
+      quarter_turns: clockwise, 0 to 3.
     """
-    return converter.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
+    image = converter.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
+    return cv2.rotate(image, _TURNS[quarter_turns]) if quarter_turns else image
+
+
+def turned_size_px(width_px: int, height_px: int, quarter_turns: int) -> tuple[int, int]:
+    """Returns (width, height) of a frame after quarter turns."""
+    return (height_px, width_px) if quarter_turns % 2 else (width_px, height_px)
 
 
 def _element_length(head: bytes, at: int) -> tuple[int, int]:
@@ -206,6 +223,18 @@ def _read_packets(container: InputContainer, stream: VideoStream, all_packets: b
         stopped = error.strerror or str(error)
     reorders = int(stream.codec_context.has_b_frames)
     return Packets(times, key_times, last_decoded, left_out, container.format.name, reorders, stopped)
+
+
+def _noted_quarter_turns(container: InputContainer, stream: VideoStream) -> int:
+    """Returns the quarter turns, clockwise, that show the frames upright by what the file notes; FFmpeg tells them with
+    a frame alone.
+    """
+    with contextlib.suppress(FFmpegError):
+        container.seek(0, stream=stream)
+        for frame in container.decode(stream):
+            turns, rest = divmod(-frame.rotation, 90)
+            return 0 if rest else turns % 4
+    return 0
 
 
 def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:

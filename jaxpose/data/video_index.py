@@ -1,4 +1,4 @@
-"""What a video file holds, read without decoding it: which frame is shown when, and where decoding can begin.
+"""What a video file holds, read while decoding one frame at most: which one is shown when, and which are key frames.
 
 What comes in: a video file. What goes out: a `VideoIndex`, kept in the cache folder until the file changes.
 """
@@ -18,12 +18,10 @@ from jaxpose.data import cache
 from jaxpose.data.video_file import Packets, cut_short, scan_packets
 
 # Part of the key of an index: a change of what it says must change it.
-_VERSION = 3
+_VERSION = 4
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)
-# Frames that are decoded in one go from a key frame on, at least, before the decoder starts anew at another.
-_SEGMENT_FRAMES = 128
 # Share of the steps between frames that are alike where the rate is steady, and the largest share of those that leap:
 # where more frames come late, the rate is a variable one.
 _STEADY, _RARE = 0.9, 0.01
@@ -43,7 +41,8 @@ class VideoIndex:
     Attributes:
       path: the file.
       identity: says which content it was read from.
-      width_px, height_px: size of its frames as stored.
+      width_px, height_px: size of its frames as they are read, after the quarter turns.
+      quarter_turns: clockwise, 0 to 3, that a stored frame gets when it is read.
       fps: mean frames per second, 0 where the file does not say.
       announced_frames: frames that the file says it holds.
       frame_count: frames that the file holds; where it breaks off, those whose number is sure.
@@ -58,6 +57,7 @@ class VideoIndex:
     identity: str
     width_px: int
     height_px: int
+    quarter_turns: int
     fps: float
     announced_frames: int
     frame_count: int
@@ -68,21 +68,12 @@ class VideoIndex:
 
     @functools.cached_property
     def key_frames(self) -> list[int]:
-        """The numbers of the frames at which decoding can begin, ascending; the first is 0."""
+        """The numbers of the frames that the file calls key frames, ascending; the first is 0.
+
+        Whether decoding can begin there is for `key_frames.can_begin_at_key_frames` to say.
+        """
         numbers = {bisect.bisect_left(self.times, time) for time in self.key_times}
         return sorted({0} | {number for number in numbers if number < self.frame_count})
-
-    @functools.cached_property
-    def segments(self) -> list[int]:
-        """The numbers of the key frames at which the decoder starts anew, ascending; the first is 0.
-
-        What becomes of a frame is decided inside of its segment, whatever else is read.
-        """
-        starts = [0]
-        for number in self.key_frames:
-            if number - starts[-1] >= _SEGMENT_FRAMES:
-                starts.append(number)
-        return starts
 
     def number_of(self, time: int | None) -> int | None:
         """Returns the number of the frame with a time stamp, or None."""
@@ -108,6 +99,14 @@ def read_index(path: Path) -> VideoIndex:
         with contextlib.suppress(OSError):
             cache.write_note(identity, kept)
     return VideoIndex(path=path, identity=identity, **kept)
+
+
+def is_unchanged(index: VideoIndex) -> bool:
+    """Returns whether the file of an index is still the one that it was read from."""
+    try:
+        return _identity(index.path) == index.identity
+    except OSError:
+        return False
 
 
 def ends_checksum(path: Path) -> str:
@@ -157,6 +156,7 @@ def _make_index(path: Path) -> dict[str, Any]:
     return {
         "width_px": video.width_px,
         "height_px": video.height_px,
+        "quarter_turns": video.quarter_turns,
         "fps": video.fps,
         "announced_frames": announced,
         "frame_count": count,

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config, validate
 from jaxpose.data.images import fit_image
+from jaxpose.data.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.data.stretches import Stretch, padded
 from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
 from jaxpose.model.pose_net import needed_types
@@ -23,6 +25,8 @@ from jaxpose.training.parameters import checksum
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.subspaces import Subspaces, load_subspaces
 from jaxpose.training.trained import load_trained, read_run_config
+
+_logger = logging.getLogger(__name__)
 
 # Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32, or float64 of a run of that precision.
 Found = tuple[np.ndarray, np.ndarray]
@@ -58,6 +62,7 @@ class Estimator:
         self.subspaces = subspaces
         self.weights_label = weights_label
         self._size_px = config.data.input_width_px, config.data.input_height_px
+        self._described: set[Path] = set()
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
@@ -78,6 +83,9 @@ class Estimator:
 
     def predict_video(self, path: str | os.PathLike) -> Found:
         """Returns keypoints (n, k, 2) in frame pixels and their confidence (n, k), of every frame of a video.
+
+        A rotation that the file notes is applied, unless the run's labelled images have the size of the stored frames;
+        the pixels are those of the frame as it is then.
 
         Raises:
           ValueError: the file is no video, is damaged, or its frames are smaller than the run's crop.
@@ -102,6 +110,11 @@ class Estimator:
         Raises:
           ValueError: the frames are smaller than the run's crop.
         """
+        labelled_px = labelled_sizes_px(self.config.data)
+        if video.path not in self._described and (text := describe_rotation(video, labelled_px)):
+            self._described.add(video.path)
+            _logger.warning(text)
+        video = as_labelled(video, labelled_px)
         affine = self._input_from_frame((video.width_px, video.height_px))
         most, radius = self.predictor.frames_per_step, self.predictor.radius
         fed = padded(stretch, margin_frames=1, radius=radius, batch=most) if stretch else None

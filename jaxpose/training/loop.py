@@ -14,7 +14,7 @@ from jaxpose.cluster.agreement import from_first, gather_lists, gather_rows
 from jaxpose.cluster.mesh import put_batch, replicate
 from jaxpose.config import Config
 from jaxpose.config.losses import LARGEST_FACTOR, weights
-from jaxpose.data.video_range import Stopped
+from jaxpose.data.key_frames import Stopped
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
