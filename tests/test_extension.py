@@ -168,7 +168,7 @@ def test_an_old_end_between_two_validations_is_said(tmp_path: Path) -> None:
         with Checkpoints(run / "checkpoints") as checkpoints:
             checkpoints.save(20, {"w": np.zeros(3)}, {}, is_best=True)
         assert extend(run, **options).messages[2:] == (
-            "one difference: the old end, step 20, was validated, which one run of 40 steps does not do, with 15 steps "
+            "one difference: the old end, step 20, was validated, which one run of 40 steps does not, with 15 steps "
             f"between validations; it counts for {counts}",
         )
         assert entries(run)[0]["at_step"] == 20
