@@ -329,7 +329,7 @@ def test_a_signal_leaves_no_half_file(
     assert not list(folder.rglob("*.partial")) and not (tmp_path / "out" / ".claims").exists()
     # Whole stretches stay: the same command goes on after them.
     assert not (folder / "long.csv").exists()
-    assert all((part.parent / "done.json").is_file() for part in folder.rglob("long.csv"))
+    assert all((part.parent / "manifest.json").is_file() for part in folder.rglob("long.csv"))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("decode ", "predict", "claims"))]
 
 

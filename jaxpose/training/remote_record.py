@@ -23,7 +23,7 @@ def read_record(remote: RemoteFolder) -> dict[str, list | None]:
     What is not there, or damaged, is empty: then all is copied again.
     """
     try:
-        return parse_json(remote.read(COPIED_FILE), COPIED_FILE)["files"]
+        return parse_json(remote.read(COPIED_FILE), f"{remote.url}/{COPIED_FILE}")["files"]
     except (FileNotFoundError, ValueError):
         return {}
 

@@ -134,7 +134,7 @@ def _download(remote: RemoteFolder, staging: Path) -> list[str]:
             messages.append(f"checkpoint {name} of {remote.url} is damaged ({problem}), and left there")
         else:
             whole.append(name)
-    record = _asked(remote, lambda: parse_json(remote.read(COPIED_FILE), COPIED_FILE)["files"])
+    record = _asked(remote, lambda: parse_json(remote.read(COPIED_FILE), f"{remote.url}/{COPIED_FILE}")["files"])
     for path in sorted(record, key=lambda path: path == CONFIG_FILE):
         try:
             data = _asked(remote, lambda path=path: remote.read(_inside(path)))
