@@ -194,7 +194,7 @@ def show(lines: list[dict[str, Any]], data: str) -> None:
         if pairs:
             lower = np.array([of[other, seed]["mean_px"] - of[name, seed]["mean_px"] for seed in pairs])
             compared = f", lower than {other} by {lower.mean():.2f}"
-            compared += f" +- {lower.std(ddof=1) / len(pairs) ** 0.5:.2f}" if len(pairs) > 1 else ""
+            compared += _error_of_mean(lower) if len(pairs) > 1 else " (one pair: shows nothing)"
         keys = [key for key in rows[0] if key.endswith(("_px", "_share", "_step"))]
         mean = {key: np.mean([row[key] for row in rows]) for key in keys}
         print(
@@ -202,6 +202,14 @@ def show(lines: list[dict[str, Any]], data: str) -> None:
             f"px{compared}; jumps {mean['jump_share']:.2%}, unlikely poses "
             f"{mean['pose_share']:.2%}; {mean['cpu_ms_per_step']:.0f} CPU ms a step"
         )
+
+
+def _error_of_mean(values: np.ndarray) -> str:
+    """Returns the standard error of a mean (n,), and whether the mean is above twice of it."""
+    error = values.std(ddof=1) / len(values) ** 0.5
+    times = abs(values.mean()) / error
+    verdict = "" if times >= 2 else ": no difference is shown"
+    return f" +- {error:.2f} (standard error; the difference is {times:.1f} times that{verdict})"
 
 
 def main() -> int:

@@ -34,7 +34,14 @@ Summaries = dict[str, dict[str, Any]]
 Say = Callable[[str], None]
 
 
-def evaluate_dataset(config: Config, data: Dataset, estimator: Estimator, folder: Path, say: Say) -> Summaries:
+def evaluate_dataset(
+    config: Config,
+    data: Dataset,
+    estimator: Estimator,
+    folder: Path,
+    say: Say,
+    stops: Callable[[], bool] = lambda: False,
+) -> Summaries:
     """Predicts all labelled frames of a project, writes what is found and says how good it is.
 
     Args:
@@ -43,6 +50,7 @@ def evaluate_dataset(config: Config, data: Dataset, estimator: Estimator, folder
       estimator: the trained network.
       folder: where the files are written.
       say: is called with each table.
+      stops: is asked before every batch whether to leave, by every process alike.
 
     Returns:
       The figures of `metrics.summarize` for each set (train, validation, test, unused) that has frames, and for each
@@ -50,8 +58,9 @@ def evaluate_dataset(config: Config, data: Dataset, estimator: Estimator, folder
 
     Raises:
       ValueError: an extra label file cannot be used.
+      Stopped: `stops` said so.
     """
-    found = estimator.predictor.labelled(*estimator.weights, data.samples, np.arange(len(data.sets)))
+    found = estimator.predictor.labelled(*estimator.weights, data.samples, np.arange(len(data.sets)), stops)
     predicted, confidence = found["keypoints_frame_px"], found["confidence"]
     _write(folder, "", data.project, predicted, confidence, data.sets, estimator)
     results: Summaries = {}
@@ -60,7 +69,7 @@ def evaluate_dataset(config: Config, data: Dataset, estimator: Estimator, folder
         if len(rows):
             results[name] = _summarize(config, predicted[rows], data.labelled_frame_px(rows), confidence[rows])
     for extra in extra_projects(config, say):
-        results[extra.label_file.name] = _evaluate_extra(config, extra, estimator, folder, say)
+        results[extra.label_file.name] = _evaluate_extra(config, extra, estimator, folder, say, stops)
     shown = next((name for name in ("test", "validation") if name in results), "")
     compared = _baselines(data, shown) if shown else {}
     say(_table(results))
@@ -163,11 +172,18 @@ def _project(config: Config, labels: str, say: Say) -> Project:
     return dataset.match_keypoints(found, names)
 
 
-def _evaluate_extra(config: Config, found: Project, estimator: Estimator, folder: Path, say: Say) -> dict[str, Any]:
+def _evaluate_extra(
+    config: Config,
+    found: Project,
+    estimator: Estimator,
+    folder: Path,
+    say: Say,
+    stops: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
     samples, messages = dataset.decode(found, config)
     for message in messages:
         say(f"{found.label_file.name}: {message}")
-    predictions = estimator.predictor.labelled(*estimator.weights, samples, np.arange(len(found.images)))
+    predictions = estimator.predictor.labelled(*estimator.weights, samples, np.arange(len(found.images)), stops)
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
     ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
     _write(folder, ending, found, predicted, confidence, None, estimator)

@@ -18,6 +18,7 @@ from jaxpose.config.command_line import Options, run
 from jaxpose.data import dataset, split
 from jaxpose.data.picture import draw_keypoints
 from jaxpose.data.sessions import sessions
+from jaxpose.data.video_range import Stopped
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.model.pose_net import needed_types
 from jaxpose.pose import metrics
@@ -25,7 +26,7 @@ from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
-from jaxpose.training.loop import Diverged, Loop, Outcome
+from jaxpose.training.loop import Diverged, Loop, Outcome, end_reason
 from jaxpose.training.pace import Pace
 from jaxpose.training.parameters import checksum, export_parameters
 from jaxpose.training.predictor import Predictor
@@ -36,7 +37,8 @@ from jaxpose.training.replicas import Replicas
 from jaxpose.training.restore import restore
 from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.run_identity import CONFIG_FILE
-from jaxpose.training.session import Session, build_session
+from jaxpose.training.run_status import Status
+from jaxpose.training.session import Session, build_session, open_session
 from jaxpose.training.standstill import refuse_standstill
 from jaxpose.training.start import Start, prepare
 from jaxpose.training.state import State, evaluated_weights
@@ -92,6 +94,7 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
     # 2. The run folder: start, go on, or say that it is done.
     with (
         open_run(config, split_text, fetch) as folder,
+        folder.noting_failures(),
         Interrupt(jax.process_count(), _stop_decoding(start)) as interrupt,
     ):
         if folder.action == "finished":
@@ -102,8 +105,8 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
                 )
             with RemoteCopy(folder, config.log) as copy:
                 return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
-        # 3. State and compiled step.
-        session = build_session(config, mesh, data, start)
+        # 3. The first state.
+        session = open_session(config, mesh, data, start)
         if jax.process_count() > 1:
             refuse_differences({"the checksum of the initial parameters": checksum(session.state.params)})
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
@@ -126,12 +129,20 @@ def _read(config: Config) -> tuple[Config, dataset.Dataset]:
 
 def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, interrupt: Interrupt) -> dict[str, Any]:
     config, data = session.config, session.data
-    # 4. Go on from the newest whole checkpoint.
+    # 4. Go on from the newest whole checkpoint; the step is compiled where there is something left to train.
     first_step, state, messages = _first_state(folder, session, checkpoints)
+    if not end_reason(config, session.start.plan.total_steps, state):
+        session = session.compiled()
     with (
         RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log,
         RemoteCopy(folder, config.log) as copy,
+        folder.noting_failures(),
     ):
+
+        def leave(summary: dict[str, Any]) -> dict[str, Any]:
+            folder.note_end(Status(summary["exit_code"], summary["reason"]))
+            return copy.finish(summary, interrupt)
+
         log.block("jaxpose", {"run folder": str(folder.path)} | session.describe())
         for message in messages:
             log.text(message)
@@ -173,14 +184,15 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         summary = {"out": str(folder.path), "steps": int(outcome.state.step), "reason": outcome.reason, "exit_code": 0}
         if outcome.reason == "interrupted":
             summary["exit_code"] = _say_interrupted(outcome, checkpoints, interrupt, log)
-            return copy.finish(summary, interrupt)
+            return leave(summary)
         if not outcome.is_saved:
             log.text(_unsaved(outcome, checkpoints))
-            return copy.finish(summary | {"reason": "not saved", "exit_code": 1}, interrupt)
+            return leave(summary | {"reason": "not saved", "exit_code": 1})
         if outcome.reason == "early stop":
             patience, monitor = config.train.early_stop_patience, config.train.monitor
             log.text(f"stopped early at step {summary['steps']}: {patience} validations without a better {monitor}")
-        # 6. The best weights, exported and evaluated.
+        # 6. The best weights, exported and evaluated. A signal from here on loses nothing of the training.
+        interrupt.what_follows = "stopping at the next batch"
         best_step, best, _ = checkpoints.restore(outcome.state, "best") or (summary["steps"], outcome.state, {})
         params, statistics = evaluated_weights(best)
         if folder.is_ours:
@@ -196,14 +208,19 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         devices = describe(list(session.mesh.devices.flat))
         label = f"the weights of step {best_step}"
         estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces, label)
-        results = evaluate_dataset(config, data, estimator, folder.path, log.text)
+        try:
+            results = evaluate_dataset(config, data, estimator, folder.path, log.text, interrupt.stops_here)
+            # 7. The project's videos.
+            predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
+        except Stopped:
+            step = summary["steps"]
+            log.text(f"stopped by a signal; trained and saved at step {step}, the same command does what is left")
+            return leave(summary | {"reason": "interrupted", "exit_code": interrupt.exit_code})
         summary |= {"best_step": best_step, "sets": results}
         if folder.is_ours:
             folder.finish(summary)
-        # 7. The project's videos.
-        predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
         log.text(f"everything is in {folder.path}")
-        return copy.finish(summary, interrupt)
+        return leave(summary)
 
 
 def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) -> tuple[int, State, list[str]]:

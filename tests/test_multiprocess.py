@@ -51,7 +51,7 @@ from jaxpose.cluster import agreement
 from jaxpose.config import command_line
 
 event = sys.argv.pop(1)
-watch, build = train.Loop._watch, train.build_session
+watch, build = train.Loop._watch, train.open_session
 if event == "another version":
     version = importlib.metadata.version
     importlib.metadata.version = lambda name: "0.0.1" if name == "optax" else version(name)
@@ -84,7 +84,7 @@ if event.endswith("while JAX starts"):
 if event in ("raise", "stop at step 3", "slow"):
     train.Loop._watch = watch_slowly
 if event == "stop before the first step":
-    train.build_session = build_and_stop
+    train.open_session = build_and_stop
 sys.exit(command_line.run(train.main, verb="jaxpose.train", description=""))
 """
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from jaxpose.data.synthetic import make_project
+from jaxpose.data.video_range import Stopped
 from jaxpose.training import project_videos
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.project_videos import predict_project
@@ -81,7 +82,7 @@ def test_what_is_in_the_way_at_the_end_is_a_warning(estimator: Estimator, tmp_pa
     assert said.startswith("warning: the videos are not predicted: ") and "session00.avi" in said
 
 
-def test_a_signal_leaves_whole_tables_and_the_command(estimator: Estimator, tmp_path: Path) -> None:
+def test_a_signal_leaves_whole_tables_and_the_next_start_keeps_them(estimator: Estimator, tmp_path: Path) -> None:
     run = tmp_path / "run"
     second = "video_preds/session00.csv.*.parts/.*/session00.csv.partial"
     signals: list[bool] = []
@@ -90,7 +91,29 @@ def test_a_signal_leaves_whole_tables_and_the_command(estimator: Estimator, tmp_
         signals.extend([True] * any(run.glob(second)))
         return bool(signals)
 
-    said = say_of(estimator, run, stops)
-    assert said[-2] == f"{estimator.config.data.project}/videos/session00.mp4: stopped after 8 of 33 frames"
-    assert said[-1].startswith("stopped by a signal; the training is done, predict the videos by python -m jaxpose.")
+    said: list[str] = []
+    with pytest.raises(Stopped):
+        predict_project(estimator, run, stops, said.append)
+    assert said[-1] == f"{estimator.config.data.project}/videos/session00.mp4: stopped after 8 of 33 frames"
     assert tables_in(run) == ["a.csv", "a_temporal_norm.csv"]
+    # Again, with one of the videos damaged since.
+    videos = Path(estimator.config.data.project) / "videos"
+    (videos / "session02.mp4").write_bytes(b"no video")
+    said = say_of(estimator, run)
+    kept = [line for line in said if line.endswith(f"{run}/video_preds/a.csv is there already")]
+    assert len(kept) == 1 and [line for line in said if line.startswith("warning: not predicted: ")]
+    assert len(tables_in(run)) == 6 and not list(run.glob("video_preds/*.parts"))
+
+
+def test_a_table_of_other_weights_or_cut_short_is_replaced(estimator: Estimator, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    say_of(estimator, run)
+    table, index = run / "video_preds" / "a.csv", run / "index.csv"
+    whole, noted = table.read_bytes(), index.read_text()
+    table.write_bytes(whole[:-9])
+    assert sum(line.endswith("is there already") for line in say_of(estimator, run)) == 3
+    assert table.read_bytes() == whole
+    table.write_bytes(whole.replace(b"1", b"2"))
+    index.write_text(noted.replace(estimator.checksum[:16], "0" * 16))
+    assert not [line for line in say_of(estimator, run) if line.endswith("is there already")]
+    assert table.read_bytes() == whole

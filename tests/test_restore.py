@@ -38,7 +38,7 @@ def test_empty_machine_gets_all_back(url: str, tmp_path: Path):
     assert not run.exists()
     with opened(config) as folder:
         assert folder.action == "resume"
-        assert folder.messages == (f"downloaded from {url}/run: checkpoints 10, 20, 30, and 4 other files",)
+        assert folder.messages == (f"downloaded from {url}/run: checkpoints 10, 20, 30, and 5 other files",)
     assert files_in(run).keys() == files.keys()
     assert {path: data for path, data in files_in(run).items() if path != ".lock"} == {
         path: data for path, data in files.items() if path != ".lock"

@@ -137,7 +137,7 @@ def test_overwrite_starts_anew_and_deletes_only_what_jaxpose_wrote(tmp_path: Pat
         assert run.action == "start"
     left = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
     assert left == {
-        ".lock", "config.json", "split.csv", "notes.txt", "checkpoints/mine.txt", "tensorboard/mine.txt",
+        ".lock", "config.json", "split.csv", "status.json", "notes.txt", "checkpoints/mine.txt", "tensorboard/mine.txt",
         "my.safetensors",
     }  # fmt: skip
     assert read_config(tmp_path / "config.json").train.seed == changes.get("seed", 0)

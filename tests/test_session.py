@@ -99,7 +99,7 @@ def test_the_start_block_says_what_the_network_shows_and_how_the_rate_is_scaled(
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), False)
     # Compiling the real step takes long and changes nothing of this.
     step = jax.jit(lambda x: x).lower(1.0).compile()
-    session = Session(config, make_mesh(jax.devices()[:1]), data, start, state, step, compile_s=0.0, threads=[1, 2])
+    session = Session(config, make_mesh(jax.devices()[:1]), data, start, state, threads=[1, 2], step=step)
     assert session.describe()["input"] == f"32 x 32 px (resize: pad), {shown}"
     assert session.describe()["loader"] == f"threads: 1 here (cores allowed: {allowed_cores()}), 3 in all"
     assert session.describe()["rate"] == "0.001 at 16 frames a step is 0.00025 at 4 (optim.lr_scale: linear)"

@@ -13,6 +13,7 @@ from jaxpose import config as c
 from jaxpose import watch
 from jaxpose.training.log import RunLog
 from jaxpose.training.run_folder import RunFolder, open_run
+from jaxpose.training.run_status import Status, parse_status
 from tests.remote_stores import Switched
 from tests.terminal import screen_of
 from tests.test_remote import config_of, follow
@@ -132,13 +133,13 @@ def test_screen_on_a_terminal(folder: RunFolder):
 
 
 def test_what_cannot_be_watched(tmp_path: Path, capsys: pytest.CaptureFixture):
-    (tmp_path / "runs" / "a1").mkdir(parents=True)
+    (tmp_path / "runs" / "a1" / "b").mkdir(parents=True)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "config.json").write_text("{")
     for argv, message in (
-        ([str(tmp_path / "runs")], f"{tmp_path}/runs is no run: it has no config.json; there is a1"),
-        ([str(tmp_path / "absent")], f"{tmp_path}/absent is no run: it has no config.json"),
-        (["memory://nothing"], "memory://nothing is no run: it has no config.json"),
+        ([str(tmp_path / "runs")], f"{tmp_path}/runs is not a run folder: it has no config.json, but a1"),
+        ([str(tmp_path / "ruins" / "a1")], f"{tmp_path}/ruins does not exist; did you mean {tmp_path}/runs?"),
+        (["memory://nothing/a1"], "memory://nothing/a1 is not a run folder: memory://nothing does not exist"),
         (["hmm://nothing"], "hmm://nothing cannot be opened: Protocol not known: hmm"),
         ([str(tmp_path / "bad")], "bad/config.json is damaged: it cannot be read as JSON"),
         ([str(tmp_path / "bad"), "--every_s", "0"], "--every_s is 0.0; it must be above 0"),
@@ -150,15 +151,86 @@ def test_what_cannot_be_watched(tmp_path: Path, capsys: pytest.CaptureFixture):
         assert told.startswith("jaxpose.watch: ") and message in told, told
     Switched.is_off = True
     assert watch.main(["switched://copies/run"]) == 1
-    assert capsys.readouterr().err.startswith("jaxpose.watch: call 4, cat_file, failed")
+    assert capsys.readouterr().err.startswith("jaxpose.watch: call 4, ls, failed")
     assert watch.main(["--help"]) == 0
     assert len(capsys.readouterr().out.splitlines()) < 25
+
+
+def test_waits_for_a_run_that_is_starting(tmp_path: Path, capsys: pytest.CaptureFixture):
+    run = tmp_path / "run"
+    (tmp_path / "rum").mkdir()
+    watching = Watching(capsys, str(run), "--every_s", "0.01")
+    watching.wait_for(f"starting waits for the folder; did you mean {tmp_path}/rum?\n")
+    run.mkdir()
+    watching.wait_for("starting waits for config.json\n")
+    with open_run(config_of(run, "", train__steps=12), SPLIT) as folder:
+        watching.wait_for("step 0/12  starting and has not written train.log yet: it reads its data or compiles\n")
+        write(run, 0, 12)
+        watching.wait_for("step 12/12")
+        folder.finish(SUMMARY)
+        assert sum("waits for" in line for line in watching.end()) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (Status(85, "interrupted"), "stopped by a signal (exit code 85); the same command goes on"),
+        (Status(130, "interrupted"), "stopped by a signal (exit code 130); the same command goes on"),
+        (Status(1, "Diverged: 3 steps"), "failed with exit code 1: Diverged: 3 steps"),
+        (None, "ended without a word: it was killed, or its machine failed; the same command goes on"),
+    ],
+)
+def test_a_run_that_has_ended_is_known_at_once(
+    folder: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture, status: Status | None, said: str
+):
+    write(folder.path, 0, 6)
+    # As long as a process holds the folder, it may be the next start of the run that noted this.
+    if status:
+        folder.note_end(status)
+    follow(folder, "memory://copies")
+    capsys.readouterr()
+    watching = Watching(capsys, "--every_s", "0.02", str(folder.path))
+    watching.wait_for("  running\n")
+    folder.close()
+    watching.join()
+    assert watching.code == 1
+    assert capsys.readouterr().out.endswith(f"  {said}\n")
+    if status:
+        # A copy has no lock.
+        assert watch.main(["memory://copies/run"]) == 1
+        assert capsys.readouterr().out.endswith(f"  {said}\n")
+        # On a machine that only shares the folder.
+        (folder.path / ".lock").write_text("process 7 on another\n")
+        assert watch.main([str(folder.path)]) == 1
+
+
+def test_a_run_notes_what_ends_it(folder: RunFolder):
+    def status() -> Status:
+        return parse_status((folder.path / "status.json").read_bytes())
+
+    assert status() == Status(None)
+    for error, expected in (
+        (RuntimeError("a\nb"), Status(1, "RuntimeError: a")),
+        (KeyboardInterrupt(), Status(130, "interrupted")),
+        (ValueError("not of jaxpose"), Status(1, "ValueError: not of jaxpose")),
+    ):
+        with pytest.raises(type(error)), folder.noting_failures():
+            raise error
+        assert status() == expected
+    with pytest.raises(ValueError), folder.noting_failures():
+        open_run(config_of(folder.path, "", resume="never"), SPLIT)
+    assert status().exit_code == 2 and "a run is writing in" in status().reason
+    # What is damaged tells nothing.
+    (folder.path / "status.json").write_text((folder.path / "status.json").read_text().replace("2", "0"))
+    assert status() == Status(None)
 
 
 def test_length_by_steps_and_a_run_that_has_told_nothing(tmp_path: Path):
     config = config_of(tmp_path / "run", "", train__steps=77)
     with open_run(config, SPLIT):
-        progress = watch.Watched(str(tmp_path / "run")).look()
+        watched = watch.Watched(str(tmp_path / "run"))
+        assert watched.lacks() == ""
+        progress = watched.look()
     assert (progress.step, progress.total_steps, progress.summary) == (0, 77, None)
     assert progress.line() == "step 0/77" and progress.rows()["step"].startswith("0 of 77  0%")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["train"]["steps"] == 77

@@ -32,6 +32,7 @@ class DataConfig(Section):
         (),
         "sizes of the labelled images (width, height, ...): a rotation that a video file notes is applied unless they "
         "are those of its stored frames; () = by the images",
+        harmless=True,
     )
     missing: str = option(
         "ignore",

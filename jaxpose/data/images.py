@@ -92,7 +92,7 @@ def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.nd
     if not crop_px:
         return np.zeros(points_frame_px.shape[:-1], bool)
     low = np.array(crop_px[:2]) - 0.5
-    return ((points_frame_px < low) | (points_frame_px > low + crop_px[2:])).any(axis=-1)
+    return np.asarray(((points_frame_px < low) | (points_frame_px > low + crop_px[2:])).any(axis=-1))
 
 
 def read_labelled(

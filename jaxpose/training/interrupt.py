@@ -24,7 +24,7 @@ class Interrupt:
       processes: number of processes of the run. With more than one, SIGTERM is left to jax.distributed, and SIGINT is
         passed on as one.
       on_signal: called by the handler of the first signal that is caught here; quick, and safe wherever that may be.
-      what_follows: what the handler says will be done.
+      what_follows: what the handler says will be done; may be changed as the work goes on.
     """
 
     def __init__(
@@ -36,8 +36,9 @@ class Interrupt:
         self.signal: int | None = None
         self._several = processes > 1
         self._on_signal = on_signal
-        self._what_follows = what_follows
+        self.what_follows = what_follows
         self._steps = 0
+        self._is_agreed = False
         self._asked_by_hand = False
         self._old_handlers: dict[int, Any] = {}
 
@@ -47,15 +48,19 @@ class Interrupt:
         return 0 if self.signal is None else _EXIT_CODES[signal.Signals(self.signal)]
 
     def stops_here(self) -> bool:
-        """Returns whether to save and stop now; to be called after every step, by every process alike."""
+        """Returns whether to save and stop now; to be called after every step, by every process alike.
+
+        Once it was true it stays so.
+        """
         if not self._several:
             return self.signal is not None
         # Counted from 1: after a signal that came before the first call, JAX agrees to stop at number 1.
         self._steps += 1
         reached = multihost_utils.reached_preemption_sync_point(self._steps)
+        self._is_agreed |= reached
         if reached and self.signal is None:
             self.signal = int(signal.SIGTERM)
-        return reached
+        return self._is_agreed
 
     def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
@@ -77,7 +82,7 @@ class Interrupt:
         if self.signal is None:
             self.signal = int(number)
             name = signal.Signals(number).name
-            _say(f"{name}: {self._what_follows}, press Ctrl-C again to leave at once")
+            _say(f"{name}: {self.what_follows}, press Ctrl-C again to leave at once")
             self._on_signal()
             if self._several:
                 os.kill(os.getpid(), signal.SIGTERM)

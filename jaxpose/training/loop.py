@@ -44,6 +44,13 @@ class Outcome:
     is_saved: bool
 
 
+def end_reason(config: Config, total_steps: int, state: State) -> str:
+    """Returns why the training that has come to a state is over, "done" or "early stop"; "" where it is not."""
+    if int(state.step) >= total_steps:
+        return "done"
+    return "early stop" if 0 < config.train.early_stop_patience <= int(state.validations_since_best) else ""
+
+
 @dataclasses.dataclass(frozen=True)
 class Loop:
     """What the loop works with.
@@ -51,7 +58,7 @@ class Loop:
     Attributes:
       config: the run's config.
       mesh: the devices.
-      step: the compiled update.
+      step: the compiled update; None where the training is done.
       validate: state -> metrics by name, without prefix.
       names_of: draws (m,) -> image names, for messages.
       clips_of: step -> names of its clips, for messages; none where there are no clips.
@@ -69,7 +76,7 @@ class Loop:
 
     config: Config
     mesh: jax.sharding.Mesh
-    step: Step
+    step: Step | None
     validate: Callable[[State], dict[str, float]]
     names_of: Callable[[np.ndarray], list[str]]
     clips_of: Callable[[int], list[str]]
@@ -99,8 +106,8 @@ class Loop:
         step = first_step = int(state.step)
         saved_step, saved_at = step, time.monotonic()
         pending: _Pending | None = None
-        # Already at its end where a run was killed after its early stop, before it was marked as finished.
-        reason = "early stop" if self._is_patience_over(state) else "done"
+        # Already at its end where the run was stopped or killed after its training.
+        reason = end_reason(self.config, self.total_steps, state) or "done"
         ahead = _ahead(self.mesh, batches)
         while step < self.total_steps and reason == "done":
             self._start_trace(trace, step, first_step)
@@ -113,6 +120,7 @@ class Loop:
                 reason = "interrupted"
                 break
             waited_s = time.monotonic() - started
+            assert self.step is not None
             state, metrics = self.step(state, batch)
             step += 1
             # The step before is looked at while the devices work on this one.
@@ -131,7 +139,7 @@ class Loop:
                 is_due = is_due and not seen["skipped_in_row"]
                 if validates:
                     state, is_best = self._validate(state, step, seen)
-                    reason = "early stop" if step < self.total_steps and self._is_patience_over(state) else "done"
+                    reason = end_reason(self.config, self.total_steps, state) or "done"
             if self.interrupt.stops_here() and step < self.total_steps and reason == "done":
                 reason = "interrupted"
             if is_best or is_due or reason != "done":
@@ -162,9 +170,6 @@ class Loop:
         if self.config.train.save_every_steps:
             # Who counts what may be lost in steps is to lose no more of them.
             self.checkpoints.wait()
-
-    def _is_patience_over(self, state: State) -> bool:
-        return 0 < self.config.train.early_stop_patience <= int(state.validations_since_best)
 
     def _due(self, step: int, saved_step: int, saved_at: float) -> bool:
         train = self.config.train

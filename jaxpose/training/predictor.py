@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from jaxpose.cluster.mesh import put_batch
 from jaxpose.config import Config
 from jaxpose.data.loader import Samples, evaluation_batches
+from jaxpose.data.video_range import Stopped
 from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
 from jaxpose.training.evaluate_step import build_evaluate_step, build_predict_step
 
@@ -39,7 +40,14 @@ class Predictor:
         self.radius = CONTEXT_RADIUS[config.model.kind]
         self.frames_per_step = -(-frames_per_step // mesh.size) * mesh.size
 
-    def labelled(self, params: dict, statistics: dict, samples: Samples, rows: np.ndarray) -> Predictions:
+    def labelled(
+        self,
+        params: dict,
+        statistics: dict,
+        samples: Samples,
+        rows: np.ndarray,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> Predictions:
         """Returns predictions and losses of the given rows, in their order.
 
         Args:
@@ -47,14 +55,18 @@ class Predictor:
           statistics: batch statistics on the mesh.
           samples: labelled frames.
           rows: int array (n,), rows of the samples.
+          stops: is asked before every batch whether to leave, by every process alike.
 
         Returns:
           `keypoints_px` and `keypoints_frame_px` (n, k, 2), `confidence` (n, k), `loss_sum` and `loss_count` (n,).
+
+        Raises:
+          Stopped: `stops` said so.
         """
         fields = ("frames", "keypoints_px", "visibility", "frame_from_input")
         batches = (
             ({name: batch[name] for name in fields}, int(batch["valid"].sum()))
-            for batch in evaluation_batches(samples, rows, self.frames_per_step)
+            for batch in _until(stops, evaluation_batches(samples, rows, self.frames_per_step))
         )
         found = list(self._run(self._evaluate, params, statistics, batches))
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
@@ -167,6 +179,13 @@ class Predictor:
         with needed_types(self._precision):
             parts = _gather(found) if jax.process_count() > 1 else found
             return {name: _rows(np.asarray(part), name)[:count] for name, part in parts.items()}
+
+
+def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        if stops():
+            raise Stopped
+        yield batch
 
 
 def _rows(part: np.ndarray, name: str) -> np.ndarray:

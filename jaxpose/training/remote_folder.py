@@ -51,9 +51,14 @@ class RemoteFolder:
         self._given_up = threading.Event()
         self.answers = 0
 
+    @property
+    def path(self) -> Path | None:
+        """The folder, where it is one of this machine, or of one mounted here."""
+        return Path(self._root) if isinstance(self._fs, LocalFileSystem) else None
+
     def is_at(self, folder: Path) -> bool:
         """Returns whether this is a folder of this machine, or of one mounted here."""
-        return isinstance(self._fs, LocalFileSystem) and Path(self._root).resolve() == folder.resolve()
+        return self.path is not None and self.path.resolve() == folder.resolve()
 
     def names(self, path: str = "") -> list[str]:
         """Returns the names of what lies in a folder, [] where there is no such folder."""

@@ -10,6 +10,7 @@ from jaxpose.training.extension import EXTENSIONS_FILE
 from jaxpose.training.manifest import MANIFEST_FILE, read_manifest
 from jaxpose.training.run_folder import FINISHED_FILE, WRITTEN
 from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE
+from jaxpose.training.run_status import STATUS_FILE
 
 CHECKPOINTS = "checkpoints"
 PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT = "put", "put checkpoint", "remove checkpoint"
@@ -69,7 +70,7 @@ def stamp_of(file: Path) -> Stamp | None:
 
 def is_growing(path: str) -> bool:
     """Tells a file that is written to as long as the run goes on; its copies are snapshots."""
-    return path in ("train.log", "metrics.jsonl") or path.startswith(("tensorboard/", "profile/"))
+    return path in ("train.log", "metrics.jsonl", STATUS_FILE) or path.startswith(("tensorboard/", "profile/"))
 
 
 def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:

@@ -4,12 +4,14 @@ What comes in: a resolved config and the text of split.csv. What goes out: a `Ru
 it is closed. With more than one process, process 0 alone opens it and tells the others.
 """
 
+import contextlib
 import fcntl
 import logging
 import os
 import shutil
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,10 @@ from jaxpose.files import parse_json, read_bytes, temporary_name, write_csv, wri
 from jaxpose.training.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
 from jaxpose.training.refusal import way_on
 from jaxpose.training.run_identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
+from jaxpose.training.run_status import LOCK_FILE, STATUS_FILE, Status, status_of, write_status
 
 FINISHED_FILE = "finished.json"
 PARAMETERS_FILE = "best.safetensors"
-LOCK_FILE = ".lock"
 RESTARTS_FILE = "restarts.json"
 # Holds what is being downloaded, until all of it has arrived.
 RESTORING_FOLDER = ".restoring"
@@ -52,10 +54,13 @@ WRITTEN = (
     "profile/plugins",
     "checkpoints/[0-9]*",
     RESTARTS_FILE,
+    STATUS_FILE,
     "pca.json",
     RESTORING_FOLDER,
     SPLIT_FILE,
 )
+
+_LOCK_WAITS_S = (0.02, 0.1)
 
 # What may be found in a folder that holds no run yet.
 NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp"}
@@ -93,6 +98,22 @@ class RunFolder:
             return parse_summary(read_bytes(file), file)
         except FileNotFoundError:
             raise ValueError(f"the run in {self.path} is not finished: it has no {FINISHED_FILE}") from None
+
+    def note_end(self, status: Status) -> None:
+        """Notes how the run ends, for those who watch it."""
+        if self.is_ours:
+            # On a full disk those who watch see that the lock is free.
+            with contextlib.suppress(OSError):
+                write_status(self.path, status)
+
+    @contextlib.contextmanager
+    def noting_failures(self) -> Iterator[None]:
+        """A context that notes an exception as the end of the run."""
+        try:
+            yield
+        except BaseException as error:
+            self.note_end(status_of(error))
+            raise
 
     def close(self) -> None:
         """Gives the folder free for another process."""
@@ -169,6 +190,7 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
             # harmless option may have changed, and split.csv is absent if the run was killed while it started.
             write_config(path / CONFIG_FILE, config)
             write_csv(path / SPLIT_FILE, split_text)
+            write_status(path, Status())
         return RunFolder(path, action, lock, (*fetched, *messages))
     except BaseException as error:
         if lock >= 0:
@@ -268,7 +290,7 @@ def _locked(path: Path) -> int:
     path.mkdir(parents=True, exist_ok=True)
     lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock)
     except BlockingIOError:
         owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
         os.close(lock)
@@ -278,6 +300,16 @@ def _locked(path: Path) -> int:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
     return lock
+
+
+def _lock(descriptor: int) -> None:
+    """Takes a lock. jaxpose.watch holds it for microseconds, so one that is held is tried again."""
+    for wait_s in _LOCK_WAITS_S:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(wait_s)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove(path: Path, patterns: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""A training that is ready to step: its state, the compiled step, its batches, and what it costs."""
+"""A training with its state and its batches, and, once it is to step, its compiled step and what that costs."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ _CHECKPOINTS_AT_ONCE = 4
 
 @dataclasses.dataclass(frozen=True)
 class Session:
-    """A training that is ready to step.
+    """A training.
 
     Attributes:
       config: the resolved config.
@@ -43,9 +43,9 @@ class Session:
       data: the labelled frames.
       start: what the training begins with.
       state: the state before the first step, on the mesh.
-      step: the compiled update.
-      compile_s: seconds that it took.
       threads: of each process, those that decode and load.
+      step: the compiled update; None before `compiled`, and where the training is done.
+      compile_s: seconds that it took.
     """
 
     config: Config
@@ -53,9 +53,20 @@ class Session:
     data: Dataset
     start: Start
     state: State
-    step: jax.stages.Compiled
-    compile_s: float
     threads: list[int]
+    step: jax.stages.Compiled | None = None
+    compile_s: float = 0.0
+
+    def compiled(self) -> "Session":
+        """Returns the same training with its step compiled."""
+        config, mesh, plan = self.config, self.mesh, self.start.plan
+        started = time.monotonic()
+        lowered = build_train_step(config, self.start.graphdef, mesh, plan).lower(
+            jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state),
+            _abstract_batch(config, mesh, self.data, plan),
+        )
+        step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
+        return dataclasses.replace(self, step=step, compile_s=time.monotonic() - started)
 
     def batches(self, first_step: int) -> Iterator[Batch]:
         """Yields this host's batches from a step on."""
@@ -109,11 +120,6 @@ class Session:
         stride = config.model.heatmap_stride
         maps = f"one map of {width // stride} x {height // stride} cells a keypoint"
         shown = {"regression": "one point a keypoint, no maps", "heatmap_context": f"{maps} and head"}
-        used, memory = 0, self.step.memory_analysis()
-        if memory is not None:  # as some backends have it
-            used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-            used += memory.temp_size_in_bytes
-        flops = (self.step.cost_analysis() or {}).get("flops", 0)
         per_device = -(-microbatch_size(train) // self.mesh.size)
         state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state))
         counts = {name: len(self.data.rows(name)) for name in SETS}
@@ -134,10 +140,20 @@ class Session:
             **self._describe_rate(),
             **({"backbone": describe_backbone_rate(config.optim, plan)} if train.init_from else {}),
             "length": f"{plan.total_steps} steps; an epoch is {plan.steps_per_epoch}",
-            "step": f"compiled in {self.compile_s:.1f} s; a device needs {used / _MIB:,.0f} MiB "
-            f"and {flops / 1e9:.3g} GFLOP a pass",
+            **self._describe_step(),
             "disk": f"about {_CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",
         }
+
+    def _describe_step(self) -> dict[str, str]:
+        if self.step is None:
+            return {}
+        used, memory = 0, self.step.memory_analysis()
+        if memory is not None:  # as some backends have it
+            used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+            used += memory.temp_size_in_bytes
+        flops = (self.step.cost_analysis() or {}).get("flops", 0)
+        needs = f"a device needs {used / _MIB:,.0f} MiB and {flops / 1e9:.3g} GFLOP a pass"
+        return {"step": f"compiled in {self.compile_s:.1f} s; {needs}"}
 
     def _describe_clips(self) -> dict[str, str]:
         plan, clips = self.start.plan.clips, self.start.clips
@@ -158,20 +174,16 @@ class Session:
         return {"rate": f"{at} (optim.lr_scale: {optim.lr_scale})"}
 
 
+def open_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
+    """Puts the first state on the devices; compiles nothing."""
+    state = initial_state(start.params, start.statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+    threads = gather_lists([loader_threads(config.data.threads)])
+    return Session(config, mesh, data, start, replicate(mesh, state), threads)
+
+
 def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
     """Puts the first state on the devices and compiles the step."""
-    plan = start.plan
-    state = initial_state(start.params, start.statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
-    state = replicate(mesh, state)
-    started = time.monotonic()
-    lowered = build_train_step(config, start.graphdef, mesh, plan).lower(
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state),
-        _abstract_batch(config, mesh, data, plan),
-    )
-    step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
-    compile_s = time.monotonic() - started
-    threads = gather_lists([loader_threads(config.data.threads)])
-    return Session(config, mesh, data, start, state, step, compile_s, threads)
+    return open_session(config, mesh, data, start).compiled()
 
 
 def _pieces(config: Config, plan: Plan, mesh: Mesh, step: int) -> Pieces:
