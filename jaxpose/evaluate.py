@@ -4,6 +4,14 @@ What comes in: labelled frames and a network. What goes out: predictions.csv, pr
 CollectedData_new.csv and CollectedData_test.csv, tables, and evaluation.json.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take seconds; those are of this file under its own name.
+    import sys
+
+    from jaxpose import entry
+
+    sys.exit(entry.evaluate())
+
 import argparse
 import dataclasses
 import sys
@@ -15,11 +23,12 @@ import jax
 import numpy as np
 
 from jaxpose.config import Config
-from jaxpose.config.arguments import DONE, RunArguments, make_folder
+from jaxpose.config.arguments import DONE, make_folder
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS
+from jaxpose.entry import evaluate_arguments
 from jaxpose.formats.lightning_pose import SCORERS, write_errors, write_predictions
 from jaxpose.pose import metrics
 from jaxpose.training.estimator import Estimator, load
@@ -242,13 +251,7 @@ def _table(results: Summaries) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code."""
-    arguments = RunArguments("jaxpose.evaluate", "Evaluates a trained run on labelled frames: tables and CSV files.")
-    arguments.add_argument(
-        "--project", default="", metavar="FOLDER", help="labelled frames; default: the run's project"
-    )
-    arguments.add_argument("--labels", default="", metavar="FILE", help="a label file of the project, evaluated alone")
-    arguments.add_argument("--out", metavar="FOLDER", help="where the files are written; default: the run folder")
-    return arguments.run(_run, argv)
+    return evaluate_arguments().run(_run, argv)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -262,7 +265,3 @@ def _run(given: argparse.Namespace) -> int:
         batch_size=given.batch_size,
     )
     return DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

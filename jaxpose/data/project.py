@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose.config import DataConfig
+from jaxpose.config import SYNTHETIC, DataConfig
 from jaxpose.data.image_file import image_size_px
 from jaxpose.data.labels import VISIBLE, Labels, read_labels
 from jaxpose.data.threads import map_in_threads
@@ -136,6 +136,17 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
         checksums=tuple(image.checksum for _, _, image in chosen),
         problems=tuple(problems),
     )
+
+
+def refuse_absent(data: DataConfig) -> None:
+    """Looks whether the folder and the label files of a project are there; opens none of them.
+
+    Raises:
+      ValueError: one is not.
+    """
+    if data.project != SYNTHETIC:
+        for view in data.views or ("",):
+            _find_labels(_find_folder(data.project), data.labels, view)
 
 
 def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:

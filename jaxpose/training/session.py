@@ -19,6 +19,7 @@ from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores, loader_threads
 from jaxpose.model.pose_net import CONTEXT_RADIUS
+from jaxpose.phases import phase
 from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.optim import make_optimizer, peak_rate
 from jaxpose.training.pieces import Pieces, pieces
@@ -160,11 +161,12 @@ def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Se
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
     state = replicate(mesh, state)
     started = time.monotonic()
-    lowered = build_train_step(config, start.graphdef, mesh, plan).lower(
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state),
-        _abstract_batch(config, mesh, data, plan),
-    )
-    step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
+    with phase("compiling the training step"):
+        lowered = build_train_step(config, start.graphdef, mesh, plan).lower(
+            jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state),
+            _abstract_batch(config, mesh, data, plan),
+        )
+        step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
     compile_s = time.monotonic() - started
     threads = gather_lists([loader_threads(config.data.threads)])
     return Session(config, mesh, data, start, state, step, compile_s, threads)
