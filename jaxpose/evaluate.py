@@ -30,6 +30,7 @@ from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS
 from jaxpose.entry import evaluate_arguments
 from jaxpose.formats.lightning_pose import SCORERS, write_errors, write_predictions
+from jaxpose.phases import phase
 from jaxpose.pose import metrics
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.run_identity import SPLIT_FILE
@@ -60,7 +61,8 @@ def evaluate_dataset(config: Config, data: Dataset, estimator: Estimator, folder
     Raises:
       ValueError: an extra label file cannot be used.
     """
-    found = estimator.predictor.labelled(*estimator.weights, data.samples, np.arange(len(data.sets)))
+    with phase("predicting the labelled frames"):
+        found = estimator.predictor.labelled(*estimator.weights, data.samples, np.arange(len(data.sets)))
     predicted, confidence = found["keypoints_frame_px"], found["confidence"]
     _write(folder, "", data.project, predicted, confidence, data.sets, estimator)
     results: Summaries = {}

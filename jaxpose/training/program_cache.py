@@ -5,6 +5,9 @@ the user alone, and each is checked before it is used. JAX's own files have no c
 would have to be bounded with a lock.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (pyright does not know the options of jax.config)
+
 import contextlib
 import functools
 import hashlib
@@ -91,10 +94,12 @@ class ProgramFiles(CacheInterface):
 
     def put(self, key: str, value: bytes) -> None:
         """Keeps a program, after making room for it; what cannot be written is not kept."""
+        if len(value) > self._limit_bytes:
+            return
         file = self._file(key)
         unfinished = file.with_name(f".{uuid.uuid4().hex}.tmp")
         with contextlib.suppress(OSError):
-            make_room(self._path, self._limit_bytes - len(value), _SUFFIX)
+            make_room(self._path, float(self._limit_bytes - len(value)), _SUFFIX)
             try:
                 # Of two processes that write one program the last one's stays, whole.
                 with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
