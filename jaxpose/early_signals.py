@@ -43,6 +43,8 @@ def install(verb: str) -> None:
     # minutes. The thread is woken at once.
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(wakes,), name="early signals", daemon=True).start()
+    # The launcher blocks them, so that one that comes before this line waits for it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, EXIT_CODES)
 
 
 def before_leaving(tell_others: Callable[[int], None]) -> None:

@@ -5,9 +5,12 @@ CollectedData_new.csv and CollectedData_test.csv, tables, and evaluation.json.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds; those are of this file under its own name.
+    # Before the imports below, which take seconds: they are those of this file under its own name.
     import sys
 
+    from jaxpose import early_signals
+
+    early_signals.install("jaxpose.evaluate")
     from jaxpose import entry
 
     sys.exit(entry.evaluate())

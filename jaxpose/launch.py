@@ -4,9 +4,12 @@ What comes in: how many, and the arguments of the verb. What goes out: its exit 
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds; those are of this file under its own name.
+    # Before the imports below, which take seconds: they are those of this file under its own name.
     import sys
 
+    from jaxpose import early_signals
+
+    early_signals.install("jaxpose.launch")
     from jaxpose import entry
 
     sys.exit(entry.launch())

@@ -6,9 +6,12 @@ What comes in: a run, and files or folders. What goes out: <out>/video_preds/<vi
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds; those are of this file under its own name.
+    # Before the imports below, which take seconds: they are those of this file under its own name.
     import sys
 
+    from jaxpose import early_signals
+
+    early_signals.install("jaxpose.predict")
     from jaxpose import entry
 
     sys.exit(entry.predict())

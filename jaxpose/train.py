@@ -1,9 +1,12 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds; those are of this file under its own name.
+    # Before the imports below, which take seconds: they are those of this file under its own name.
     import sys
 
+    from jaxpose import early_signals
+
+    early_signals.install("jaxpose.train")
     from jaxpose import entry
 
     sys.exit(entry.train())

@@ -121,8 +121,15 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
-@pytest.mark.parametrize("verb", ["train", "predict", "evaluate"])
+@pytest.mark.parametrize(
+    ("verb", "number", "code"),
+    [
+        ("train", signal.SIGTERM, 85),
+        ("train", signal.SIGINT, 130),
+        ("predict", signal.SIGTERM, 85),
+        ("evaluate", signal.SIGINT, 130),
+    ],
+)
 def test_a_signal_at_any_moment_of_a_start_is_one_line(
     trained_run: Path, project: Path, tmp_path: Path, verb: str, number: signal.Signals, code: int
 ) -> None:
@@ -133,7 +140,7 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
                     str(trained_run.parent / "project" / "videos")],
         "evaluate": ["jaxpose.evaluate", "--run", str(trained_run), "--out", str(tmp_path / "out")],
     }[verb]  # fmt: skip
-    for after_s in (0.0, 0.3, 1.5, 3.0):
+    for after_s in (0.0, 1.5, 3.0):
         process = start(arguments, tmp_path)
         assert process.stdout is not None and process.stdout.readline().startswith("jaxpose ")
         time.sleep(after_s)
@@ -144,6 +151,41 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
         if verb != "predict" or f"stopped by {number.name}" in err:
             assert err.count("\n") == 1 and err.startswith(f"jaxpose.{verb}: stopped by {number.name}"), err
     assert not list(tmp_path.glob("run/checkpoints/*/manifest.json"))
+    assert not (tmp_path / "run" / "finished.json").exists()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
+def test_a_signal_to_several_processes_that_start_ends_all_of_them(
+    project: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    """Passed on by the launcher at once, and while JAX is loaded; then to one of two that have met, alone."""
+    run = make_config(project, tmp_path / "run", mesh__start_s=LIMIT_S)
+    arguments = [
+        "jaxpose.launch",
+        "--processes",
+        "2",
+        "--log_dir",
+        str(tmp_path / "logs"),
+        "--",
+        *command(run, tmp_path),
+    ]
+    for after_s in (0.0, 1.5):
+        process = start(arguments, tmp_path)
+        assert process.stderr is not None and "starts 2 x jaxpose.train" in process.stderr.readline()
+        time.sleep(after_s)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == code and "Traceback" not in err, (after_s, err)
+    process = start(arguments, tmp_path)
+    one = tmp_path / "logs" / "process-1.log"
+    before = one.stat().st_size
+    wait_until(lambda: b"waits for process 0" in one.read_bytes()[before:])
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[1]), number)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == code and "Traceback" not in err, err
+    assert f"stopped by {number.name}" in err
     assert not (tmp_path / "run" / "finished.json").exists()
 
 

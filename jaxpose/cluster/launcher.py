@@ -144,14 +144,13 @@ class Group:
     def _ending(self, ended: list[Launched], stopped: list[Launched]) -> Ending:
         if self._signals.count(signal.SIGINT) > 1:
             return Ending(130, "")
-        # A signal that is passed on in the first instants kills: Python has not started yet.
-        killed = [member for member in ended if -(member.code or 0) in self._signals]
-        if killed and all(member in killed or member.code in STOPPED for member in ended):
-            return Ending(EXIT_CODES[signal.Signals(self._signals[0])], "")
         failed = [member for member in ended if member.code not in ORDERLY and member not in stopped]
         causes = [member for member in failed if not member.is_survivor()]
         if causes:
             return Ending(_exit_code(causes[0]), causes[0].describe())
+        if failed and (asked := [member.code for member in ended if member.code in STOPPED]):
+            # A signal stopped one process, and the others lost it.
+            return Ending(asked[0], "")
         if failed:
             silent = "".join(f"; process {member.index} did not answer and was killed" for member in stopped)
             return Ending(_exit_code(failed[0]), failed[0].describe() + silent)
