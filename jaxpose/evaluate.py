@@ -4,6 +4,17 @@ What comes in: labelled frames and a network. What goes out: predictions.csv, pr
 CollectedData_new.csv and CollectedData_test.csv, tables, and evaluation.json.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take seconds: they are those of this file under its own name.
+    import sys
+
+    from jaxpose import early_signals
+
+    early_signals.install("jaxpose.evaluate")
+    from jaxpose import entry
+
+    sys.exit(entry.evaluate())
+
 import argparse
 import dataclasses
 import sys
@@ -15,13 +26,15 @@ import jax
 import numpy as np
 
 from jaxpose.config import Config
-from jaxpose.config.arguments import DONE, RunArguments, make_folder
+from jaxpose.config.arguments import DONE, make_folder
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS
+from jaxpose.entry import evaluate_arguments
 from jaxpose.files import json_text, write_atomic
 from jaxpose.formats.lightning_pose import SCORERS, write_errors, write_predictions
+from jaxpose.phases import phase
 from jaxpose.pose import metrics
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.run_identity import SPLIT_FILE
@@ -60,7 +73,8 @@ def evaluate_dataset(
       ValueError: an extra label file cannot be used.
       Stopped: `stops` said so.
     """
-    found = estimator.predictor.labelled(*estimator.weights, data.samples, np.arange(len(data.sets)), stops)
+    with phase("predicting the labelled frames"):
+        found = estimator.predictor.labelled(*estimator.weights, data.samples, np.arange(len(data.sets)), stops)
     predicted, confidence = found["keypoints_frame_px"], found["confidence"]
     _write(folder, "", data.project, predicted, confidence, data.sets, estimator)
     results: Summaries = {}
@@ -262,13 +276,7 @@ def _table(results: Summaries) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code."""
-    arguments = RunArguments("jaxpose.evaluate", "Evaluates a trained run on labelled frames: tables and CSV files.")
-    arguments.add_argument(
-        "--project", default="", metavar="FOLDER", help="labelled frames; default: the run's project"
-    )
-    arguments.add_argument("--labels", default="", metavar="FILE", help="a label file of the project, evaluated alone")
-    arguments.add_argument("--out", metavar="FOLDER", help="where the files are written; default: the run folder")
-    return arguments.run(_run, argv)
+    return evaluate_arguments().run(_run, argv)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -282,7 +290,3 @@ def _run(given: argparse.Namespace) -> int:
         batch_size=given.batch_size,
     )
     return DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,6 +3,17 @@
 What comes in: how many, and the arguments of the verb. What goes out: its exit code, and a log for each process.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take seconds: they are those of this file under its own name.
+    import sys
+
+    from jaxpose import early_signals
+
+    early_signals.install("jaxpose.launch")
+    from jaxpose import entry
+
+    sys.exit(entry.launch())
+
 import argparse
 import contextlib
 import os
@@ -181,7 +192,3 @@ def _free_port() -> int:
 
 def _say(message: str) -> None:
     print(f"{_VERB}: {message}", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

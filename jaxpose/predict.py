@@ -5,6 +5,17 @@ What comes in: a run, and files or folders. What goes out: <out>/video_preds/<vi
 <out>/index.csv: what became of each. The same command again, or at the same time elsewhere, does what is missing.
 """
 
+if __name__ == "__main__":
+    # Before the imports below, which take seconds: they are those of this file under its own name.
+    import sys
+
+    from jaxpose import early_signals
+
+    early_signals.install("jaxpose.predict")
+    from jaxpose import entry
+
+    sys.exit(entry.predict())
+
 import argparse
 import dataclasses
 import os
@@ -16,10 +27,11 @@ import tqdm
 
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
-from jaxpose.config.arguments import FAILED, SOME_FAILED, RunArguments, make_folder
+from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
 from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.data.threads import map_in_threads
 from jaxpose.data.video import scan
+from jaxpose.entry import predict_arguments
 from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.interrupt import Interrupt
@@ -41,17 +53,7 @@ Plan = dict[Path, Path | list[Path]]
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0, 2 (a mistake of the user), 4 (some inputs failed), 85 or 130."""
-    arguments = RunArguments(
-        "jaxpose.predict", "Predicts the keypoints of images and videos with a trained run: a CSV row for each frame."
-    )
-    arguments.add_argument(
-        "inputs", nargs="+", metavar="FRAMES_OR_VIDEO", help="images, videos, folders of them, globs, or @LIST"
-    )
-    arguments.add_argument("--out", metavar="FOLDER", help="where the predictions go; default: the run folder")
-    arguments.add_argument("--overwrite", action="store_true", help="replace predictions that are there")
-    arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="of video that is claimed at a time")
-    arguments.add_argument("--decoders", type=int, metavar="N", help="stretches per device that are decoded at once")
-    return arguments.run(_run, argv)
+    return predict_arguments().run(_run, argv)
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -202,7 +204,3 @@ def _say(line: str) -> None:
     # Above the bar, where there is one.
     tqdm.tqdm.write(line)
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,5 +1,16 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
+if __name__ == "__main__":
+    # Before the imports below, which take seconds: they are those of this file under its own name.
+    import sys
+
+    from jaxpose import early_signals
+
+    early_signals.install("jaxpose.train")
+    from jaxpose import entry
+
+    sys.exit(entry.train())
+
 import functools
 import os
 import sys
@@ -14,15 +25,18 @@ from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.processes import as_one
 from jaxpose.config import Config, portable_options, resolve
-from jaxpose.config.command_line import Options, run
+from jaxpose.config.arguments import DONE
+from jaxpose.config.command_line import Options
 from jaxpose.data import dataset, split
 from jaxpose.data.picture import draw_keypoints
+from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
 from jaxpose.data.video_range import Stopped
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.model.pose_net import needed_types
+from jaxpose.phases import phase
 from jaxpose.pose import metrics
-from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.training.checkpoint import Checkpoints, order, published
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.log import RunLog
@@ -55,7 +69,8 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
 
     Args:
       config: the options; not changed.
-      dry_run: build and compile, print what that tells and what would become of the run folder, and stop.
+      dry_run: print the data, build and compile, print what that tells and what would become of the run folder, and
+        stop.
 
     Returns:
       The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, 3
@@ -72,15 +87,17 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
 def _train(config: Config, dry_run: bool) -> dict[str, Any]:
     # 1. The devices, then the data: the list of usable frames is fixed here, once.
     config = resolve(config)
-    mesh = make_mesh(start_backend(config.mesh))
+    with phase("starting the devices"):
+        mesh = make_mesh(start_backend(config.mesh))
     refuse_differences({name: value for name, value in portable_options(config).items() if name != "mesh.process"})
-    config, data = together(lambda: _read(config))
-    start = together(lambda: prepare(config, mesh, data))
+    is_first = jax.process_index() == 0
+    config, data = together(lambda: _read(config, shows=dry_run and is_first))
+    with phase("making the network"):
+        start = together(lambda: prepare(config, mesh, data))
     clip_files = start.clips.files() if start.clips else []
     files_beside = together(lambda: dataset.files_beside(data.project, config))
     split_text = split.split_text(data.project, data.sets, clip_files, files_beside, start.weights_sha256)
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
-    is_first = jax.process_index() == 0
     fetch = functools.partial(restore, config, dry_run=dry_run)
     if dry_run:
         folder = open_run(config, split_text, fetch, dry_run=True)
@@ -92,33 +109,33 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
             print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
         return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
     # 2. The run folder: start, go on, or say that it is done.
-    with (
-        open_run(config, split_text, fetch) as folder,
-        folder.noting_failures(),
-        Interrupt(jax.process_count(), _stop_decoding(start)) as interrupt,
-    ):
+    with open_run(config, split_text, fetch) as folder, folder.noting_failures():
+        interrupt = Interrupt(jax.process_count(), _stop_decoding(start))
         if folder.action == "finished":
             if is_first:
                 print(
                     f"{folder.path} is finished; nothing to do (--config.resume=extend with more train.steps or "
                     "train.epochs trains longer, --config.resume=overwrite anew)"
                 )
-            with RemoteCopy(folder, config.log) as copy:
+            with interrupt, RemoteCopy(folder, config.log) as copy:
                 return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
+        # Of checkpoints that are there; whether they are whole is seen when they are read. A start that is stopped
+        # while it compiles counts too.
+        newest = max((order(name)[0] for name in published(folder.path / "checkpoints")), default=0)
+        from_first(lambda: refuse_standstill(folder.path, newest, os.environ))
         # 3. The first state.
         session = open_session(config, mesh, data, start)
         if jax.process_count() > 1:
             refuse_differences({"the checksum of the initial parameters": checksum(session.state.params)})
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
-            # Of checkpoints that are there; whether they are whole is seen when they are read.
-            newest = max(checkpoints.steps(), default=0)
-            from_first(lambda: refuse_standstill(folder.path, newest, os.environ))
             return _train_in(folder, session, checkpoints, interrupt)
 
 
-def _read(config: Config) -> tuple[Config, dataset.Dataset]:
-    """Returns the config with all that the project decides filled in, and the frames."""
+def _read(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:
+    """Returns the config with all that the project decides filled in, and the frames; may show what they are."""
     config, project = dataset.prepare(config)
+    if shows:
+        print("\n".join(data_report(config, project)), flush=True)
     # To refuse now what could not be evaluated, predicted or passed on at the end.
     load_hook(config.log.remote_hook)
     extra_projects(config, lambda _: None)
@@ -134,6 +151,8 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
     if not end_reason(config, session.start.plan.total_steps, state):
         session = session.compiled()
     with (
+        # Up to here there was nothing to save.
+        interrupt,
         RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log,
         RemoteCopy(folder, config.log) as copy,
         folder.noting_failures(),
@@ -228,7 +247,9 @@ def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) 
     start_messages = [*folder.messages, *session.start.messages]
     if folder.action != "resume":
         return 0, session.state, start_messages
-    if found := checkpoints.restore(session.state, "newest"):
+    with phase("reading the checkpoint"):
+        found = checkpoints.restore(session.state, "newest")
+    if found:
         step, state, _ = found
         return step, state, [*folder.messages, f"goes on from step {step}"] if step else start_messages
     place = folder.path / "checkpoints"
@@ -282,7 +303,8 @@ def _validate(state: State, session: Session, predictor: Predictor, log: RunLog)
     data, rows = session.data, session.data.rows("validation")
     if not len(rows):
         return {}
-    found = predictor.labelled(*evaluated_weights(state), data.samples, rows)
+    with phase("predicting the validation set"):
+        found = predictor.labelled(*evaluated_weights(state), data.samples, rows)
     errors_px = metrics.pixel_errors(found["keypoints_frame_px"].astype(np.float64), data.labelled_frame_px(rows))
     count = found["loss_count"].sum()
     loss = float(found["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")
@@ -298,17 +320,16 @@ def _validate(state: State, session: Session, predictor: Predictor, log: RunLog)
 
 def main(config: Config, options: Options) -> int:
     """Runs the verb, as one of several processes where the environment says so, and returns its exit code."""
+    if options.dry_run == "data":
+        show_data(config)
+        return DONE
 
     def work() -> int:
         try:
-            return train(config, dry_run=options.dry_run)["exit_code"]
+            return train(config, dry_run=bool(options.dry_run))["exit_code"]
         except Diverged as error:
             if jax.process_index() == 0:
                 print(f"jaxpose.train: {error}", file=sys.stderr)
             return 1
 
     return as_one(_VERB, config.mesh, work)
-
-
-if __name__ == "__main__":
-    sys.exit(run(main, verb=_VERB, description="Trains a network on a project of labelled frames."))

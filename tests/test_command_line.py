@@ -32,7 +32,10 @@ def test_the_config_file_gets_its_argument_and_the_options_change_it(capsys: pyt
     outcome = Outcome([f"{POSE}:some/project", "--config.train.batch_size=12", "--dry_run"], capsys)
     ((config, options),) = outcome.seen
     assert (outcome.code, outcome.err) == (0, "")
-    assert config.data.project == "some/project" and config.train.batch_size == 12 and options.dry_run
+    assert config.data.project == "some/project" and config.train.batch_size == 12
+    assert options.dry_run == "all"
+    ((_, options),) = Outcome([POSE, "--dry_run=data", "--config.train.steps=3"], capsys).seen
+    assert options.dry_run == "data"
     ((config, options),) = Outcome(["--config", POSE.partition("=")[2], "--config.optim.lr", "0.5"], capsys).seen
     assert config.optim.lr == 0.5 and not options.dry_run
 
@@ -113,7 +116,7 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--config.log.tensorboard=perhaps"], "log.tensorboard is 'perhaps'; it must be true or false"),
         (["--config.model.backbone=resnet5"], "(did you mean 'resnet50'?)"),
         (["--config.train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
-        (["--dry_run=perhaps"], "dry_run is 'perhaps'; it must be true or false"),
+        (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, or --dry_run=data to look at the data"),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
         (["--optim.lr=1"], "there is no flag --optim.lr; did you mean --config.optim.lr?"),
         (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --help, --help_options"),

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxpose.data import animal
+from jaxpose.data import animal, synthetic
 from jaxpose.data.baselines import blob_errors_px, mean_position_errors_px
 from jaxpose.data.synthetic import make_project
 
@@ -169,7 +169,7 @@ def test_nothing_is_left_where_it_fails(tmp_path: Path, monkeypatch: pytest.Monk
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    monkeypatch.setattr(synthetic.csv, "writer", full)
     with pytest.raises(OSError, match="no space left"):
         make_project(tmp_path / "project", **SMALL)
     assert list(tmp_path.iterdir()) == []

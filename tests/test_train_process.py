@@ -124,7 +124,7 @@ def test_killed_at_any_moment_it_goes_on_bit_for_bit(undisturbed: Path, project:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_before_the_first_step_still_saves(
+def test_a_signal_before_the_first_step_ends_the_start_at_once_and_loses_nothing(
     undisturbed: Path, project: Path, programs: Path, tmp_path: Path, number: signal.Signals
 ):
     run = tmp_path / "run"
@@ -137,6 +137,7 @@ def test_a_signal_before_the_first_step_still_saves(
     process.child.send_signal(number)
     code, out, err = process.end()
     assert code == {signal.SIGTERM: 85, signal.SIGINT: 130}[number], err
-    assert "saved at step 1;" in out
+    assert err.startswith(f"jaxpose.train: stopped by {number.name}") and err.count("\n") == 1
+    assert not list(run.glob("checkpoints/*/manifest.json")) and not (run / "finished.json").exists()
     assert Process(config, tmp_path, programs).end()[0] == 0
     assert_same_run(run, undisturbed)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.config.arguments import LOST
+from jaxpose.early_signals import EXIT_CODES
 
 # More than a pipe holds: what a process said before it ended is read at once.
 _READ_BYTES = 1 << 20
@@ -37,14 +38,19 @@ class Launched:
         self.code: int | None = None
         self._log_file = log_file
         self._log = open(log_file, "ab", buffering=0)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "jaxpose.cluster.leash", str(os.getpid()), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"} | variables,
-            process_group=0,
-        )
+        # A signal that is passed on before the process can catch it waits until it does; see `leash`.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_CODES)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "jaxpose.cluster.leash", str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"} | variables,
+                process_group=0,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         name = f"[{index}] " if index else ""
         self.streams = [
             Stream(self._process.stdout, self._log, sys.stdout if index == 0 else None, name),

@@ -12,10 +12,14 @@ from types import FrameType
 from typing import Any
 
 from jaxpose.cluster.launched import Launched
+from jaxpose.early_signals import EXIT_CODES
 
 # Exit codes with which a process leaves in good order: the others end by themselves.
-ORDERLY = (0, 3, 4, 85, 130)
+STOPPED = tuple(EXIT_CODES.values())
+ORDERLY = (0, 3, 4, *STOPPED)
 _TICK_S = 0.1
+# Where a signal stops one process, the others follow by themselves within this time, or are told to.
+_FOLLOW_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Group:
         """Returns how the processes ended, once all have."""
         ended: list[Launched] = []
         stopped: list[Launched] = []
-        kill_at = float("inf")
+        kill_at = stop_at = float("inf")
         while len(ended) < len(self._members):
             self._pass_on_lines()
             self._pass_on_signals()
@@ -88,6 +92,12 @@ class Group:
                     stopped.append(member)
             if kill_at == float("inf") and any(member.code not in ORDERLY for member in ended):
                 kill_at = now + self._patience_s
+                self._tell(signal.SIGTERM)
+            if stop_at == float("inf") and not self._signals and any(member.code in STOPPED for member in ended):
+                stop_at = now + _FOLLOW_S
+            elif stop_at <= now:
+                # A signal stopped one alone, before it met the others, and they wait for it.
+                stop_at = float("nan")
                 self._tell(signal.SIGTERM)
         return self._ending(ended, stopped)
 
@@ -138,6 +148,9 @@ class Group:
         causes = [member for member in failed if not member.is_survivor()]
         if causes:
             return Ending(_exit_code(causes[0]), causes[0].describe())
+        if failed and (asked := [member.code for member in ended if member.code in STOPPED]):
+            # A signal stopped one process, and the others lost it.
+            return Ending(asked[0], "")
         if failed:
             silent = "".join(f"; process {member.index} did not answer and was killed" for member in stopped)
             return Ending(_exit_code(failed[0]), failed[0].describe() + silent)

@@ -19,6 +19,10 @@ def main(argv: list[str]) -> None:
       argv: process id of the parent, then the command and its arguments.
     """
     parent, *command = argv
+    # SIGTERM and Ctrl-C are blocked since this process was started. A verb of jaxpose unblocks them once it catches
+    # them; another command does not.
+    if command[1:2] != ["-m"] or not command[2].startswith("jaxpose."):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() == int(parent):  # else it died before the leash was on

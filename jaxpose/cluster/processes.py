@@ -21,6 +21,7 @@ from jaxpose.cluster.meeting import meet
 from jaxpose.cluster.who import Who, who_we_are
 from jaxpose.config import MeshConfig
 from jaxpose.config.arguments import guard
+from jaxpose.early_signals import before_leaving
 
 # All of them decide numbers, or what the processes say to each other.
 _PACKAGES = ("jaxpose", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
@@ -61,6 +62,8 @@ def as_one(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int:
     company = meet(who, versions, mesh.start_s, mesh.heartbeat_s)
     # From here on, as JAX waits long for a process that is lost while it starts.
     company.watch(verb)
+    name = f"process {who.index} on {socket.gethostname()}"
+    before_leaving(lambda code: company.fail(f"{name} ended with exit code {code}: a signal stopped it", code))
     done = False
 
     def whole() -> int:
@@ -71,7 +74,6 @@ def as_one(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int:
         done = True
         return code
 
-    name = f"process {who.index} on {socket.gethostname()}"
     try:
         code = guard(verb, whole)
         if not done:

@@ -26,9 +26,13 @@ from jaxpose.config.root import Config, flat_options
 
 @dataclasses.dataclass
 class Options:
-    """What a verb is asked beside its config."""
+    """What a verb is asked beside its config.
 
-    dry_run: bool = False
+    Attributes:
+      dry_run: "" (not at all), "data" (look at the data and stop) or "all" (build and compile too, and stop).
+    """
+
+    dry_run: str = ""
 
 
 def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *, verb: str, description: str) -> int:
@@ -64,6 +68,7 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     Raises:
       Mistake: an argument cannot be understood, or the config file does not give a `Config`.
     """
+    dry_run, argv = _take_dry_run(argv)
     is_given = _check_order(argv)
     _check_names(argv)
     # A set of flags of its own for every call; grain looks into the process's set, which therefore has to be parsed.
@@ -76,7 +81,6 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     config_flags.DEFINE_config_dataclass(
         "config", Config(), flag_values=values, sys_argv=program_argv, parse_fn=_load_config
     )
-    flags.DEFINE_boolean("dry_run", False, "build, compile, print and stop", flag_values=values)
     try:
         rest = values(program_argv)[1:]
     except flags.UnrecognizedFlagError as error:
@@ -95,7 +99,23 @@ def read(argv: list[str]) -> tuple[Config, Options]:
         found = ", ".join(str(path) for path in sorted(Path("configs").glob("*.py")))
         there = f" (there is {found})" if found else ""
         raise Mistake(f"no experiment is given; give --config FILE.py, such as --config configs/pose.py{there}")
-    return values.config, Options(dry_run=values.dry_run)
+    return values.config, Options(dry_run)
+
+
+def _take_dry_run(argv: list[str]) -> tuple[str, list[str]]:
+    """Returns `Options.dry_run` and the other arguments; absl knows no flag that may have a value and may have none."""
+    asked, others = "", []
+    for argument in argv:
+        flag, equals, value = argument.partition("=")
+        if flag not in ("--dry_run", "-dry_run"):
+            others.append(argument)
+        elif equals and value not in ("all", "data"):
+            raise Mistake(
+                f"dry_run is {value!r}; give --dry_run, or --dry_run=data to look at the data and compile nothing"
+            )
+        else:
+            asked = value or "all"
+    return asked, others
 
 
 class _NumberOrNone(flags.FloatParser):
@@ -166,8 +186,7 @@ def _check_names(argv: list[str]) -> None:
 def _explain_value(error: flags.IllegalFlagValueError) -> str:
     name, _, value = str(error).removeprefix("flag --").removeprefix("config.").partition("=")
     value = value.removesuffix(f": {error.__context__}")
-    annotation = bool if name == "dry_run" else flat_options(Config())[name][0].type
-    return f"{name} is {value!r}; it must be {type_name(annotation)}"
+    return f"{name} is {value!r}; it must be {type_name(flat_options(Config())[name][0].type)}"
 
 
 def _load_config(text: str) -> Config:
@@ -226,7 +245,9 @@ def _help(verb: str, description: str) -> str:
   python -m {verb} --config configs/pose.py --config.train.batch_size=12
 
   --config FILE.py[:ARGUMENT]  the experiment: what its get_config returns
-  --dry_run                    build, compile, print and stop
+  --dry_run                    show the data and the run folder, compile, show
+                               what a step costs, and stop
+  --dry_run=data               show the data and stop; needs no device
   --help_options               print every option with its default and meaning
   --help                       print this page
 

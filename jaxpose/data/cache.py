@@ -61,7 +61,7 @@ def store(
         )
     file = _file(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
-    _make_room(file.parent, limit_gib * GIB - size)
+    make_room(file.parent, limit_gib * GIB - size, ".npy")
     # The name is random, as hosts may share the folder. Written, not memory-mapped: a full disk is then an error, where
     # a page fault would end the process.
     unfinished = file.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
@@ -113,7 +113,14 @@ def _note(key: str, folder: Path | None) -> Path:
     return (folder or cache_folder()) / "notes" / f"{key}.json"
 
 
-def _make_room(folder: Path, limit: float) -> None:
+def make_room(folder: Path, limit: float, suffix: str) -> None:
+    """Deletes the files of a folder that were used longest ago, until those that are left hold at most so many bytes.
+
+    Args:
+      folder: is there.
+      limit: bytes.
+      suffix: of the files that count, such as ".npy"; of the others only stale ".tmp" ones are deleted.
+    """
     # Another process may remove the same entries, or still have one open: its pages stay until it closes them.
     entries = []
     for file in folder.iterdir():
@@ -121,7 +128,7 @@ def _make_room(folder: Path, limit: float) -> None:
             status = file.stat()
         except FileNotFoundError:
             continue
-        if file.suffix == ".npy":
+        if file.suffix == suffix:
             entries.append((status.st_mtime, status.st_size, file))
         elif file.suffix == ".tmp" and time.time() - status.st_mtime > STALE_SECONDS:
             file.unlink(missing_ok=True)

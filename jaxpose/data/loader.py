@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import grain
 import numpy as np
 
 from jaxpose.config import AugmentConfig
@@ -130,6 +129,9 @@ def training_batches(
       clips_of: step -> this host's clips, where there are any.
     """
     source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, clips_of, total_steps)
+    # Imported where training begins: it brings JAX and orbax along, which a look at the data does without.
+    import grain
+
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, read_ahead))
     return iter(grain.MapDataset.source(source)[first_step:total_steps].to_iter_dataset(options))
 

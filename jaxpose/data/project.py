@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose.config import DataConfig
+from jaxpose.config import SYNTHETIC, DataConfig
 from jaxpose.data import cache
 from jaxpose.data.image_file import DECODERS, image_size_px
 from jaxpose.data.labels import VISIBLE, Labels, labels_checksum, read_labels
@@ -148,6 +148,17 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
         checksums=tuple(image.checksum for _, _, image in chosen),
         problems=tuple(problems),
     )
+
+
+def refuse_absent(data: DataConfig) -> None:
+    """Looks whether the folder and the label files of a project are there; opens none of them.
+
+    Raises:
+      ValueError: one is not.
+    """
+    if data.project != SYNTHETIC:
+        for view in data.views or ("",):
+            _find_labels(_find_folder(data.project), data.labels, view)
 
 
 def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:

@@ -4,16 +4,18 @@ Left and right limbs look the same, so only the direction of the body tells them
 way round. Every video has its own background, lighting and animal; every pixel and label follows from the seed.
 """
 
+import csv
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import av
 import cv2
 import numpy as np
-import pandas as pd
 
 from jaxpose.data.animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, drift, walk
 
@@ -76,11 +78,10 @@ def make_project(
     try:
         # A subfolder, because mkdtemp makes a folder that only its owner can read.
         project = staging / "project"
-        labels = [
-            _write_video(project, number, seed, labelled_frames, video_frames, side_px, leaves, looks)
-            for number in range(videos)
-        ]
-        _write_labels(project / "CollectedData.csv", pd.concat(labels))
+        labels: dict[str, np.ndarray] = {}
+        for number in range(videos):
+            labels |= _write_video(project, number, seed, labelled_frames, video_frames, side_px, leaves, looks)
+        _write_labels(project / "CollectedData.csv", labels)
         (project / MARKER).write_text(json.dumps(parameters, indent=1) + "\n")
         try:
             os.replace(project, folder)
@@ -122,8 +123,8 @@ def _write_video(
     side_px: int,
     leaves: int,
     looks: int,
-) -> pd.DataFrame:
-    """Writes one video, its truth and its labelled frames; returns the rows of its labels."""
+) -> dict[str, np.ndarray]:
+    """Writes one video, its truth and its labelled frames; returns the labels: keypoints (k, 2) by image."""
     name = f"session{number:02d}"
     for part in (f"labeled-data/{name}", "videos", "ground_truth"):
         (project / part).mkdir(parents=True, exist_ok=True)
@@ -135,8 +136,8 @@ def _write_video(
     joints_px = walk(rng, video_frames, side_px, look.size)
     # Keyed apart, so that the animal is the same with leaves and without.
     in_front = drift(np.random.default_rng([seed, number, 1]), leaves, joints_px["middle"], side_px)
-    truth = _table([joints_px[part] for part in KEYPOINT_NAMES])
-    _write_labels(project / "ground_truth" / f"{name}.csv", truth)
+    truth_px = np.stack([joints_px[part] for part in KEYPOINT_NAMES], axis=1)
+    _write_labels(project / "ground_truth" / f"{name}.csv", dict(enumerate(truth_px)))
     labelled = np.arange(labelled_frames) * video_frames // labelled_frames
     codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
     with av.open(str(project / "videos" / f"{name}.mp4"), "w") as container:
@@ -156,21 +157,20 @@ def _write_video(
             if i in labelled:
                 cv2.imwrite(str(project / "labeled-data" / name / _image_name(i)), image[..., ::-1])
         container.mux(stream.encode())
-    rows = truth.iloc[labelled]
-    return rows.set_axis([f"labeled-data/{name}/{_image_name(i)}" for i in labelled.tolist()])
+    return {f"labeled-data/{name}/{_image_name(i)}": truth_px[i] for i in labelled.tolist()}
 
 
 def _image_name(frame: int) -> str:
     return f"img{frame:08d}.png"
 
 
-def _table(keypoints_px: list[np.ndarray]) -> pd.DataFrame:
-    """Returns the label table, one row a frame, of one (frames, 2) array a keypoint."""
-    columns = pd.MultiIndex.from_product(
-        [["synthetic"], KEYPOINT_NAMES, ["x", "y"]], names=["scorer", "bodyparts", "coords"]
-    )
-    return pd.DataFrame(np.concatenate(keypoints_px, axis=1), columns=columns)
-
-
-def _write_labels(path: Path, table: pd.DataFrame) -> None:
-    table.to_csv(path, float_format="%.3f", lineterminator="\n")
+def _write_labels(path: Path, keypoints_px: Mapping[Any, np.ndarray]) -> None:
+    """Writes a label file with a row for each frame: its name or number, and its keypoints (k, 2)."""
+    columns = [("synthetic", name, axis) for name in KEYPOINT_NAMES for axis in "xy"]
+    header = [
+        [title, *column]
+        for title, column in zip(("scorer", "bodyparts", "coords"), zip(*columns, strict=True), strict=True)
+    ]
+    rows = [[name, *(f"{value:.3f}" for value in points.ravel())] for name, points in keypoints_px.items()]
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([*header, *rows])

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-import tqdm
+from jaxpose.phases import phase
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -37,22 +37,22 @@ def loader_threads(asked: int) -> int:
 def map_in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], threads: int, title: str
 ) -> Iterator[Result]:
-    """Yields function(item) in the order of the items; the bar shows on a terminal when it takes over a second.
+    """Yields function(item) in the order of the items, in a phase of its own: a bar on a terminal, lines elsewhere.
 
     Args:
       function: releases Python's lock for most of its time, as decoding and hashing do.
       items: what it is called with.
       threads: how many at once, as `loader_threads` reads it.
-      title: what the bar calls the work.
+      title: what is done, such as "decoding images".
     """
     threads = loader_threads(threads)
     # Pieces bound the results that wait for a slow consumer.
     piece = 16 * threads
     with (
-        tqdm.tqdm(total=len(items), desc=title, disable=None, delay=1.0, leave=False) as bar,
+        phase(title, len(items)) as progress,
         concurrent.futures.ThreadPoolExecutor(threads) as pool,
     ):
         for start in range(0, len(items), piece):
             for result in pool.map(function, items[start : start + piece]):
                 yield result
-                bar.update()
+                progress.update()

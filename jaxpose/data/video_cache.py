@@ -11,12 +11,12 @@ from pathlib import Path
 
 import av
 import numpy as np
-import tqdm
 
 from jaxpose.data import cache
 from jaxpose.data.images import FIT_VERSION
 from jaxpose.data.video_index import VideoIndex
 from jaxpose.data.video_range import Damage, RangeReader
+from jaxpose.phases import phase
 
 # Part of the key of cached videos: a change of which frames come out must change it.
 _VERSION = 2
@@ -98,14 +98,12 @@ def _all_frames(
     """Yields a frame for each number, black where none came, and then keeps the note of the damage."""
     black = np.zeros((size_px[1], size_px[0], 3), np.uint8)
     number = 0
-    with tqdm.tqdm(
-        total=index.frame_count, desc=f"decoding {index.path.name}", unit="frame", disable=None, delay=1.0, leave=False
-    ) as bar:
+    with phase(f"decoding {index.path.name}", index.frame_count, "frame") as progress:
         for found, image in reader:
             for _ in range(number, found):
                 yield black
             yield image
-            bar.update(found + 1 - number)
+            progress.update(found + 1 - number)
             number = found + 1
         for _ in range(number, index.frame_count):
             yield black

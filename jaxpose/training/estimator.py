@@ -21,6 +21,7 @@ from jaxpose.data.rotation import as_labelled, describe_rotation, labelled_sizes
 from jaxpose.data.stretches import Stretch, padded
 from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
 from jaxpose.model.pose_net import needed_types
+from jaxpose.phases import phase
 from jaxpose.training.parameters import checksum
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.subspaces import Subspaces, load_subspaces
@@ -173,7 +174,8 @@ class Estimator:
     def compile(self) -> None:
         """Compiles, so that the first frames take no longer than the others."""
         black = np.zeros((self._size_px[1], self._size_px[0], 3), np.uint8)
-        list(self.fitted([(black, np.eye(2, 3))]))
+        with phase("compiling the network"):
+            list(self.fitted([(black, np.eye(2, 3))]))
 
 
 def _rows_of(stretch: Stretch, number: int, found: Iterable[Found]) -> Iterator[Found]:
@@ -211,12 +213,14 @@ def load(
         config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
     try:
         validate(config)
-        chosen = start_backend(config.mesh)
+        with phase("starting the devices"):
+            chosen = start_backend(config.mesh)
     except ValueError as error:
         # What is --config.mesh.devices for train is --devices here.
         text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
         raise ValueError(text) from None
-    trained = load_trained(Path(run))
+    with phase("reading the weights"):
+        trained = load_trained(Path(run))
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
     with needed_types(config.train.precision):

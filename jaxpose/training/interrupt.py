@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.experimental import multihost_utils
 
-_EXIT_CODES = {signal.SIGTERM: 85, signal.SIGINT: 130}
+from jaxpose.early_signals import EXIT_CODES
 
 
 class Interrupt:
@@ -45,7 +45,7 @@ class Interrupt:
     @property
     def exit_code(self) -> int:
         """The exit code to use: 85 after SIGTERM (requeue, please), 130 after Ctrl-C, 0 without a signal."""
-        return 0 if self.signal is None else _EXIT_CODES[signal.Signals(self.signal)]
+        return 0 if self.signal is None else EXIT_CODES[signal.Signals(self.signal)]
 
     def stops_here(self) -> bool:
         """Returns whether to save and stop now; to be called after every step, by every process alike.
@@ -64,7 +64,7 @@ class Interrupt:
 
     def __enter__(self) -> "Interrupt":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT,) if self._several else _EXIT_CODES:
+            for number in (signal.SIGINT,) if self._several else EXIT_CODES:
                 self._old_handlers[number] = signal.signal(number, self._caught)
         return self
 

@@ -23,6 +23,20 @@ def write_config(file: Path, config: Config) -> None:
     write_json(file, dataclasses.asdict(config))
 
 
+def refuse_no_run(run: Path) -> None:
+    """Looks whether a folder holds a run.
+
+    Raises:
+      ValueError: it has no config.json; names the runs that lie beside or in it.
+    """
+    if not (run / CONFIG_FILE).exists():
+        near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+        here = ", ".join(str(path.parent) for path in near[:5])
+        raise ValueError(
+            f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
+        )
+
+
 def read_config(file: Path) -> Config:
     """Returns the config that a run was started with.
 

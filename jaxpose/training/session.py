@@ -19,6 +19,7 @@ from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.split import SETS
 from jaxpose.data.threads import allowed_cores, loader_threads
 from jaxpose.model.pose_net import CONTEXT_RADIUS
+from jaxpose.phases import phase
 from jaxpose.training.clip_batch import clip_batch, empty_clips
 from jaxpose.training.optim import make_optimizer, peak_rate
 from jaxpose.training.pieces import Pieces, pieces
@@ -61,11 +62,12 @@ class Session:
         """Returns the same training with its step compiled."""
         config, mesh, plan = self.config, self.mesh, self.start.plan
         started = time.monotonic()
-        lowered = build_train_step(config, self.start.graphdef, mesh, plan).lower(
-            jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state),
-            _abstract_batch(config, mesh, self.data, plan),
-        )
-        step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
+        with phase("compiling the training step"):
+            lowered = build_train_step(config, self.start.graphdef, mesh, plan).lower(
+                jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state),
+                _abstract_batch(config, mesh, self.data, plan),
+            )
+            step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
         return dataclasses.replace(self, step=step, compile_s=time.monotonic() - started)
 
     def batches(self, first_step: int) -> Iterator[Batch]:

@@ -14,7 +14,7 @@ from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.optim import make_optimizer
 from jaxpose.training.parameters import load_parameters
 from jaxpose.training.run_folder import FINISHED_FILE, PARAMETERS_FILE
-from jaxpose.training.run_identity import CONFIG_FILE, read_config
+from jaxpose.training.run_identity import CONFIG_FILE, read_config, refuse_no_run
 from jaxpose.training.state import evaluated_weights, initial_state
 
 
@@ -43,13 +43,8 @@ def read_run_config(run: Path) -> Config:
     Raises:
       ValueError: the folder is no run, or its config is damaged.
     """
+    refuse_no_run(run)
     file = run / CONFIG_FILE
-    if not file.exists():
-        near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-        here = ", ".join(str(path.parent) for path in near[:5])
-        raise ValueError(
-            f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
-        )
     config = read_config(file)
     # What the project decides is filled in before a run folder is made.
     for option in ("keypoint_names", "input_height_px", "input_width_px"):

@@ -1,0 +1,135 @@
+"""What a training would read, as lines for people: labels, bad rows, sets, sizes and videos. Writes nothing.
+
+No device is needed: a login node or a laptop shows what a run elsewhere would find.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.config import SYNTHETIC, Config, resolve
+from jaxpose.data import dataset, images
+from jaxpose.data.project import LISTED_PROBLEMS, Project, extra_label_files
+from jaxpose.data.sessions import video_files
+from jaxpose.data.split import SETS, assign_sets
+from jaxpose.data.threads import map_in_threads
+from jaxpose.data.video import Video, scan
+
+_LISTED_VIDEOS = 20
+_FEW_LABELS = 0.5
+
+
+def data_report(config: Config, found: Project) -> list[str]:
+    """Returns lines about the data of a training.
+
+    Args:
+      config: as `dataset.prepare` returned it.
+      found: the project that came with it.
+
+    Raises:
+      ValueError: the split cannot be made, or the videos' folder is not there.
+    """
+    data = config.data
+    sets = Counter(assign_sets(found, data).tolist())
+    rows = {
+        "project": f"{found.folder}",
+        "labels": f"{found.label_file.name}: {_count(len(found.images), 'image')} with {_labels(found)}",
+        "keypoints": f"{len(found.keypoint_names)}: {', '.join(found.keypoint_names)}",
+        **_views(found),
+        "sets": ", ".join(f"{sets[name]} {name}" for name in SETS if sets[name]) + f" (data.split: {data.split})",
+        "images": _sizes(found),
+        "input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
+    }
+    if extra := extra_label_files(data):
+        rows["evaluated"] = f"{', '.join(extra)} too"
+    lines = [f"{name:12} {text}" for name, text in rows.items()]
+    if found.problems:
+        lines.append(f"{'left out':12} {_count(len(found.problems), 'row')}, that cannot be used:")
+        lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]
+        lines += [f"  and {len(found.problems) - LISTED_PROBLEMS} more"] * (len(found.problems) > LISTED_PROBLEMS)
+    return lines + _videos(list(video_files(data, config.video).values()), config)
+
+
+def show_data(config: Config) -> None:
+    """Prints the same lines, then decodes every image; needs no device.
+
+    Args:
+      config: as it was given.
+
+    Raises:
+      ValueError: the project cannot be used, as a training would say.
+    """
+    if config.data.project == SYNTHETIC and not dataset.SYNTHETIC_FOLDER.exists():
+        print(f"the run makes the synthetic project, in {dataset.SYNTHETIC_FOLDER}: there is nothing to look at yet")
+        return
+    config, found = dataset.prepare(resolve(config))
+    print("\n".join(data_report(config, found)), flush=True)
+    size_px = config.data.input_width_px, config.data.input_height_px
+    affines = images.fit_affines(found, config.data, size_px)
+
+    def decode(row: int) -> None:
+        images.read_labelled(found, row, affines[row], size_px)
+
+    for _ in map_in_threads(decode, range(len(found.images)), config.data.threads, "decoding images"):
+        pass
+    print("every image decodes", flush=True)
+
+
+def _labels(found: Project) -> str:
+    labelled = found.visibility > 0
+    text = f"{_count(int(labelled.sum()), 'labelled point')} of {labelled.size:,}"
+    shares = labelled.mean(axis=0)
+    few = [f"{found.keypoint_names[k]} ({shares[k]:.0%})" for k in np.flatnonzero(shares < _FEW_LABELS)]
+    return f"{text}; labelled in less than half of the images: {', '.join(few)}" if few else text
+
+
+def _views(found: Project) -> dict[str, str]:
+    views = list(dict.fromkeys(found.views))
+    return {"views": f"{len(views)}: {', '.join(views)}"} if views != [""] else {}
+
+
+def _sizes(found: Project) -> str:
+    sizes = Counter(map(tuple, found.sizes_px.tolist())).most_common()
+    shown = [f"{count:,} of {width} x {height} px" for (width, height), count in sizes[:3]]
+    more = sum(count for _, count in sizes[3:])
+    size_mb = sum(found.byte_counts) / 1e6
+    return ", ".join([*shown, *[f"{more:,} of other sizes"] * bool(more)]) + f"; {size_mb:,.1f} MB"
+
+
+def _videos(files: list[Path], config: Config) -> list[str]:
+    """Returns a line for all videos of the project and one for each of the first."""
+    if not files:
+        return [f"{'videos':12} none in {config.video.folder}"]
+    looked = list(map_in_threads(_look, files, config.data.threads, "reading the videos"))
+    videos = [video for video in looked if isinstance(video, Video)]
+    frames, seconds = sum(video.announced_frames for video in videos), sum(map(_seconds, videos))
+    lines = [f"{'videos':12} {_count(len(videos), 'video')} with {_count(frames, 'frame')}, {_duration(seconds)}"]
+    for video in looked[:_LISTED_VIDEOS]:
+        if isinstance(video, Video):
+            rate = f", {video.fps:.4g} frames/s, {_duration(_seconds(video))}" if video.fps else ""
+            size = f"{video.width_px} x {video.height_px} px"
+            lines.append(f"  {video.path.name}: {size}, {_count(video.announced_frames, 'frame')}{rate}")
+        else:
+            lines.append(f"  {video}")
+    return lines + [f"  and {len(looked) - _LISTED_VIDEOS} more"] * (len(looked) > _LISTED_VIDEOS)
+
+
+def _look(file: Path) -> Video | str:
+    try:
+        return scan(file)
+    except ValueError as error:
+        return str(error)
+
+
+def _seconds(video: Video) -> float:
+    return video.announced_frames / video.fps if video.fps else 0.0
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{hours:.1f} hours" if hours >= 1 else f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds:.1f} s"
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"

@@ -1,0 +1,163 @@
+"""What a verb is doing while that takes long: a spinner or a bar on a terminal, a line now and then elsewhere.
+
+A phase that ends soon shows nothing. Lines appear only after `speak`, which the verbs call and a program that imports
+jaxpose does not; of several processes of a run only the first one speaks.
+"""
+
+import contextlib
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+# Silence until the first line of a phase, and between two lines of one phase.
+_FIRST_S, _AGAIN_S = 3.0, 30.0
+_SHOWN_ON_TERMINAL_S = 1.0
+_TICK_S = 0.25
+
+_lock = threading.Lock()
+_under_way: list["Phase"] = []
+_thread: threading.Thread | None = None
+# Of a program that imports jaxpose, of a verb, of another process of the run than the first.
+_BARS, _LINES, _NOTHING = "bars", "bars and lines", "nothing"
+_shows = _BARS
+_said_at = 0.0
+
+
+class Phase:
+    """Work under way.
+
+    Attributes:
+      title: what it is, as a phrase such as "compiling the training step".
+      total: how many things there are to do; 0 = that is not known, or it is one thing.
+      done: how many of them are done.
+    """
+
+    def __init__(self, title: str, total: int, unit: str) -> None:
+        self.title = title
+        self.total = total
+        self.done = 0
+        self._unit = unit
+        self._started_at = time.monotonic()
+        self._lines = 0
+        self._bar: Any = None
+        self._spinner = itertools.cycle("|/-\\")
+
+    def update(self, done: int = 1) -> None:
+        """Notes that more of it is done."""
+        self.done += done
+
+    def tick(self, terminal: bool) -> None:
+        """Shows what is due now; called a few times a second."""
+        now = time.monotonic()
+        if terminal:
+            if now - self._started_at >= _SHOWN_ON_TERMINAL_S:
+                self._draw()
+        elif now - max(self._started_at, _said_at) >= (_AGAIN_S if self._lines else _FIRST_S):
+            self._lines += 1
+            counts = f": {self.done:,} of {self.total:,}" if self.total else ""
+            seconds = f" ({now - self._started_at:.0f} s so far)" if self._lines > 1 else " ..."
+            _say(f"{self.title}{counts}{seconds}")
+
+    def close(self) -> None:
+        """Wipes the spinner or bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _draw(self) -> None:
+        import tqdm
+
+        if self._bar is None:
+            self._bar = tqdm.tqdm(
+                total=self.total or None,
+                unit=self._unit,
+                leave=False,
+                dynamic_ncols=True,
+                bar_format=None if self.total else "{desc} {elapsed}",
+            )
+            self._bar.start_t -= time.monotonic() - self._started_at
+        if self.total:
+            self._bar.set_description_str(self.title, refresh=False)
+            self._bar.n = min(self.done, self.total)
+        else:
+            self._bar.set_description_str(f"{next(self._spinner)} {self.title}", refresh=False)
+        self._bar.refresh()
+
+
+@contextlib.contextmanager
+def phase(title: str, total: int = 0, unit: str = "it") -> Iterator[Phase]:
+    """A context of work that may take long; phases may lie in each other, and the innermost is shown.
+
+    Args:
+      title: what is done, as a phrase such as "compiling the training step".
+      total: how many things, which `Phase.update` counts; 0 = not known.
+      unit: what one thing is called.
+    """
+    mine = Phase(title, total, unit)
+    with _lock:
+        for outer in _under_way:
+            outer.close()
+        _under_way.append(mine)
+        _start_thread()
+    try:
+        yield mine
+    finally:
+        with _lock:
+            _under_way.remove(mine)
+            mine.close()
+
+
+def speak(first_line: str, is_first: bool = True) -> None:
+    """Prints the first line of a verb; from now on phases have lines too.
+
+    Args:
+      first_line: what starts.
+      is_first: whether this is the run's first process; the others say nothing.
+    """
+    global _shows
+    _shows = _LINES if is_first else _NOTHING
+    if is_first:
+        _say(first_line)
+
+
+def say(line: str) -> None:
+    """Prints a line of a verb, on the run's first process."""
+    if _shows == _LINES:
+        _say(line)
+
+
+def current() -> str:
+    """Returns the title of the work under way, "" for none."""
+    under_way = list(_under_way)
+    return under_way[-1].title if under_way else ""
+
+
+def _say(line: str) -> None:
+    global _said_at
+    _said_at = time.monotonic()
+    # A reader that is gone is noticed where the verb itself prints.
+    with contextlib.suppress(OSError):
+        print(line, flush=True)
+
+
+def _start_thread() -> None:
+    global _thread
+    if _thread is None and _shows != _NOTHING:
+        _thread = threading.Thread(target=_show, name="phases", daemon=True)
+        _thread.start()
+
+
+def _show() -> None:
+    global _thread
+    while True:
+        time.sleep(_TICK_S)
+        terminal = sys.stderr.isatty()
+        with _lock:
+            if not _under_way:
+                _thread = None
+                return
+            if terminal or _shows == _LINES:
+                _under_way[-1].tick(terminal)
