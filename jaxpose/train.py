@@ -28,10 +28,11 @@ from jaxpose.config import Config, portable_options, resolve
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
 from jaxpose.data import dataset, split
+from jaxpose.data.clips import ClipSource, UnusableClips
+from jaxpose.data.key_frames import Stopped
 from jaxpose.data.picture import draw_keypoints
 from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
-from jaxpose.data.video_range import Stopped
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
@@ -79,6 +80,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     Raises:
       ValueError: an option, the project or the run folder cannot be used.
       Diverged: too many steps in a row were not finite, or all of them.
+      UnusableClips: a loss is on clips, and none of them can be used.
     """
     with needed_types(config.train.precision):
         return _train(config, dry_run)
@@ -167,6 +169,8 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             log.text(message)
         if folder.is_ours and session.start.subspaces:
             save_subspaces(folder.path, session.start.subspaces)
+        if session.start.clips and first_step < session.start.plan.total_steps:
+            _require_usable(session.start.clips, first_step * config.video.clips_per_step)
         # 5. The loop.
         predictor = Predictor(config, session.start.graphdef, session.mesh, _frames_per_step(session))
         loop = Loop(
@@ -258,6 +262,22 @@ def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) 
     return 0, session.state, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
 
 
+def _require_usable(clips: ClipSource, draw: int) -> None:
+    """Raises UnusableClips on all processes where the first one finds no clip that can be used, from a draw on."""
+
+    def find() -> str:
+        try:
+            clips.require_usable(draw)
+        except UnusableClips as error:
+            return str(error)
+        except Stopped:
+            pass  # a signal: the loop ends before its first step
+        return ""
+
+    if text := from_first(find):
+        raise UnusableClips(text)
+
+
 def _stop_decoding(start: Start) -> Callable[[], None]:
     """Returns what a signal is to stop at once: the decoding of a whole video that the next step waits for."""
     # With several processes all stop at one step, for which each has to have its batch.
@@ -327,7 +347,7 @@ def main(config: Config, options: Options) -> int:
     def work() -> int:
         try:
             return train(config, dry_run=bool(options.dry_run))["exit_code"]
-        except Diverged as error:
+        except (Diverged, UnusableClips) as error:
             if jax.process_index() == 0:
                 print(f"jaxpose.train: {error}", file=sys.stderr)
             return 1

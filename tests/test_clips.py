@@ -428,15 +428,16 @@ def test_a_damaged_clip_is_named_and_not_replaced(tmp_path: Path, name: str) -> 
         clips += [[source.frames(draw) for draw in reversed(draws)][::-1] for source in sources[2:]]
         messages = [sorted(source.messages()) for source in sources]
         assert messages[0] == messages[1] == messages[2] == messages[3]
-        assert len(messages[0]) == sum(clip is None for clip in clips[0])
+        lost = sum(clip is None for clip in clips[0])
+        is_summed_up = 1 < lost > len(draws) / 10
+        assert len(messages[0]) == (1 if is_summed_up else lost)
         told += bool(messages[0] or sources[0].notes)
         for draw, *same in zip(draws, *clips, strict=True):
             _, first = sources[0].place(draw)
             if same[0] is None:
                 assert same == [None] * 4
-                assert any(
-                    f"{copy}: frames {first} to {first + 15} are not used: frame" in text for text in messages[0]
-                )
+                clip_or_all = f"{lost} of its {len(draws)} clips" if is_summed_up else f"frames {first} to {first + 15}"
+                assert any(f"{copy}: {clip_or_all} are not used: frame" in text for text in messages[0])
                 continue
             # No frame of the videos is black: that is what stands for those that did not come.
             assert same[0].max(axis=(0, 2, 3, 4)).min() > 0
@@ -498,7 +499,8 @@ def test_no_damage_of_the_pictures_is_silent_and_none_is_endless(tmp_path: Path,
         read = sum(len(chunk) for chunk in reader)
         count = read_index(copy).frame_count
         lost = sum(source.frames(draw) is None for draw in windows(source, [count]))
-        assert lost == len(source.messages()) and read == reader.delivered
+        told = 1 if 1 < lost > len(windows(source, [count])) / 10 else lost
+        assert told == len(source.messages()) and read == reader.delivered
         if at > pictures:
             # The duration that a Matroska file notes may be off by two frames.
             least = 58 if path.suffix == ".mkv" else 60

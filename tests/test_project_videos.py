@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from jaxpose.data.key_frames import Stopped
 from jaxpose.data.synthetic import make_project
-from jaxpose.data.video_range import Stopped
 from jaxpose.training import project_videos
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.project_videos import predict_project

@@ -204,6 +204,48 @@ def test_a_whole_file_with_sound_is_whole(tmp_path: Path, name: str, codec: str,
     assert (index.frame_count, index.announced_frames, index.problem) == (75, 75, "")
 
 
+def _leave_out_at_end(path: Path, count: int) -> Path:
+    """Adds empty places at the end of an AVI, as recorders do for frames that did not come."""
+    content = path.read_bytes()
+    movi = content.index(b"movi")
+    index = content.index(b"idx1", movi)
+    (size,) = struct.unpack("<I", content[index + 4 : index + 8])
+    entries, rest = content[index + 8 : index + 8 + size], content[index + 8 + size :]
+    name, offset, length = entries[:4], *struct.unpack("<II", entries[-8:])
+    first = offset + 8 + length + length % 2
+    empty = b"".join(name + struct.pack("<III", 0, first + 8 * i, 0) for i in range(count))
+    places = (name + bytes(4)) * count
+    changed = bytearray(
+        content[:index] + places + b"idx1" + struct.pack("<I", size + len(empty)) + entries + empty + rest
+    )
+    # Lengths of the file and of the list of frames; numbers of frames in the headers of file and stream.
+    header, stream = content.index(b"avih") + 8, content.index(b"strh") + 8
+    for at, more in (
+        (4, len(changed) - len(content)),
+        (movi - 4, len(places)),
+        (header + 16, count),
+        (stream + 32, count),
+    ):
+        struct.pack_into("<I", changed, at, struct.unpack_from("<I", changed, at)[0] + more)
+    path.write_bytes(changed)
+    return path
+
+
+@pytest.mark.parametrize("codec", ["mjpeg", "mpeg4", "libx264"])
+def test_frames_left_out_at_the_end_of_an_avi_are_no_damage(tmp_path: Path, codec: str):
+    path = _write(tmp_path / "camera.avi", 40, codec=codec, pixels="yuvj420p" if codec == "mjpeg" else "yuv420p")
+    expected = _plain(path)
+    _leave_out_at_end(path, 5)
+    reader, chunks = _whole(scan(path))
+    assert reader.problem == "" and reader.delivered == 40
+    np.testing.assert_array_equal(np.concatenate(chunks), expected)
+    index = read_index(path)
+    assert (index.frame_count, index.announced_frames, index.problem) == (40, 40, "")
+    # One that is cut short has lost its index.
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    assert " 45" in _whole(scan(path))[0].problem and " 45" in read_index(path).problem
+
+
 @pytest.mark.parametrize("name", ["s.mkv", "s.avi"])
 def test_a_truncated_file_with_sound_is_told(tmp_path: Path, name: str):
     path = _write_with_sound(tmp_path / name, 75, 6 if name == "s.mkv" else 3)

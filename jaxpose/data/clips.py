@@ -6,6 +6,7 @@ camera; or none and a message, where they do not decode. A draw is the same clip
 
 import collections
 import concurrent.futures
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,11 +20,20 @@ from jaxpose.data.clip_order import block_around, place
 from jaxpose.data.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.data.video_cache import DecodedFrames, decode_part, open_whole
 from jaxpose.data.video_index import VideoIndex, read_index
+from jaxpose.data.video_range import Damage, find_damage
 
 # Blocks of neighbouring clips that are held decoded of each camera, where clips are not read from the cache.
 _HELD_BLOCKS = 4
+# Above this share of a video's clips one line tells of all that cannot be used.
+_MANY = 0.1
+_LISTED_REASONS = 3
 # Above so many frames decoded for one delivered a warning is due, once enough were delivered to tell.
 _HIGH_COST, _COST_FRAMES = 4, 2048
+
+
+class UnusableClips(RuntimeError):
+    """None of the clips can be used."""
+
 
 _Held = collections.OrderedDict[object, concurrent.futures.Future[DecodedFrames]]
 
@@ -125,6 +135,24 @@ class ClipSource:
             views.append(frames)
         return np.stack(views)
 
+    def require_usable(self, draw: int) -> None:
+        """Reads clips until one of them can be used, from a draw on, which is what the next step needs.
+
+        Raises:
+          UnusableClips: none of a whole pass can be.
+          OSError, Stopped: as `frames` does.
+        """
+        windows = sum(map(self._window_count, self._frame_counts))
+        begin = draw // windows * windows
+        if not any(self.frames(at) is not None for at in itertools.chain([draw], range(begin, begin + windows))):
+            reasons, videos = self.messages(), f"{len(self.files())} video{'s' * (len(self.files()) > 1)}"
+            more = f"; and {len(reasons) - _LISTED_REASONS} more" if len(reasons) > _LISTED_REASONS else ""
+            raise UnusableClips(
+                f"none of the {windows} clips of {videos} can be used, so the losses on clips would learn nothing: "
+                f"{'; '.join(reasons[:_LISTED_REASONS])}{more}. Repair or remove the videos, or set the weights of the "
+                "losses on clips to 0"
+            )
+
     def close(self) -> None:
         """Ends all decoding, in every thread, at the next frame; may be called by a signal handler."""
         self._is_closed = True
@@ -136,7 +164,8 @@ class ClipSource:
     def messages(self) -> list[str]:
         """Returns a sentence for each clip that did not decode since the last call; no clip is named twice.
 
-        The warning of `cost_warning` is among them, once.
+        Where more than a tenth of a video's clips cannot be used, one sentence tells of all of them. The warning of
+        `cost_warning` is among them, once.
         """
         with self._lock:
             new = [text for text, is_told in self._messages.items() if not is_told]
@@ -198,12 +227,33 @@ class ClipSource:
             held = self._once(self._blocks, (index.path, start), lambda: self._decode(index, start, end, affine))
             with self._lock:
                 self.delivered_frames += self._length
-        damage = [damage for damage in held.damage if damage.first <= last and damage.last >= first]
-        reasons = [damage.reason for damage in sorted(damage, key=lambda one: one.first)]
-        reasons += [f"frames are lost before frame {leap}" for leap in index.leaps if first < leap <= last]
-        if reasons:
-            return f"{index.path}: frames {first} to {last} are not used: {reasons[0]}"
+        if reasons := self._reasons(index, held.damage, first):
+            return self._describe_loss(index, held.damage, first, reasons[0])
         return held.pixels[first - held.first : last + 1 - held.first]
+
+    def _reasons(self, index: VideoIndex, damage: list[Damage], first: int) -> list[str]:
+        """Returns why the clip that begins at a frame cannot be used; none where it can be."""
+        last = first + self._length - 1
+        found = sorted((one for one in damage if one.first <= last and one.last >= first), key=lambda one: one.first)
+        leaps = [f"frames are lost before frame {leap}" for leap in index.leaps if first < leap <= last]
+        return [one.reason for one in found] + leaps
+
+    def _describe_loss(self, index: VideoIndex, damage: list[Damage], first: int, reason: str) -> str:
+        """Returns the sentence about a clip that cannot be used; where many are, the one about all of its video."""
+        if damage and index.path not in self._cached:
+            # What is known of a block is not all that is wrong with the video.
+            damage = find_damage(index, lambda: self._is_closed)
+        count = self._window_count(index.frame_count)
+        firsts = [min(window * self._length, index.frame_count - self._length) for window in range(count)]
+        lost = [found for window in firsts if (found := self._reasons(index, damage, window))]
+        if 1 < len(lost) > _MANY * count:
+            places = len({text for found in lost for text in found})
+            more = f" (and {places - 1} more places)" if places > 1 else ""
+            return f"{index.path}: {len(lost)} of its {count} clips are not used: {lost[0][0]}{more}"
+        return f"{index.path}: frames {first} to {first + self._length - 1} are not used: {reason}"
+
+    def _window_count(self, frame_count: int) -> int:
+        return -(-frame_count // self._length)
 
     def _decode(self, index: VideoIndex, start: int, end: int, affine: np.ndarray) -> DecodedFrames:
         decoded, count = decode_part(

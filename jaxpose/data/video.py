@@ -17,7 +17,17 @@ from av.video.reformatter import VideoReformatter
 from jaxpose.data.images import fit_image
 from jaxpose.data.key_frames import key_frame_before, packets_from
 from jaxpose.data.stretches import Stretch
-from jaxpose.data.video_file import Video, cut_short, open_video, scan, to_rgb, turned_size_px, unshown, video_stream
+from jaxpose.data.video_file import (
+    Video,
+    cut_short,
+    open_video,
+    scan,
+    to_rgb,
+    turned_size_px,
+    unshown,
+    unshown_at_end,
+    video_stream,
+)
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -165,6 +175,7 @@ class ChunkReader:
                     self._announced -= unshown(packet, last_decoded, container.format.name)
                     last_decoded = packet.dts
                 yield from packet.decode()
+            self._announced -= unshown_at_end(self._video.path, container, stream)
 
     def _frames_of(self, stretch: Stretch) -> Iterator[VideoFrame]:
         expected = stretch.first

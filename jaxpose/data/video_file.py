@@ -16,6 +16,8 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
+from jaxpose.data.avi import empty_places_at_end
+
 # PyAV converts with as many threads as there are cores since version 17, which costs more than it gains here.
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
@@ -100,7 +102,7 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
     try:
         with open_video(path) as container:
             stream = video_stream(container, path)
-            packets = _read_packets(container, stream, all_packets or not stream.frames)
+            packets = _read_packets(path, container, stream, all_packets or not stream.frames)
             # A count without any packet behind it is what is left of a file that was cut short.
             announced = (stream.frames or _announced(packets, container, stream)) if packets.times else 0
             width, height, rate = stream.width, stream.height, stream.average_rate
@@ -154,6 +156,11 @@ def unshown(packet: Packet, last_decoded: int | None, container: str) -> int:
     return int(packet.is_discard)
 
 
+def unshown_at_end(path: Path, container: InputContainer, stream: VideoStream) -> int:
+    """Returns how many frames after the last packet are announced by the file, but never shown."""
+    return empty_places_at_end(path, stream.index) if container.format.name == "avi" else 0
+
+
 def cut_short(path: Path) -> str:
     """Returns how much a Matroska file lacks of the length that it notes at its start.
 
@@ -201,7 +208,7 @@ def _element_length(head: bytes, at: int) -> tuple[int, int]:
     return -1 if length == largest else length, at + width
 
 
-def _read_packets(container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
+def _read_packets(path: Path, container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
     times: list[int | None] = []
     key_times: list[int | None] = []
     last_decoded, left_out, stopped = None, 0, ""
@@ -217,6 +224,8 @@ def _read_packets(container: InputContainer, stream: VideoStream, all_packets: b
                 last_decoded = packet.dts
                 if not all_packets:
                     break
+        else:
+            left_out += unshown_at_end(path, container, stream)
     except FFmpegError as error:
         if not times:
             raise

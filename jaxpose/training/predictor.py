@@ -11,8 +11,8 @@ from jax.sharding import Mesh
 
 from jaxpose.cluster.mesh import put_batch
 from jaxpose.config import Config
+from jaxpose.data.key_frames import Stopped
 from jaxpose.data.loader import Samples, evaluation_batches
-from jaxpose.data.video_range import Stopped
 from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
 from jaxpose.training.evaluate_step import build_evaluate_step, build_predict_step
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import jax
 
+from jaxpose.data.key_frames import Stopped
 from jaxpose.data.sessions import sessions
 from jaxpose.data.video import Video, scan
-from jaxpose.data.video_range import Stopped
 from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.prediction_index import DONE, WAITING, PredictionIndex, row_of
