@@ -54,6 +54,7 @@ from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.run_identity import CONFIG_FILE
 from jaxpose.training.run_status import Status
 from jaxpose.training.session import Session, build_session, open_session
+from jaxpose.training.slots import microbatch_size
 from jaxpose.training.standstill import refuse_standstill
 from jaxpose.training.start import Start, prepare
 from jaxpose.training.state import State, evaluated_weights
@@ -172,7 +173,9 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         if session.start.clips and first_step < session.start.plan.total_steps:
             _require_usable(session.start.clips, first_step * config.video.clips_per_step)
         # 5. The loop.
-        predictor = Predictor(config, session.start.graphdef, session.mesh, _frames_per_step(session))
+        predictor = Predictor(
+            config, session.start.graphdef, session.mesh, config.eval.batch_size, _validation_batch(session)
+        )
         loop = Loop(
             config=config,
             mesh=session.mesh,
@@ -295,9 +298,13 @@ def _prospect(folder: RunFolder, first_step: int) -> str:
     )
 
 
-def _frames_per_step(session: Session) -> int:
-    """Returns a batch for prediction that does not outgrow a small validation set (it would be filled up in vain)."""
-    return min(session.config.eval.batch_size, max(8, len(session.data.rows("validation"))))
+def _validation_batch(session: Session) -> int:
+    """Returns how many labelled frames are predicted at once: what fits a pass of the training fits here.
+
+    Another batch rounds otherwise, and what validates decides which weights are the best, so no option that is free to
+    change has a say. A small validation set is not outgrown: it would be filled up in vain.
+    """
+    return min(microbatch_size(session.config.train), max(8, len(session.data.rows("validation"))))
 
 
 def _say_interrupted(outcome: Outcome, checkpoints: Checkpoints, interrupt: Interrupt, log: RunLog) -> int:

@@ -26,7 +26,7 @@ from jaxpose.training.state import State, initial_state
 from jaxpose.training.trained import read_run_config
 
 # Everything that moves is on: flips and the other warps, clipping, moving averages. 6 frames train (2 steps an epoch),
-# and 6 validate, in batches of 4 and 2.
+# and 6 validate, in batches of 5 and 1.
 OPTIONS = {
     "data.split": "video",
     "data.train_share": 0.4,

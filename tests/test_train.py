@@ -239,6 +239,13 @@ def test_a_rate_above_float32_trains_nothing_and_says_so(
     assert not (run / "finished.json").exists() and not (run / "best.safetensors").exists()
 
 
+def test_validation_does_not_depend_on_the_batch_of_predictions(whole: Path, project: Path, tmp_path: Path):
+    """Frames at once change the rounding, and what validates chooses the weights."""
+    run = tmp_path / "run"
+    train(make_config(project, run, eval__batch_size=1, train__steps=10))
+    assert metrics_of(run) == [line for line in metrics_of(whole) if line["step"] <= 10]
+
+
 def test_too_many_such_steps_end_the_run_and_leave_a_good_checkpoint(
     stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

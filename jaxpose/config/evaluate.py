@@ -7,7 +7,12 @@ from jaxpose.config.option import Section, option
 
 @dataclasses.dataclass
 class EvalConfig(Section):
-    batch_size: int = option(32, "frames per prediction step, over all devices", minimum=1, harmless=True)
+    batch_size: int = option(
+        32,
+        "frames per prediction step, over all devices; another number changes predictions by rounding alone",
+        minimum=1,
+        harmless=True,
+    )
     predict_videos: str = option(
         "auto",
         "the project's videos after training: auto = if they take less than 10 minutes, yes, or no",

@@ -86,7 +86,8 @@ UNUSED = {
     "the reader of label files finds the header rows itself": ("data.header_rows",),
     "any number of devices gives the same numbers (mesh.devices chooses them); batch sizes and lengths of clips are "
     "over all devices, as there": ("training.num_gpus",),
-    "the frames at once in prediction are eval.batch_size, here from training.val_batch_size; it changes no number": (
+    "the frames at once in prediction are eval.batch_size, here from training.val_batch_size; another number changes "
+    "predictions by rounding alone": (
         "training.test_batch_size",
         "dali.base.predict.sequence_length",
         "dali.context.predict.sequence_length",

@@ -28,9 +28,17 @@ class Predictor:
       graphdef: definition of the network.
       mesh: the devices.
       frames_per_step: frames of one step over all devices; rounded up to a multiple of their number.
+      labelled_per_step: the same for labelled frames; None = as `frames_per_step`.
     """
 
-    def __init__(self, config: Config, graphdef: nnx.GraphDef, mesh: Mesh, frames_per_step: int):
+    def __init__(
+        self,
+        config: Config,
+        graphdef: nnx.GraphDef,
+        mesh: Mesh,
+        frames_per_step: int,
+        labelled_per_step: int | None = None,
+    ):
         self._mesh = mesh
         self._lock = threading.Lock()
         self._precision = config.train.precision
@@ -38,7 +46,9 @@ class Predictor:
         self._evaluate = build_evaluate_step(config, graphdef, mesh)
         self._predict = build_predict_step(config, graphdef, mesh)
         self.radius = CONTEXT_RADIUS[config.model.kind]
-        self.frames_per_step = -(-frames_per_step // mesh.size) * mesh.size
+        self.frames_per_step, self._labelled_per_step = (
+            -(-frames // mesh.size) * mesh.size for frames in (frames_per_step, labelled_per_step or frames_per_step)
+        )
 
     def labelled(
         self,
@@ -66,7 +76,7 @@ class Predictor:
         fields = ("frames", "keypoints_px", "visibility", "frame_from_input")
         batches = (
             ({name: batch[name] for name in fields}, int(batch["valid"].sum()))
-            for batch in _until(stops, evaluation_batches(samples, rows, self.frames_per_step))
+            for batch in _until(stops, evaluation_batches(samples, rows, self._labelled_per_step))
         )
         found = list(self._run(self._evaluate, params, statistics, batches))
         return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
