@@ -194,3 +194,8 @@ def test_damage_is_believed_only_from_the_start(tmp_path: Path) -> None:
         for number in range(first, end):
             if not any(damage.first <= number <= damage.last for damage in reader.damage):
                 np.testing.assert_array_equal(found[number], expected[number])
+
+
+def test_frames_whose_lines_end_in_padding_are_checked(tmp_path: Path) -> None:
+    path = clips.write(tmp_path / "odd.mp4", 60, size_px=(50, 38))
+    assert can_begin_at_key_frames(read_index(path))

@@ -104,7 +104,7 @@ def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Calla
                     continue
                 if number == end or frame.is_corrupt or number != first + len(sums):
                     return sums
-                sums.append((number, zlib.crc32(to_rgb(frame, converter).data)))
+                sums.append((number, zlib.crc32(to_rgb(frame, converter).tobytes())))
     return sums
 
 

@@ -240,9 +240,12 @@ def _noted_quarter_turns(container: InputContainer, stream: VideoStream) -> int:
     """
     with contextlib.suppress(FFmpegError):
         container.seek(0, stream=stream)
-        for frame in container.decode(stream):
-            turns, rest = divmod(-frame.rotation, 90)
-            return 0 if rest else turns % 4
+        for packet in container.demux(stream):
+            # The first frame that decodes; those before it are damaged.
+            with contextlib.suppress(FFmpegError):
+                for frame in packet.decode():
+                    turns, rest = divmod(-frame.rotation, 90)
+                    return 0 if rest else turns % 4
     return 0
 
 
