@@ -83,6 +83,8 @@ def _leave(number: int) -> None:
     # os.write: the main thread may be in the middle of a print. On a terminal the line of progress is wiped.
     wipe = "\r\x1b[K" if os.isatty(2) else ""
     os.write(2, f"{wipe}{_verb}: stopped by {name}{doing}; nothing is lost, the same command goes on\n".encode())
-    for tell in _tell_others:
-        tell(code)
-    os._exit(code)
+    try:
+        for tell in _tell_others:
+            tell(code)
+    finally:
+        os._exit(code)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jaxpose.config import Config
     from jaxpose.config.command_line import Options
 
-_LOADING = "loading JAX and the other packages"
+_LOADING = "loading the packages"
 
 
 def train() -> int:

@@ -75,6 +75,7 @@ class Phase:
                 total=self.total or None,
                 unit=self._unit,
                 leave=False,
+                delay=1e-3,  # draws nothing before it has its title
                 dynamic_ncols=True,
                 bar_format=None if self.total else "{desc} {elapsed}",
             )

@@ -37,7 +37,7 @@ def data_report(config: Config, found: Project) -> list[str]:
         "labels": f"{found.label_file.name}: {_count(len(found.images), 'image')} with {_labels(found)}",
         "keypoints": f"{len(found.keypoint_names)}: {', '.join(found.keypoint_names)}",
         **_views(found),
-        "sets": ", ".join(f"{sets[name]} {name}" for name in SETS if sets[name]) + f" (data.split: {data.split})",
+        "sets": ", ".join(f"{sets[name]:,} {name}" for name in SETS if sets[name]) + f" (data.split: {data.split})",
         "images": _sizes(found),
         "input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }

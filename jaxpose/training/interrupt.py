@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a flag that the training loop reads between two steps.
+"""SIGTERM and Ctrl-C as a flag that the training loop reads between two steps; takes over from `early_signals`.
 
 With more than one process jax.distributed catches SIGTERM itself, tells the others, and all agree on a step.
 """
