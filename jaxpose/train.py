@@ -30,13 +30,11 @@ from jaxpose.config.command_line import Options
 from jaxpose.data import dataset, split
 from jaxpose.data.clips import ClipSource, UnusableClips
 from jaxpose.data.key_frames import Stopped
-from jaxpose.data.picture import draw_keypoints
 from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
-from jaxpose.pose import metrics
 from jaxpose.training.checkpoint import Checkpoints, order, published
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.interrupt import Interrupt
@@ -54,11 +52,11 @@ from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.training.run_identity import CONFIG_FILE
 from jaxpose.training.run_status import Status
 from jaxpose.training.session import Session, build_session, open_session
-from jaxpose.training.slots import microbatch_size
 from jaxpose.training.standstill import refuse_standstill
 from jaxpose.training.start import Start, prepare
 from jaxpose.training.state import State, evaluated_weights
 from jaxpose.training.subspaces import save_subspaces
+from jaxpose.training.validation import validate, validation_batch
 
 _VERB = "jaxpose.train"
 
@@ -174,13 +172,13 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             _require_usable(session.start.clips, first_step * config.video.clips_per_step)
         # 5. The loop.
         predictor = Predictor(
-            config, session.start.graphdef, session.mesh, config.eval.batch_size, _validation_batch(session)
+            config, session.start.graphdef, session.mesh, config.eval.batch_size, validation_batch(session)
         )
         loop = Loop(
             config=config,
             mesh=session.mesh,
             step=session.step,
-            validate=lambda state: _validate(state, session, predictor, log),
+            validate=lambda state: validate(state, session, predictor, log),
             names_of=session.names_of,
             clips_of=session.clip_names,
             notes=session.notes,
@@ -298,15 +296,6 @@ def _prospect(folder: RunFolder, first_step: int) -> str:
     )
 
 
-def _validation_batch(session: Session) -> int:
-    """Returns how many labelled frames are predicted at once: what fits a pass of the training fits here.
-
-    Another batch rounds otherwise, and what validates decides which weights are the best, so no option that is free to
-    change has a say. A small validation set is not outgrown: it would be filled up in vain.
-    """
-    return min(microbatch_size(session.config.train), max(8, len(session.data.rows("validation"))))
-
-
 def _say_interrupted(outcome: Outcome, checkpoints: Checkpoints, interrupt: Interrupt, log: RunLog) -> int:
     """Tells where a stopped run goes on and returns the exit code, which promises that everything was saved."""
     step = int(outcome.state.step)
@@ -323,26 +312,6 @@ def _unsaved(outcome: Outcome, checkpoints: Checkpoints) -> str:
         f"step {int(outcome.state.step)} could not be saved (see the warning above); the same command goes on from "
         f"step {steps[-1] if steps else 0}"
     )
-
-
-def _validate(state: State, session: Session, predictor: Predictor, log: RunLog) -> dict[str, float]:
-    """Returns loss and errors of the validation set, and shows a few of its frames."""
-    data, rows = session.data, session.data.rows("validation")
-    if not len(rows):
-        return {}
-    with phase("predicting the validation set"):
-        found = predictor.labelled(*evaluated_weights(state), data.samples, rows)
-    errors_px = metrics.pixel_errors(found["keypoints_frame_px"].astype(np.float64), data.labelled_frame_px(rows))
-    count = found["loss_count"].sum()
-    loss = float(found["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")
-    error = float(np.nanmean(errors_px)) if np.isfinite(errors_px).any() else float("nan")
-    if session.config.log.frames:
-        shown = np.linspace(0, len(rows) - 1, min(session.config.log.frames, len(rows))).astype(int)
-        batch = data.samples.batch(rows[shown], shown)
-        labelled_px = np.where(batch["visibility"][..., None] > 0, batch["keypoints_px"], np.nan)
-        pictures = draw_keypoints(batch["frames"][:, 0], found["keypoints_px"][shown], labelled_px)
-        log.images(int(state.step), "validation", pictures)
-    return {"loss": loss, "mean_px_error": error}
 
 
 def main(config: Config, options: Options) -> int:

@@ -199,7 +199,7 @@ def test_clips_are_fitted_like_labelled_frames(tmp_path: Path) -> None:
         clip = source.frames(1)
         assert clip is not None
         for frame, image in zip(plain(path)[first : first + LENGTH], clip[0], strict=True):
-            np.testing.assert_array_equal(image, fit_image(frame, affine, (32, 32)))
+            np.testing.assert_array_equal(image, fit_image(frame, affine, (32, 32), crop))
         assert source.frame_from_input(1).dtype == np.float32
         np.testing.assert_allclose(source.frame_from_input(1)[0], geometry.invert(affine), rtol=1e-6)
         assert source.name(1) == f"video.mp4, frames {first} to {first + LENGTH - 1}"

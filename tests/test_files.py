@@ -67,7 +67,9 @@ def read(run: Path, name: str) -> Any:
         return dataclasses.asdict(read_config(run / name))
     if name == "split.csv":
         # A resume, evaluate and data.split=RUN, and watch.
-        progress = Watched(str(run)).look()
+        watched = Watched(str(run))
+        assert watched.lacks() == ""
+        progress = watched.look()
         return differences(run, config_of(run), SPLIT), read_split(run / name, is_of_run=True), progress.total_steps
     if name == "pca.json":
         return {key: to_json(pca) for key, pca in load_subspaces(run, config_of(run)).items()}

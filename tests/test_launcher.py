@@ -294,7 +294,8 @@ sys.exit(1)
 """
     code, out, _ = Launcher(tmp_path, child, processes=1, restarts=3).end()
     assert code == 1
-    assert re.findall("started with (.*)", out) == ["[]", "[]", "['again']", "['again']"]
+    again = f"['again', '--config.out={tmp_path}']"
+    assert re.findall("started with (.*)", out) == ["[]", "[]", again, again]
 
 
 def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) -> None:

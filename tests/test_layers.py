@@ -11,13 +11,16 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxpose"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-EVERYBODYS = {"config", "geometry", "shapes"}
+EVERYBODYS = {"config", "geometry", "shapes", "files", "phases", "early_signals"}
 MIDDLE = {"data", "formats", "model", "pose", "cluster"}
 # What each room may import beside itself and what is everybody's.
 MAY_IMPORT = {
     "config": set(),
     "geometry": set(),
     "shapes": set(),
+    "files": set(),
+    "phases": set(),
+    "early_signals": set(),
     "data": set(),
     "formats": {"data"},
     "model": set(),
@@ -26,7 +29,7 @@ MAY_IMPORT = {
     "training": MIDDLE,
     "report": {"data"},
 }
-WITHOUT_JAX = {"config", "data", "formats", "report", "geometry"}
+WITHOUT_JAX = {"config", "data", "formats", "report", "geometry", "files", "phases", "early_signals"}
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "torch", "tensorflow", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE = 350

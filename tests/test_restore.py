@@ -147,7 +147,7 @@ def test_copy_of_a_run_of_another_project_is_not_overwritten(tmp_path: Path):
     run, url = tmp_path / "run", "memory://copies"
     copy_a_run(run, url, 10)
     opened(config_of(run, "")).close()
-    (run / "split.csv").write_text(SPLIT.replace("aa", "bb"))
+    write_csv(run / "split.csv", SPLIT.replace("aa", "bb"))
     with pytest.raises(ValueError, match=f"memory://copies/run holds .* it has none of the frames of {run}. Choose"):
         opened(config_of(run, url))
 

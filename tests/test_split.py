@@ -242,7 +242,7 @@ def test_ten_labels_added_twice_give_the_sizes_of_the_whole(tmp_path: Path, coun
     data = DataConfig(**options)
     sets = assign_sets(make_project(frames(count)), data)
     for added in (10, 20):
-        (tmp_path / "split.csv").write_text(split_text(make_project(frames(len(sets))), sets))
+        write_csv(tmp_path / "split.csv", split_text(make_project(frames(len(sets))), sets))
         before, project = sets, make_project(frames(count + added))
         grown = dataclasses.replace(data, split=str(tmp_path))
         sets = assign_sets(project, grown)
@@ -262,7 +262,7 @@ def test_more_frames_than_the_others_lack_go_to_training_and_fewer_to_what_lacks
     def grown(sets: list[str], more: int) -> tuple[int, int, int, int]:
         images = frames(len(sets) + more)
         rows = "".join(f"{image},{name}\n" for image, name in zip(images, sets, strict=False))
-        (tmp_path / "split.csv").write_text("path,set\n" + rows)
+        write_csv(tmp_path / "split.csv", "path,set\n" + rows)
         found = assign_sets(make_project(images), DataConfig(split=str(tmp_path)))
         assert found[: len(sets)].tolist() == sets
         return count_sets(found[len(sets) :])
@@ -278,7 +278,7 @@ def test_new_frames_stay_with_their_video_where_the_split_keeps_videos_whole(tmp
     images = [image for video in videos for image in frames(7, video)]
     sets = assign_sets(make_project(images), DataConfig(split="video", train_frames=40.0))
     assert count_sets(sets)[1:3] == (7, 7)
-    (tmp_path / "split.csv").write_text(split_text(make_project(images), sets))
+    write_csv(tmp_path / "split.csv", split_text(make_project(images), sets))
     more = [image for video in [*videos, *(f"w{video}" for video in range(10))] for image in frames(9, video)]
     found = assign_sets(make_project(more), DataConfig(split=str(tmp_path)))
     of_video = {video: {str(s) for i, s in zip(more, found, strict=True) if f"/{video}/" in i} for video in videos}

@@ -1,0 +1,41 @@
+"""How good a state is on the validation set, measured during training."""
+
+import numpy as np
+
+from jaxpose.data.picture import draw_keypoints
+from jaxpose.phases import phase
+from jaxpose.pose import metrics
+from jaxpose.training.log import RunLog
+from jaxpose.training.predictor import Predictor
+from jaxpose.training.session import Session
+from jaxpose.training.slots import microbatch_size
+from jaxpose.training.state import State, evaluated_weights
+
+
+def validation_batch(session: Session) -> int:
+    """Returns how many labelled frames are predicted at once: what fits a pass of the training fits here.
+
+    Another batch rounds otherwise, and what validates decides which weights are the best, so no option that is free to
+    change has a say. A small validation set is not outgrown: it would be filled up in vain.
+    """
+    return min(microbatch_size(session.config.train), max(8, len(session.data.rows("validation"))))
+
+
+def validate(state: State, session: Session, predictor: Predictor, log: RunLog) -> dict[str, float]:
+    """Returns loss and errors of the validation set, and shows a few of its frames."""
+    data, rows = session.data, session.data.rows("validation")
+    if not len(rows):
+        return {}
+    with phase("predicting the validation set"):
+        found = predictor.labelled(*evaluated_weights(state), data.samples, rows)
+    errors_px = metrics.pixel_errors(found["keypoints_frame_px"].astype(np.float64), data.labelled_frame_px(rows))
+    count = found["loss_count"].sum()
+    loss = float(found["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")
+    error = float(np.nanmean(errors_px)) if np.isfinite(errors_px).any() else float("nan")
+    if session.config.log.frames:
+        shown = np.linspace(0, len(rows) - 1, min(session.config.log.frames, len(rows))).astype(int)
+        batch = data.samples.batch(rows[shown], shown)
+        labelled_px = np.where(batch["visibility"][..., None] > 0, batch["keypoints_px"], np.nan)
+        pictures = draw_keypoints(batch["frames"][:, 0], found["keypoints_px"][shown], labelled_px)
+        log.images(int(state.step), "validation", pictures)
+    return {"loss": loss, "mean_px_error": error}
