@@ -8,7 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from jaxpose.files import signed_json
+from jaxpose.files import signed_json, write_csv
 from jaxpose.training.restore import restore
 from tests.remote_stores import Switched
 from tests.small_run import files_in
