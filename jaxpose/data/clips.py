@@ -144,7 +144,11 @@ class ClipSource:
         """
         windows = sum(map(self._window_count, self._frame_counts))
         begin = draw // windows * windows
-        if not any(self.frames(at) is not None for at in itertools.chain([draw], range(begin, begin + windows))):
+        delivered = self.delivered_frames
+        is_usable = any(self.frames(at) is not None for at in itertools.chain([draw], range(begin, begin + windows)))
+        # What was only looked at is not used.
+        self.delivered_frames = delivered
+        if not is_usable:
             reasons, videos = self.messages(), f"{len(self.files())} video{'s' * (len(self.files()) > 1)}"
             more = f"; and {len(reasons) - _LISTED_REASONS} more" if len(reasons) > _LISTED_REASONS else ""
             raise UnusableClips(
