@@ -308,7 +308,7 @@ def test_run_started_anew_leaves_nothing_of_the_one_before(tmp_path: Path):
     with opened(config_of(run, url, resume="overwrite", train__seed=5)) as folder:
         follow(folder, url)
         assert_whole(url, run)
-    assert set(files_at(url)) == {"config.json", "split.csv", "copied.json"}
+    assert set(files_at(url)) == {"config.json", "split.csv", "status.json", "copied.json"}
 
 
 @pytest.mark.parametrize("reason", ["is not as it was written", "is missing"])
@@ -419,7 +419,10 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
             interrupt.signal = signal.SIGTERM
             assert copy.finish({"exit_code": 85}, interrupt)["exit_code"] == 85
         Hanging.gate.set()
-    assert "lacks config.json, split.csv: there was no time left; the same command goes on with it" in caplog.text
+    assert (
+        "lacks config.json, split.csv, status.json: there was no time left; the same command goes on with it"
+        in caplog.text
+    )
 
 
 @pytest.fixture
@@ -439,7 +442,10 @@ def test_finished_run_waits_not_for_ever_for_a_store_that_hangs(
             assert copy.finish({"exit_code": 0}, interrupt)["exit_code"] == 3
         Hanging.gate.set()
     assert capsys.readouterr().out == "waits for the copy in hanging://copies/run\n"
-    assert "lacks config.json, split.csv: nothing arrived for 2 s; the same command goes on with it" in caplog.text
+    assert (
+        "lacks config.json, split.csv, status.json: nothing arrived for 2 s; the same command goes on with it"
+        in caplog.text
+    )
 
 
 class Slow(Switched):
@@ -630,7 +636,12 @@ def test_contents_leave_out_what_is_not_finished(tmp_path: Path):
             (folder.path / path).parent.mkdir(parents=True, exist_ok=True)
             (folder.path / path).write_text("x")
         found = contents_of(folder.path)
-        assert set(found.files) == {"config.json", "split.csv", "video_preds/a.csv", "profile/plugins/x/y"}
+        assert set(found.files) - {"status.json"} == {
+            "config.json",
+            "split.csv",
+            "video_preds/a.csv",
+            "profile/plugins/x/y",
+        }
 
 
 def test_tensorboard_and_metrics_are_read_from_the_copy(tmp_path: Path):
