@@ -15,6 +15,7 @@ from jaxpose.files import DamagedFile
 from jaxpose.training.run_status import Status
 from jaxpose.training.watched import Progress, Watched, number
 
+_SILENT = "silent"
 # Exit codes of a run that a signal stopped.
 _STOPPED = (85, 130)
 _NO_LOG = "and has not written train.log yet: it reads its data or compiles"
@@ -59,7 +60,7 @@ def _watch(given: argparse.Namespace) -> int:
             is_begun = progress is not None and progress.last_line
             state, more = problem or ("running" if is_begun else "starting"), "" if problem or is_begun else _NO_LOG
         else:
-            state, more = "silent", f"for {tqdm.format_interval(silent_s)}"
+            state, more = _SILENT, f"for {tqdm.format_interval(silent_s)}"
         told = _show(given.run, state, more, progress, told)
         if end:
             return DONE if end.exit_code == DONE else FAILED
@@ -78,7 +79,7 @@ def _ended(end: Status) -> tuple[str, str]:
 
 
 def _show(where: str, state: str, more: str, progress: Progress | None, told: str) -> str:
-    """Draws the screen, or prints a line where it is news; returns what was told, without `more` of what goes on."""
+    """Draws the screen, or prints a line where it is news; returns what was told, without how long nothing came."""
     text = f"{state} {more}".rstrip()
     if sys.stdout.isatty():
         rows = progress.rows() if progress else {}
@@ -86,7 +87,7 @@ def _show(where: str, state: str, more: str, progress: Progress | None, told: st
         print("\x1b[H\x1b[J" + "\n".join([f"{where}: {text}", *(f"  {k:<{width}}  {v}" for k, v in rows.items())]))
     else:
         line = f"{progress.line()}  " if progress else ""
-        if (news := line + state) != told:
+        if (news := line + (state if state == _SILENT else text)) != told:
             print(line + text, flush=True)
         told = news
     if state == "finished" and progress and progress.summary:

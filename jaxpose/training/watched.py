@@ -121,7 +121,7 @@ class Watched:
 
     def silent_s(self) -> float:
         """Returns the seconds since the run last wrote something; 0 where that is not known."""
-        ages_s = [self._remote.age_s(path) for path in (CONFIG_FILE, _METRICS_FILE, _LOG_FILE)]
+        ages_s = [self._remote.age_s(path) for path in (_METRICS_FILE, _LOG_FILE)]
         return min((age_s for age_s in ages_s if age_s is not None), default=0.0)
 
     def look(self) -> Progress:
