@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from jax.experimental import multihost_utils
 
 from jaxpose.training.interrupt import Interrupt
 
@@ -90,3 +91,11 @@ def test_another_thread_installs_nothing():
     thread.start()
     thread.join()
     assert seen == [(before, None)]
+
+
+def test_several_processes_that_have_agreed_to_stop_ask_no_more(monkeypatch: pytest.MonkeyPatch):
+    """JAX says so at one step alone; what follows the last step of a training asks once more."""
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", lambda step: step == 3)
+    interrupt = Interrupt(processes=2)
+    assert [interrupt.stops_here() for _ in range(5)] == [False, False, True, True, True]
+    assert interrupt.exit_code == 85
