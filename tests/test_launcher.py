@@ -294,7 +294,9 @@ sys.exit(1)
 """
     code, out, _ = Launcher(tmp_path, child, processes=1, restarts=3).end()
     assert code == 1
-    assert re.findall("started with (.*)", out) == ["[]", "[]", "['again']", "['again']"]
+    # By its name, as with resume=extend it is not the folder of the config.
+    later = f"['again', '--config.out={tmp_path}']"
+    assert re.findall("started with (.*)", out) == ["[]", "[]", later, later]
 
 
 def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) -> None:
