@@ -191,7 +191,7 @@ def test_frames_before_the_start_of_an_edit_list_have_no_number(tmp_path: Path) 
 
 def test_clips_are_fitted_like_labelled_frames(tmp_path: Path) -> None:
     path = write(tmp_path / "video.mp4", 20)
-    for resize, crop in (("pad", ()), ("stretch", (3, 5, 40, 33))):
+    for resize, crop in (("pad", ()), ("stretch", (3, 5, 40, 33)), ("pad", (3, 5, 40, 33))):
         data = data_config(input_width_px=32, input_height_px=32, resize=resize, crop_px=crop)
         source = open_clips([(path,)], LENGTH, data, "off")
         affine = geometry.input_from_frame(SIZE_PX, (32, 32), resize, crop)
