@@ -1,7 +1,6 @@
 """A run that is trained longer ends as one that was long from the start, wherever it was killed; or says how not."""
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxpose.config import Config, from_json, resolve
+from jaxpose.config import Config, resolve
 from jaxpose.training.checkpoint import Checkpoints
 from jaxpose.training.extension import entries
 from jaxpose.training.run_folder import RunFolder, default_path, open_run
+from jaxpose.training.run_identity import read_config
 from tests.small_run import (
     assert_same,
     call,
@@ -64,10 +64,10 @@ def test_a_longer_config_takes_back_the_end_and_is_recorded(tmp_path: Path, is_f
         "the weights will be those of one run of 40 steps, as no rate and no loss depends on the length",
     )
     assert {file.name for file in tmp_path.iterdir()} == {
-        ".lock", "config.json", "split.csv", "extensions.json", "notes.txt",
+        ".lock", "config.json", "split.csv", "extensions.json", "status.json", "notes.txt",
     }  # fmt: skip
-    assert from_json((tmp_path / "config.json").read_text()).train.steps == 40
-    (entry,) = json.loads((tmp_path / "extensions.json").read_text())
+    assert read_config(tmp_path / "config.json").train.steps == 40
+    (entry,) = entries(tmp_path)
     assert entry.pop("time")[:2] == "20" and entry == {
         "at_step": 0,
         "old_steps": 20,

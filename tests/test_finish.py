@@ -1,7 +1,6 @@
 """What comes after the last step: a run that is stopped there is not finished, and the same command completes it."""
 
 import dataclasses
-import json
 import logging
 import signal
 import time
@@ -14,6 +13,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import predict
+from jaxpose.files import read_json
 from jaxpose.training import project_videos
 from jaxpose.training.loop import end_reason
 from tests.small_run import (
@@ -59,7 +59,7 @@ def assert_completed(run: Path, whole: Path) -> None:
 
 
 def summary_of(run: Path) -> dict[str, Any]:
-    return {name: value for name, value in json.loads((run / "finished.json").read_text()).items() if name != "out"}
+    return {name: value for name, value in read_json(run / "finished.json").items() if name != "out"}
 
 
 def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_command(

@@ -31,6 +31,7 @@ def test_f64_is_float64_and_one_device_agrees_with_three_after_a_restart(project
     trees = [load_parameters(run / "best.safetensors")[0] for run in (one, three)]
     for a, b in zip(*map(jax.tree.leaves, trees), strict=True):
         assert a.dtype == np.float64
+        # Looser than one step (1e-10): 12 steps of Adam amplify the last bits; float32 is at 1e-3 there.
         assert np.linalg.norm(a - b) <= 1e-9 * max(np.linalg.norm(a), 1e-3)
     estimator = predict.load(one, devices=1)
     keypoints, confidence = estimator.predict_video(project / "videos" / "session00.mp4")

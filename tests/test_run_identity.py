@@ -111,9 +111,11 @@ def test_edited_labels_are_refused_by_name(
     kept = (moved / "project" / "CollectedData.csv").read_bytes()
     images = edit(moved / "project", 5)
     assert call(config, tmp_path) == 2
+    run = moved / "run"
     assert (
-        f"the labels of 5 frames changed ({', '.join(images[:3])}, and 2 more): put the old labels back, or start a "
-        f"new run (--config.data.split={moved / 'run'} keeps the sets). Choose another out"
+        f"the labels of 5 frames changed ({', '.join(images[:3])}, and 2 more): put the old labels back to go on, or "
+        "start a new run. To train on the present labels from the weights of this run, with each of its frames in its "
+        f"set, add --config.data.split={run} --config.train.init_from={run} --config.out=NEW_FOLDER; this run stays"
     ) in capsys.readouterr().err
     assert files_in(moved / "run") == before
     if is_finished:

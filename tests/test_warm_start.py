@@ -13,6 +13,7 @@ from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
 from jaxpose.data.split import split_text
+from jaxpose.files import read_csv, write_csv
 from jaxpose.model.pose_net import make_network
 from jaxpose.training.optim import learning_rates
 from jaxpose.training.parameters import export_parameters
@@ -76,8 +77,8 @@ def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: P
     for options in ({"data__seed": 1, "data__split": str(run)}, {}):
         assert f"starts from the weights of {run}" in start(**options).messages
     # Other bytes are another frame, whatever the path.
-    rows = pd.read_csv(run / "split.csv")
-    rows.assign(sha256="0" * 64).to_csv(run / "split.csv", index=False)
+    rows = pd.DataFrame(read_csv(run / "split.csv"))
+    write_csv(run / "split.csv", rows.assign(sha256="0" * 64).to_csv(index=False))
     assert f"starts from the weights of {run}" in start(data__seed=1).messages
     (run / "split.csv").unlink()
     assert start(data__seed=1).messages[0] == (
@@ -144,7 +145,7 @@ def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, m
             options |= {name.replace(".", "__"): value for name, value in found}
             assert options["data__split"] == options["train__init_from"] == str(run)
             config, data, start = begin(here(grown, **options))
-            assert start.messages[0].startswith(f"2 frames are new since {run}: ")
+            assert start.messages[0].startswith(f"2 frames are new since {run.absolute()}: ")
         leave_run(here(grown, **options))
         (folder,) = set(Path("runs/grown").iterdir()) - set(folders)
         folders.append(folder)

@@ -83,7 +83,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
             "frames. Give this run a folder of its own with --config.out=FOLDER"
         )
-    return [*found, *_changed_labels(path, old, new), *_differing_rows(old, new)]
+    return [*found, *_changed_labels(old, new), *_differing_rows(old, new)]
 
 
 def read_split_rows(run: Path) -> SplitRows:
@@ -118,15 +118,15 @@ def share_frames(first: SplitRows, second: SplitRows) -> bool:
     return not all(frames) or not frames[0].isdisjoint(frames[1])
 
 
-def _changed_labels(path: Path, old: SplitRows, new: SplitRows) -> list[str]:
+def _changed_labels(old: SplitRows, new: SplitRows) -> list[str]:
     both = sorted(old.keys() & new.keys())
     changed = [image for image in both if old[image].get("labels_sha256") != new[image].get("labels_sha256")]
     if not changed:
         return []
     count = "frame" if len(changed) == 1 else "frames"
     return [
-        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back, or start a new "
-        f"run (--config.data.split={path} keeps the sets)"
+        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to go on, or "
+        "start a new run"
     ]
 
 
