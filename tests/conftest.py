@@ -1,6 +1,7 @@
 """Every test runs on 8 fake CPU devices, with implicit promotions of shape and type refused."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -32,6 +33,18 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("JAXPOSE_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of compiled programs that all tests, their workers and the processes that they start share."""
+    from tests.small_run import kept_programs
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = Path(os.environ.get("JAXPOSE_TEST_PROGRAMS", shared / "programs"))
+    with kept_programs(folder):
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -99,10 +99,10 @@ def kept_programs(folder: Path) -> Iterator[None]:
     compilation_cache.reset_cache()
 
 
-def environment(programs: Path) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The environment of a process that shares `kept_programs` and has as many devices as the tests."""
     return os.environ | {
-        "JAX_COMPILATION_CACHE_DIR": str(programs),
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),  # pyright: ignore
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         "JAX_NUM_CPU_DEVICES": "8",
         "JAX_PLATFORMS": "cpu",

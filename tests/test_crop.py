@@ -1,7 +1,7 @@
 """A crop in a padded input: black around it in every reader, no targets outside of it; frames are as the same video."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import av
@@ -23,7 +23,7 @@ from jaxpose.training.estimator import Estimator
 from jaxpose.training.image_tables import predict_images
 from jaxpose.training.predictor import Predictor
 from jaxpose.training.trained import load_trained
-from tests.small_run import kept_programs, make_config, metrics_of, train
+from tests.small_run import make_config, metrics_of, train
 
 SIDE_PX, CROP_PX = 64, (20, 6, 30, 48)
 # Two crops with one affine: the wider one is as high, about the same centre.
@@ -31,14 +31,13 @@ WIDER_PX = (15, 6, 40, 48)
 
 
 @pytest.fixture(scope="module")
-def run(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def run(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on crops of frames of 64 px in inputs of 32 px; augmentation moves the border of the crop."""
     # The program is that of tests/test_train.py, which knows nothing of the crop.
-    with kept_programs(tmp_path_factory.getbasetemp() / "programs"):
-        run = tmp_path_factory.mktemp("crop") / "run"
-        config = make_config(project, run, data__crop_px=CROP_PX, train__steps=6)
-        assert train(config)["exit_code"] == 0
-        yield run
+    run = tmp_path_factory.mktemp("crop") / "run"
+    config = make_config(project, run, data__crop_px=CROP_PX, train__steps=6)
+    assert train(config)["exit_code"] == 0
+    return run
 
 
 @pytest.fixture(scope="module")

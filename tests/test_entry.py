@@ -106,7 +106,7 @@ def test_a_look_at_the_data_needs_no_jax_and_no_other_process_and_writes_nothing
 
 
 def start(arguments: list[str], folder: Path, **options: object) -> subprocess.Popen:
-    variables = environment(folder / "programs") | {"JAXPOSE_CACHE": str(folder / "cache")}
+    variables = environment() | {"JAXPOSE_CACHE": str(folder / "cache")}
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, **options,  # pyright: ignore

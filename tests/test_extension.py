@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from tests.small_run import (
     assert_same,
     call,
     checkpoint_of,
-    kept_programs,
     make_config,
     metrics_of,
     train,
@@ -214,12 +212,6 @@ OPTIONS = {
     "model__width": 4,
     "model__head_width": 4,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with kept_programs(tmp_path_factory.getbasetemp() / "programs"):
-        yield
 
 
 def test_a_run_that_is_extended_is_one_long_run_bit_for_bit(

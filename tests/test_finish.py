@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from jaxpose.training import project_videos
 from jaxpose.training.loop import end_reason
 from tests.small_run import (
     checkpoint_of,
-    kept_programs,
     make_config,
     train,
     train_and_stop,
@@ -31,13 +29,6 @@ STEPS = 2
 OPTIONS: dict[str, Any] = {"train__steps": STEPS, "train__val_every_steps": 2, "train__early_stop_patience": 1}
 OPTIONS |= {"eval__predict_videos": "yes", "eval__batch_size": 1, "mesh__heartbeat_s": 1.0, "log__tensorboard": False}
 TABLES = [f"session0{video}{end}.csv" for video in range(3) for end in ("", "_temporal_norm")]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.getbasetemp() / "programs"
-    with kept_programs(folder):
-        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +96,7 @@ def test_why_a_training_is_over_is_the_same_however_often_it_is_asked(whole: Pat
 
 
 @pytest.mark.faults
-def test_signals_and_kills_after_the_last_step(project: Path, whole: Path, programs: Path, tmp_path: Path) -> None:
+def test_signals_and_kills_after_the_last_step(project: Path, whole: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     config = make_config(project, run, **OPTIONS)
     for file, numbers, code in (
@@ -113,7 +104,7 @@ def test_signals_and_kills_after_the_last_step(project: Path, whole: Path, progr
         ("video_preds/session00.csv", [signal.SIGKILL], -9),
         ("video_preds/session01.csv", [signal.SIGINT, signal.SIGINT], 130),
     ):
-        process = Process(config, tmp_path, programs)
+        process = Process(config, tmp_path)
         while process.child.poll() is None and not (run / file).exists():
             time.sleep(0.001)
         for number in numbers:
@@ -125,6 +116,6 @@ def test_signals_and_kills_after_the_last_step(project: Path, whole: Path, progr
         assert not (run / "finished.json").exists()
         assert ("stopped by a signal; trained and saved" in out) == (numbers == [signal.SIGINT])
         assert ("leaving at once" in err) == (len(numbers) == 2)
-    code, out, err = Process(config, tmp_path, programs).end()
+    code, out, err = Process(config, tmp_path).end()
     assert (code, err) == (0, "") and out.endswith(f"everything is in {run}\n")
     assert_completed(run, whole)

@@ -395,7 +395,7 @@ def _launch(config: c.Config, folder: Path, log: Path) -> subprocess.Popen:
         return subprocess.Popen(
             [sys.executable, "-m", "jaxpose.launch", "--processes", "2", "--restarts", "1",
              "--log_dir", str(folder), "--", *command(config, folder, "--config.resume=overwrite")],
-            env=environment(folder.parent / "programs"), stdout=stream, stderr=stream,
+            env=environment(), stdout=stream, stderr=stream,
         )  # fmt: skip
 
 

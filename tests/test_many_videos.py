@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import av
@@ -31,21 +31,14 @@ from jaxpose.training.run_identity import write_config
 from jaxpose.training.trained import read_run_config
 from jaxpose.training.video_tables import Incomplete, predict_video, tables_beside
 from tests import test_clips as clips
-from tests.small_run import environment, files_in, kept_programs
+from tests.small_run import environment, files_in
 
 RATE = 30
 Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("programs")
-    with kept_programs(folder):
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def estimator(trained_run: Path, programs: Path) -> Estimator:
+def estimator(trained_run: Path) -> Estimator:
     return predict.load(trained_run, devices=1, batch_size=8)
 
 
@@ -113,7 +106,7 @@ class Shared:
 
 
 def test_the_verb_does_only_what_is_missing_or_changed(
-    trained_run: Path, programs: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    trained_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = write(tmp_path / "in" / "a" / "x.avi", 540, 1), write(tmp_path / "in" / "b" / "x.avi", 50, 2)
     flags = ["--run", str(trained_run), "--devices", "1", str(tmp_path / "in")]
@@ -393,9 +386,7 @@ def test_an_index_of_somebody_else_is_refused(tmp_path: Path, text: str, message
 
 
 @pytest.mark.faults
-def test_three_workers_of_which_one_is_killed_make_what_one_makes(
-    trained_run: Path, programs: Path, tmp_path: Path
-) -> None:
+def test_three_workers_of_which_one_is_killed_make_what_one_makes(trained_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
     config = read_run_config(run)
     config.mesh.heartbeat_s = 5
@@ -409,7 +400,7 @@ def test_three_workers_of_which_one_is_killed_make_what_one_makes(
         command = [sys.executable, "-m", "jaxpose.predict", "--run", run, "--devices", "1", "--out", tmp_path / out]
         command += ["--stretch_minutes", minutes(15), tmp_path / "in"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen(list(map(str, command)), env=environment(programs), **pipes)
+        return subprocess.Popen(list(map(str, command)), env=environment(), **pipes)
 
     def ended(worker: subprocess.Popen[str]) -> str:
         shown, _ = worker.communicate(timeout=300)

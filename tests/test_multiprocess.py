@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from tests.small_run import (
     command,
     environment,
     files_in,
-    kept_programs,
     last_step,
     make_config,
     metrics_of,
@@ -125,7 +123,7 @@ class Pair:
         for index in present:
             mine = ["", *arguments] if index == 0 else [event, *arguments, *more]
             told = {name: value.format(port=port, index=index) for name, value in variables.items()}
-            told |= environment(folder.parent / "programs") | {"JAX_NUM_CPU_DEVICES": "1"}
+            told |= environment() | {"JAX_NUM_CPU_DEVICES": "1"}
             with open(self._logs[index], "w") as stream:
                 self._processes.append(
                     subprocess.Popen(
@@ -173,12 +171,11 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the project; what is compiled is kept in it."""
     path = tmp_path_factory.mktemp("processes")
     small_project(path / "project")
-    with kept_programs(path / "programs"):
-        yield path
+    return path
 
 
 def small(folder: Path, out: str, **changes: Any) -> c.Config:
@@ -248,7 +245,7 @@ def test_a_script_without_a_guard_trains_on_two_devices_and_is_run_once(folder: 
         "import pathlib\nfrom jaxpose import config, train\nprint('begins')\n"
         "print(train.train(config.from_json(pathlib.Path('config.json').read_text()))['steps'])\n"
     )
-    variables = environment(folder / "programs") | {"PYTHONPATH": str(ROOT)}
+    variables = environment() | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run([sys.executable, "script.py"], cwd=folder, env=variables, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()

@@ -11,21 +11,20 @@ from jaxpose import predict
 from jaxpose.formats.lightning_pose import read_predictions
 from jaxpose.training.parameters import load_parameters
 from jaxpose.training.trained import load_trained
-from tests.small_run import kept_programs, make_config, metrics_of, train, train_and_stop
+from tests.small_run import make_config, metrics_of, train, train_and_stop
 
 
 @pytest.mark.slow
 def test_f64_is_float64_and_one_device_agrees_with_three_after_a_restart(project: Path, tmp_path: Path) -> None:
     one, three = tmp_path / "one", tmp_path / "three"
     options = dict(train__precision="f64", train__steps=12, train__val_every_steps=12, log__tensorboard=False)
-    with kept_programs(tmp_path / "programs"):
-        assert train(make_config(project, one, **options))["exit_code"] == 0
-        assert not jax.config.jax_enable_x64 and jnp.ones(()).dtype == jnp.float32
-        config = make_config(project, three, **options, mesh__devices=3)
-        assert train_and_stop(config, 3)["exit_code"] == 85
-        # An unfinished run is read from its checkpoint.
-        assert {leaf.dtype for leaf in jax.tree.leaves(load_trained(three).params)} == {np.dtype(np.float64)}
-        assert train(config)["exit_code"] == 0
+    assert train(make_config(project, one, **options))["exit_code"] == 0
+    assert not jax.config.jax_enable_x64 and jnp.ones(()).dtype == jnp.float32
+    config = make_config(project, three, **options, mesh__devices=3)
+    assert train_and_stop(config, 3)["exit_code"] == 85
+    # An unfinished run is read from its checkpoint.
+    assert {leaf.dtype for leaf in jax.tree.leaves(load_trained(three).params)} == {np.dtype(np.float64)}
+    assert train(config)["exit_code"] == 0
     losses = [line["loss"] for line in metrics_of(one) if "loss" in line]
     assert all(float(np.float32(loss)) != loss for loss in losses)
     trees = [load_parameters(run / "best.safetensors")[0] for run in (one, three)]

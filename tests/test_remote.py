@@ -587,7 +587,7 @@ with opened(config) as folder, remote.RemoteCopy(folder, config.log) as copy:
 
 def test_process_ends_although_its_hook_hangs(tmp_path: Path):
     command = [sys.executable, "-c", ENDING, str(tmp_path / "run")]
-    ended = subprocess.run(command, env=environment(tmp_path / "programs"), capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
     assert ended.returncode == 3, ended.stderr
 
 

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from tests.small_run import (
     call,
     command,
     environment,
-    kept_programs,
     make_config,
     metrics_of,
     train,
@@ -36,14 +34,7 @@ pytestmark = pytest.mark.usefixtures("stores")
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.getbasetemp() / "programs"
-    with kept_programs(folder):
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def undisturbed(programs: Path, project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("undisturbed") / "run"
     assert train(remote_config(project, run, ""))["exit_code"] == 0
     return run
@@ -123,7 +114,7 @@ def test_mistakes_are_told_before_anything_is_trained(project: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_machine_is_lost_again_and_again(undisturbed: Path, project: Path, programs: Path, tmp_path: Path):
+def test_machine_is_lost_again_and_again(undisturbed: Path, project: Path, tmp_path: Path):
     """Each process has a run folder of its own, which is gone when it is killed."""
     rng, goes_on_from = np.random.default_rng(), []
     for number in range(4):
@@ -132,7 +123,7 @@ def test_machine_is_lost_again_and_again(undisturbed: Path, project: Path, progr
         config = remote_config(project, run, str(tmp_path / "mounted"), log__remote_every_s=0.1)
         child = subprocess.Popen(
             [sys.executable, "-m", "jaxpose.train", *command(config, run.parent)],
-            env=environment(programs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         if number < 3:
             wait_for_step(run, 20 * (number + 1), lambda child=child: child.poll() is None)
@@ -176,7 +167,7 @@ with opened(config) as folder, RemoteCopy(folder, config.log) as copy:
 
 
 @pytest.mark.faults
-def test_killed_while_it_uploads_the_copy_is_one_to_go_on_from_and_becomes_whole(programs: Path, tmp_path: Path):
+def test_killed_while_it_uploads_the_copy_is_one_to_go_on_from_and_becomes_whole(tmp_path: Path):
     run, mounted, rng = tmp_path / "run", tmp_path / "mounted", np.random.default_rng()
     step, seen = 0, 0
     for number in range(7):
@@ -184,7 +175,7 @@ def test_killed_while_it_uploads_the_copy_is_one_to_go_on_from_and_becomes_whole
         step += 40
         child = subprocess.Popen(
             [sys.executable, "-c", UPLOADING, str(run), str(mounted), *steps],
-            env=environment(programs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert child.stdout is not None
         if number < 6 and child.stdout.readline():

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -23,13 +22,7 @@ from jaxpose.evaluate import evaluate
 from jaxpose.training.parameters import export_parameters, load_parameters
 from jaxpose.training.run_folder import default_path, open_run
 from jaxpose.training.start import prepare
-from tests.small_run import call, files_in, kept_programs, make_config, train
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with kept_programs(tmp_path_factory.getbasetemp() / "programs"):
-        yield
+from tests.small_run import call, files_in, make_config, train
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,6 @@ from tests.small_run import (
     checkpoint_of,
     command,
     environment,
-    kept_programs,
     last_step,
     metrics_of,
     small_project,
@@ -43,7 +42,7 @@ class Job:
     def __init__(self, folder: Path, *arguments: str, options: tuple[str, ...] = (), script: Path = SCRIPT):
         folder.mkdir(exist_ok=True)
         self._log = folder / f"{script.stem}.log"
-        variables = environment(folder.parent / "programs") | {
+        variables = environment() | {
             "JAX_NUM_CPU_DEVICES": "1",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
@@ -101,11 +100,10 @@ def until(is_so: Callable[[], bool], text: Callable[[], str], limit_s: float = L
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("slurm")
     small_project(path / "project")
-    with kept_programs(path / "programs"):
-        yield path
+    return path
 
 
 def losses_of(run: str) -> np.ndarray:

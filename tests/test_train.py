@@ -1,7 +1,7 @@
 """Training as its user sees it, from Python and by the verb, on small real runs.
 
-All runs share their compiled programs (see `kept_programs`), so what differs between them is mostly what is no part of
-the compiled step: where they stop, what they watch, which frames they read.
+All runs share their compiled programs (see tests/conftest.py), so what differs between them is mostly what is not part
+of the compiled step: where they stop, what they watch, which frames they read.
 """
 
 import copy
@@ -13,7 +13,6 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ from tests.small_run import (
     call,
     checkpoint_of,
     files_in,
-    kept_programs,
     make_config,
     metrics_of,
     small_project,
@@ -51,12 +49,6 @@ from tests.small_run import (
     train_and_stop_when,
 )
 from tests.test_log import events_of
-
-
-@pytest.fixture(scope="module", autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with kept_programs(tmp_path_factory.getbasetemp() / "programs"):
-        yield
 
 
 @pytest.fixture(scope="module")

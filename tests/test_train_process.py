@@ -17,7 +17,6 @@ from tests.small_run import (
     checkpoint_of,
     command,
     environment,
-    kept_programs,
     make_config,
     metrics_of,
     train,
@@ -29,27 +28,21 @@ LENGTH: dict[str, Any] = {"train__steps": STEPS, "train__val_every_steps": 50, "
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.getbasetemp() / "programs"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(project: Path, programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of the tests below, from Python and without an interruption."""
     run = tmp_path_factory.mktemp("undisturbed") / "run"
-    with kept_programs(programs):
-        assert train(make_config(project, run, **LENGTH))["steps"] == STEPS
+    assert train(make_config(project, run, **LENGTH))["steps"] == STEPS
     return run
 
 
 class Process:
     """python -m jaxpose.train in a process of its own."""
 
-    def __init__(self, config: c.Config, folder: Path, programs: Path):
+    def __init__(self, config: c.Config, folder: Path):
         self.run = Path(config.out)
         self.child = subprocess.Popen(
             [sys.executable, "-m", "jaxpose.train", *command(config, folder)],
-            env=environment(programs), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
     def send_after(self, step: int, number: signal.Signals) -> None:
@@ -76,14 +69,14 @@ def assert_same_run(run: Path, other: Path) -> None:
 
 @pytest.mark.faults
 def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
-    undisturbed: Path, project: Path, programs: Path, tmp_path: Path
+    undisturbed: Path, project: Path, tmp_path: Path
 ):
     """And when it is only frozen for longer than others would wait for it, nothing happens at all."""
     run, heartbeat_s = tmp_path / "run", 1.0
     config = make_config(project, run, **LENGTH, mesh__heartbeat_s=heartbeat_s)
     at = 0
     for number, code in ((signal.SIGTERM, 85), (signal.SIGINT, 130)):
-        process = Process(config, tmp_path, programs)
+        process = Process(config, tmp_path)
         process.send_after(at + 7, number)
         found, out, err = process.end()
         assert found == code, err
@@ -92,11 +85,11 @@ def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
         assert out.endswith(f"stopped by a signal, saved at step {at}; the same command goes on from there\n")
         assert f"{number.name}: saving at the next step, press Ctrl-C again to leave at once" in err
         assert "Traceback" not in err and (f"goes on from step {before}\n" in out) == (before > 0)
-    process = Process(config, tmp_path, programs)
+    process = Process(config, tmp_path)
     process.send_after(at + 11, signal.SIGKILL)
     assert process.end()[0] == -signal.SIGKILL
     assert not (run / "finished.json").exists()
-    process = Process(config, tmp_path, programs)
+    process = Process(config, tmp_path)
     process.send_after(at + 20, signal.SIGSTOP)
     time.sleep(2 * heartbeat_s)
     process.child.send_signal(signal.SIGCONT)
@@ -107,17 +100,17 @@ def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
 
 
 @pytest.mark.faults
-def test_killed_at_any_moment_it_goes_on_bit_for_bit(undisturbed: Path, project: Path, programs: Path, tmp_path: Path):
+def test_killed_at_any_moment_it_goes_on_bit_for_bit(undisturbed: Path, project: Path, tmp_path: Path):
     """While it starts, compiles, steps, validates, saves and evaluates; its log holds every step once."""
     run, rng = tmp_path / "run", np.random.default_rng()
     config = make_config(project, run, **LENGTH, train__save_every_steps=3)
     for after_s in rng.uniform(0, 8, 12):
-        process = Process(config, tmp_path, programs)
+        process = Process(config, tmp_path)
         time.sleep(after_s)
         process.child.kill()
         code, _, err = process.end()
         assert code in (0, -signal.SIGKILL) and "Traceback" not in err, (after_s, err)
-    code, out, err = Process(config, tmp_path, programs).end()
+    code, out, err = Process(config, tmp_path).end()
     assert code == 0, err
     assert_same_run(run, undisturbed)
 
@@ -125,11 +118,11 @@ def test_killed_at_any_moment_it_goes_on_bit_for_bit(undisturbed: Path, project:
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_before_the_first_step_ends_the_start_at_once_and_loses_nothing(
-    undisturbed: Path, project: Path, programs: Path, tmp_path: Path, number: signal.Signals
+    undisturbed: Path, project: Path, tmp_path: Path, number: signal.Signals
 ):
     run = tmp_path / "run"
     config = make_config(project, run, **LENGTH)
-    process = Process(config, tmp_path, programs)
+    process = Process(config, tmp_path)
     # The lock is taken just before the signals are.
     while not (run / "split.csv").exists():
         time.sleep(0.01)
@@ -139,5 +132,5 @@ def test_a_signal_before_the_first_step_ends_the_start_at_once_and_loses_nothing
     assert code == {signal.SIGTERM: 85, signal.SIGINT: 130}[number], err
     assert err.startswith(f"jaxpose.train: stopped by {number.name}") and err.count("\n") == 1
     assert not list(run.glob("checkpoints/*/manifest.json")) and not (run / "finished.json").exists()
-    assert Process(config, tmp_path, programs).end()[0] == 0
+    assert Process(config, tmp_path).end()[0] == 0
     assert_same_run(run, undisturbed)
