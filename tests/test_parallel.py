@@ -85,8 +85,10 @@ def check(config: c.Config, devices: tuple[int, ...], others: tuple[c.Config, ..
 @pytest.mark.parametrize(
     ("options", "devices"),
     [
-        ({"batch": 16}, (3, 8)),
-        ({"batch": 10, "microbatch": 3, "precision": "f64", "loss": "js"}, (2, 4)),
+        ({"batch": 16}, (3,)),
+        ({"batch": 10, "microbatch": 3, "precision": "f64", "loss": "js"}, (4,)),
+        pytest.param({"batch": 16}, (8,), marks=pytest.mark.slow),
+        pytest.param({"batch": 10, "microbatch": 3, "precision": "f64", "loss": "js"}, (2,), marks=pytest.mark.slow),
     ],
 )
 def test_any_number_of_devices(options: dict, devices: tuple[int, ...]) -> None:
