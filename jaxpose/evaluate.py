@@ -30,7 +30,7 @@ from jaxpose.config.arguments import DONE, make_folder
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
-from jaxpose.data.split import SETS
+from jaxpose.data.split import SETS, read_split
 from jaxpose.entry import evaluate_arguments
 from jaxpose.files import json_text, write_atomic
 from jaxpose.formats.lightning_pose import SCORERS, write_errors, write_predictions
@@ -40,6 +40,7 @@ from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.run_identity import SPLIT_FILE
 from jaxpose.training.subspaces import pose_errors_px
 from jaxpose.training.trained import read_run_config
+from jaxpose.training.validation import validation_batch
 
 EVALUATION_FILE = "evaluation.json"
 
@@ -130,7 +131,7 @@ def evaluate(
       out: where the files are written; None is the run folder.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
-      batch_size: frames at once, over all devices; None is the run's eval.batch_size.
+      batch_size: frames at once, over all devices; None is as many as the run's own evaluation had.
       say: is called with each table.
 
     Returns:
@@ -145,7 +146,12 @@ def evaluate(
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, project=project))
     elif not Path(config.data.project).is_dir():
         raise ValueError(f"the project of {run}, {config.data.project}, is not there; give it with --project FOLDER")
-    found = _project(config, labels, say)
+    try:
+        found = _project(config, labels, say)
+    except ValueError as error:
+        # What is --config.data.project for train is --project here.
+        text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")
+        raise type(error)(text) from None
     sets = dataset.sets_in_run(found, run / SPLIT_FILE)
     if not labels and not out and (sets == "unused").all():
         raise ValueError(
@@ -154,7 +160,12 @@ def evaluate(
         )
     folder = out or run
     make_folder(folder)
-    estimator = load(run, devices=devices, platform=platform, batch_size=batch_size)
+    validating = list(read_split(run / SPLIT_FILE).sets.values()).count("validation")
+    # Another batch rounds otherwise: by default the run's own figures come out again.
+    labelled = batch_size or validation_batch(config.train, validating)
+    estimator = load(
+        run, devices=devices, platform=platform, batch_size=batch_size, labelled_batch_size=labelled, is_compiled=False
+    )
     say(f"{run} ({estimator.weights_label}) on {'; '.join(estimator.devices)}")
     config = dataclasses.replace(estimator.config, data=config.data)
     if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
@@ -164,7 +175,8 @@ def evaluate(
         say(metrics.format_summary(summary))
         return results
     if changed := dataset.changed_labels(found, run / SPLIT_FILE):
-        say(f"the labels of {changed} frames changed since the training; the errors are measured from the new labels")
+        frames = "1 frame" if changed == 1 else f"{changed} frames"
+        say(f"the labels of {frames} changed since the training; the errors are measured from the new labels")
     size_px = config.data.input_width_px, config.data.input_height_px
     samples, messages = dataset.decode(found, config)
     for message in messages:

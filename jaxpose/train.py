@@ -97,7 +97,9 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
         start = together(lambda: prepare(config, mesh, data))
     clip_files = start.clips.files() if start.clips else []
     files_beside = together(lambda: dataset.files_beside(data.project, config))
-    split_text = split.split_text(data.project, data.sets, clip_files, files_beside, start.weights_sha256)
+    split_text = split.split_text(
+        data.project, data.sets, clip_files, files_beside, start.weights_sha256, start.trained_before
+    )
     refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     fetch = functools.partial(restore, config, dry_run=dry_run)
     if dry_run:
@@ -116,7 +118,9 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
             if is_first:
                 print(
                     f"{folder.path} is finished; nothing to do (--config.resume=extend with more train.steps or "
-                    "train.epochs trains longer, --config.resume=overwrite anew)"
+                    "train.epochs trains longer, --config.resume=overwrite anew, jaxpose.predict predicts videos)",
+                    *folder.messages,
+                    sep="\n",
                 )
             with interrupt, RemoteCopy(folder, config.log) as copy:
                 return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
@@ -172,7 +176,11 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             _require_usable(session.start.clips, first_step * config.video.clips_per_step)
         # 5. The loop.
         predictor = Predictor(
-            config, session.start.graphdef, session.mesh, config.eval.batch_size, validation_batch(session)
+            config,
+            session.start.graphdef,
+            session.mesh,
+            config.eval.batch_size,
+            validation_batch(config.train, len(data.rows("validation"))),
         )
         loop = Loop(
             config=config,

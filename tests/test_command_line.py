@@ -176,7 +176,10 @@ def test_mistyped_flag_and_file_get_the_nearest(
         ("def get_config():\n    return {'a': 1}\n", "returns dict; it must return a Config"),
         ("def get_config():\n    pass\n", "returns NoneType; it must return a Config"),
         ("def get_config():\n\n    raise ValueError('no\\nway')\n", "line 3: ValueError: no"),
-        ("from jaxpose.config import Config\ndef get_config():\n    return Config(ou=1)\n", "line 3: TypeError"),
+        (
+            "from jaxpose.config import Config\ndef get_config():\n    return Config(ou=1)\n",
+            "line 3: there is no",
+        ),
         ("from jaxpose.config import Config\nget_config = Config(\n  out=int('a'))\n", "line 3: ValueError"),
     ],
 )
@@ -197,21 +200,23 @@ def test_a_broken_config_file_is_named_with_its_line(
         ("x.train.batchsize = 5", "there is no option train.batchsize; did you mean train.batch_size?"),
         ("x.trian.batch_size = 5", "there is no option trian; did you mean train?"),
         ("x.losses.temporall.weight = 5", "there is no option losses.temporall; did you mean losses.temporal?"),
+        ("x.train = TrainConfig(stpes=4)", "there is no option train.stpes; did you mean train.steps?"),
         ("x.train.qqzz = 5", "there is no option train.qqzz; --help_options lists all of them"),
         ("x.train = None", "train is None; it is a section and must be a TrainConfig: set its options one by one"),
         ("x.losses.temporal = {}", "losses.temporal is {}; it is a section and must be a TemporalConfig: set its"),
     ],
 )
 def test_a_mistyped_name_in_a_config_file_is_an_error_as_on_the_command_line(
-    line: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    line: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "mistyped.py"
-    file.write_text(
-        f"from jaxpose.config import Config\n\n\ndef get_config():\n    x = Config()\n    {line}\n    return x\n"
-    )
-    outcome = Outcome([f"--config={file}"], capsys)
-    assert (outcome.code, outcome.seen, outcome.err.count("\n")) == (2, [], 1)
-    assert outcome.err.startswith(f"jaxpose.train: --config: {file}, line 6: {expected}")
+    text = "from jaxpose.config import Config, TrainConfig\n\n\ndef get_config():\n"
+    file.write_text(f"{text}    x = Config()\n    {line}\n    return x\n")
+    monkeypatch.chdir(tmp_path)
+    for name in (str(file), file.name):
+        outcome = Outcome([f"--config={name}"], capsys)
+        assert (outcome.code, outcome.seen, outcome.err.count("\n")) == (2, [], 1)
+        assert outcome.err.startswith(f"jaxpose.train: --config: {name}, line 6: {expected}")
 
 
 def test_a_config_file_must_be_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,6 +109,13 @@ def test_the_verb_gives_the_same_files_on_any_number_of_devices(
     assert [row.split()[0] for row in table[1:5]] == ["train", "validation", "test", "CollectedData_new.csv"]
 
 
+def test_the_figures_of_the_training_come_out_again_bit_for_bit(trained_run: Path, tmp_path: Path) -> None:
+    # Another batch in predictions of videos, as that of labelled frames is the training's.
+    evaluate.evaluate(trained_run, out=tmp_path / "out", devices=1, say=lambda _: None)
+    for name in ("predictions.csv", "predictions_pixel_error.csv", "predictions_new.csv", "evaluation.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (trained_run / name).read_bytes(), name
+
+
 def test_a_full_disk_is_one_line(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "predictions.csv.partial").symlink_to("/dev/full")
     assert evaluate.main(["--run", str(trained_run), "--out", str(tmp_path), "--devices", "1"]) == 1
@@ -204,7 +211,7 @@ def _as_two_cameras(trained_run: Path, folder: Path) -> Path:
 def test_each_camera_has_its_predictions(trained_run: Path, tmp_path: Path):
     run, out = _as_two_cameras(trained_run, tmp_path), tmp_path / "out"
     results = evaluate.evaluate(run, out=out, devices=1, say=lambda _: None)
-    assert results["unused"]["frames"] == 12 and results["CollectedData_new.csv"]["frames"] == 4
+    assert "unused" not in results and results["CollectedData_new.csv"]["frames"] == 4
     stems = [f"predictions_{view}{ending}" for view in ("top", "bot") for ending in ("", "_new")]
     names = {f"{stem}{kind}.csv" for stem in stems for kind in ("", "_pixel_error")}
     assert {path.name for path in out.iterdir()} == names | {"evaluation.json"}
@@ -212,7 +219,9 @@ def test_each_camera_has_its_predictions(trained_run: Path, tmp_path: Path):
     for first, view in ((0, "top"), (6, "bot")):
         found = read_predictions(out / f"predictions_{view}.csv")
         numbers = [Path(name).name for name in whole.index[first : first + 6]]
-        assert found.index == [f"labeled-data/s_{view}/{name}" for name in numbers] and found.sets == ["unused"] * 6
+        assert found.index == [f"labeled-data/s_{view}/{name}" for name in numbers]
+        # The pictures are those of the run under other names.
+        assert whole.sets is not None and found.sets == whole.sets[first : first + 6]
         np.testing.assert_allclose(found.keypoints_frame_px, whole.keypoints_frame_px[first : first + 6], atol=1e-3)
         new = read_predictions(out / f"predictions_{view}_new.csv")
         assert new.index == found.index[2:4]

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def make_project(images: list[str]) -> Project:
         visibility=np.full((n, 1), 2, np.int8),
         sizes_px=np.full((n, 2), 64, np.int32),
         byte_counts=tuple(range(n)),
-        checksums=tuple(f"{i:064x}" for i in range(n)),
+        checksums=tuple(hashlib.sha256(image.encode()).hexdigest() for image in images),
         problems=(),
     )
 
@@ -100,7 +101,7 @@ def test_a_share_that_is_given_alone_goes_with_lightning_poses_other_one() -> No
 
 
 def test_one_frame_cannot_be_divided() -> None:
-    with pytest.raises(ValueError, match="1 frames cannot be divided"):
+    with pytest.raises(ValueError, match="1 labelled frame cannot be divided"):
         assign_sets(make_project(frames(1)), DataConfig())
 
 
@@ -299,7 +300,7 @@ def test_written_and_read_back(tmp_path: Path) -> None:
     assert read_split(file).sets == dict(zip(images, sets.tolist(), strict=True))
     rows = list(csv.reader(file.read_text(encoding="utf-8").splitlines()))
     assert rows[0] == ["path", "bytes", "sha256", "set", "labels_sha256", "check"]
-    assert rows[2][:-1] == [images[1], "1", f"{1:064x}", "validation", project.labels_checksums()[1]]
+    assert rows[2][:-1] == [images[1], "1", project.checksums[1], "validation", project.labels_checksums()[1]]
     assert [entry.name for entry in tmp_path.iterdir()] == ["split.csv"]
 
 

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import jax
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -39,8 +40,9 @@ def here(project: Path, **options: object) -> c.Config:
 
 def leave_run(config: c.Config) -> None:
     """Leaves the folder of a run with its first weights, as if it had been trained."""
-    config, data, _ = begin(config)
-    with open_run(config, split_text(data.project, data.sets)) as folder:
+    config, data, start = begin(config)
+    text = split_text(data.project, data.sets, (), (), start.weights_sha256, start.trained_before)
+    with open_run(config, text) as folder:
         (folder.path / "checkpoints" / "9").mkdir(parents=True)
         (folder.path / "checkpoints" / "9" / "manifest.json").write_text("{}")
         names, train = config.data.keypoint_names, config.train
@@ -84,6 +86,42 @@ def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: P
     assert start(data__seed=1).messages[0] == (
         f"{run}/split.csv is absent: frames that {run} was trained on may validate or test here, which is not checked"
     )
+
+
+def test_frames_that_trained_an_earlier_generation_are_training_frames(project: Path, tmp_path: Path) -> None:
+    """Two projects of other frames of one, trained in a row, and the whole one after them."""
+    labels = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2], index_col=0)
+    folders = [shutil.copytree(project, tmp_path / name) for name in ("first", "second", "all")]
+    for folder, rows in zip(folders, (slice(0, 9), slice(9, 18), slice(0, 18)), strict=True):
+        labels.iloc[rows].to_csv(folder / "CollectedData.csv")
+    runs = [tmp_path / "run0", tmp_path / "run1"]
+    leave_run(make_config(folders[0], runs[0], **BY_FRAME))
+    leave_run(make_config(folders[1], runs[1], **BY_FRAME, train__init_from=str(runs[0])))
+    rows = pd.DataFrame(read_csv(runs[1] / "split.csv"))
+    first = pd.DataFrame(read_csv(runs[0] / "split.csv")).query("set == 'train'")
+    before = rows.query("set == 'trained'")
+    assert list(before["path"]) == [f"train.init_from/{image}" for image in first["path"]]
+    assert list(before["sha256"]) == list(first["sha256"]) and len(first)
+    options = BY_FRAME | {"train__init_from": str(runs[1])}
+    refusal = "was trained on [0-9] of the 3 validation frames and [0-9] of the 6 test frames"
+    with pytest.raises(ValueError, match=refusal):
+        begin(make_config(folders[2], tmp_path / "next", **options))
+    data = begin(make_config(folders[2], tmp_path / "next", **options | {"data__split": str(runs[1])}))[1]
+    assert set(data.sets[np.isin(data.project.checksums, first["sha256"])]) == {"train"}
+
+
+def test_a_renamed_picture_keeps_its_set(project: Path, run: Path, tmp_path: Path) -> None:
+    renamed = shutil.copytree(project, tmp_path / "renamed")
+    (renamed / "labeled-data" / "session00").rename(renamed / "labeled-data" / "other")
+    text = (renamed / "CollectedData.csv").read_text()
+    (renamed / "CollectedData.csv").write_text(text.replace("labeled-data/session00/", "labeled-data/other/"))
+    options = BY_FRAME | {"train__init_from": str(run), "data__split": str(run)}
+    config, data, start = begin(make_config(renamed, tmp_path / "next", **options))
+    before = pd.DataFrame(read_csv(run / "split.csv")).set_index("sha256")["set"]
+    assert list(data.sets) == list(before[list(data.project.checksums)])
+    assert not [message for message in start.messages if "new since" in message]
+    with pytest.raises(ValueError, match="which was trained on"):
+        begin(make_config(renamed, tmp_path / "next", **options | {"data__split": "frame", "data__seed": 1}))
 
 
 def test_the_backbone_of_a_whole_run_learns_from_the_first_step(project: Path, run: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import watch
+from jaxpose.files import DamagedFile
 from jaxpose.training.log import RunLog
 from jaxpose.training.run_folder import RunFolder, open_run
 from jaxpose.training.run_status import Status, parse_status
@@ -206,7 +207,7 @@ def test_a_run_that_has_ended_is_known_at_once(
 
 def test_a_run_notes_what_ends_it(folder: RunFolder):
     def status() -> Status:
-        return parse_status((folder.path / "status.json").read_bytes())
+        return parse_status((folder.path / "status.json").read_bytes(), "status.json")
 
     assert status() == Status(None)
     for error, expected in (
@@ -220,9 +221,22 @@ def test_a_run_notes_what_ends_it(folder: RunFolder):
     with pytest.raises(ValueError), folder.noting_failures():
         open_run(config_of(folder.path, "", resume="never"), SPLIT)
     assert status().exit_code == 2 and "a run is writing in" in status().reason
-    # What is damaged tells nothing.
     (folder.path / "status.json").write_text((folder.path / "status.json").read_text().replace("2", "0"))
-    assert status() == Status(None)
+    with pytest.raises(DamagedFile, match="status.json"):
+        status()
+
+
+@pytest.mark.parametrize("name", ["status.json", "split.csv", "finished.json"])
+def test_a_file_that_cannot_be_read_ends_it(folder: RunFolder, name: str, capsys: pytest.CaptureFixture):
+    file = folder.path / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    assert watch.main([str(folder.path)]) == 2
+    assert f"{name} is a pipe or device, not a file" in capsys.readouterr().err
+    file.unlink()
+    file.write_text('{"exit_code": 0, "reason": "", "sha256": "0"}' if name.endswith("json") else "path,set\na,train\n")
+    assert watch.main([str(folder.path)]) == 2
+    assert name in capsys.readouterr().err
 
 
 def test_length_by_steps_and_a_run_that_has_told_nothing(tmp_path: Path):

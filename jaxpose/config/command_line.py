@@ -7,6 +7,7 @@ are parsed by absl and ml_collections.config_flags; what their messages leave un
 import ast
 import dataclasses
 import importlib.util
+import os
 import re
 import sys
 import textwrap
@@ -195,7 +196,8 @@ def _load_config(text: str) -> Config:
     path = Path(file)
     if not path.is_file():
         there = sorted({str(found) for folder in (path.parent, Path("configs")) for found in folder.glob("*.py")})
-        raise Mistake(f"--config: there is no file {file!r}" + did_you_mean(file, there))
+        what = f"{file!r} is a folder, not a Python file" if path.is_dir() else f"there is no file {file!r}"
+        raise Mistake(f"--config: {what}" + did_you_mean(file, there))
     if path.suffix != ".py":
         raise Mistake(f"--config: {file!r} must be a Python file (.py) with a function get_config")
     try:
@@ -225,7 +227,8 @@ def _line_in(path: Path, error: Exception) -> int | None:
     if isinstance(error, SyntaxError):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), 1)
+    # Python tells files by their absolute paths.
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == os.path.abspath(path)), 1)
 
 
 def _help(verb: str, description: str) -> str:

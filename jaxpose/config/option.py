@@ -21,6 +21,16 @@ class Section:
     # Type checkers find such names by themselves, as long as they see none of this.
     if not typing.TYPE_CHECKING:
 
+        def __new__(cls, *arguments: Any, **options: Any) -> Any:
+            """Returns a section that is not filled yet.
+
+            Raises:
+              OptionError: there is no option of a name that is given.
+            """
+            if absent := [name for name in options if name not in cls.__dataclass_fields__]:
+                raise OptionError(_no_option(cls, absent[0]))
+            return super().__new__(cls)
+
         def __setattr__(self, name: str, value: Any) -> None:
             """Sets an option or a section.
 

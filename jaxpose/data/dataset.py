@@ -119,16 +119,14 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
 
 
 def sets_in_run(found: project.Project, split_file: Path) -> np.ndarray:
-    """Returns the set (n,) that each frame had in a run (same path, same bytes), and "unused" where it was not in it.
+    """Returns the set (n,) that each frame had in a run (same bytes, also renamed), "unused" where it was not in it.
 
     Raises:
       ValueError: the run's split.csv is missing or damaged.
     """
     known = split.read_split(split_file, is_of_run=True)
     pairs = zip(found.images, found.checksums, strict=True)
-    return np.array(
-        [known.sets[image] if known.checksums.get(image) == checksum else "unused" for image, checksum in pairs]
-    )
+    return np.array([known.set_of_same(image, checksum) or "unused" for image, checksum in pairs])
 
 
 def changed_labels(found: project.Project, split_file: Path) -> int:

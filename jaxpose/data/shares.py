@@ -30,8 +30,9 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
     if not validation:
         train, validation = train - 1, 1
     if train < 1:
+        frames = "1 labelled frame" if moments == 1 else f"{moments} labelled frames"
         raise ValueError(
-            f"{moments} frames cannot be divided: data.train_share = {given[0]:g} leaves none to train on beside "
+            f"{frames} cannot be divided: data.train_share = {given[0]:g} leaves none to train on beside "
             f"{validation} to validate"
         )
     return train, validation, moments - train - validation

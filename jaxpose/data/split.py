@@ -3,10 +3,12 @@
 import csv
 import dataclasses
 import difflib
+import functools
 import io
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -19,9 +21,11 @@ from jaxpose.data.shares import Sizes, sizes_by_frame, sizes_by_video
 from jaxpose.data.video_index import ends_checksum
 from jaxpose.files import is_signed_csv, parse_csv, read_bytes
 
-# In split.csv, what has a row without a set: videos of unlabelled clips, what else windows of labelled frames show, and
-# the weights that a run starts from.
-CLIPS, CONTEXT, WEIGHTS = "clips", "context", "weights"
+# In split.csv, what has a row without a set: videos of unlabelled clips, what else windows of labelled frames show, the
+# weights that a run starts from, and the frames that trained them and do not train here.
+CLIPS, CONTEXT, WEIGHTS, TRAINED = "clips", "context", "weights", "trained"
+NO_SETS = (CLIPS, CONTEXT, WEIGHTS, TRAINED)
+_START = "train.init_from"
 SETS = ("train", "validation", "test", "unused")
 # Keep these uses of data.seed apart from each other and from the loader's.
 _DIVIDE, _LIMIT = 2, 3
@@ -35,13 +39,40 @@ class KnownSplit:
       sets: {path: set}.
       checksums: {path: SHA-256} of the images, "" where the file does not say it.
       labels_checksums: {path: SHA-256} of the labels, likewise.
+      trained_before: {SHA-256: path} of images that trained the weights which a run started from, and not the run.
       is_predictions: the file is a predictions.csv.
     """
 
     sets: dict[str, str]
     checksums: dict[str, str]
     labels_checksums: dict[str, str]
+    trained_before: dict[str, str]
     is_predictions: bool
+
+    @functools.cached_property
+    def _sets_by_checksum(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for image, name in self.sets.items():
+            checksum = self.checksums[image]
+            # Of equal images one that trains decides.
+            if checksum and (name == "train" or checksum not in found):
+                found[checksum] = name
+        return found
+
+    def set_of(self, image: str, checksum: str) -> str:
+        """Returns the set of an image, found by its path or, where it was renamed, by its bytes; "" of a new one."""
+        by_bytes = self._sets_by_checksum.get(checksum, "train" if checksum in self.trained_before else "")
+        return self.sets.get(image, by_bytes)
+
+    def set_of_same(self, image: str, checksum: str) -> str:
+        """Returns the set of an image as `set_of`, but "" where other bytes lie at its path."""
+        is_same = self.checksums.get(image) == checksum
+        return self.sets[image] if is_same else self._sets_by_checksum.get(checksum, "")
+
+    def trained(self) -> dict[str, str]:
+        """Returns {SHA-256: path} of all images that trained the weights of a run, those of earlier runs too."""
+        own = {self.checksums[image]: image for image, name in self.sets.items() if name == "train"}
+        return self.trained_before | own
 
 
 def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
@@ -67,7 +98,7 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
         file = place / "split.csv" if place.is_dir() else place
         known = read_split(file, is_of_run=place.is_dir())
         is_of_a_run = place.is_dir() or known.is_predictions
-        _set_known(sets, project, known.sets, file)
+        _set_known(sets, project, known, file)
         unknown = new[sets[new] == ""]
         if len(unknown) == len(sets) or (len(unknown) and not is_of_a_run):
             rule = "is it of another project?" if is_of_a_run else "every frame needs a set (it may be unused)"
@@ -95,8 +126,9 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
     if data.split in ("frame", "video"):
         return []
     place = _find_split(project.folder, data.split)
-    known = read_split(place / "split.csv" if place.is_dir() else place).sets
-    new = [name for image, name in zip(project.images, sets.tolist(), strict=True) if image not in known]
+    known = read_split(place / "split.csv" if place.is_dir() else place)
+    frames = zip(project.images, project.checksums, sets.tolist(), strict=True)
+    new = [name for image, checksum, name in frames if not known.set_of(image, checksum)]
     if not new:
         return []
     counts = ", ".join(f"{new.count(name)} {name}" for name in SETS if name in new)
@@ -113,6 +145,7 @@ def split_text(
     videos: Sequence[Path] = (),
     files_beside: Sequence[Path] = (),
     weights_sha256: str = "",
+    trained_before: Mapping[str, str] = types.MappingProxyType({}),
 ) -> str:
     """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for every frame and other file.
 
@@ -125,6 +158,7 @@ def split_text(
       videos: where clips are taken from.
       files_beside: images and videos from which frames around the labelled ones are taken.
       weights_sha256: of the weights that `train.init_from` gives, "" without.
+      trained_before: {SHA-256: path} of images that trained those weights and do not train here.
     """
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
@@ -137,7 +171,8 @@ def split_text(
         path = file.relative_to(project.folder) if is_inside else Path(file.parent.name, file.name)
         writer.writerow((path_cell(path.as_posix()), file.stat().st_size, ends_checksum(file), use, ""))
     if weights_sha256:
-        writer.writerow(("train.init_from", "", weights_sha256, WEIGHTS, ""))
+        writer.writerow((_START, "", weights_sha256, WEIGHTS, ""))
+    writer.writerows((path_cell(f"{_START}/{image}"), "", sha, TRAINED, "") for sha, image in trained_before.items())
     return stream.getvalue()
 
 
@@ -177,12 +212,14 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
         rows = [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{file} is not a CSV file: {error}") from None
-    known = KnownSplit({}, {}, {}, is_predictions)
+    known = KnownSplit({}, {}, {}, {}, is_predictions)
     for line, row in rows:
         keys = ("path", "set", "sha256", "labels_sha256")
         path, name, checksum, labels_checksum = (_cell(row, columns.get(key)) for key in keys)
         path = PurePosixPath(path.replace("\\", "/")).as_posix()
-        if name in (CLIPS, CONTEXT, WEIGHTS):
+        if name == TRAINED:
+            known.trained_before[checksum] = path.removeprefix(f"{_START}/")
+        if name in NO_SETS:
             continue
         if name not in SETS:
             near = difflib.get_close_matches(name, SETS, 1, 0.4)
@@ -198,10 +235,10 @@ def _cell(row: list[str], column: int | None) -> str:
     return row[column].strip() if column is not None and column < len(row) else ""
 
 
-def _set_known(sets: np.ndarray, project: Project, known: dict[str, str], file: Path) -> None:
+def _set_known(sets: np.ndarray, project: Project, known: KnownSplit, file: Path) -> None:
     """Fills in the set of each moment that a file knows, by any of its views."""
-    for image, moment in zip(project.images, project.moments.tolist(), strict=True):
-        name = known.get(image, "")
+    for image, checksum, moment in zip(project.images, project.checksums, project.moments.tolist(), strict=True):
+        name = known.set_of(image, checksum)
         if name and sets[moment] not in ("", name):
             raise ValueError(
                 f"{file}: {image} is in the set {name}, another view of it in {sets[moment]}; the views of one moment "

@@ -193,6 +193,7 @@ def load(
     devices: object = "auto",
     platform: str = "auto",
     batch_size: int | None = None,
+    labelled_batch_size: int | None = None,
     is_compiled: bool = True,
 ) -> Estimator:
     """Returns the best network of a run (of an unfinished one: the best of its checkpoints so far), compiled.
@@ -202,6 +203,7 @@ def load(
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
       batch_size: frames at once, over all devices; None is the run's eval.batch_size.
+      labelled_batch_size: labelled frames at once; None is as `batch_size`.
       is_compiled: False leaves it to `Estimator.compile`, for there may be nothing to do.
 
     Raises:
@@ -222,7 +224,7 @@ def load(
     with phase("reading the weights"):
         trained = load_trained(Path(run))
     mesh = make_mesh(chosen)
-    predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size)
+    predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size)
     with needed_types(config.train.precision):
         weights = replicate(mesh, (trained.params, trained.statistics))
     subspaces = load_subspaces(Path(run), config)

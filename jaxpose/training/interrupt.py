@@ -82,7 +82,8 @@ class Interrupt:
         if self.signal is None:
             self.signal = int(number)
             name = signal.Signals(number).name
-            _say(f"{name}: {self.what_follows}, press Ctrl-C again to leave at once")
+            times = "again" if number == signal.SIGINT else "twice"
+            _say(f"{name}: {self.what_follows}, press Ctrl-C {times} to leave at once")
             self._on_signal()
             if self._several:
                 os.kill(os.getpid(), signal.SIGTERM)

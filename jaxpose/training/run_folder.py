@@ -249,8 +249,11 @@ def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[st
         )
     is_finished = (path / FINISHED_FILE).exists()
     extension = extension_of(path, config, split_text) if config.resume == "extend" else None
+    unchecked: tuple[str, ...] = ()
+    if not (path / SPLIT_FILE).exists() and (is_finished or any(path.glob("checkpoints/[0-9]*"))):
+        unchecked = (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
     if is_finished and not extension:
-        return "finished", (), None
+        return "finished", unchecked, None
     if is_finished and RunFolder(path, "finished").summary().get("reason") == "early stop":
         raise ValueError(
             f"resume is extend, but the run in {path} stopped early (train.early_stop_patience = "
@@ -260,8 +263,7 @@ def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[st
     messages = extension.messages() if extension else ()
     if extension and not config.out:
         messages = (f"{path} is the one run there that differs in nothing but the length", *messages)
-    if not (path / SPLIT_FILE).exists() and any(path.glob("checkpoints/[0-9]*")):
-        messages += (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
+    messages += unchecked
     if extension and any(path.glob("video_preds/*.csv")):
         messages += (f"{path / 'video_preds'} holds predictions by the weights before; index.csv tells of which",)
     return "resume", messages, extension

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from jaxpose.config import Config, differing_keys, from_dict, validate_stored
-from jaxpose.data.split import CLIPS, CONTEXT, WEIGHTS
+from jaxpose.data.split import CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
 from jaxpose.files import DamagedFile, parse_csv, parse_json, read_bytes, read_csv, write_json
 
 CONFIG_FILE = "config.json"
@@ -74,7 +74,8 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
       ValueError: the folder's config cannot be read, or the run is of another project.
     """
     stored = read_config(path / CONFIG_FILE)
-    found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in differing_keys(stored, config).items()]
+    keys = differing_keys(stored, config)
+    found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in keys.items()]
     if not (path / SPLIT_FILE).exists():
         return found
     old, new = read_split_rows(path), parse_split_rows(split_text)
@@ -83,7 +84,9 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
             "frames. Give this run a folder of its own with --config.out=FOLDER"
         )
-    return [*found, *_changed_labels(old, new), *_differing_rows(old, new)]
+    # Labels of other keypoints are others of necessity.
+    changed = [] if "data.keypoint_names" in keys else _changed_labels(old, new)
+    return [*found, *changed, *_differing_rows(old, new)]
 
 
 def read_split_rows(run: Path) -> SplitRows:
@@ -112,7 +115,7 @@ def parse_signed_split_rows(data: bytes, name: str) -> SplitRows:
 def share_frames(first: SplitRows, second: SplitRows) -> bool:
     """Returns whether two lists of frames share a labelled frame (same path, same bytes), or one has none."""
     frames = [
-        {(path, row.get("sha256")) for path, row in rows.items() if row.get("set") not in (CLIPS, CONTEXT, WEIGHTS)}
+        {(path, row.get("sha256")) for path, row in rows.items() if row.get("set") not in NO_SETS}
         for rows in (first, second)
     ]
     return not all(frames) or not frames[0].isdisjoint(frames[1])
@@ -149,7 +152,7 @@ def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
     if rows:
         return [f"{len(rows)} of the rows of {SPLIT_FILE} ({_listed(rows)})"]
     # The stream of samples counts rows, so another order is another run.
-    return [] if list(old) == list(new) else [f"the order of the rows of {SPLIT_FILE}"]
+    return [] if list(old) == list(new) else ["the order of the labelled frames"]
 
 
 def _listed(texts: list[str]) -> str:
@@ -168,6 +171,8 @@ def _said(path: str, use: str | None, is_new: bool) -> str:
         what = f"the video {path}"
     elif use == CONTEXT:
         what = f"{path}, which shows frames around labelled ones,"
+    elif use == TRAINED:
+        return f"the frames that trained the weights of {path.replace('/', ': ', 1)} is {'new' if is_new else 'gone'}"
     elif use == WEIGHTS:
         return "this run starts from random weights" if is_new else "this run started from the weights of another"
     else:

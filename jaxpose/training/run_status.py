@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 
 from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE, was_raised_by_jaxpose
-from jaxpose.files import parse_json, write_json
+from jaxpose.files import DamagedFile, parse_json, write_json
 
 STATUS_FILE = "status.json"
 LOCK_FILE = ".lock"
@@ -39,12 +39,23 @@ def write_status(run: Path, status: Status) -> None:
     write_json(run / STATUS_FILE, dataclasses.asdict(status))
 
 
-def parse_status(text: bytes) -> Status:
-    """Returns the content of status.json; of a file that is absent (b"") or damaged, that of a run that goes on."""
-    try:
-        return Status(**parse_json(text, STATUS_FILE))
-    except (ValueError, TypeError):
+def parse_status(data: bytes, name: str) -> Status:
+    """Returns the status in the content of a status.json, without content (b"") that of a run that goes on.
+
+    Args:
+      data: the content.
+      name: of the file, for the message.
+
+    Raises:
+      DamagedFile: it is not as jaxpose wrote it.
+    """
+    if not data:
         return Status()
+    mend = "remove the file; the next start of the run writes it anew"
+    try:
+        return Status(**parse_json(data, name, mend))
+    except TypeError:
+        raise DamagedFile(f"{name} does not hold the status of a run; {mend}") from None
 
 
 def status_of(error: BaseException) -> Status:

@@ -43,6 +43,7 @@ class Start:
       plan: what the step knows of the data.
       clips: the unlabelled clips, or None where no loss is on them.
       weights_sha256: checksum of the weights that `train.init_from` gives, "" without.
+      trained_before: {SHA-256: path} of images that trained those weights and do not train here.
       subspaces: of the training labels' poses, by the name of their loss.
       messages: what the user should know, one sentence each.
     """
@@ -53,6 +54,7 @@ class Start:
     plan: Plan
     clips: ClipSource | None
     weights_sha256: str
+    trained_before: dict[str, str]
     subspaces: Subspaces
     messages: list[str]
 
@@ -76,13 +78,14 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         rows = len(messages) + len(data.sets)
         messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
     messages += [*data.messages, *_labels_outside(config, data)]
-    weights_sha256 = ""
+    weights_sha256, trained_before = "", {}
     remade: list[str] = []
     if train.init_from:
         trained = load_trained(Path(train.init_from))
         weights_sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
         params, statistics, remade = transfer(trained, names, params, statistics)
-        messages += refuse_trained_frames(Path(train.init_from), data)
+        trained_before, untold = refuse_trained_frames(Path(train.init_from), data)
+        messages += untold
         messages.append(
             f"starts from the weights of {train.init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
         )
@@ -132,7 +135,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         flip_permutation=permutation,
         clips=clip_plan,
     )
-    return Start(graphdef, params, statistics, plan, clips, weights_sha256, subspaces, messages)
+    return Start(graphdef, params, statistics, plan, clips, weights_sha256, trained_before, subspaces, messages)
 
 
 def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list[str]]:

@@ -1,5 +1,6 @@
 """The subspaces of poses that a run knows: fitted to its training labels, kept in its folder, measured against."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from jaxpose.files import DamagedFile, read_json, write_json
 from jaxpose.pose.pca import Pca, columns_of, errors_px, fit_multiview, fit_singleview, from_json, to_json
 
 SUBSPACES_FILE = "pca.json"
+_logger = logging.getLogger(__name__)
+
 _LOSSES = ("pca_singleview", "pca_multiview")
 
 Subspaces = dict[str, Pca]
@@ -69,13 +72,15 @@ def save_subspaces(run: Path, subspaces: Subspaces) -> None:
 
 
 def load_subspaces(run: Path, config: Config) -> Subspaces:
-    """Returns the subspaces of a run folder with this config; a run that has none gives {}.
+    """Returns the subspaces of a run folder with this config; of a run that lost them {}, with a warning.
 
     Raises:
       DamagedFile: the file is not as jaxpose wrote it, or does not fit the config.
     """
     file, mend = run / SUBSPACES_FILE, "put the original file back, or train again in another folder"
     if not file.exists():
+        if set(_LOSSES) & set(weights(config.losses)) or config.losses.pca_singleview.keypoints:
+            _logger.warning("%s is absent: no errors of poses are computed; put the file back", file)
         return {}
     stored = read_json(file, mend)
     try:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from jaxpose.config import TrainConfig
 from jaxpose.data.picture import draw_keypoints
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
@@ -12,13 +13,17 @@ from jaxpose.training.slots import microbatch_size
 from jaxpose.training.state import State, evaluated_weights
 
 
-def validation_batch(session: Session) -> int:
+def validation_batch(train: TrainConfig, validating: int) -> int:
     """Returns how many labelled frames are predicted at once: what fits a pass of the training fits here.
 
     Another batch rounds otherwise, and what validates decides which weights are the best, so no option that is free to
     change has a say. A small validation set is not outgrown: it would be filled up in vain.
+
+    Args:
+      train: the run's options.
+      validating: frames of its validation set.
     """
-    return min(microbatch_size(session.config.train), max(8, len(session.data.rows("validation"))))
+    return min(microbatch_size(train), max(8, validating))
 
 
 def validate(state: State, session: Session, predictor: Predictor, log: RunLog) -> dict[str, float]:

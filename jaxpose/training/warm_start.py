@@ -2,40 +2,54 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from jaxpose.config import OptimConfig
-from jaxpose.data.dataset import Dataset, sets_in_run
+from jaxpose.data.dataset import Dataset
+from jaxpose.data.split import read_split
 from jaxpose.training.optim import rest_epochs
 from jaxpose.training.run_identity import SPLIT_FILE
 from jaxpose.training.step import Plan
 
 
-def refuse_trained_frames(run: Path, data: Dataset) -> list[str]:
-    """Refuses to measure a network on frames that the run it starts from was trained on.
+def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], list[str]]:
+    """Refuses to measure a network on frames that the run it starts from, or one before that, was trained on.
 
     Args:
       run: the run folder that gives the first weights.
       data: the frames and their sets.
 
     Returns:
-      A sentence where the run does not tell its frames, else none.
+      {SHA-256: path} of images that trained those weights and do not train here, and a sentence where the run does not
+      tell its frames.
 
     Raises:
-      ValueError: a frame (same path, same bytes) trained there and validates or tests here.
+      ValueError: a frame (same bytes) trained there and validates or tests here.
     """
     file = run / SPLIT_FILE
     if not file.is_file():
-        return [f"{file} is absent: frames that {run} was trained on may validate or test here, which is not checked"]
-    trained = sets_in_run(data.project, file) == "train"
+        absent = f"{file} is absent: frames that {run} was trained on may validate or test here, which is not checked"
+        return {}, [absent]
+    known = read_split(file, is_of_run=True)
+    images, checksums = data.project.images, data.project.checksums
+    # An image that lies twice in a project may train and test: where that run knew it so, it is no news.
+    trained = np.array(
+        [
+            checksum in known.trained_before or known.set_of_same(image, checksum) == "train"
+            for image, checksum in zip(images, checksums, strict=True)
+        ]
+    )
     counts = {name: int((trained & (data.sets == name)).sum()) for name in ("validation", "test")}
-    if not any(counts.values()):
-        return []
-    found = " and ".join(
-        f"{count} of the {len(data.rows(name))} {name} frames" for name, count in counts.items() if count
-    )
-    raise ValueError(
-        f"train.init_from is {run}, which was trained on {found}: their errors would be too small. "
-        f"--config.data.split={run} keeps each of its frames in its set"
-    )
+    if any(counts.values()):
+        found = " and ".join(
+            f"{count} of the {len(data.rows(name))} {name} frames" for name, count in counts.items() if count
+        )
+        raise ValueError(
+            f"train.init_from is {run}, which was trained on {found}: their errors would be too small. "
+            f"--config.data.split={run} keeps each of its frames in its set"
+        )
+    here = {checksums[row] for row in data.rows("train")}
+    return {checksum: image for checksum, image in known.trained().items() if checksum not in here}, []
 
 
 def describe_backbone_rate(optim: OptimConfig, plan: Plan) -> str:

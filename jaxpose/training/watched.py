@@ -15,7 +15,7 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import DONE, did_you_mean
 from jaxpose.config.train import total_steps
 from jaxpose.data.split import count_training_frames
-from jaxpose.files import parse_csv
+from jaxpose.files import DamagedFile, NotRegularFile, parse_csv
 from jaxpose.training.remote_folder import RemoteFolder, is_leftover
 from jaxpose.training.remote_record import COPIED_FILE
 from jaxpose.training.run_folder import FINISHED_FILE, NO_RUN, parse_summary
@@ -136,7 +136,7 @@ class Watched:
         validations = [entry for entry in entries if any(name.startswith("val_") for name in entry)]
         trainings = [entry for entry in entries if "loss" in entry]
         last = trainings[-1] if trainings else {}
-        summary = self._read(FINISHED_FILE)
+        summary = self._read_signed(FINISHED_FILE)
         lines = self._read(_LOG_FILE).decode(errors="replace").splitlines()
         return Progress(
             step=max((entry["step"] for entry in entries), default=0),
@@ -146,8 +146,15 @@ class Watched:
             steps_per_s=_speed(trainings[-_LINES:]),
             last_line=lines[-1] if lines else "",
             summary=parse_summary(summary, f"{self._where}/{FINISHED_FILE}") if summary else None,
-            end=_end(bool(summary), held, parse_status(self._read(STATUS_FILE))),
+            end=_end(bool(summary), held, parse_status(self._read_signed(STATUS_FILE), f"{self._where}/{STATUS_FILE}")),
         )
+
+    def _read_signed(self, path: str) -> bytes:
+        """Returns a file as `_read`; a pipe or folder in its place will not go away, as a store's failure does."""
+        try:
+            return self._read(path)
+        except NotRegularFile as error:
+            raise DamagedFile(str(error)) from None
 
     def _read(self, path: str) -> bytes:
         try:
@@ -160,7 +167,7 @@ class Watched:
 
     def _total_steps(self) -> int:
         assert self._config is not None
-        split = self._read(SPLIT_FILE)
+        split = self._read_signed(SPLIT_FILE)
         rows = parse_csv(split, f"{self._where}/{SPLIT_FILE}", "put the original file back") if split else []
         return total_steps(self._config.train, count_training_frames(rows))
 
