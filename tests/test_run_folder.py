@@ -122,7 +122,11 @@ def test_files_without_labels_are_called_what_they_are(tmp_path: Path, row: str,
 def test_finished_and_same_says_so(tmp_path: Path, resume: str):
     begin(tmp_path, finished=True)
     with open_run(config_for(tmp_path, resume), SPLIT) as run:
+        assert (run.action, run.messages) == ("finished", ())
+    (tmp_path / "split.csv").unlink()
+    with open_run(config_for(tmp_path, resume), SPLIT) as run:
         assert run.action == "finished"
+        assert run.messages == (f"{tmp_path}/split.csv is gone: whether the data are those of before is not checked",)
         assert run.summary() == {"val_loss": 0.5, "best": {"pck": None}}
 
 

@@ -78,6 +78,14 @@ def test_one_camera(tmp_path: Path) -> None:
     assert np.isnan(found[:, 1]).all()
 
 
+def test_a_lost_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    measured = c.LossesConfig(pca_singleview=c.PcaSingleviewConfig(keypoints=("nose", "tail")))
+    for losses, told in ((measured, 1), (c.LossesConfig(), 0)):
+        caplog.clear()
+        assert load_subspaces(tmp_path, c.Config(losses=losses)) == {}
+        assert caplog.text.count(f"{tmp_path}/pca.json is absent: no errors of poses are computed") == told
+
+
 def test_several_cameras(tmp_path: Path) -> None:
     """A sample is a body part of a moment as all cameras see it, and its errors lie where the camera's rows lie."""
     labels = poses(3)
