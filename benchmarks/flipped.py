@@ -160,7 +160,9 @@ class FlippedRun:
         return json.dumps(train.train(self._config))
 
     def _watch(self) -> Any:
-        return json.dumps(dataclasses.asdict(Watched(str(self._run)).look()))
+        watched = Watched(str(self._run))
+        assert watched.lacks() == ""
+        return json.dumps(dataclasses.asdict(watched.look()))
 
     def _predict(self) -> Any:
         told, err = io.StringIO(), io.StringIO()
