@@ -115,6 +115,7 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
     with open_run(config, split_text, fetch) as folder, folder.noting_failures():
         interrupt = Interrupt(jax.process_count(), _stop_decoding(start))
         if folder.action == "finished":
+            summary = folder.summary()
             if is_first:
                 print(
                     f"{folder.path} is finished; nothing to do (--config.resume=extend with more train.steps or "
@@ -123,7 +124,7 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
                     sep="\n",
                 )
             with interrupt, RemoteCopy(folder, config.log) as copy:
-                return copy.finish(folder.summary() | {"exit_code": 0}, interrupt)
+                return copy.finish(summary | {"exit_code": 0}, interrupt)
         # Of checkpoints that are there; whether they are whole is seen when they are read. A start that is stopped
         # while it compiles counts too.
         newest = max((order(name)[0] for name in published(folder.path / "checkpoints")), default=0)
