@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxpose.config import OptimConfig
@@ -82,7 +83,10 @@ def learning_rates(
         factor = jnp.float32(1)
     if optim.warmup_steps:
         factor = factor * jnp.minimum(1, (time + 1) / optim.warmup_steps)
-    head = jnp.float32(peak_rate(optim, batch_size)) * factor
+    with np.errstate(over="ignore"):
+        # Beyond float32 it is infinite: no step is finite then, and the run says so.
+        peak = np.float32(peak_rate(optim, batch_size))
+    head = peak * factor
     rest = rest_epochs(optim, has_new_head)
     epoch = (step // steps_per_epoch).astype(jnp.float32)
     # Bounded: a growth that overflows times a factor of 0 would be NaN.
