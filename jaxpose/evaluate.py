@@ -149,10 +149,13 @@ def evaluate(
     try:
         found = _project(config, labels, say)
     except ValueError as error:
+        if "--config.data.project=" not in str(error):
+            raise
         # What is --config.data.project for train is --project here.
         text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")
-        raise type(error)(text) from None
-    sets = dataset.sets_in_run(found, run / SPLIT_FILE)
+        raise ValueError(text) from None
+    known = read_split(run / SPLIT_FILE, is_of_run=True)
+    sets = dataset.sets_in_run(found, known)
     if not labels and not out and (sets == "unused").all():
         raise ValueError(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER, so that the run's own "
@@ -160,9 +163,8 @@ def evaluate(
         )
     folder = out or run
     make_folder(folder)
-    validating = list(read_split(run / SPLIT_FILE).sets.values()).count("validation")
     # Another batch rounds otherwise: by default the run's own figures come out again.
-    labelled = batch_size or validation_batch(config.train, validating)
+    labelled = batch_size or validation_batch(config.train, list(known.sets.values()).count("validation"))
     estimator = load(
         run, devices=devices, platform=platform, batch_size=batch_size, labelled_batch_size=labelled, is_compiled=False
     )
@@ -174,7 +176,7 @@ def evaluate(
         say(_table(results))
         say(metrics.format_summary(summary))
         return results
-    if changed := dataset.changed_labels(found, run / SPLIT_FILE):
+    if changed := dataset.changed_labels(found, known):
         frames = "1 frame" if changed == 1 else f"{changed} frames"
         say(f"the labels of {frames} changed since the training; the errors are measured from the new labels")
     size_px = config.data.input_width_px, config.data.input_height_px

@@ -36,7 +36,7 @@ from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator, load
 from jaxpose.training.interrupt import Interrupt
 from jaxpose.training.prediction_index import DONE, WAITING, PredictionIndex, Row, row_of
-from jaxpose.training.prediction_job import Job
+from jaxpose.training.prediction_job import Job, remove_parts
 from jaxpose.training.prediction_work import Work
 from jaxpose.training.standstill import is_idle_turn
 from jaxpose.training.trained import read_run_config
@@ -85,6 +85,9 @@ def _run(given: argparse.Namespace) -> int:
         jobs = list(map_in_threads(lambda row: _job(row, out / row.table, tables), waiting, 0, "reading the videos"))
         for problem in refused:
             tell(problem)
+        for row in known:
+            if row.state != WAITING:
+                remove_parts(out / row.table)  # a killed process may have left them
         _tell_what_is_there([out / row.table for row in known if row.state == DONE], tables)
         pieces = 0
         if jobs:

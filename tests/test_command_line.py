@@ -178,7 +178,7 @@ def test_mistyped_flag_and_file_get_the_nearest(
         ("def get_config():\n\n    raise ValueError('no\\nway')\n", "line 3: ValueError: no"),
         (
             "from jaxpose.config import Config\ndef get_config():\n    return Config(ou=1)\n",
-            "line 3: there is no",
+            "line 3: there is no option ou; did you mean out?",
         ),
         ("from jaxpose.config import Config\nget_config = Config(\n  out=int('a'))\n", "line 3: ValueError"),
     ],

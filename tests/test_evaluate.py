@@ -110,7 +110,6 @@ def test_the_verb_gives_the_same_files_on_any_number_of_devices(
 
 
 def test_the_figures_of_the_training_come_out_again_bit_for_bit(trained_run: Path, tmp_path: Path) -> None:
-    # Another batch in predictions of videos, as that of labelled frames is the training's.
     evaluate.evaluate(trained_run, out=tmp_path / "out", devices=1, say=lambda _: None)
     for name in ("predictions.csv", "predictions_pixel_error.csv", "predictions_new.csv", "evaluation.json"):
         assert (tmp_path / "out" / name).read_bytes() == (trained_run / name).read_bytes(), name

@@ -150,10 +150,14 @@ def test_the_verb_does_only_what_is_missing_or_changed(
 
     write(second, 50, 3)
     old = (parts / "video_preds" / "b" / "x.csv").read_bytes()
+    # As a process leaves it that is killed right after it noted that the video is done.
+    left = parts / "video_preds" / "a" / "x.csv.0123abcd.parts"
+    (left / "whole").mkdir(parents=True)
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
     assert shown.count("is there already") == 1 and "to do: 1 videos with 50 frames" in shown
     assert (parts / "video_preds" / "b" / "x.csv").read_bytes() != old
+    assert not left.exists()
     changed = {file for file in before if file.is_file() and file.stat().st_mtime_ns != before[file]}
     assert changed == {parts / "index.csv", *(parts / "video_preds" / "b").iterdir()}
 

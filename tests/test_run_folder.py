@@ -89,7 +89,10 @@ def test_changed_config_is_refused_with_its_keys(tmp_path: Path, resume: str, fi
         (SPLIT.replace("c.png,30,cc,val\n", ""), r"c\.png is no longer a usable frame"),
         (SPLIT + "d.png,1,dd,val\n", r"d\.png is new"),
         (SPLIT + "".join(f"n{i}.png,1,dd,val\n" for i in range(7)), r"7 of the rows .*n2\.png is new, and 4 more\)"),
-        ("path,bytes,sha256,set\nb.png,20,bb,train\na.png,10,aa,train\nc.png,30,cc,val\n", "the order of the"),
+        (
+            "path,bytes,sha256,set\nb.png,20,bb,train\na.png,10,aa,train\nc.png,30,cc,val\n",
+            "the order of the labelled frames",
+        ),
     ],
 )  # fmt: skip
 def test_changed_data_is_refused_with_its_rows(tmp_path: Path, resume: str, split: str, message: str):

@@ -14,7 +14,7 @@ from jaxpose import config as c
 from jaxpose.data import dataset
 from jaxpose.data.project import extra_label_files, read_project
 from jaxpose.data.sessions import clip_sessions, sessions
-from jaxpose.data.split import assign_sets, split_text
+from jaxpose.data.split import assign_sets, read_split, split_text
 from jaxpose.data.views import label_file_of_view, moment_of_image
 from jaxpose.files import write_csv
 
@@ -111,7 +111,9 @@ def test_the_views_of_a_moment_are_in_one_set(two_views: Path, tmp_path: Path) -
     assert [row["path"] for row in rows] == list(project.images) and [row["set"] for row in rows] == list(sets)
     again = dataclasses.replace(data, split=str(tmp_path), seed=7)
     np.testing.assert_array_equal(assign_sets(project, again), sets)
-    np.testing.assert_array_equal(dataset.sets_in_run(project, tmp_path / "split.csv"), sets)
+    np.testing.assert_array_equal(
+        dataset.sets_in_run(project, read_split(tmp_path / "split.csv", is_of_run=True)), sets
+    )
     # A file of one view says enough; one that parts the views of a moment is refused.
     one = tmp_path / "one.csv"
     one.write_text("path,set\n" + "".join(f"{row['path']},{row['set']}\n" for row in rows[:90]))

@@ -118,24 +118,14 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     )
 
 
-def sets_in_run(found: project.Project, split_file: Path) -> np.ndarray:
-    """Returns the set (n,) that each frame had in a run (same bytes, also renamed), "unused" where it was not in it.
-
-    Raises:
-      ValueError: the run's split.csv is missing or damaged.
-    """
-    known = split.read_split(split_file, is_of_run=True)
+def sets_in_run(found: project.Project, known: split.KnownSplit) -> np.ndarray:
+    """Returns the set (n,) that each frame had in a run (same bytes, also renamed), "unused" where it was not in it."""
     pairs = zip(found.images, found.checksums, strict=True)
     return np.array([known.set_of_same(image, checksum) or "unused" for image, checksum in pairs])
 
 
-def changed_labels(found: project.Project, split_file: Path) -> int:
-    """Returns how many frames of a run (same path, same bytes) have other labels than they had in it.
-
-    Raises:
-      ValueError: the run's split.csv is missing or damaged.
-    """
-    known = split.read_split(split_file)
+def changed_labels(found: project.Project, known: split.KnownSplit) -> int:
+    """Returns how many frames of a run (same path, same bytes) have other labels than they had in it."""
     frames = zip(found.images, found.checksums, found.labels_checksums(), strict=True)
     return sum(
         known.checksums.get(image) == checksum and known.labels_checksums[image] not in ("", labels_checksum)

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import glob
 import hashlib
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -105,3 +107,9 @@ class Job:
 
     def _header_rows(self, name: str) -> int:
         return _HEADER_ROWS if name == self.table.name else _ERROR_HEADER_ROWS
+
+
+def remove_parts(table: Path) -> None:
+    """Removes the stretches of a table that is done, also those that a killed process left behind."""
+    for folder in table.parent.glob(f"{glob.escape(table.name)}.*.parts"):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -9,7 +9,6 @@ turns out to be damaged is predicted again without a cut, so that what is left o
 import concurrent.futures
 import contextlib
 import dataclasses
-import glob
 import os
 import shutil
 import threading
@@ -26,7 +25,7 @@ from jaxpose.training.estimator import Estimator
 from jaxpose.training.image_tables import predict_images
 from jaxpose.training.manifest import damage, read_manifest, write_manifest
 from jaxpose.training.prediction_index import CHECKSUM_DIGITS, DAMAGED, DONE, FAILED, PredictionIndex, Row
-from jaxpose.training.prediction_job import Job
+from jaxpose.training.prediction_job import Job, remove_parts
 from jaxpose.training.video_tables import Incomplete, Stopped, predict_stretch
 
 # After so many frames it is told how long the others will take.
@@ -273,8 +272,7 @@ class Work:
         if state == FAILED:
             self._failed.add(job.row.table)
         else:
-            for folder in job.table.parent.glob(f"{glob.escape(job.table.name)}.*.parts"):
-                shutil.rmtree(folder, ignore_errors=True)
+            remove_parts(job.table)
             self._claims.forget(f"{job.key}-")
         with self._lock:
             self._cuts.pop(job.row.table, None)

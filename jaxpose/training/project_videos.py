@@ -15,7 +15,7 @@ from jaxpose.data.video import Video, scan
 from jaxpose.training.claims import Claims
 from jaxpose.training.estimator import Estimator
 from jaxpose.training.prediction_index import DONE, WAITING, PredictionIndex, row_of
-from jaxpose.training.prediction_job import Job
+from jaxpose.training.prediction_job import Job, remove_parts
 from jaxpose.training.prediction_work import Work
 from jaxpose.training.video_tables import tables_beside, write_moment_errors
 
@@ -106,6 +106,7 @@ def _predict(
     waiting = []
     for job in jobs:
         if _is_kept(index, job):
+            remove_parts(job.table)
             say(f"{job.name}: {job.table} is there already")
         else:
             waiting.append(job)

@@ -172,7 +172,8 @@ def _said(path: str, use: str | None, is_new: bool) -> str:
     elif use == CONTEXT:
         what = f"{path}, which shows frames around labelled ones,"
     elif use == TRAINED:
-        return f"the frames that trained the weights of {path.replace('/', ': ', 1)} is {'new' if is_new else 'gone'}"
+        image = path.partition("/")[2]
+        return f"{image} is {'now' if is_new else 'no longer'} among the frames that trained train.init_from"
     elif use == WEIGHTS:
         return "this run starts from random weights" if is_new else "this run started from the weights of another"
     else:

@@ -12,9 +12,9 @@ from jaxpose.data.dataset import Dataset
 from jaxpose.files import DamagedFile, read_json, write_json
 from jaxpose.pose.pca import Pca, columns_of, errors_px, fit_multiview, fit_singleview, from_json, to_json
 
-SUBSPACES_FILE = "pca.json"
 _logger = logging.getLogger(__name__)
 
+SUBSPACES_FILE = "pca.json"
 _LOSSES = ("pca_singleview", "pca_multiview")
 
 Subspaces = dict[str, Pca]
@@ -72,15 +72,17 @@ def save_subspaces(run: Path, subspaces: Subspaces) -> None:
 
 
 def load_subspaces(run: Path, config: Config) -> Subspaces:
-    """Returns the subspaces of a run folder with this config; of a run that lost them {}, with a warning.
+    """Returns the subspaces of a run folder with this config; without the file {}, with a warning if it asks for some.
 
     Raises:
       DamagedFile: the file is not as jaxpose wrote it, or does not fit the config.
     """
     file, mend = run / SUBSPACES_FILE, "put the original file back, or train again in another folder"
     if not file.exists():
-        if set(_LOSSES) & set(weights(config.losses)) or config.losses.pca_singleview.keypoints:
-            _logger.warning("%s is absent: no errors of poses are computed; put the file back", file)
+        losses = config.losses
+        if set(_LOSSES) & set(weights(losses)) or losses.pca_singleview.keypoints or losses.pca_multiview.views:
+            # A run whose labels were too few for a PCA that only measures never had the file.
+            _logger.warning("%s is absent: no errors of poses are computed; if it was lost, put it back", file)
         return {}
     stored = read_json(file, mend)
     try:
