@@ -4,10 +4,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import jax
-import pandas as pd
-import pytest
-from absl import flags
+# Most of the time goes into compiling, of which this is the half. Who gives a level of their own, as .ci/run does for
+# the slow tests, gets that.
+_LEVEL = "--xla_backend_optimization_level"
+if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_LEVEL}=0".strip()
+
+import jax  # noqa: E402
+import pandas as pd  # noqa: E402
+import pytest  # noqa: E402
+from absl import flags  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_platforms", "cpu")

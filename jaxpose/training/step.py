@@ -236,6 +236,22 @@ def _all_finite(tree: Any) -> jax.Array:
     )
 
 
+def _choose(condition: jax.Array, yes: Any, no: Any) -> Any:
+    """Returns one of two trees of arrays, bit for bit.
+
+    By a branch on CPU, where XLA would compute the condition again in the selection of each of hundreds of arrays,
+    which is a third of what the step takes to compile. A GPU would stop at a branch until the host knows the condition.
+    """
+
+    def select(condition: jax.Array, yes: Any, no: Any) -> Any:
+        return jax.tree.map(lambda x, y: jnp.where(condition, x, y), yes, no)
+
+    def branch(condition: jax.Array, yes: Any, no: Any) -> Any:
+        return lax.cond(condition, lambda: yes, lambda: no)
+
+    return lax.platform_dependent(condition, yes, no, cpu=branch, default=select)
+
+
 def _apply(
     state: State, gradients: dict, statistics: dict, loss: jax.Array, config: Config, plan: Plan
 ) -> tuple[State, Metrics]:
@@ -263,7 +279,7 @@ def _apply(
     # A finite gradient may still overflow: times a large rate, or squared by Adam. All devices hold the same state, so
     # this needs no collective.
     finite = jnp.isfinite(loss) & jnp.isfinite(norm) & _all_finite(moved)
-    params, statistics, optimizer, ema = jax.tree.map(lambda new, old: jnp.where(finite, new, old), moved, kept)
+    params, statistics, optimizer, ema = _choose(finite, moved, kept)
     state = dataclasses.replace(
         state,
         step=state.step + 1,
