@@ -22,7 +22,7 @@ import numpy as np
 
 from jaxpose import config as c
 from jaxpose.data.labels import read_labels
-from jaxpose.formats.lightning_pose import read_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.metrics import pixel_errors
 from jaxpose.train import train
 

@@ -17,17 +17,17 @@ import numpy as np
 
 from jaxpose import config as c
 from jaxpose import evaluate, predict, train
+from jaxpose.checksums import read_json
 from jaxpose.config.arguments import was_raised_by_jaxpose
 from jaxpose.data.synthetic import make_project
-from jaxpose.data.video import scan
-from jaxpose.files import read_json
 from jaxpose.pose.pca import to_json
-from jaxpose.training.claims import Claims
-from jaxpose.training.prediction_index import DONE, PredictionIndex, row_of
-from jaxpose.training.prediction_job import Job
-from jaxpose.training.prediction_work import Work
-from jaxpose.training.standstill import refuse_standstill
-from jaxpose.training.video_tables import tables_beside
+from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.index import DONE, PredictionIndex, row_of
+from jaxpose.prediction.job import Job
+from jaxpose.prediction.video_tables import tables_beside
+from jaxpose.prediction.worker import Work
+from jaxpose.run.requeue import refuse_standstill
+from jaxpose.video.video import scan
 from jaxpose.watch import Watched
 
 # From the best to the worst.

@@ -28,9 +28,9 @@ from jaxpose.cluster.devices import compile_options, start_backend
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.data.loader import Samples
 from jaxpose.model.pose_net import make_network
-from jaxpose.training.optim import make_optimizer
-from jaxpose.training.state import initial_state
-from jaxpose.training.step import Plan, build_train_step
+from jaxpose.steps.optim import make_optimizer
+from jaxpose.steps.state import initial_state
+from jaxpose.steps.train_step import Plan, build_train_step
 
 PRECISIONS = ("bf16", "tf32", "f32")
 # TFLOP/s without sparsity, from the data sheets; --peak_tflops gives those of another device.

@@ -30,10 +30,10 @@ from killed import last_step
 
 from jaxpose import config as c
 from jaxpose.data.synthetic import make_project
-from jaxpose.data.threads import allowed_cores
-from jaxpose.formats.lightning_pose import read_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.metrics import pixel_errors
-from jaxpose.training.parameters import load_parameters
+from jaxpose.run.weights import load_parameters
+from jaxpose.threads import allowed_cores
 
 FRAME_PX = 64
 STEPS = (10, 100, 1000)

@@ -28,12 +28,12 @@ import numpy as np
 from jaxpose import config as c
 from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
-from jaxpose.formats.lightning_pose import read_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.metrics import pixel_errors, step_lengths_px
 from jaxpose.pose.pca import errors_px
+from jaxpose.prediction.estimator import load
+from jaxpose.run.pca import Subspaces
 from jaxpose.train import train
-from jaxpose.training.estimator import load
-from jaxpose.training.subspaces import Subspaces
 
 TRAIN_VIDEOS, TEST_VIDEOS, LABELS_PER_VIDEO, VIDEO_FRAMES, LEAVES = 5, 8, 2, 128, 4
 # As many coordinates as there are labelled poses, the most that a PCA can be fitted to.

@@ -37,11 +37,11 @@ from jaxpose import geometry
 from jaxpose.cluster.devices import start_backend
 from jaxpose.cluster.mesh import make_mesh, put_batch
 from jaxpose.data import dataset
-from jaxpose.data.video_file import open_video, scan, to_rgb, video_stream
-from jaxpose.data.video_index import VideoIndex, read_index
-from jaxpose.data.video_range import RangeReader
 from jaxpose.training.session import build_session
-from jaxpose.training.start import prepare
+from jaxpose.training.setup import prepare
+from jaxpose.video.file import open_video, scan, to_rgb, video_stream
+from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.range import RangeReader
 
 EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"
 SIZE_PX, INPUT_PX = (640, 480), (256, 256)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from jaxpose import config as c
-from jaxpose.formats.lightning_pose_config import read_config
+from jaxpose.formats.lightning_pose.config import read_config
 
 
 def get_config(file: str = "") -> c.Config:

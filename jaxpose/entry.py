@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpose import __version__, early_signals
-from jaxpose.config.arguments import DONE, RunArguments
+from jaxpose.config.arguments import DONE
+from jaxpose.flags import evaluate_arguments, predict_arguments
 from jaxpose.phases import phase, say, speak
 
 if TYPE_CHECKING:
@@ -47,32 +48,6 @@ def launch() -> int:
         return main()
 
     return _run(start)
-
-
-def predict_arguments() -> RunArguments:
-    """Returns the flags of jaxpose.predict."""
-    arguments = RunArguments(
-        "jaxpose.predict", "Predicts the keypoints of images and videos with a trained run: a CSV row for each frame."
-    )
-    arguments.add_argument(
-        "inputs", nargs="+", metavar="FRAMES_OR_VIDEO", help="images, videos, folders of them, globs, or @LIST"
-    )
-    arguments.add_argument("--out", metavar="FOLDER", help="where the predictions go; default: the run folder")
-    arguments.add_argument("--overwrite", action="store_true", help="replace predictions that are there")
-    arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="of video that is claimed at a time")
-    arguments.add_argument("--decoders", type=int, metavar="N", help="stretches per device that are decoded at once")
-    return arguments
-
-
-def evaluate_arguments() -> RunArguments:
-    """Returns the flags of jaxpose.evaluate."""
-    arguments = RunArguments("jaxpose.evaluate", "Evaluates a trained run on labelled frames: tables and CSV files.")
-    arguments.add_argument(
-        "--project", default="", metavar="FOLDER", help="labelled frames; default: the run's project"
-    )
-    arguments.add_argument("--labels", default="", metavar="FILE", help="a label file of the project, evaluated alone")
-    arguments.add_argument("--out", metavar="FOLDER", help="where the files are written; default: the run folder")
-    return arguments
 
 
 def _run(work: Callable[[], int]) -> int:
@@ -117,7 +92,7 @@ def _predict(given: argparse.Namespace) -> int:
     speak(f"jaxpose {__version__}: predicts with {given.run}")
     with phase(_LOADING):
         from jaxpose.data.inputs import find_inputs
-        from jaxpose.training.run_identity import refuse_no_run
+        from jaxpose.run.identity import refuse_no_run
 
         refuse_no_run(Path(given.run))
         if not all(Path(text).exists() for text in given.inputs):
@@ -131,7 +106,7 @@ def _predict(given: argparse.Namespace) -> int:
 def _evaluate(given: argparse.Namespace) -> int:
     speak(f"jaxpose {__version__}: evaluates {given.run}")
     with phase(_LOADING):
-        from jaxpose.training.run_identity import refuse_no_run
+        from jaxpose.run.identity import refuse_no_run
 
         refuse_no_run(Path(given.run))
         from jaxpose import evaluate
@@ -146,7 +121,7 @@ def _loaded() -> None:
 
 
 def _keep_programs() -> None:
-    from jaxpose.training.program_cache import keep_programs
+    from jaxpose.cluster.program_cache import keep_programs
 
     if problem := keep_programs():
         say(problem)

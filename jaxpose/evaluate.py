@@ -25,21 +25,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxpose.checksums import json_text
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE, make_folder
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS, read_split
-from jaxpose.entry import evaluate_arguments
-from jaxpose.files import json_text, write_atomic
-from jaxpose.formats.lightning_pose import SCORERS, write_errors, write_predictions
+from jaxpose.files import write_atomic
+from jaxpose.flags import evaluate_arguments
+from jaxpose.formats.lightning_pose.tables import SCORERS, write_errors, write_predictions
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
-from jaxpose.training.estimator import Estimator, load
-from jaxpose.training.run_identity import SPLIT_FILE
-from jaxpose.training.subspaces import pose_errors_px
-from jaxpose.training.trained import read_run_config
+from jaxpose.prediction.estimator import Estimator, load
+from jaxpose.run.identity import SPLIT_FILE
+from jaxpose.run.load import read_run_config
+from jaxpose.run.pca import pose_errors_px
 from jaxpose.training.validation import validation_batch
 
 EVALUATION_FILE = "evaluation.json"

@@ -25,22 +25,22 @@ from pathlib import Path
 
 import tqdm
 
+from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
 from jaxpose.data.inputs import Inputs, find_inputs
-from jaxpose.data.threads import map_in_threads
-from jaxpose.data.video import scan
-from jaxpose.entry import predict_arguments
-from jaxpose.training.claims import Claims
-from jaxpose.training.estimator import Estimator, load
-from jaxpose.training.interrupt import Interrupt
-from jaxpose.training.prediction_index import DONE, WAITING, PredictionIndex, Row, row_of
-from jaxpose.training.prediction_job import Job, remove_parts
-from jaxpose.training.prediction_work import Work
-from jaxpose.training.standstill import is_idle_turn
-from jaxpose.training.trained import read_run_config
-from jaxpose.training.video_tables import bytes_a_frame, tables_beside, write_moment_errors
+from jaxpose.flags import predict_arguments
+from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.estimator import Estimator, load
+from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, Row, row_of
+from jaxpose.prediction.job import Job, remove_parts
+from jaxpose.prediction.video_tables import bytes_a_frame, tables_beside, write_moment_errors
+from jaxpose.prediction.worker import Work
+from jaxpose.run.load import read_run_config
+from jaxpose.run.requeue import is_idle_turn
+from jaxpose.threads import map_in_threads
+from jaxpose.video.video import scan
 
 __all__ = ["Estimator", "load", "main", "plan"]
 

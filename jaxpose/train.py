@@ -24,39 +24,39 @@ from jaxpose.cluster.agreement import from_first, gather_lists, refuse_differenc
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.processes import as_one
+from jaxpose.cluster.replicas import Replicas
+from jaxpose.cluster.signals import Interrupt
+from jaxpose.cluster.stragglers import Pace
 from jaxpose.config import Config, portable_options, resolve
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
 from jaxpose.data import dataset, split
-from jaxpose.data.clips import ClipSource, UnusableClips
-from jaxpose.data.key_frames import Stopped
 from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
 from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
-from jaxpose.training.checkpoint import Checkpoints, order, published
-from jaxpose.training.estimator import Estimator
-from jaxpose.training.interrupt import Interrupt
-from jaxpose.training.log import RunLog
+from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.project_videos import predict_project
+from jaxpose.remote.copy import RemoteCopy
+from jaxpose.remote.hook import load_hook
+from jaxpose.remote.restore import restore
+from jaxpose.run.checkpoint import Checkpoints, order, published
+from jaxpose.run.folder import PARAMETERS_FILE, RunFolder, open_run
+from jaxpose.run.identity import CONFIG_FILE
+from jaxpose.run.log import RunLog
+from jaxpose.run.pca import save_subspaces
+from jaxpose.run.requeue import refuse_standstill
+from jaxpose.run.status import Status
+from jaxpose.run.weights import checksum, export_parameters
+from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.loop import Diverged, Loop, Outcome, end_reason
-from jaxpose.training.pace import Pace
-from jaxpose.training.parameters import checksum, export_parameters
-from jaxpose.training.predictor import Predictor
-from jaxpose.training.project_videos import predict_project
-from jaxpose.training.remote import RemoteCopy
-from jaxpose.training.remote_hook import load_hook
-from jaxpose.training.replicas import Replicas
-from jaxpose.training.restore import restore
-from jaxpose.training.run_folder import PARAMETERS_FILE, RunFolder, open_run
-from jaxpose.training.run_identity import CONFIG_FILE
-from jaxpose.training.run_status import Status
 from jaxpose.training.session import Session, build_session, open_session
-from jaxpose.training.standstill import refuse_standstill
-from jaxpose.training.start import Start, prepare
-from jaxpose.training.state import State, evaluated_weights
-from jaxpose.training.subspaces import save_subspaces
+from jaxpose.training.setup import Start, prepare
 from jaxpose.training.validation import validate, validation_batch
+from jaxpose.video.clips import ClipSource, UnusableClips
+from jaxpose.video.key_frames import Stopped
 
 _VERB = "jaxpose.train"
 

@@ -10,10 +10,10 @@ import time
 
 from tqdm import tqdm
 
+from jaxpose.checksums import DamagedFile
 from jaxpose.config.arguments import DONE, FAILED, Arguments, Mistake
-from jaxpose.files import DamagedFile
-from jaxpose.training.run_status import Status
-from jaxpose.training.watched import Progress, Watched, number
+from jaxpose.remote.watched import Progress, Watched, number
+from jaxpose.run.status import Status
 
 _SILENT = "silent"
 # Exit codes of a run that a signal stopped.

@@ -89,11 +89,11 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty file systems for copies away from the machine, which fail as tests/remote_stores.py says; no long waits."""
-    from jaxpose.training import remote_folder
+    from jaxpose.remote import store
     from tests.remote_stores import register
 
     register()
-    monkeypatch.setattr(remote_folder, "_WAITS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(store, "_WAITS_S", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])

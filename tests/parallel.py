@@ -14,13 +14,12 @@ from jaxpose.config.losses import weights as loss_weights
 from jaxpose.data.loader import Samples, rows_of_draws
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
 from jaxpose.pose.pca import fit_multiview, fit_singleview
+from jaxpose.steps.clip_step import ClipPlan
+from jaxpose.steps.layout import microbatch_size, pieces, slots
+from jaxpose.steps.optim import make_optimizer
+from jaxpose.steps.state import State, initial_state
+from jaxpose.steps.train_step import Plan, build_train_step
 from jaxpose.training.clip_batch import empty_clips
-from jaxpose.training.clip_step import ClipPlan
-from jaxpose.training.optim import make_optimizer
-from jaxpose.training.pieces import pieces
-from jaxpose.training.slots import microbatch_size, slots
-from jaxpose.training.state import State, initial_state
-from jaxpose.training.step import Plan, build_train_step
 
 SIDE_PX = 32
 KEYPOINTS = 3

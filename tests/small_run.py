@@ -20,10 +20,10 @@ from jaxpose import train as verb
 from jaxpose.config import command_line
 from jaxpose.data.synthetic import make_project
 from jaxpose.model.pose_net import make_network
-from jaxpose.training.checkpoint import Checkpoints
-from jaxpose.training.optim import make_optimizer
-from jaxpose.training.state import State, initial_state
-from jaxpose.training.trained import read_run_config
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.load import read_run_config
+from jaxpose.steps.optim import make_optimizer
+from jaxpose.steps.state import State, initial_state
 
 # Everything that moves is on: flips and the other warps, clipping, moving averages. 6 frames train (2 steps an epoch),
 # and 6 validate, in batches of 5 and 1.

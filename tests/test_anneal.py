@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxpose.config.losses import LossesConfig
-from jaxpose.training.anneal import weight_of_step
+from jaxpose.steps.optim import weight_of_step
 
 
 def weights(steps, steps_per_epoch=1, **options):

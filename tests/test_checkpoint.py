@@ -19,9 +19,9 @@ import optax
 import pytest
 import safetensors.numpy
 
-from jaxpose.training.checkpoint import Checkpoints
-from jaxpose.training.parameters import export_parameters, load_parameters
-from jaxpose.training.state import State, initial_state
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.weights import export_parameters, load_parameters
+from jaxpose.steps.state import State, initial_state
 
 
 def mesh_of(count: int) -> jax.sharding.Mesh:
@@ -337,7 +337,7 @@ KILLED = """
 import sys
 from pathlib import Path
 import jax, numpy as np
-from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.run.checkpoint import Checkpoints
 
 checkpoints = Checkpoints(Path(sys.argv[1]))
 for step in range(1, 1000):
@@ -384,7 +384,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 import jax, numpy as np
-from jaxpose.training.checkpoint import Checkpoints
+from jaxpose.run.checkpoint import Checkpoints
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file that grows too large is an error of write, as on a full disk
 folder = Path(sys.argv[1])

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.training.claims import CLAIMS_FOLDER, Claims
+from jaxpose.prediction.claims import CLAIMS_FOLDER, Claims
 
 # Claims that count as dead after this time; a process that holds one prints a line and waits.
 SILENT_S = 1.0
 HOLDER = """
 import sys, time
 from pathlib import Path
-from jaxpose.training.claims import Claims
+from jaxpose.prediction.claims import Claims
 
 with Claims(Path(sys.argv[1]), float(sys.argv[2])) as claims:
     with claims.take("work") as claim:

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpose.data.clip_order import place
-from jaxpose.data.clips import ClipSource, open_clips
+from jaxpose.steps.layout import Pieces, pieces
 from jaxpose.training.clip_batch import clip_batch
-from jaxpose.training.pieces import Pieces, pieces
+from jaxpose.video.clip_order import place
+from jaxpose.video.clips import ClipSource, open_clips
 from tests.test_clips import data_config, number_in, write
 
 # Frame i of video v is painted with the number 1000 v + i.

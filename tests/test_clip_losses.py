@@ -13,7 +13,7 @@ from jaxpose.config.losses import LossesConfig, PcaMultiviewConfig, PcaSinglevie
 from jaxpose.pose import clip_losses
 from jaxpose.pose.heatmap import encode
 from jaxpose.pose.pca import errors_px, fit_multiview, fit_singleview
-from jaxpose.training.pieces import pieces
+from jaxpose.steps.layout import pieces
 
 CLIPS, WINDOWS, KEYPOINTS, STRIDE, SIGMA, SURE = 3, 7, 4, 4, 1.25, 0.3
 EPSILONS_PX = (3.0, 0.5, 5.0, 2.0)

@@ -11,9 +11,9 @@ from jaxpose import geometry
 from jaxpose.config.losses import weights
 from jaxpose.pose import heatmap, heatmap_lightning_pose
 from jaxpose.pose.pca import errors_px, fit_multiview
-from jaxpose.training import clip_step
+from jaxpose.steps import clip_step
+from jaxpose.steps.layout import pieces
 from jaxpose.training.clip_batch import empty_clips
-from jaxpose.training.pieces import pieces
 
 HEIGHT, WIDTH, KEYPOINTS, STRIDE = 32, 48, 3, 4
 FRAMES = 6

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from jaxpose import geometry
 from jaxpose.config import DataConfig
-from jaxpose.data.clip_order import block_around, place
-from jaxpose.data.clips import ClipSource, open_clips
-from jaxpose.data.images import fit_image
-from jaxpose.data.key_frames import Stopped
-from jaxpose.data.video import read_chunks, scan
-from jaxpose.data.video_index import read_index
+from jaxpose.fitting import fit_image
+from jaxpose.video.clip_order import block_around, place
+from jaxpose.video.clips import ClipSource, open_clips
+from jaxpose.video.index import read_index
+from jaxpose.video.key_frames import Stopped
+from jaxpose.video.video import read_chunks, scan
 
 LENGTH = 16
 SIZE_PX = (64, 48)

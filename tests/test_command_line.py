@@ -9,7 +9,7 @@ import pytest
 
 from jaxpose.config import Config, check
 from jaxpose.config.command_line import Options, run
-from jaxpose.config.root import flat_options
+from jaxpose.config.option import flat_options
 
 ROOT = Path(__file__).resolve().parents[1]
 POSE = f"--config={ROOT}/configs/pose.py"

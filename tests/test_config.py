@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jaxpose import config as c
-from jaxpose.config.root import flat_options
+from jaxpose.config.option import flat_options
 
 # Of imgaug, as Lightning Pose 2.4 uses it in its preset dlc.
 DLC_PIXELS = {

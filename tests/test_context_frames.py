@@ -13,12 +13,13 @@ import pytest
 from jaxpose import config as c
 from jaxpose.data import dataset
 from jaxpose.data.context import load_windows
-from jaxpose.data.images import fit_image, load_frames
+from jaxpose.data.images import load_frames
 from jaxpose.data.project import read_project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import read_split, split_text
 from jaxpose.data.synthetic import make_project
-from jaxpose.training.run_folder import open_run
+from jaxpose.fitting import fit_image
+from jaxpose.run.folder import open_run
 
 SIDE_PX = 32
 

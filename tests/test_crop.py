@@ -15,14 +15,14 @@ from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.data import dataset
-from jaxpose.data.clips import open_clips
 from jaxpose.data.image_file import decode_image
-from jaxpose.data.video import read_chunks, scan
-from jaxpose.formats.lightning_pose import read_predictions
-from jaxpose.training.estimator import Estimator
-from jaxpose.training.image_tables import predict_images
-from jaxpose.training.predictor import Predictor
-from jaxpose.training.trained import load_trained
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.image_tables import predict_images
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.run.load import load_trained
+from jaxpose.video.clips import open_clips
+from jaxpose.video.video import read_chunks, scan
 from tests.small_run import make_config, metrics_of, train
 
 SIDE_PX, CROP_PX = 64, (20, 6, 30, 48)

@@ -14,10 +14,10 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import evaluate, predict, watch
-from jaxpose.files import read_json, write_json
+from jaxpose.checksums import read_json, write_json
 from jaxpose.pose.pca import fit_singleview
-from jaxpose.training.run_identity import read_config, write_config
-from jaxpose.training.subspaces import save_subspaces
+from jaxpose.run.identity import read_config, write_config
+from jaxpose.run.pca import save_subspaces
 from tests.small_run import call
 
 Capture = pytest.CaptureFixture[str]

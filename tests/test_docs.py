@@ -17,9 +17,9 @@ import jax
 import pytest
 
 from jaxpose.config import Config, command_line, resolve
-from jaxpose.config.root import flat_options
+from jaxpose.config.option import flat_options
 from jaxpose.data import dataset, synthetic
-from jaxpose.training.run_folder import default_path
+from jaxpose.run.folder import default_path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -217,7 +217,7 @@ HANDED_OVER = """
 import os, signal, sys, time
 from jaxpose import early_signals
 early_signals.install("verb")
-from jaxpose.training.interrupt import Interrupt
+from jaxpose.cluster.signals import Interrupt
 with Interrupt() as interrupt:
     os.kill(os.getpid(), signal.SIGTERM)
     while interrupt.signal is None:

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from jaxpose import evaluate
-from jaxpose.formats.lightning_pose import read_predictions
-from jaxpose.training.run_identity import read_config, write_config
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.run.identity import read_config, write_config
 
 
 def _labels(run: Path, file: str = "CollectedData.csv") -> pd.DataFrame:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from jaxpose.config import Config, resolve
-from jaxpose.training.checkpoint import Checkpoints
-from jaxpose.training.extension import entries
-from jaxpose.training.run_folder import RunFolder, default_path, open_run
-from jaxpose.training.run_identity import read_config
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.extension import entries
+from jaxpose.run.folder import RunFolder, default_path, open_run
+from jaxpose.run.identity import read_config
 from tests.small_run import (
     assert_same,
     call,

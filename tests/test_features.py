@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from jaxpose.config import Config
-from jaxpose.config.root import flat_options
+from jaxpose.config.option import flat_options
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "features.md"

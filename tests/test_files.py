@@ -16,14 +16,15 @@ import pandas as pd
 import pytest
 
 from jaxpose import config as c
+from jaxpose.checksums import DamagedFile, parse_csv, read_csv, read_json, signed_csv, write_csv, write_json
 from jaxpose.data.split import read_split
-from jaxpose.files import DamagedFile, NotRegularFile, parse_csv, read_csv, read_json, signed_csv, write_csv, write_json
+from jaxpose.files import NotRegularFile
 from jaxpose.pose.pca import fit_multiview, fit_singleview, to_json
-from jaxpose.training.claims import Claims
-from jaxpose.training.prediction_index import PredictionIndex
-from jaxpose.training.run_folder import RunFolder, open_run
-from jaxpose.training.run_identity import differences, read_config, write_config
-from jaxpose.training.subspaces import load_subspaces, save_subspaces
+from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.index import PredictionIndex
+from jaxpose.run.folder import RunFolder, open_run
+from jaxpose.run.identity import differences, read_config, write_config
+from jaxpose.run.pca import load_subspaces, save_subspaces
 from jaxpose.watch import Watched
 from tests.test_many_videos import row
 
@@ -224,7 +225,7 @@ NONSENSE = [
 READ_ALL = """
 import sys
 from pathlib import Path
-from jaxpose.training.run_identity import read_config
+from jaxpose.run.identity import read_config
 for file in sys.argv[1:]:
     try:
         print(read_config(Path(file)))

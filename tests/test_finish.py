@@ -12,8 +12,8 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import predict
-from jaxpose.files import read_json
-from jaxpose.training import project_videos
+from jaxpose.checksums import read_json
+from jaxpose.prediction import project_videos
 from jaxpose.training.loop import end_reason
 from tests.small_run import (
     checkpoint_of,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jaxpose import geometry
+from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
-from jaxpose.data import cache
 from jaxpose.data.image_file import decode_image
-from jaxpose.data.images import fit_image, input_size_px, load_frames
+from jaxpose.data.images import input_size_px, load_frames
 from jaxpose.data.project import read_project
+from jaxpose.fitting import fit_image
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
 # (frame size, input size, resize, crop): shrunk a little, a lot, anisotropically, enlarged, and by odd amounts.

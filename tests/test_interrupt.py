@@ -9,11 +9,11 @@ import time
 import pytest
 from jax.experimental import multihost_utils
 
-from jaxpose.training.interrupt import Interrupt
+from jaxpose.cluster.signals import Interrupt
 
 LOOP = """
 import sys, time
-from jaxpose.training.interrupt import Interrupt
+from jaxpose.cluster.signals import Interrupt
 
 with Interrupt() as interrupt:
     print("ready", flush=True)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from jaxpose import config as c
-from jaxpose.data.clips import open_clips
 from jaxpose.data.context import load_windows
-from jaxpose.data.key_frames import can_begin_at_key_frames, key_frame_before
 from jaxpose.data.project import read_project
-from jaxpose.data.stretches import Stretch, cut
-from jaxpose.data.video import read_chunks, scan
-from jaxpose.data.video_index import read_index
-from jaxpose.data.video_range import RangeReader
+from jaxpose.video.clips import open_clips
+from jaxpose.video.index import read_index
+from jaxpose.video.key_frames import can_begin_at_key_frames, key_frame_before
+from jaxpose.video.range import RangeReader
+from jaxpose.video.segments import Stretch, cut
+from jaxpose.video.video import read_chunks, scan
 from tests import test_clips as clips
 from tests.test_clips import LENGTH, SIZE_PX, data_config, plain, windows
 

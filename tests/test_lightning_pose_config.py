@@ -14,9 +14,9 @@ import yaml
 from jaxpose.config import Config, resolve
 from jaxpose.config.command_line import Options, run
 from jaxpose.config.losses import weights
-from jaxpose.config.root import flat_options
-from jaxpose.formats.lightning_pose_config import read_config
-from jaxpose.formats.lightning_pose_keys import KNOWN
+from jaxpose.config.option import flat_options
+from jaxpose.formats.lightning_pose.config import read_config
+from jaxpose.formats.lightning_pose.keys import KNOWN
 
 ROOT = Path(__file__).resolve().parents[1]
 DEFAULT, MIRROR = "config_default.yaml", "config_mirror-mouse-example.yaml"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jaxpose import config as c
 from jaxpose.data.loader import Batch, Samples, evaluation_batches, rows_of_draws, training_batches
-from jaxpose.training.slots import slots
+from jaxpose.steps.layout import slots
 
 FRAMES, BATCH, MICROBATCH, DEVICES, STEPS = 9, 10, 4, 4, 6
 # Frames 2 and 5 are not of the training set.

@@ -17,7 +17,7 @@ from tensorboardX.crc32c import crc32c
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from jaxpose.config import LogConfig
-from jaxpose.training.log import RunLog
+from jaxpose.run.log import RunLog
 from tests.terminal import screen_of
 
 
@@ -76,7 +76,7 @@ def test_no_tensorboard_when_it_is_off(tmp_path: Path):
     with RunLog(tmp_path, config, 10, 10) as log:
         log.images(10, "frames", np.zeros((1, 8, 8, 3), np.uint8))
     assert not (tmp_path / "tensorboard").exists()
-    code = "import sys, jaxpose.training.log; sys.exit('tensorboardX' in sys.modules)"
+    code = "import sys, jaxpose.run.log; sys.exit('tensorboardX' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -135,12 +135,12 @@ def test_text_and_blocks_go_to_the_console_and_the_file(tmp_path: Path, capsys: 
 
 
 def test_what_the_package_logs_goes_to_the_file_until_the_log_is_closed(tmp_path: Path, capsys: pytest.CaptureFixture):
-    logger = logging.getLogger("jaxpose.training.checkpoint")
+    logger = logging.getLogger("jaxpose.run.checkpoint")
     with RunLog(tmp_path, LogConfig(tensorboard=False), 9, 0):
         thread = threading.Thread(target=logger.warning, args=("step %s is broken", 20))
         thread.start()
         thread.join()
-        logging.getLogger("jaxpose.data.video_cache").info("decodes %s", "a.mp4")
+        logging.getLogger("jaxpose.video.cache").info("decodes %s", "a.mp4")
     logger.warning("after")
     shown = capsys.readouterr()
     assert (shown.err, shown.out) == ("warning: step 20 is broken\n", "decodes a.mp4\n")
@@ -194,7 +194,7 @@ import sys
 import time
 from pathlib import Path
 from jaxpose.config import LogConfig
-from jaxpose.training.log import RunLog
+from jaxpose.run.log import RunLog
 
 with RunLog(Path(sys.argv[1]), LogConfig(tensorboard=False), 300, 100) as log:
     log.text("before")
@@ -226,7 +226,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from jaxpose.config import LogConfig
-from jaxpose.training.log import RunLog
+from jaxpose.run.log import RunLog
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file that grows too large is an error of write, as on a full disk
 with RunLog(Path(sys.argv[1]), LogConfig(every_steps=1), 90, 0) as log:

@@ -7,7 +7,7 @@ import av
 import pytest
 
 from jaxpose import config as c
-from jaxpose.data.clips import UnusableClips, open_clips
+from jaxpose.video.clips import UnusableClips, open_clips
 from tests.small_run import call, make_config
 from tests.test_clips import LENGTH, data_config, windows, write
 

@@ -20,16 +20,16 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import predict
-from jaxpose.data.video import scan
-from jaxpose.formats.lightning_pose import read_predictions
-from jaxpose.training.claims import Claims
-from jaxpose.training.estimator import Estimator
-from jaxpose.training.prediction_index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, identity_of, row_of
-from jaxpose.training.prediction_job import Job
-from jaxpose.training.prediction_work import Work
-from jaxpose.training.run_identity import write_config
-from jaxpose.training.trained import read_run_config
-from jaxpose.training.video_tables import Incomplete, predict_video, tables_beside
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, identity_of, row_of
+from jaxpose.prediction.job import Job
+from jaxpose.prediction.video_tables import Incomplete, predict_video, tables_beside
+from jaxpose.prediction.worker import Work
+from jaxpose.run.identity import write_config
+from jaxpose.run.load import read_run_config
+from jaxpose.video.video import scan
 from tests import test_clips as clips
 from tests.small_run import environment, files_in
 

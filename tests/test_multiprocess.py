@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 
 from jaxpose import config as c
-from jaxpose.data.clip_order import place
-from jaxpose.training.interrupt import Interrupt
-from jaxpose.training.parameters import load_parameters
-from jaxpose.training.run_folder import PARAMETERS_FILE
+from jaxpose.cluster.signals import Interrupt
+from jaxpose.run.folder import PARAMETERS_FILE
+from jaxpose.run.weights import load_parameters
+from jaxpose.video.clip_order import place
 from tests.parallel import distance
 from tests.small_run import (
     assert_same,

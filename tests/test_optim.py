@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxpose.config import OptimConfig
-from jaxpose.training.optim import apply_directions, learning_rates, make_optimizer, moving_average
-from jaxpose.training.state import evaluated_weights, initial_state
+from jaxpose.steps.optim import apply_directions, learning_rates, make_optimizer, moving_average
+from jaxpose.steps.state import evaluated_weights, initial_state
 
 Tree = dict[str, Any]
 

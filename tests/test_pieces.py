@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpose.training.pieces import Pieces, pieces
+from jaxpose.steps.layout import Pieces, pieces
 
 
 def owners(found: Pieces, clip_frames: int, radius: int) -> dict[str, dict]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxpose import predict
-from jaxpose.formats.lightning_pose import read_predictions
-from jaxpose.training.parameters import load_parameters
-from jaxpose.training.trained import load_trained
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.run.load import load_trained
+from jaxpose.run.weights import load_parameters
 from tests.small_run import make_config, metrics_of, train, train_and_stop
 
 

@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 
 from jaxpose import predict
-from jaxpose.files import write_csv
-from jaxpose.formats.lightning_pose import Predictions, read_predictions
-from jaxpose.training.run_identity import write_config
-from jaxpose.training.trained import read_run_config
+from jaxpose.checksums import write_csv
+from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
+from jaxpose.run.identity import write_config
+from jaxpose.run.load import read_run_config
 
 Capture = pytest.CaptureFixture[str]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxpose.formats.lightning_pose import (
+from jaxpose.formats.lightning_pose.tables import (
     PredictionWriter,
     read_predictions,
     write_errors,

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.model.pose_net import make_network
-from jaxpose.training.predictor import Predictor
+from jaxpose.prediction.predictor import Predictor
 from tests.parallel import SIDE_PX, samples
 
 LENGTH = 60

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache as public_cache
 
-from jaxpose.data.cache import cache_folder
-from jaxpose.training import program_cache
-from jaxpose.training.program_cache import ProgramFiles, keep_programs
+from jaxpose.cache import cache_folder
+from jaxpose.cluster import program_cache
+from jaxpose.cluster.program_cache import ProgramFiles, keep_programs
 
 _OPTIONS = (
     "jax_compilation_cache_dir",

@@ -21,7 +21,7 @@ from jaxpose.data.images import load_frames
 from jaxpose.data.project import extra_label_files, read_project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets, read_split, split_text
-from jaxpose.formats.lightning_pose import read_predictions, write_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions, write_predictions
 from tests.cut_images import cut
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"

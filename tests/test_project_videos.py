@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from jaxpose.data.key_frames import Stopped
+from jaxpose.checksums import read_csv, write_csv
 from jaxpose.data.synthetic import make_project
-from jaxpose.files import read_csv, write_csv
-from jaxpose.training import project_videos
-from jaxpose.training.estimator import Estimator, load
-from jaxpose.training.project_videos import predict_project
+from jaxpose.prediction import project_videos
+from jaxpose.prediction.estimator import Estimator, load
+from jaxpose.prediction.project_videos import predict_project
+from jaxpose.video.key_frames import Stopped
 
 
 @pytest.fixture(scope="module")

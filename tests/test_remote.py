@@ -21,18 +21,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpose import config as c
-from jaxpose.training import remote
-from jaxpose.training.checkpoint import Checkpoints
-from jaxpose.training.interrupt import Interrupt
-from jaxpose.training.log import RunLog
-from jaxpose.training.manifest import damage
-from jaxpose.training.remote import RemoteCopy
-from jaxpose.training.remote_folder import RemoteFolder
-from jaxpose.training.remote_hook import load_hook
-from jaxpose.training.remote_mirror import Mirror
-from jaxpose.training.remote_plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, plan
-from jaxpose.training.restore import restore
-from jaxpose.training.run_folder import RunFolder, open_run
+from jaxpose.cluster.signals import Interrupt
+from jaxpose.remote import copy
+from jaxpose.remote.copy import RemoteCopy
+from jaxpose.remote.hook import load_hook
+from jaxpose.remote.mirror import Mirror
+from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, plan
+from jaxpose.remote.restore import restore
+from jaxpose.remote.store import RemoteFolder
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.folder import RunFolder, open_run
+from jaxpose.run.log import RunLog
+from jaxpose.run.manifest import damage
 from tests.remote_stores import EveryThird, Hanging, Store, Switched
 from tests.small_run import environment, files_in
 from tests.test_log import lines_of, scalars_of
@@ -427,8 +427,8 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_TELLS_AFTER_S", 0.2)
-    monkeypatch.setattr(remote, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(copy, "_TELLS_AFTER_S", 0.2)
+    monkeypatch.setattr(copy, "_PATIENCE_S", 2.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -469,8 +469,8 @@ def test_finished_run_waits_as_long_as_something_arrives(
 ):
     fsspec.register_implementation("slow", Slow, clobber=True)
     # 3 checkpoints of some 20 files, of 3 calls each: more than a second.
-    monkeypatch.setattr(remote, "_TELLS_AFTER_S", 0.2)
-    monkeypatch.setattr(remote, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(copy, "_TELLS_AFTER_S", 0.2)
+    monkeypatch.setattr(copy, "_PATIENCE_S", 1.0)
     config = config_of(tmp_path / "run", "slow://copies", log__remote_every_s=600.0)
     assert copied(config, interrupt) == 0
     told = capsys.readouterr().out.splitlines()
@@ -573,14 +573,14 @@ def test_warning_of_a_hook_at_the_end_is_in_the_copy_of_the_log(
 ENDING = """
 import sys, time, types
 from pathlib import Path
-from jaxpose.training import remote
-from jaxpose.training.interrupt import Interrupt
+from jaxpose.cluster.signals import Interrupt
+from jaxpose.remote import copy as copying
 from tests.test_remote import config_of, opened
 
-remote._PATIENCE_S = 0.5
+copying._PATIENCE_S = 0.5
 sys.modules["hanging_hooks"] = types.SimpleNamespace(hang=lambda path: time.sleep(10**6))
 config = config_of(Path(sys.argv[1]), "", log__remote_hook="hanging_hooks:hang")
-with opened(config) as folder, remote.RemoteCopy(folder, config.log) as copy:
+with opened(config) as folder, copying.RemoteCopy(folder, config.log) as copy:
     sys.exit(copy.finish({"exit_code": 0}, Interrupt())["exit_code"])
 """
 

@@ -12,7 +12,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import watch
-from jaxpose.training.manifest import damage, read_manifest
+from jaxpose.run.manifest import damage, read_manifest
 from tests.remote_stores import Switched
 from tests.small_run import (
     call,
@@ -147,8 +147,8 @@ def test_machine_is_lost_again_and_again(undisturbed: Path, project: Path, tmp_p
 UPLOADING = """
 import sys, threading
 from pathlib import Path
-from jaxpose.training.interrupt import Interrupt
-from jaxpose.training.remote import RemoteCopy
+from jaxpose.cluster.signals import Interrupt
+from jaxpose.remote.copy import RemoteCopy
 from jaxpose.files import write_atomic
 from tests.test_remote import config_of, opened, save
 

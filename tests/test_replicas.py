@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from jaxpose import train as verb
 from jaxpose.cluster.mesh import make_mesh
+from jaxpose.cluster.replicas import Replicas
 from jaxpose.training.loop import Diverged, Loop
-from jaxpose.training.replicas import Replicas
 from tests.small_run import make_config, small_project
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from jaxpose.files import signed_json, write_csv
-from jaxpose.training.restore import restore
+from jaxpose.checksums import signed_json, write_csv
+from jaxpose.remote.restore import restore
 from tests.remote_stores import Switched
 from tests.small_run import files_in
 from tests.test_remote import SPLIT, config_of, files_at, follow, opened, restored_step, save

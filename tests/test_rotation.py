@@ -11,15 +11,15 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.data import dataset
-from jaxpose.data.clips import open_clips
 from jaxpose.data.context import load_windows
 from jaxpose.data.project import read_project
-from jaxpose.data.stretches import Stretch
-from jaxpose.data.video import read_chunks, scan
-from jaxpose.data.video_index import read_index
-from jaxpose.formats.lightning_pose import read_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.predict import load
 from jaxpose.predict import main as predict
+from jaxpose.video.clips import open_clips
+from jaxpose.video.index import read_index
+from jaxpose.video.segments import Stretch
+from jaxpose.video.video import read_chunks, scan
 from tests.test_clips import data_config, plain
 from tests.test_stretches import estimator_of
 

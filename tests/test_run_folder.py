@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from jaxpose.checksums import signed_csv
 from jaxpose.config import Config, config_hash, resolve
-from jaxpose.files import signed_csv, write_atomic
-from jaxpose.training.run_folder import default_path, open_run
-from jaxpose.training.run_identity import read_config
+from jaxpose.files import write_atomic
+from jaxpose.run.folder import default_path, open_run
+from jaxpose.run.identity import read_config
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
 CLIP, BESIDE = "videos/v.mp4,40,dd,clips\n", "e.png,50,ee,context\n"
@@ -233,7 +234,7 @@ def test_lock_of_a_killed_process_is_free_again(tmp_path: Path):
     code = """
 import sys, time
 from jaxpose.config import Config, resolve
-from jaxpose.training.run_folder import open_run
+from jaxpose.run.folder import open_run
 run = open_run(resolve(Config(out=sys.argv[1])), sys.argv[2])
 print("locked", flush=True)
 time.sleep(60)
@@ -260,7 +261,7 @@ def test_read_only_folder_is_one_clear_error():
     code = """
 import os, tempfile
 from jaxpose.config import Config, resolve
-from jaxpose.training.run_folder import open_run
+from jaxpose.run.folder import open_run
 folder = tempfile.mkdtemp()
 open_run(resolve(Config(out=folder)), "path\\nx\\n").close()
 os.chmod(folder, 0o555)

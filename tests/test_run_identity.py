@@ -19,9 +19,9 @@ from jaxpose.data import dataset
 from jaxpose.data.project import read_project
 from jaxpose.data.split import split_text
 from jaxpose.evaluate import evaluate
-from jaxpose.training.parameters import export_parameters, load_parameters
-from jaxpose.training.run_folder import default_path, open_run
-from jaxpose.training.start import prepare
+from jaxpose.run.folder import default_path, open_run
+from jaxpose.run.weights import export_parameters, load_parameters
+from jaxpose.training.setup import prepare
 from tests.small_run import call, files_in, make_config, train
 
 

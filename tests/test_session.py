@@ -8,11 +8,11 @@ import pytest
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
-from jaxpose.data.threads import allowed_cores
-from jaxpose.training.optim import make_optimizer
+from jaxpose.steps.optim import make_optimizer
+from jaxpose.steps.state import initial_state
+from jaxpose.threads import allowed_cores
 from jaxpose.training.session import Session
-from jaxpose.training.start import Start, prepare
-from jaxpose.training.state import initial_state
+from jaxpose.training.setup import Start, prepare
 from tests.small_run import call, make_config, small_project
 
 

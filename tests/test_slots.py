@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxpose.config import TrainConfig
-from jaxpose.training.slots import EMPTY, microbatch_size, slots
+from jaxpose.steps.layout import EMPTY, microbatch_size, slots
 
 
 @given(

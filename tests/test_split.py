@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxpose.checksums import write_csv
 from jaxpose.config import DataConfig
 from jaxpose.data.project import Project, read_project
 from jaxpose.data.split import assign_sets, describe_new, read_split, split_text
-from jaxpose.files import write_csv
-from jaxpose.formats.lightning_pose import write_predictions
+from jaxpose.formats.lightning_pose.tables import write_predictions
 
 
 def make_project(images: list[str]) -> Project:

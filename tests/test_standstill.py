@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.training.standstill import is_idle_turn, refuse_standstill
+from jaxpose.run.requeue import is_idle_turn, refuse_standstill
 
 
 def turn(run: Path, step: int, count: int, job: str = "7") -> None:

@@ -11,15 +11,15 @@ import pytest
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config.losses import PcaSingleviewConfig
-from jaxpose.data.stretches import Stretch, cut, padded
-from jaxpose.data.video import read_chunks, scan
-from jaxpose.data.video_index import read_index
-from jaxpose.formats.lightning_pose import join_tables
+from jaxpose.formats.lightning_pose.tables import join_tables
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import fit_singleview
-from jaxpose.training.estimator import Estimator
-from jaxpose.training.predictor import Predictor
-from jaxpose.training.video_tables import Incomplete, bytes_a_frame, predict_stretch, predict_video
+from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.video_tables import Incomplete, bytes_a_frame, predict_stretch, predict_video
+from jaxpose.video.index import read_index
+from jaxpose.video.segments import Stretch, cut, padded
+from jaxpose.video.video import read_chunks, scan
 from tests.test_clips import SIZE_PX, plain, write
 
 FRAMES, RATE = 100, 25

@@ -12,8 +12,8 @@ from sklearn.decomposition import PCA
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
-from jaxpose.training.start import prepare
-from jaxpose.training.subspaces import fit_subspaces, load_subspaces, pose_errors_px, save_subspaces
+from jaxpose.run.pca import fit_subspaces, load_subspaces, pose_errors_px, save_subspaces
+from jaxpose.training.setup import prepare
 
 NAMES = ("nose", "ear", "tail")
 MOMENTS = 40

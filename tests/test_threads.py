@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from jaxpose.data.threads import allowed_cores, loader_threads, map_in_threads
+from jaxpose.threads import allowed_cores, loader_threads, map_in_threads
 
 
 @pytest.mark.parametrize(

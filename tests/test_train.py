@@ -27,14 +27,15 @@ from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.config.train import METRICS
-from jaxpose.data import dataset, video_range
+from jaxpose.data import dataset
 from jaxpose.model.pose_net import apply_network
-from jaxpose.training.checkpoint import Checkpoints
-from jaxpose.training.parameters import load_parameters
-from jaxpose.training.run_identity import read_config, write_config
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.identity import read_config, write_config
+from jaxpose.run.load import Trained, load_trained
+from jaxpose.run.weights import load_parameters
 from jaxpose.training.session import build_session
-from jaxpose.training.start import Start, prepare
-from jaxpose.training.trained import Trained, load_trained
+from jaxpose.training.setup import Start, prepare
+from jaxpose.video import range as video_range
 from tests.cut_images import cut
 from tests.small_run import (
     assert_same,

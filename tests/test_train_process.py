@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxpose import config as c
-from jaxpose.training.parameters import load_parameters
+from jaxpose.run.weights import load_parameters
 from tests.small_run import (
     assert_same,
     checkpoint_of,

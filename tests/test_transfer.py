@@ -10,7 +10,7 @@ import pytest
 
 from jaxpose.config import Config, DataConfig, ModelConfig, TrainConfig
 from jaxpose.model.pose_net import make_network
-from jaxpose.training.trained import Trained, transfer
+from jaxpose.run.load import Trained, transfer
 
 NAMES = ("nose", "neck", "left_paw", "right_paw")
 # As many channels between the layers as keypoints: the shapes do not tell the layers of the head apart.

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from jaxpose import geometry
-from jaxpose.data.video import ChunkReader, Video, read_chunks, scan
-from jaxpose.data.video_index import read_index
+from jaxpose.video.index import read_index
+from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
 
 IDENTITY = np.eye(2, 3)
 

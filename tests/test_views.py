@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from jaxpose import config as c
+from jaxpose.checksums import write_csv
 from jaxpose.data import dataset
 from jaxpose.data.project import extra_label_files, read_project
 from jaxpose.data.sessions import clip_sessions, sessions
 from jaxpose.data.split import assign_sets, read_split, split_text
 from jaxpose.data.views import label_file_of_view, moment_of_image
-from jaxpose.files import write_csv
 
 # The mirror of the example set is a second camera below this line; both show these columns of keypoints.
 MIRROR_Y_PX = 168

@@ -11,15 +11,15 @@ import pandas as pd
 import pytest
 
 from jaxpose import config as c
+from jaxpose.checksums import read_csv, write_csv
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
 from jaxpose.data.split import split_text
-from jaxpose.files import read_csv, write_csv
 from jaxpose.model.pose_net import make_network
-from jaxpose.training.optim import learning_rates
-from jaxpose.training.parameters import export_parameters
-from jaxpose.training.run_folder import open_run
-from jaxpose.training.start import Start, prepare
+from jaxpose.run.folder import open_run
+from jaxpose.run.weights import export_parameters
+from jaxpose.steps.optim import learning_rates
+from jaxpose.training.setup import Start, prepare
 from jaxpose.training.warm_start import describe_backbone_rate
 from tests.small_run import make_config
 

@@ -11,10 +11,10 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import watch
-from jaxpose.files import DamagedFile
-from jaxpose.training.log import RunLog
-from jaxpose.training.run_folder import RunFolder, open_run
-from jaxpose.training.run_status import Status, parse_status
+from jaxpose.checksums import DamagedFile
+from jaxpose.run.folder import RunFolder, open_run
+from jaxpose.run.log import RunLog
+from jaxpose.run.status import Status, parse_status
 from tests.remote_stores import Switched
 from tests.terminal import screen_of
 from tests.test_remote import config_of, follow

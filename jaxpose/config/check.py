@@ -15,8 +15,9 @@ from jaxpose.config import losses
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.data import given_shares
 from jaxpose.config.excerpt import excerpt
+from jaxpose.config.option import flat_options
 from jaxpose.config.paths import resolve_paths
-from jaxpose.config.root import Config, flat_options
+from jaxpose.config.root import Config
 
 _ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
 # The draw of a sample is an int32.

@@ -21,8 +21,8 @@ from ml_collections import config_flags
 
 from jaxpose.config.arguments import DONE, Mistake, did_you_mean, guard, was_raised_by_jaxpose
 from jaxpose.config.check import type_name, validate
-from jaxpose.config.option import OptionError, nearest_option
-from jaxpose.config.root import Config, flat_options
+from jaxpose.config.option import OptionError, flat_options, nearest_option
+from jaxpose.config.root import Config
 
 
 @dataclasses.dataclass

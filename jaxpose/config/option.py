@@ -18,6 +18,8 @@ class Section:
     Without it Python takes `config.train.batchsize = 5` and nobody reads it.
     """
 
+    whole: typing.ClassVar[type]
+
     # Type checkers find such names by themselves, as long as they see none of this.
     if not typing.TYPE_CHECKING:
 
@@ -85,6 +87,18 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def flat_options(config: Any, prefix: str = "") -> dict[str, tuple[dataclasses.Field, Any]]:
+    """Returns {dotted name: (field, value)} of every option."""
+    found: dict[str, tuple[dataclasses.Field, Any]] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= flat_options(value, f"{prefix}{field.name}.")
+        else:
+            found[prefix + field.name] = (field, value)
+    return found
+
+
 def nearest_option(given: str, names: list[str]) -> str | None:
     """Returns the dotted name whose last part is most like the given one's, None where none is like it.
 
@@ -103,10 +117,7 @@ def nearest_option(given: str, names: list[str]) -> str | None:
 
 def _no_option(kind: type, name: str) -> str:
     """Returns what is wrong with the name of an option or section of this kind, and the nearest name."""
-    # Not above: the whole is made of the sections.
-    from jaxpose.config.root import Config, flat_options
-
-    given, options = _full_name(kind, name), list(flat_options(Config()))
+    given, options = _full_name(kind, name), list(flat_options(Section.whole()))
     sections = {option.rpartition(".")[0] for option in options if "." in option}
     near = nearest_option(given, [*options, *sorted(sections)])
     return f"there is no option {given}; " + (f"did you mean {near}?" if near else "--help_options lists all of them")
@@ -114,7 +125,6 @@ def _no_option(kind: type, name: str) -> str:
 
 def _full_name(kind: type, name: str) -> str:
     """Returns "section.name", or "Kind.name" where several sections are of this kind."""
-    from jaxpose.config.root import Config
 
     def places(of: type, prefix: str) -> list[str]:
         found = [prefix] if of is kind else []
@@ -123,5 +133,5 @@ def _full_name(kind: type, name: str) -> str:
                 found += places(field.type, f"{prefix}{field.name}.")
         return found
 
-    found = places(Config, "")
+    found = places(Section.whole, "")
     return f"{found[0]}{name}" if len(found) == 1 else f"{kind.__name__}.{name}"

@@ -16,7 +16,7 @@ from jaxpose.config.losses import LossesConfig
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import ModelConfig
 from jaxpose.config.optim import OptimConfig
-from jaxpose.config.option import Section, option
+from jaxpose.config.option import Section, flat_options, option
 from jaxpose.config.predict import PredictConfig
 from jaxpose.config.train import TrainConfig
 from jaxpose.config.video import VideoConfig
@@ -45,16 +45,8 @@ class Config(Section):
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
 
-def flat_options(config: Any, prefix: str = "") -> dict[str, tuple[dataclasses.Field, Any]]:
-    """Returns {dotted name: (field, value)} of every option."""
-    found: dict[str, tuple[dataclasses.Field, Any]] = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            found |= flat_options(value, f"{prefix}{field.name}.")
-        else:
-            found[prefix + field.name] = (field, value)
-    return found
+# Messages name an option by its place in the whole.
+Section.whole = Config
 
 
 def to_json(config: Config) -> str:

@@ -16,13 +16,14 @@ import numpy as np
 from jaxpose import geometry
 from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
-from jaxpose.data.images import Frames, fit_affines, fit_image, fit_key, keep, read_labelled
+from jaxpose.data.images import Frames, fit_affines, fit_key, keep, read_labelled
 from jaxpose.data.project import Project
-from jaxpose.data.regular_file import read_regular
-from jaxpose.data.rotation import as_labelled, describe_rotation
-from jaxpose.data.threads import map_in_threads
-from jaxpose.data.video_index import VideoIndex, read_index
-from jaxpose.data.video_range import RangeReader
+from jaxpose.files import read_regular
+from jaxpose.fitting import fit_image
+from jaxpose.threads import map_in_threads
+from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.range import RangeReader
+from jaxpose.video.rotation import as_labelled, describe_rotation
 
 # Where a frame comes from: an image file, the video, the frame at the end of the video once more, or the nearest frame
 # there is, for want of any other or because the video of that name does not show the labelled frame.

@@ -5,22 +5,17 @@ What comes in: a `Project`. What goes out: `Frames`, uint8, in memory or memory-
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Callable, Iterable
 
-import cv2
 import numpy as np
 
-from jaxpose import geometry
+from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
-from jaxpose.data import cache
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
-from jaxpose.data.regular_file import read_regular
-from jaxpose.data.threads import map_in_threads
-
-# Part of the key of cached frames: a change of how pixels are made must change it.
-FIT_VERSION = 3
+from jaxpose.files import read_regular
+from jaxpose.fitting import FIT_VERSION, fit_image
+from jaxpose.threads import map_in_threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,59 +134,6 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
     if kept is None:
         raise OSError(f"the frames written to {cache.cache_folder()} cannot be read back")
     return kept
-
-
-def fit_image(
-    image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] = ()
-) -> np.ndarray:
-    """Returns an image (height, width, 3) uint8 that shows another through an affine, without aliasing.
-
-    Args:
-      image: (frame height, frame width, 3) uint8.
-      affine: (2, 3) input_from_frame, a scale and a shift along each axis.
-      size_px: (width, height) of the result. What the crop does not cover is black.
-      crop_px: (x, y, width, height) in frame pixels, inside of the frame, or () for the whole frame.
-    """
-    if crop_px:
-        x, y, width, height = crop_px
-        return fit_image(
-            image[y : y + height, x : x + width], geometry.compose(affine, np.array([[1.0, 0, x], [0, 1, y]])), size_px
-        )
-    height, width = image.shape[:2]
-    scale = np.array([affine[0, 0], affine[1, 1]])
-    # Whole-number shrinking by means of blocks is fast; a block's centre is pixel (block - 1) / 2 of it.
-    block_x, block_y = (max(1, math.floor(1 / factor + 1e-9)) for factor in scale.tolist())
-    bottom, right = -height % block_y, -width % block_x
-    reduced = cv2.copyMakeBorder(image, 0, bottom, 0, right, cv2.BORDER_REPLICATE) if bottom or right else image
-    if (block_x, block_y) != (1, 1):
-        small = ((width + right) // block_x, (height + bottom) // block_y)
-        reduced = cv2.resize(reduced, small, interpolation=cv2.INTER_AREA)
-    # The rest, below a factor of 2, is blurred to what the coarser grid can hold, then sampled bilinearly.
-    blocks = np.array([block_x, block_y])
-    shrink = np.maximum(1 / (scale * blocks), 1)
-    sigma_x, sigma_y = (0.5 * np.sqrt(shrink**2 - 1)).tolist()
-    kernel_size = (2 * round(3 * sigma_x) + 1, 2 * round(3 * sigma_y) + 1)
-    if kernel_size != (1, 1):
-        reduced = cv2.GaussianBlur(reduced, kernel_size, sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE)
-    # The frame covers [-0.5, width - 0.5]; what lies beyond stays black.
-    edges = np.stack([affine[:, 2] - 0.5 * scale, affine[:, 2] + scale * (np.array([width, height]) - 0.5)]) + 0.5
-    first_x, first_y = np.maximum(np.ceil(edges[0] - 0.5 - 1e-6), 0).astype(int).tolist()
-    end_x, end_y = np.minimum(np.floor(edges[1] + 0.5 + 1e-6), size_px).astype(int).tolist()
-    # A strip of a frame may be narrower than a pixel: it covers one all the same.
-    end_x, end_y = max(end_x, first_x + 1), max(end_y, first_y + 1)
-    covered_px = (end_x - first_x, end_y - first_y)
-    if not (bottom or right) and np.abs(edges - [(first_x, first_y), (end_x, end_y)]).max() < 1e-6:
-        # The frame covers whole pixels: the same sampling, and faster.
-        covered = cv2.resize(reduced, covered_px, interpolation=cv2.INTER_LINEAR)
-    else:
-        offset = affine[:, 2] + scale * (blocks - 1) / 2 - [first_x, first_y]
-        affine_reduced = np.column_stack([np.diag(scale * blocks), offset])
-        covered = cv2.warpAffine(
-            reduced, affine_reduced, covered_px, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
-        )
-    result = np.zeros((size_px[1], size_px[0], 3), np.uint8)
-    result[first_y:end_y, first_x:end_x] = covered
-    return result
 
 
 def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], *more: object) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
-from jaxpose.data.regular_file import read_regular
+from jaxpose.files import read_regular
 
 COORDS = ("x", "y", "visible")
 # What pandas, with which these files are usually written and read, takes for an empty cell.

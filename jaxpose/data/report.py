@@ -13,8 +13,8 @@ from jaxpose.data import dataset, images
 from jaxpose.data.project import LISTED_PROBLEMS, Project, extra_label_files
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import SETS, assign_sets
-from jaxpose.data.threads import map_in_threads
-from jaxpose.data.video import Video, scan
+from jaxpose.threads import map_in_threads
+from jaxpose.video.video import Video, scan
 
 _LISTED_VIDEOS = 20
 _FEW_LABELS = 0.5

@@ -6,8 +6,8 @@ from pathlib import Path
 from jaxpose.config import DataConfig, VideoConfig
 from jaxpose.data.cells import refuse_unprintable
 from jaxpose.data.inputs import VIDEO_SUFFIXES, natural_key
-from jaxpose.data.regular_file import is_regular
 from jaxpose.data.views import view_of_video
+from jaxpose.files import is_regular
 
 
 def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:

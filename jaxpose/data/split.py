@@ -13,13 +13,13 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from jaxpose.checksums import is_signed_csv, parse_csv
 from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
 from jaxpose.data.cells import path_cell
 from jaxpose.data.project import Project
-from jaxpose.data.regular_file import is_regular
 from jaxpose.data.shares import Sizes, sizes_by_frame, sizes_by_video
-from jaxpose.data.video_index import ends_checksum
-from jaxpose.files import is_signed_csv, parse_csv, read_bytes
+from jaxpose.files import is_regular, read_bytes
+from jaxpose.video.index import ends_checksum
 
 # In split.csv, what has a row without a set: videos of unlabelled clips, what else windows of labelled frames show, the
 # weights that a run starts from, and the frames that trained them and do not train here.

@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from jaxpose.data.cache import GIB, cache_folder
+from jaxpose.cache import GIB, cache_folder
 from jaxpose.doctor.finding import OK, PROBLEM, WARNING, Finding
 
 _NETWORK_FILE_SYSTEMS = re.compile(

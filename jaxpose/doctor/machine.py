@@ -10,8 +10,8 @@ import sys
 from importlib import metadata
 
 from jaxpose.cluster.gpus import nvidia_driver_is_visible
-from jaxpose.data.threads import allowed_cores, loader_threads
 from jaxpose.doctor.finding import OK, PROBLEM, WARNING, Finding
+from jaxpose.threads import allowed_cores, loader_threads
 
 _PACKAGES = ("jaxpose", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain")
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")

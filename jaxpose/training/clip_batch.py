@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from jaxpose.data.clips import ClipSource
 from jaxpose.data.loader import Batch
-from jaxpose.training.pieces import Pieces
-from jaxpose.training.slots import EMPTY
+from jaxpose.steps.layout import EMPTY, Pieces
+from jaxpose.video.clips import ClipSource
 
 
 def empty_clips(cut: Pieces, views: int, size_px: tuple[int, int]) -> Batch:

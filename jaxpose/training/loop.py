@@ -12,15 +12,15 @@ import numpy as np
 
 from jaxpose.cluster.agreement import from_first, gather_lists, gather_rows
 from jaxpose.cluster.mesh import put_batch, replicate
+from jaxpose.cluster.replicas import Replicas
+from jaxpose.cluster.signals import Interrupt
+from jaxpose.cluster.stragglers import Pace
 from jaxpose.config import Config
 from jaxpose.config.losses import LARGEST_FACTOR, weights
-from jaxpose.data.key_frames import Stopped
-from jaxpose.training.checkpoint import Checkpoints
-from jaxpose.training.interrupt import Interrupt
-from jaxpose.training.log import RunLog
-from jaxpose.training.pace import Pace
-from jaxpose.training.replicas import Replicas
-from jaxpose.training.state import State
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.log import RunLog
+from jaxpose.steps.state import State
+from jaxpose.video.key_frames import Stopped
 
 # The metrics of a step that people look at, beside the losses; compiled programs return theirs in alphabetical order.
 _SHOWN_FIRST = ("gradient_norm", "learning_rate")

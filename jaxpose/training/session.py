@@ -13,21 +13,20 @@ from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
 from jaxpose.config import Config
-from jaxpose.data.clips import ClipSource
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.data.split import SETS
-from jaxpose.data.threads import allowed_cores, loader_threads
 from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.phases import phase
+from jaxpose.steps.layout import Pieces, microbatch_size, pieces, slots
+from jaxpose.steps.optim import make_optimizer, peak_rate
+from jaxpose.steps.state import State, initial_state, parameter_count
+from jaxpose.steps.train_step import Plan, build_train_step
+from jaxpose.threads import allowed_cores, loader_threads
 from jaxpose.training.clip_batch import clip_batch, empty_clips
-from jaxpose.training.optim import make_optimizer, peak_rate
-from jaxpose.training.pieces import Pieces, pieces
-from jaxpose.training.slots import microbatch_size, slots
-from jaxpose.training.start import Start
-from jaxpose.training.state import State, initial_state, parameter_count
-from jaxpose.training.step import Plan, build_train_step
+from jaxpose.training.setup import Start
 from jaxpose.training.warm_start import describe_backbone_rate
+from jaxpose.video.clips import ClipSource
 
 _MIB = 2**20
 # The last two, the best, and the one that is being written.

@@ -6,11 +6,11 @@ from jaxpose.config import TrainConfig
 from jaxpose.data.picture import draw_keypoints
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
-from jaxpose.training.log import RunLog
-from jaxpose.training.predictor import Predictor
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.run.log import RunLog
+from jaxpose.steps.layout import microbatch_size
+from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.session import Session
-from jaxpose.training.slots import microbatch_size
-from jaxpose.training.state import State, evaluated_weights
 
 
 def validation_batch(train: TrainConfig, validating: int) -> int:

@@ -7,9 +7,9 @@ import numpy as np
 from jaxpose.config import OptimConfig
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.split import read_split
-from jaxpose.training.optim import rest_epochs
-from jaxpose.training.run_identity import SPLIT_FILE
-from jaxpose.training.step import Plan
+from jaxpose.run.identity import SPLIT_FILE
+from jaxpose.steps.optim import rest_epochs
+from jaxpose.steps.train_step import Plan
 
 
 def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], list[str]]:

@@ -1,0 +1,195 @@
+"""The config of a Lightning Pose project as one of jaxpose: every key is taken over, or named with the reason why not.
+
+What comes in: its YAML file. What goes out: a checked `Config`, and messages. The meanings are those of Lightning Pose
+2.4; docs/lightning_pose.md lists every key.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from jaxpose.config import PRESETS, Config, validate
+from jaxpose.config.excerpt import excerpt
+from jaxpose.formats.lightning_pose import keys as table
+from jaxpose.formats.lightning_pose.imgaug import read_imgaug
+from jaxpose.formats.lightning_pose.training import (
+    losses_on,
+    refuse_what_is_not_here,
+    set_backbone,
+    set_losses,
+    set_steps,
+)
+from jaxpose.formats.lightning_pose.yaml import Keys, choose, read_keys
+
+# Presets with which Lightning Pose changes the clips of a video too.
+_CHANGES_CLIPS = ("dlc", "dlc-top-down")
+_CLIPS_AS_THEY_ARE = {
+    "rotate_deg": 0.0,
+    "scale_min": 1.0,
+    "scale_max": 1.0,
+    "brightness_max": 0.0,
+    "contrast_max": 0.0,
+    "noise_max": 0.0,
+}
+
+
+def read_config(file: Path) -> tuple[Config, list[str]]:
+    """Reads the config of a Lightning Pose project.
+
+    Args:
+      file: its YAML file. Relative paths in it are relative to its folder.
+
+    Returns:
+      The config, and a sentence for every key that is not taken over, or is taken over with another value.
+
+    Raises:
+      ValueError: the file cannot be read, or asks for what jaxpose has not; each line names the key.
+    """
+    keys = read_keys(file, table.KNOWN)
+    try:
+        config = _convert(keys, file.parent)
+        validate(config)
+    except ValueError as error:
+        raise ValueError(
+            "\n".join(f"{file}: {table.name_keys(line, keys.key_of_option)}" for line in str(error).splitlines())
+        ) from None
+    keys.say_unknown([key for key in table.KNOWN if not key.endswith(".")])
+    return config, keys.messages
+
+
+def _convert(keys: Keys, folder: Path) -> Config:
+    config = Config()
+    refuse_what_is_not_here(keys)
+    on = losses_on(keys)
+    defaults = table.CODE_DEFAULTS | {
+        key: value for key, value in table.LOSS_DEFAULTS.items() if key.split(".")[1] in on
+    }
+    if keys.under("callbacks.anneal_weight."):
+        defaults |= table.ANNEAL_DEFAULTS
+    for key, option in table.SAME.items():
+        if (value := keys.read(key, defaults.get(key))) is not None:
+            table.set_option(config, option, value)
+    for key, (option, choices) in table.CHOICES.items():
+        if (value := keys.read_choice(key, choices)) is not None and option:
+            table.set_option(config, option, value)
+    _set_places(config, keys, folder)
+    _set_input(config, keys, folder)
+    _set_keypoints(config, keys)
+    _set_augmentation(config, keys, keys.read("training.imgaug", defaults["training.imgaug"]))
+    set_steps(config, keys)
+    set_backbone(config, keys)
+    set_losses(config, keys, on)
+    for reason, unused in table.UNUSED.items():
+        keys.unused(reason, *(found for key in unused for found in (keys.under(key) if key.endswith(".") else [key])))
+    return config
+
+
+def _set_places(config: Config, keys: Keys, folder: Path) -> None:
+    """Sets the folders of the project and of its videos, which moves with the project where it lies in it."""
+    key, give = "data.data_dir", "give --config.data.project=FOLDER"
+    is_known = keys.has(key) and not keys.is_given_elsewhere(key)
+    if not is_known:
+        keys.unused(f"only references to other keys are filled in; {give}", key)
+        if not keys.has(key):
+            keys.messages.append(f"{key} is not given; {give}")
+        # Other paths may refer to it.
+        keys.replace(key, ".")
+    project = _path(keys, key, folder)
+    if is_known:
+        config.data.project = str(project)
+    if keys.has("data.video_dir"):
+        videos = _path(keys, "data.video_dir", folder)
+        config.video.folder = videos.relative_to(project).as_posix() if videos.is_relative_to(project) else str(videos)
+    key = "eval.test_videos_directory"
+    if keys.has(key) and _path(keys, key, folder) != project / config.video.folder:
+        keys.unused("after training those of data.video_dir are predicted, any others by jaxpose.predict", key)
+
+
+def _set_input(config: Config, keys: Keys, folder: Path) -> None:
+    """Sets what is read: label files, cameras, the size of the input and the split."""
+    data = config.data
+    # The frame is mapped onto the input without regard to its shape.
+    data.resize = "stretch"
+    sides = ("data.image_resize_dims.height", "data.image_resize_dims.width")
+    if keys.has(sides[0]) != keys.has(sides[1]):
+        raise ValueError(f"{', '.join(map(keys.shown, sides))}; give both or none")
+    if not keys.has(sides[0]):
+        keys.messages.append("data.image_resize_dims is empty, so the size of the input goes by that of the frames")
+    files, views = keys.read_list("data.csv_file"), keys.read_list("data.view_names")
+    if len(views) > 1:
+        wanted = [f"CollectedData_{view}.csv" for view in views]
+        if files != wanted:
+            raise ValueError(f"{keys.shown('data.csv_file')}; with these data.view_names it must be {wanted}")
+        data.views = tuple(views)
+    else:
+        keys.unused("one camera needs no name", "data.view_names")
+    if len(files) > 1 and not data.views:
+        raise ValueError(f"{keys.shown('data.csv_file')}; several files need as many data.view_names")
+    if files and not data.views:
+        data.labels = files[0]
+    found = folder / "predictions.csv"
+    split = found if found.is_file() else "RUN/predictions.csv"
+    keys.messages.append(
+        "data.split: training.rng_seed_data_pt gives other sets here than with torch's random numbers; "
+        f"--config.data.split={split} takes over those of a finished run"
+    )
+
+
+def _set_keypoints(config: Config, keys: Keys) -> None:
+    # The Lightning Pose app calls them keypoints.
+    names = keys.read_list("data.keypoints")
+    if keys.has("data.keypoint_names"):
+        names = keys.read_list("data.keypoint_names")
+        keys.unused("data.keypoint_names names them", "data.keypoints")
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"data.keypoint_names has {excerpt(name)}; a name must be a text (put it into quotes)")
+    config.data.keypoint_names = tuple(names)
+    count = keys.read("data.num_keypoints")
+    if not names:
+        keys.unused("the label file says which keypoints there are", "data.num_keypoints")
+    elif count not in (None, len(names)):
+        raise ValueError(f"data.num_keypoints is {excerpt(count)}, but data.keypoint_names has {len(names)} names")
+    key = "data.columns_for_singleview_pca"
+    config.losses.pca_singleview.keypoints = _names(names, key, keys.read_list(key))
+    key = "data.mirrored_column_matches"
+    columns = keys.read_list(key)
+    if config.data.views:
+        if columns != list(range(len(names))):
+            keys.unused("with several cameras every keypoint is compared between all of them", key)
+    elif not all(isinstance(view, list) for view in columns) or len({len(view) for view in columns}) > 1:
+        raise ValueError(f"{keys.shown(key)}; it must be a list of columns for each view, all of one length")
+    else:
+        config.losses.pca_multiview.views = tuple(",".join(_names(names, key, view)) for view in columns)
+
+
+def _names(names: list[str], key: str, columns: list[Any]) -> tuple[str, ...]:
+    """Returns the names of keypoints that are given by their places in the label file."""
+    for column in columns:
+        if type(column) is not int or not 0 <= column < len(names):
+            known = f"0 to {len(names) - 1}" if names else "data.keypoint_names, which is not given"
+            raise ValueError(f"{key} has {excerpt(column)}; it must be a place in {known}")
+    return tuple(names[column] for column in columns)
+
+
+def _set_augmentation(config: Config, keys: Keys, imgaug: Any) -> None:
+    if isinstance(imgaug, dict):
+        found = read_imgaug(imgaug)
+        keys.messages += found.messages
+        keys.key_of_option |= found.keys
+        config.augment.preset = "none"
+        for option, value in found.options.items():
+            table.set_option(config, option, value)
+    else:
+        presets = {"default": "none"} | {preset: preset for preset in PRESETS}
+        config.augment.preset = choose("training.imgaug", imgaug, presets)
+    if imgaug not in _CHANGES_CLIPS:
+        for option, value in _CLIPS_AS_THEY_ARE.items():
+            setattr(config.video, option, value)
+
+
+def _path(keys: Keys, key: str, folder: Path) -> Path:
+    value = keys.read(key)
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is {excerpt(value)}; it must be the path of a folder")
+    return Path(os.path.abspath(folder / Path(value).expanduser()))

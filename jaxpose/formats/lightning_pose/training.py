@@ -1,0 +1,195 @@
+"""How long, with which network and with which losses a Lightning Pose config trains, as options of jaxpose."""
+
+import math
+import re
+from typing import Any
+
+from jaxpose.config import BACKBONES, Config
+from jaxpose.config.excerpt import excerpt
+from jaxpose.formats.lightning_pose import keys as table
+from jaxpose.formats.lightning_pose.yaml import Keys, choose
+
+# From this version on, a loss is multiplied by its weight once; before, twice.
+_WEIGHTED_ONCE = (2, 0, 6)
+_POSE_PRETRAINED = "resnet50_"
+_FLAGS = {True: True, False: False}
+_NOT_IN_3D = (
+    "the multi-view transformer, and losses and augmentation in 3D, are not in jaxpose; what works instead is "
+    "model.model_type: heatmap or heatmap_mhcrnn over data.view_names, with pca_multiview in model.losses_to_use and "
+    "without the other keys named here"
+)
+
+
+def refuse_what_is_not_here(keys: Keys) -> None:
+    """Refuses what would need another network or other data than jaxpose has.
+
+    Raises:
+      ValueError: a line for each, with the keys and what to do.
+    """
+    problems = []
+    asked = [key for key in table.KEYS_3D if keys.read(key, False) is not False]
+    asked += ["model.model_type"] * ("multiview" in str(keys.read("model.model_type")))
+    asked += ["model.losses_to_use"] * any(name in table.LOSSES_3D for name in keys.read_list("model.losses_to_use"))
+    if asked:
+        problems.append(f"{', '.join(map(keys.shown, asked))}: {_NOT_IN_3D}")
+    if keys.read("data.bbox_file"):
+        problems.append(
+            f"{keys.shown('data.bbox_file')}: boxes of single frames are not read; without the key whole frames are "
+            "used, and data.crop_px takes one box for all of them"
+        )
+    backbone = keys.read("model.backbone", BACKBONES[0])
+    if backbone not in BACKBONES and not str(backbone).startswith(_POSE_PRETRAINED):
+        problems.append(
+            f"{keys.shown('model.backbone')}: there is no such network in jaxpose; there is {', '.join(BACKBONES)} "
+            "(a training.optimizer_params.learning_rate of 1e-3 suits them)"
+        )
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def losses_on(keys: Keys) -> list[str]:
+    """Returns the losses on clips that the project uses.
+
+    Raises:
+      ValueError: jaxpose has no such loss.
+    """
+    names = keys.read_list("model.losses_to_use")
+    return [choose("model.losses_to_use", name, {known: known for known in table.LOSSES}) for name in names]
+
+
+def set_steps(config: Config, keys: Keys) -> None:
+    """Sets the batch, the length of the training, when it is validated, and its early stop.
+
+    Raises:
+      ValueError: steps and epochs are mixed, or a value is no whole number.
+    """
+    train = config.train
+    in_steps = ("training.min_steps", "training.max_steps", "training.unfreezing_step",
+                "training.lr_scheduler_params.multisteplr.milestone_steps")  # fmt: skip
+    in_epochs = ("training.min_epochs", "training.max_epochs", "training.unfreezing_epoch",
+                 "training.lr_scheduler_params.multisteplr.milestones")  # fmt: skip
+    given = [[key for key in keys_of if keys.has(key)] for keys_of in (in_steps, in_epochs)]
+    if all(given):
+        raise ValueError(f"{given[0][0]} counts steps and {given[1][0]} counts epochs; give all in steps or in epochs")
+    batches = keys.read_whole("training.accumulate_grad_batches", 1)
+    if not batches:
+        raise ValueError("training.accumulate_grad_batches is 0; it must be at least 1")
+    train.batch_size = keys.read_whole("training.train_batch_size", train.batch_size) * batches
+    if batches > 1:
+        train.accum_steps, config.video.clips_per_step = batches, batches
+    interval = keys.read("training.val_check_interval")
+    if type(interval) is int:
+        train.val_every_steps = -(-interval // batches)
+    else:
+        keys.unused("a share of an epoch is no time to validate here", "training.val_check_interval")
+    _set_early_stop(config, keys, in_steps if given[0] else in_epochs)
+    # torch's AdamW makes no difference between parameters.
+    config.optim.decay_norm_and_bias = config.optim.name == "adamw"
+
+
+def _set_early_stop(config: Config, keys: Keys, names: tuple[str, ...]) -> None:
+    fewest_key, most_key = names[:2]
+    patience_key = "training.early_stop_patience"
+    fewest, most = keys.read_whole(fewest_key, 0), keys.read_whole(most_key)
+    if not keys.read_choice("training.early_stopping", _FLAGS, False):
+        keys.unused("training.early_stopping is off", fewest_key, patience_key)
+    elif most is not None and fewest >= most:
+        keys.unused(
+            f"{most_key} is no more, so there is no early stop", "training.early_stopping", fewest_key, patience_key
+        )
+    else:
+        config.train.early_stop_patience = keys.read_whole(patience_key, 3)
+        keys.unused("an early stop needs nothing but bad validations", fewest_key)
+
+
+def set_backbone(config: Config, keys: Keys) -> None:
+    """Sets the network before the head, and when it begins to learn."""
+    key, model = "model.backbone", config.model
+    name = keys.read(key, model.backbone)
+    model.backbone = name if name in BACKBONES else _POSE_PRETRAINED.rstrip("_")
+    is_pretrained = keys.read_choice("model.backbone_pretrained", _FLAGS, True)
+    if is_pretrained:
+        keys.messages.append(
+            f"{key} = {name} is {model.backbone} with random weights, as pretrained ones are not converted yet "
+            "(train.init_from starts from a run of jaxpose)"
+        )
+    epoch = keys.read_whole("training.unfreezing_epoch")
+    if epoch and is_pretrained:
+        keys.unused(
+            "random weights need no rest; by optim.unfreeze_epoch = -1 loaded ones rest for 20 epochs under a new head",
+            "training.unfreezing_epoch",
+        )
+    elif epoch is not None:
+        config.optim.unfreeze_epoch = epoch
+    if keys.read_whole("training.unfreezing_step") == 0:
+        config.optim.unfreeze_epoch = 0
+    else:
+        keys.unused(
+            "a rest of the backbone is counted in epochs; by optim.unfreeze_epoch = -1 it is 20 for loaded weights "
+            "under a new head, else 0",
+            "training.unfreezing_step",
+        )
+
+
+def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
+    """Sets the losses on clips: factors, what a PCA keeps, and how they come in.
+
+    Raises:
+      ValueError: a value cannot be used.
+    """
+    for name in on:
+        table.set_option(config, f"losses.{name}.log_weight", _log_weight(keys, name))
+    off = [f"losses.{name}.log_weight" for name in table.LOSSES if name not in on]
+    keys.unused("model.losses_to_use does not list the loss", *off)
+    if not on:
+        keys.unused("it only decides the factors of losses on video, and none is on", "model.lightning_pose_version")
+    elif keys.has("training.max_epochs"):
+        keys.messages.append(
+            f"{keys.shown('training.max_epochs')}: an epoch is all training frames once; in Lightning Pose, with a "
+            "loss on video, it has 10 steps or more, and about training.num_gpus times as many"
+        )
+    _set_components(config, keys)
+    keys.unused("the views of a body part have no centre", "losses.pca_multiview.centering_method")
+
+
+def _log_weight(keys: Keys, name: str) -> Any:
+    """Returns log_weight of a loss as Lightning Pose has meant it since 2.0.6: weight = 1 / (2 exp(log_weight))."""
+    key = f"losses.{name}.log_weight"
+    given = keys.read(key, 0.0)
+    try:
+        old = float(given)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{key} is {excerpt(given)}; it must be a number") from None
+    # The square of the old weight is 1 / (4 exp(2 old)).
+    new = 2 * old + math.log(2)
+    version = str(keys.read("model.lightning_pose_version", ""))
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if version and not match:
+        raise ValueError(f"model.lightning_pose_version is {excerpt(version)}; it must be like 2.0.6")
+    if not match:
+        keys.messages.append(
+            f"{key} = {given} is taken as Lightning Pose 2.0.6 and later takes it, because no "
+            f"model.lightning_pose_version says otherwise; from a file of before February 2026 it means {new:.3f} "
+            f"(--config.{key}={new:.3f})"
+        )
+        return old
+    if tuple(int(part or 0) for part in match.groups()) >= _WEIGHTED_ONCE:
+        return old
+    keys.messages.append(
+        f"{key} = {given} becomes {new:.3f}, because Lightning Pose {version} applied the weight twice"
+    )
+    keys.key_of_option[key] = f"{key} = {given} (of Lightning Pose {version}, which applied the weight twice)"
+    return new
+
+
+def _set_components(config: Config, keys: Keys) -> None:
+    single, multi = (f"losses.{name}.components_to_keep" for name in ("pca_singleview", "pca_multiview"))
+    kept = keys.read(single)
+    if type(kept) is int and kept > 0:
+        config.losses.pca_singleview.components = kept
+    elif isinstance(kept, float) and 0 < kept <= 1:
+        config.losses.pca_singleview.explained_variance = kept
+    elif kept is not None:
+        raise ValueError(f"{single} is {excerpt(kept)}; it must be a number of components, or a share as 0.99")
+    if keys.read(multi, 3) != 3:
+        keys.unused("Lightning Pose too keeps 3, the dimensions of space", multi)

@@ -1,0 +1,83 @@
+"""Predictions of a folder's images in files: keypoints, and how far they lie from poses that occur.
+
+What comes in: a trained network and images. What goes out: predictions.csv and, where the run knows subspaces of poses,
+predictions_pca_..._error.csv, a row for each image.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.data.image_file import decode_image
+from jaxpose.files import read_regular
+from jaxpose.formats.lightning_pose.tables import SCORERS, PredictionWriter
+from jaxpose.pose.pca import errors_px
+from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.video_tables import Incomplete, Stopped, open_pose_errors
+from jaxpose.threads import map_in_threads
+
+_LISTED_PROBLEMS = 20
+
+
+def predict_images(
+    estimator: Estimator, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
+) -> int:
+    """Writes the predictions of images and how far they lie from poses that occur; returns the number of rows.
+
+    Args:
+      estimator: the trained network.
+      paths: images of any sizes.
+      file: the table of predictions; the others lie beside it.
+      stops: is asked after every batch whether to leave.
+      count: is called with the number of rows of every batch.
+
+    Raises:
+      Incomplete: an image cannot be read, or is smaller than the run's crop; or `stops` said so.
+    """
+    project = Path(estimator.config.data.project)
+    index = [_row_name(path, project) for path in paths]
+    names: list[str] = []
+    problems: list[str] = []
+
+    def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
+        try:
+            return estimator.fit(decode_image(read_regular(path)))
+        except (ValueError, OSError) as error:
+            return f"{path}: {error}"
+
+    def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        images = map_in_threads(read, paths, estimator.config.data.threads, paths[0].parent.name)
+        for name, image in zip(index, images, strict=True):
+            if isinstance(image, str):
+                problems.append(image)
+            else:
+                names.append(name)
+                yield image
+
+    done = 0
+    with contextlib.ExitStack() as opened:
+        scorer = SCORERS[estimator.config.model.kind]
+        rows = opened.enter_context(PredictionWriter(file, estimator.keypoint_names, scorer))
+        # Which images are views of one moment is not known.
+        errors = open_pose_errors(opened, estimator, file)
+        for keypoints, confidence in estimator.fitted(frames()):
+            of_batch = names[done : done + len(keypoints)]
+            rows.append(of_batch, keypoints, confidence)
+            for pca, writer in errors:
+                writer.append(of_batch, errors_px(pca, keypoints))
+            done += len(keypoints)
+            count(len(keypoints))
+            if stops():
+                raise Stopped(f"{paths[0].parent}: stopped after {done} of {len(paths)} images", done)
+        if problems:
+            raise Incomplete("\n".join(problems[:_LISTED_PROBLEMS]), done)
+    return done
+
+
+def _row_name(path: Path, project: Path) -> str:
+    """Returns what an image is called in the CSV: as in the label file if it is the run's project's, else as given."""
+    with contextlib.suppress(ValueError):
+        return path.resolve().relative_to(project.resolve()).as_posix()
+    return path.as_posix()

@@ -1,0 +1,235 @@
+"""What a table of predictions is of: index.csv in the folder of results, a row for each input.
+
+By it a table is neither taken for something else nor lost, and a second command does only what is missing or changed.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import io
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxpose.checksums import DamagedFile, parse_csv, write_csv
+from jaxpose.config import config_hash
+from jaxpose.data.cells import path_cell, path_of_cell
+from jaxpose.files import open_regular
+from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.estimator import Estimator
+
+INDEX_FILE = "index.csv"
+CHECKSUM_DIGITS = 16
+WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What is known of an input.
+
+    Attributes:
+      path: absolute, of the video or of the folder of images.
+      size: bytes, of all images together.
+      mtime: when it was last changed, seconds since 1970; of images the newest.
+      files: checksum of name, size and time of each image; of a video of its own.
+      model: checksum of the weights.
+      frames_announced: by the file.
+      frames_delivered: rows of the table.
+      seconds: that predicting took, by all who took part.
+      state: waiting, done, damaged (the input cannot be predicted to the end; not tried again while it is the same) or
+        failed (something else was in the way; tried again by the next command).
+      reason: why it is not done, or what else is to be known of it.
+      table: below the folder of results.
+      table_size: bytes, of all tables of the input together.
+      table_sha256: digits of the checksum of the table of predictions, "" before it is done.
+      run: hash of the run's config.
+    """
+
+    path: str
+    size: int
+    mtime: str
+    files: str
+    model: str
+    frames_announced: int
+    frames_delivered: int
+    seconds: float
+    state: str
+    reason: str
+    table: str
+    table_size: int
+    table_sha256: str
+    run: str
+
+    def is_of_same(self, other: "Row") -> bool:
+        """Returns whether both are of the same frames and the same network."""
+        return self._frames() == other._frames() and (self.model, self.run) == (other.model, other.run)
+
+    def _frames(self) -> tuple[str, int, str, str]:
+        # Hosts may see the same folder by other names.
+        return Path(self.path).name, self.size, self.mtime, self.files
+
+
+_COLUMNS = [field.name for field in dataclasses.fields(Row)]
+_TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Row)}
+
+
+class PredictionIndex:
+    """The index of a folder of results; other processes may write it too.
+
+    Args:
+      out: the folder of results.
+      claims: those on the work in that folder.
+      beside: what the names of the tables beside each table of predictions have more: see `tables_beside`.
+    """
+
+    def __init__(self, out: Path, claims: Claims, beside: Sequence[str] = ()):
+        self._out, self._file, self._claims, self._beside = out, out / INDEX_FILE, claims, beside
+        self._lock = threading.Lock()
+        self._read: tuple[tuple[int, int, int] | None, dict[str, Row]] = (None, {})
+
+    def rows(self) -> dict[str, Row]:
+        """Returns all rows by their table; the file is read anew where it has changed.
+
+          Raises:
+            DamagedFile: the file is not such an index, or not as jaxpose wrote it.
+        OSError: it cannot be read.
+        """
+        try:
+            with open_regular(self._file) as stream:
+                status = os.fstat(stream.fileno())
+                look = status.st_mtime_ns, status.st_ino, status.st_size
+                known, rows = self._read
+                if look != known:
+                    rows = _rows(self._file, stream.read())
+                    self._read = look, rows
+                return rows
+        except FileNotFoundError:
+            # Without it every table is of unknown origin.
+            return {}
+
+    def is_there(self, row: Row, overwrite: bool = False) -> bool:
+        """Returns whether the table of an input is there, or cannot be made; False where it has to be made.
+
+        Args:
+          row: of the input as it is now.
+          overwrite: whatever is there is made anew.
+
+        Raises:
+          ValueError: the table is there, but of other frames or of another run.
+        """
+        noted, table = self.rows().get(row.table), self._out / row.table
+        if overwrite:
+            return False
+        if noted and noted.is_of_same(row):
+            # Tables of which somebody shortened or removed one are no longer whole.
+            is_whole = noted.state == DONE and table.is_file() and self.bytes_of(table) == noted.table_size
+            return is_whole or noted.state == DAMAGED
+        if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
+            return False
+        what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
+        raise ValueError(f"{table} is there already, of {what}: give --overwrite to replace it, or another --out")
+
+    def bytes_of(self, table: Path) -> int:
+        """Returns the size of a table of predictions and of those beside it, as far as they are there."""
+        files = [table, *(table.with_name(f"{table.stem}{more}.csv") for more in self._beside)]
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+    def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:
+        """Notes the inputs that are to be predicted, but for those that others have noted or done by now."""
+        rows = list(rows)
+
+        def change(known: dict[str, Row]) -> None:
+            for row in rows:
+                noted = known.get(row.table)
+                is_noted = noted is not None and noted.is_of_same(row) and noted.state == WAITING
+                if not is_noted and not self.is_there(row, overwrite):
+                    known[row.table] = row
+
+        self._write(change)
+
+    def note(self, row: Row) -> None:
+        """Notes what became of an input; that it failed only where nobody has noted the same table of other frames."""
+
+        def change(known: dict[str, Row]) -> None:
+            noted = known.get(row.table)
+            if row.state != FAILED or noted is None or noted.is_of_same(row):
+                known[row.table] = row
+
+        self._write(change)
+
+    def _write(self, change: Callable[[dict[str, Row]], None]) -> None:
+        """Writes the index as `change` leaves it; nobody else writes it meanwhile."""
+        while True:
+            with self._lock, self._claims.waited_for("index") as claim:
+                rows = dict(self.rows())
+                change(rows)
+                if not rows:
+                    return
+                text = io.StringIO()
+                writer = csv.writer(text, lineterminator="\n")
+                writer.writerow(_COLUMNS)
+                # The reason may begin with the name of a file.
+                writer.writerows([path_cell(str(cell)) for cell in dataclasses.astuple(row)] for row in rows.values())
+                # If this process was frozen for long in these moments, somebody else may have written.
+                if claim.refresh():
+                    write_csv(self._file, text.getvalue())
+                    return
+
+
+def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimator: Estimator) -> Row:
+    """Returns the row of an input that waits.
+
+    Args:
+      out: the folder of results.
+      table: the table of predictions, below it.
+      path: the video, or the folder of the images.
+      sources: the video, or the images.
+      estimator: the trained network.
+
+    Raises:
+      OSError: a file is not there any more.
+    """
+    size, mtime, files = identity_of(sources)
+    return Row(
+        path=os.path.abspath(path),
+        size=size,
+        mtime=mtime,
+        files=files,
+        model=estimator.checksum[:CHECKSUM_DIGITS],
+        frames_announced=len(sources),
+        frames_delivered=0,
+        seconds=0.0,
+        state=WAITING,
+        reason="",
+        table=table.relative_to(out).as_posix(),
+        table_size=0,
+        table_sha256="",
+        run=config_hash(estimator.config),
+    )
+
+
+def identity_of(sources: Sequence[Path]) -> tuple[int, str, str]:
+    """Returns `size`, `mtime` and `files` of the row of a video, or of images.
+
+    Raises:
+      OSError: a file is not there any more.
+    """
+    status = [source.stat() for source in sources]
+    newest_ns = max(entry.st_mtime_ns for entry in status)
+    each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in zip(sources, status, strict=True)]
+    size, mtime = sum(entry.st_size for entry in status), f"{newest_ns // 10**9}.{newest_ns % 10**9:09}"
+    return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:CHECKSUM_DIGITS]
+
+
+def _rows(file: Path, data: bytes) -> dict[str, Row]:
+    mend = "remove the file and give --overwrite, or give another --out"
+    rows = {}
+    for number, cells in enumerate(parse_csv(data, file, mend), 1):
+        try:
+            row = Row(**{name: _TYPES[name](path_of_cell(cell)) for name, cell in cells.items()})
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedFile(f"{file} is not an index of this version: row {number} ({error}); {mend}") from None
+        rows[row.table] = row
+    return rows

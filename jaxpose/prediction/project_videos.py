@@ -1,0 +1,161 @@
+"""The videos of a run's project, predicted when the training is done."""
+
+import contextlib
+import dataclasses
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from jaxpose.data.sessions import sessions
+from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, row_of
+from jaxpose.prediction.job import Job, remove_parts
+from jaxpose.prediction.video_tables import tables_beside, write_moment_errors
+from jaxpose.prediction.worker import Work
+from jaxpose.video.key_frames import Stopped
+from jaxpose.video.video import Video, scan
+
+# The videos are predicted at once if that takes no longer.
+_AUTO_S = 600.0
+# Frames that are timed to know how long all of them will take.
+_TIMED_FRAMES = 128
+
+
+def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
+    """Predicts the videos of the run's project into <folder>/video_preds, as eval.predict_videos has it.
+
+    Called again after a stop or a kill, it keeps the tables and stretches that are whole and predicts the rest.
+
+    Args:
+      estimator: the trained network.
+      folder: the run folder.
+      stops: is asked after every batch whether to leave.
+      say: is called with a line for each video, or one that says how to do it later.
+
+    Raises:
+      Stopped: `stops` said so before all videos were done.
+    """
+    config = estimator.config
+    if config.eval.predict_videos == "no":
+        return
+    try:
+        files = [file for session in sessions(config.data, config.video) for file in session]
+    except ValueError as error:
+        # What was in the way at the start is refused there; the training is not to fail over what came since.
+        say(f"warning: the videos are not predicted: {error}")
+        return
+    if not files:
+        return
+    command = f"python -m jaxpose.predict --run {shlex.quote(str(folder))} " + " ".join(
+        shlex.quote(str(file)) for file in files
+    )
+    if jax.process_count() > 1:
+        say(f"the videos are not predicted by several processes; predict them by {command}")
+        return
+    videos = []
+    for file in files:
+        try:
+            videos.append(scan(file))
+        except ValueError as error:
+            say(f"warning: not predicted: {error}")
+    try:
+        with Claims(folder, config.mesh.heartbeat_s) as claims:
+            index = PredictionIndex(folder, claims, tables_beside(estimator))
+            jobs = [_job(estimator, folder, video) for video in videos]
+            if config.eval.predict_videos == "auto" and jobs and not _is_begun(index, jobs):
+                needed_s = _seconds(estimator, videos, stops)
+                if needed_s > _AUTO_S:
+                    frames, minutes = sum(video.announced_frames for video in videos), f"{needed_s / 60:,.0f} minutes"
+                    say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
+                    return
+            if not _predict(estimator, jobs, index, claims, stops, say):
+                say(f"warning: some videos are not predicted (see above); to try them again: {command}")
+    except (ValueError, OSError) as error:
+        say(f"warning: the videos are not predicted: {error}; predict them by {command}")
+
+
+def _job(estimator: Estimator, folder: Path, video: Video) -> Job:
+    table = folder / "video_preds" / f"{video.path.stem}.csv"
+    row = row_of(folder, table, video.path, [video.path], estimator)
+    return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [video.path], video)
+
+
+def _is_begun(index: PredictionIndex, jobs: list[Job]) -> bool:
+    """Returns whether an earlier start of the run has decided to predict its videos."""
+    rows = index.rows()
+    return all(job.row.table in rows and rows[job.row.table].is_of_same(job.row) for job in jobs)
+
+
+def _predict(
+    estimator: Estimator,
+    jobs: list[Job],
+    index: PredictionIndex,
+    claims: Claims,
+    stops: Callable[[], bool],
+    say: Callable[[str], None],
+) -> bool:
+    """Predicts the videos whose tables are not there already; returns whether all tables are there then.
+
+    Raises:
+      Stopped: `stops` said so before.
+    """
+    waiting = []
+    for job in jobs:
+        if _is_kept(index, job):
+            remove_parts(job.table)
+            say(f"{job.name}: {job.table} is there already")
+        else:
+            waiting.append(job)
+    # Whatever is there in their place: it is of other weights.
+    index.begin([job.row for job in waiting], overwrite=True)
+    work = Work(estimator, waiting, index, claims, stops, say, lambda line: say(f"warning: {line}"))
+    work.run()
+    if stops() and any(row.state == WAITING for row in work.rows()):
+        raise Stopped
+    rows = index.rows()
+    done = {job.table: rows[job.row.table].table_sha256 for job in jobs if rows[job.row.table].state == DONE}
+    for line in write_moment_errors(estimator, done):
+        say(line)
+    return len(done) == len(jobs)
+
+
+def _is_kept(index: PredictionIndex, job: Job) -> bool:
+    """Returns whether the table of a video is there, whole, of the same frames and weights."""
+    row = index.rows().get(job.row.table)
+    try:
+        return row is not None and row.state == DONE and index.is_there(job.row)
+    except ValueError:
+        return False
+
+
+def _seconds(estimator: Estimator, videos: list[Video], stops: Callable[[], bool]) -> float:
+    """Returns how long videos will take, measured on the first frames of the largest."""
+    frames = sum(video.announced_frames for video in videos)
+    largest = max(videos, key=lambda video: video.announced_frames * video.width_px * video.height_px)
+    return frames * _seconds_a_frame(estimator, largest, stops)
+
+
+def _seconds_a_frame(estimator: Estimator, video: Video, stops: Callable[[], bool]) -> float:
+    """Returns the time that a frame takes, measured on the first frames of a video.
+
+    Raises:
+      Stopped: `stops` said so.
+    """
+    needed_s = 0.0
+    # The first chunk compiles; then the video is opened again, so that all frames that count are decoded in that time.
+    for most in (1, _TIMED_FRAMES):
+        started, done = time.monotonic(), 0
+        reader, found = estimator.stream(video)
+        with contextlib.closing(reader):
+            for keypoints, _ in found:
+                done += len(keypoints)
+                if stops():
+                    raise Stopped
+                if done >= most:
+                    break
+            needed_s = (time.monotonic() - started) / done if done else 0.0
+    return needed_s

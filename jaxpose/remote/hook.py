@@ -1,0 +1,96 @@
+"""A user's function that is called with each finished file of a run."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from jaxpose.checksums import parse_json
+from jaxpose.remote.plan import (
+    CHECKPOINTS,
+    PUT_CHECKPOINT,
+    Contents,
+    Stamp,
+    contents_of,
+    is_growing,
+    plan,
+    stamp_of,
+)
+from jaxpose.run.manifest import MANIFEST_FILE
+
+
+class Hook:
+    """A function, and which files of a run folder it has been called with.
+
+    A file is finished when it is written, one that grows at the end of the run; a checkpoint's manifest is the last of
+    its files. A file that is written anew counts as another one.
+
+    Attributes:
+      path: the file below the folder that the function is being called with, "" between two calls.
+      answers: how many calls have ended so far, well or not.
+    """
+
+    def __init__(self, folder: Path, function: Callable[[str], object]):
+        self._folder, self._function = folder, function
+        self._called_with: dict[str, Stamp] = {}
+        self.path, self.answers = "", 0
+
+    def follow(self, is_last: bool, is_leaving: Callable[[], bool]) -> list[tuple[str, BaseException]]:
+        """Calls the function with all finished files that are new; returns those for which it failed, and how.
+
+        Args:
+          is_last: the run is at its end, and what grew is finished.
+          is_leaving: asked between two files.
+        """
+        failed = []
+        for path, stamp in self._new(is_last):
+            if is_leaving():
+                break
+            self.path = path
+            try:
+                self._function(str(self._folder.absolute() / path))
+            # Whatever a user's function does; SystemExit too, which would end the thread without a word.
+            except (Exception, SystemExit) as error:
+                failed.append((path, error))
+            else:
+                self._called_with[path] = stamp
+            self.path, self.answers = "", self.answers + 1
+        return failed
+
+    def missing(self) -> list[str]:
+        """Returns the files that the function has not been called with, or in vain, at the end of a run."""
+        return [path for path, _ in self._new(is_last=True)]
+
+    def _new(self, is_last: bool) -> Iterator[tuple[str, Stamp]]:
+        here = contents_of(self._folder)
+        for what, name in plan(here, Contents({}, {})):
+            if what == PUT_CHECKPOINT:
+                listed = parse_json(here.checkpoints[name], MANIFEST_FILE)["files"]
+                files = [path for path in listed if not path.endswith("/")]
+                paths = [f"{CHECKPOINTS}/{name}/{file}" for file in (*files, MANIFEST_FILE)]
+            else:
+                paths = [name] if is_last or not is_growing(name) else []
+            for path in paths:
+                stamp = stamp_of(self._folder / path)
+                if stamp and self._called_with.get(path) != stamp:
+                    yield path, stamp
+
+
+def load_hook(name: str) -> Callable[[str], object] | None:
+    """Returns the function that MODULE:FUNCTION names, None for "".
+
+    Raises:
+      ValueError: it cannot be imported, or is no function.
+    """
+    if not name:
+        return None
+    module, _, function = name.partition(":")
+    try:
+        hook = getattr(importlib.import_module(module), function)
+    # Whatever a user's module does.
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"log.remote_hook is {name!r}, which cannot be imported: {type(error).__name__}: {error}"
+        ) from None
+    if not callable(hook):
+        raise ValueError(f"log.remote_hook is {name!r}, which is no function but {type(hook).__name__}")
+    return hook

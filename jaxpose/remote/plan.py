@@ -1,0 +1,107 @@
+"""What is to be done, and in which order, to bring the copy of a run folder to the state of the run folder."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from jaxpose.run.checkpoint import order, published
+from jaxpose.run.extension import EXTENSIONS_FILE
+from jaxpose.run.folder import FINISHED_FILE, WRITTEN
+from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE
+from jaxpose.run.manifest import MANIFEST_FILE, read_manifest
+from jaxpose.run.status import STATUS_FILE
+
+CHECKPOINTS = "checkpoints"
+PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT = "put", "put checkpoint", "remove checkpoint"
+
+# Size in bytes and time of the last change in ns.
+Stamp = tuple[int, int]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a run folder holds, or its copy.
+
+    Attributes:
+      files: path below the folder -> stamp, of all files but those of checkpoints.
+      checkpoints: name -> text of its manifest, empty where there is none.
+    """
+
+    files: Mapping[str, Stamp]
+    checkpoints: Mapping[str, bytes]
+
+
+def contents_of(folder: Path) -> Contents:
+    """Returns what jaxpose wrote into a run folder and has finished, or lets grow by whole records."""
+    files, checkpoints = {}, {}
+    for pattern in (CONFIG_FILE, *WRITTEN):
+        if pattern.startswith(CHECKPOINTS):
+            continue
+        for entry in folder.glob(pattern):
+            for file in entry.rglob("*") if entry.is_dir() else [entry]:
+                path = file.relative_to(folder)
+                if file.is_dir() or path.suffix == ".partial":
+                    continue
+                if any(part.startswith(".") or part.endswith(".parts") for part in path.parts):
+                    continue  # claims, and stretches of videos that are not whole yet
+                if stamp := stamp_of(file):
+                    files[path.as_posix()] = stamp
+    for name in published(folder / CHECKPOINTS):
+        try:
+            read_manifest(folder / CHECKPOINTS / name)
+            checkpoints[name] = (folder / CHECKPOINTS / name / MANIFEST_FILE).read_bytes()
+        except (ValueError, FileNotFoundError) as error:
+            # Damaged, as a resume tells, or removed since it was listed.
+            _logger.debug("checkpoint %s is not copied: %s", name, error)
+    return Contents(files, checkpoints)
+
+
+def stamp_of(file: Path) -> Stamp | None:
+    """Returns size and time of a file, or None where it has been removed."""
+    try:
+        stat = file.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_size, stat.st_mtime_ns
+
+
+def is_growing(path: str) -> bool:
+    """Tells a file that is written to as long as the run goes on; its copies are snapshots."""
+    return path in ("train.log", "metrics.jsonl", STATUS_FILE) or path.startswith(("tensorboard/", "profile/"))
+
+
+def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
+    """Returns what brings a copy to the state of a run folder, as (what, path of a file or name of a checkpoint).
+
+    What tells of extensions comes first, then config and list of frames, then what is finished, what grows, the
+    checkpoints from old to new, and last the mark of a finished run. So the metrics of a checkpoint's steps are there
+    before it is. A checkpoint that is gone here stays there until a newer one is whole there, with all that were saved
+    before that: at every moment the copy is one that a run can go on from.
+
+    Args:
+      here: the run folder.
+      there: the copy, with the stamps that its files had here when they were copied.
+    """
+    changed = sorted((path for path, stamp in here.files.items() if there.files.get(path) != stamp), key=_rank)
+    actions = [(PUT, path) for path in changed if path != FINISHED_FILE]
+    gone = [name for name in there.checkpoints if name not in here.checkpoints]
+    # No reader takes those without a manifest for checkpoints.
+    actions += [(REMOVE_CHECKPOINT, name) for name in gone if not there.checkpoints[name]]
+    gone = sorted((name for name in gone if there.checkpoints[name]), key=order)
+    for name in sorted(here.checkpoints, key=order):
+        if there.checkpoints.get(name) != here.checkpoints[name]:
+            actions.append((PUT_CHECKPOINT, name))
+        actions += [(REMOVE_CHECKPOINT, old) for old in gone if order(old) < order(name)]
+        gone = [old for old in gone if order(old) > order(name)]
+    return actions + [(PUT, path) for path in changed if path == FINISHED_FILE]
+
+
+def _rank(path: str) -> tuple[int, str]:
+    if path == EXTENSIONS_FILE:
+        return -1, path  # as in the run folder: a length that no entry tells of was never extended
+    if path in (CONFIG_FILE, SPLIT_FILE):
+        return 0, path
+    return (2 if is_growing(path) else 1), path

@@ -1,0 +1,97 @@
+"""What the copy of a run folder says that it holds, and whether the run has gone further there than here.
+
+Beside the files of a copy lies copied.json, with size and SHA-256 of each; a checkpoint has its manifest.
+"""
+
+import hashlib
+from pathlib import Path
+
+from jaxpose.checksums import parse_json
+from jaxpose.remote.plan import CHECKPOINTS
+from jaxpose.remote.store import RemoteFolder
+from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
+from jaxpose.run.extension import EXTENSIONS_FILE, entries, parse
+from jaxpose.run.folder import FINISHED_FILE
+from jaxpose.run.manifest import MANIFEST_FILE, damage
+
+COPIED_FILE = "copied.json"
+
+
+def read_record(remote: RemoteFolder) -> dict[str, list | None]:
+    """Returns {path: [bytes, SHA-256]} of the files of a copy but its checkpoints; None for one being replaced.
+
+    What is not there, or damaged, is empty: then all is copied again.
+    """
+    try:
+        return parse_json(remote.read(COPIED_FILE), f"{remote.url}/{COPIED_FILE}")["files"]
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def manifests(remote: RemoteFolder) -> dict[str, bytes]:
+    """Returns {name: text of its manifest} of the checkpoints of a copy, b"" for one that is not whole."""
+    found = {}
+    for name in remote.names(CHECKPOINTS):
+        if CHECKPOINT_NAME.fullmatch(name):
+            try:
+                found[name] = remote.read(f"{CHECKPOINTS}/{name}/{MANIFEST_FILE}")
+            except FileNotFoundError:
+                found[name] = b""
+    return found
+
+
+def size_and_checksum(data: bytes) -> list:
+    """Returns [bytes, SHA-256]."""
+    return [len(data), hashlib.sha256(data).hexdigest()]
+
+
+def lead(remote: RemoteFolder, folder: Path) -> str:
+    """Returns how far the copy of a run is ahead of its run folder, "" where it is not.
+
+    It is ahead where it is finished and the folder is not, or has a checkpoint newer than the newest whole one here.
+    Only what is whole counts, on both sides: it is what a run can go on from. A run that was extended on one side alone
+    is not finished on the other.
+
+    Raises:
+      Exception: the file system's own; each kind of store has others.
+    """
+    more_there = _extensions(remote) - len(entries(folder))
+    if (folder / FINISHED_FILE).exists() and more_there <= 0:
+        return ""
+    is_finished, there = more_there >= 0 and _is_finished(remote), manifests(remote)
+    if not is_finished and not any(there.values()):
+        return ""
+    here = next((name for name in published(folder / CHECKPOINTS)[::-1] if not damage(folder / CHECKPOINTS / name)), "")
+    newer = sorted((name for name in there if not here or order(name) > order(here)), key=order, reverse=True)
+    newest = next((name for name in newer if not is_finished and _is_whole(remote, name, there[name])), "")
+    if not is_finished and not newest:
+        return ""
+    state = "finished" if is_finished else f"at checkpoint {newest}"
+    return f"it is {state}, and {folder} {f'at checkpoint {here}' if here else 'without a whole checkpoint'}"
+
+
+def _extensions(remote: RemoteFolder) -> int:
+    """Returns how often the run of a copy was extended, 0 where the copy does not tell."""
+    try:
+        return len(parse(remote.read(EXTENSIONS_FILE), EXTENSIONS_FILE))
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _is_finished(remote: RemoteFolder) -> bool:
+    record = read_record(remote)
+    if FINISHED_FILE not in record:
+        return False
+    try:
+        return record[FINISHED_FILE] in (None, size_and_checksum(remote.read(FINISHED_FILE)))
+    except FileNotFoundError:
+        return False
+
+
+def _is_whole(remote: RemoteFolder, name: str, manifest: bytes) -> bool:
+    try:
+        listed = parse_json(manifest, MANIFEST_FILE)["files"]
+        files = {path: kind for path, kind in listed.items() if not path.endswith("/")}
+        return all(size_and_checksum(remote.read(f"{CHECKPOINTS}/{name}/{path}")) == files[path] for path in files)
+    except (ValueError, FileNotFoundError):
+        return False

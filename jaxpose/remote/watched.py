@@ -1,0 +1,226 @@
+"""A run as those who watch it see it: how far it has come, and whether it is starting, goes on or has ended.
+
+What comes in: a run folder, or its copy at `log.remote_url`; it is only read.
+"""
+
+import dataclasses
+import json
+import posixpath
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from jaxpose.checksums import DamagedFile, parse_csv
+from jaxpose.config import Config
+from jaxpose.config.arguments import DONE, did_you_mean
+from jaxpose.config.train import total_steps
+from jaxpose.data.split import count_training_frames
+from jaxpose.files import NotRegularFile
+from jaxpose.remote.record import COPIED_FILE
+from jaxpose.remote.store import RemoteFolder, is_leftover
+from jaxpose.run.folder import FINISHED_FILE, NO_RUN, parse_summary
+from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE, parse_config
+from jaxpose.run.status import STATUS_FILE, Status, is_held, parse_status
+
+_METRICS_FILE, _LOG_FILE = "metrics.jsonl", "train.log"
+# Lines of metrics over which the speed is averaged.
+_LINES = 20
+_BAR_CHARACTERS = 40
+# Names that are shown of a folder.
+_LISTED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What a run has told so far.
+
+    Attributes:
+      step: steps taken.
+      total_steps: length of the training.
+      training: the newest metrics of training by name.
+      validation: the newest metrics of a validation by name, with its "step"; empty before the first.
+      steps_per_s: speed over the last lines of metrics, 0 where it is not known yet.
+      last_line: of train.log.
+      summary: of a finished run, None before its end.
+      end: how the run ended, None while it goes on.
+    """
+
+    step: int
+    total_steps: int
+    training: dict[str, Any]
+    validation: dict[str, Any]
+    steps_per_s: float
+    last_line: str
+    summary: dict[str, Any] | None
+    end: Status | None
+
+    def rows(self) -> dict[str, str]:
+        """Returns what is shown of it, by name."""
+        share = min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
+        bar = f"{'#' * int(share * _BAR_CHARACTERS):-<{_BAR_CHARACTERS}}"
+        left_s = (self.total_steps - self.step) / self.steps_per_s if self.steps_per_s else None
+        rows = {"step": f"{self.step} of {self.total_steps}  {share:.0%}  {bar}"}
+        rows |= {name: number(value) for name, value in self.training.items()}
+        if self.validation:
+            rows["validation"] = f"step {self.validation['step']}  {_shown(self.validation)}"
+        if left_s is not None:
+            rows |= {"speed": f"{self.steps_per_s:.3g} steps/s", "ETA": tqdm.format_interval(left_s)}
+        return rows | {"last line": self.last_line}
+
+    def line(self) -> str:
+        """Returns the same in one line."""
+        parts = [f"step {self.step}/{self.total_steps}", _shown(self.training), _shown(self.validation)]
+        if self.steps_per_s:
+            left_s = (self.total_steps - self.step) / self.steps_per_s
+            parts.append(f"{self.steps_per_s:.3g} steps/s, ETA {tqdm.format_interval(left_s)}")
+        return "  ".join(part for part in parts if part)
+
+
+class Watched:
+    """A run that is looked at now and then; files that have not grown are not read again."""
+
+    def __init__(self, where: str):
+        try:
+            self._remote = RemoteFolder(where)
+            self._parent = RemoteFolder(
+                str(self._remote.path.parent) if self._remote.path else posixpath.dirname(where)
+            )
+        except (ValueError, ImportError) as error:
+            raise ValueError(f"{where} cannot be opened: {error}") from None
+        self._where = where
+        self._seen: dict[str, tuple[int, bytes]] = {}
+        self._config: Config | None = None
+
+    def lacks(self) -> str:
+        """Returns what a run that is starting has not written yet, "" once it can be looked at.
+
+        Raises:
+          ValueError: no run can start here: there are other files, or not even the folder above.
+          OSError: the file system cannot be read.
+        """
+        names = [name for name in self._remote.names() if not is_leftover(name)]
+        if CONFIG_FILE in names:
+            try:
+                self._config = parse_config(self._remote.read(CONFIG_FILE), f"{self._where}/{CONFIG_FILE}")
+            except PermissionError as error:
+                raise ValueError(f"{self._where}/{CONFIG_FILE} cannot be read: {error.strerror}") from None
+            return ""
+        if foreign := sorted({*names} - NO_RUN - {COPIED_FILE}):
+            raise ValueError(
+                f"{self._where} is not a run folder: it has no {CONFIG_FILE}, but {_listed(foreign)}; give a run folder"
+            )
+        path = self._remote.path
+        if names or (path and path.is_dir()):
+            return CONFIG_FILE + "; no process writes in the folder now" * (path is not None and is_held(path) is False)
+        beside = self._parent.names()
+        if not beside and not (self._parent.path and self._parent.path.is_dir()):
+            hint = did_you_mean(self._parent.url, _folders_beside(self._parent.path)) if self._parent.path else ""
+            raise ValueError(f"{self._where} is not a run folder: {self._parent.url} does not exist{hint}")
+        hint = did_you_mean(self._where, [posixpath.join(posixpath.dirname(self._where), name) for name in beside])
+        return f"the folder{hint or f'; {self._parent.url} holds {_listed(beside)}' * bool(beside)}"
+
+    def silent_s(self) -> float:
+        """Returns the seconds since the run last wrote something; 0 where that is not known."""
+        ages_s = [self._remote.age_s(path) for path in (_METRICS_FILE, _LOG_FILE)]
+        return min((age_s for age_s in ages_s if age_s is not None), default=0.0)
+
+    def look(self) -> Progress:
+        """Returns what the run has told so far.
+
+        Raises:
+          Exception: the file system's own, where it fails.
+        """
+        # Before the files: what a process writes until it gives the folder free is then seen.
+        held = is_held(self._remote.path) if self._remote.path else None
+        entries = _entries(self._read(_METRICS_FILE))
+        validations = [entry for entry in entries if any(name.startswith("val_") for name in entry)]
+        trainings = [entry for entry in entries if "loss" in entry]
+        last = trainings[-1] if trainings else {}
+        summary = self._read_signed(FINISHED_FILE)
+        lines = self._read(_LOG_FILE).decode(errors="replace").splitlines()
+        return Progress(
+            step=max((entry["step"] for entry in entries), default=0),
+            total_steps=self._total_steps(),
+            training={name: value for name, value in last.items() if name in ("loss", "learning_rate")},
+            validation=validations[-1] if validations else {},
+            steps_per_s=_speed(trainings[-_LINES:]),
+            last_line=lines[-1] if lines else "",
+            summary=parse_summary(summary, f"{self._where}/{FINISHED_FILE}") if summary else None,
+            end=_end(bool(summary), held, parse_status(self._read_signed(STATUS_FILE), f"{self._where}/{STATUS_FILE}")),
+        )
+
+    def _read_signed(self, path: str) -> bytes:
+        """Returns a file as `_read`; a pipe or folder in its place will not go away, as a store's failure does."""
+        try:
+            return self._read(path)
+        except NotRegularFile as error:
+            raise DamagedFile(str(error)) from None
+
+    def _read(self, path: str) -> bytes:
+        try:
+            size = self._remote.size(path)
+            if self._seen.get(path, (-1, b""))[0] != size:
+                self._seen[path] = size, self._remote.read(path)
+        except FileNotFoundError:
+            return b""
+        return self._seen[path][1]
+
+    def _total_steps(self) -> int:
+        assert self._config is not None
+        split = self._read_signed(SPLIT_FILE)
+        rows = parse_csv(split, f"{self._where}/{SPLIT_FILE}", "put the original file back") if split else []
+        return total_steps(self._config.train, count_training_frames(rows))
+
+
+def _end(is_finished: bool, is_held: bool | None, status: Status) -> Status | None:
+    """Returns how a run ended, None where it goes on.
+
+    Args:
+      is_finished: it says so.
+      is_held: a process writes in its folder; None where that is not known.
+      status: as the run noted it last; of one that starts again it may be that of the end before.
+    """
+    if is_finished:
+        return Status(DONE)
+    if is_held or (is_held is None and status.exit_code is None):
+        return None
+    return status
+
+
+def _folders_beside(path: Path) -> list[str]:
+    """Returns the folders in the nearest folder above a path that exists."""
+    folder = next(folder for folder in path.parents if folder.is_dir())
+    return [str(entry) for entry in sorted(folder.iterdir()) if entry.is_dir()]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_LISTED]) + f" and {len(names) - _LISTED} more" * (len(names) > _LISTED)
+
+
+def _entries(text: bytes) -> list[dict[str, Any]]:
+    """Returns the lines of metrics.jsonl, without one that is cut off."""
+    found = []
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+            found.append({**entry, "step": int(entry["step"]), "time_s": float(entry["time_s"])})
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+    return found
+
+
+def _speed(entries: list[dict[str, Any]]) -> float:
+    if len(entries) < 2 or entries[-1]["time_s"] <= entries[0]["time_s"]:
+        return 0.0
+    return (entries[-1]["step"] - entries[0]["step"]) / (entries[-1]["time_s"] - entries[0]["time_s"])
+
+
+def _shown(metrics: dict[str, Any]) -> str:
+    return "  ".join(f"{name} {number(value)}" for name, value in metrics.items() if name not in ("step", "time_s"))
+
+
+def number(value: float | None) -> str:
+    """Returns a metric as it is shown."""
+    # NaN and the infinities are null in JSON.
+    return "nan" if value is None else f"{value:.4g}"

@@ -1,0 +1,285 @@
+"""Checkpoints: the state of a run on disk, and the way back to the newest one whose every byte is right.
+
+What comes in: a pytree of arrays and a small dict. What goes out: folders <folder>/<step>/ with orbax's files
+below state/ and a manifest, which is written last: a step without one does not exist. A step that is saved again
+(after a validation, or after a resume before it) becomes <step>-2 and so on, so that a save never touches a
+checkpoint that is already there.
+"""
+
+import gc
+import logging
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from jaxpose.run.manifest import MANIFEST_FILE, damage, read_manifest, write_manifest
+
+KEPT_NEWEST = 2
+
+# Loggers that orbax's errors come through.
+_TOLD_TWICE = ("absl", "asyncio")
+
+_logger = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one run: saved in the background, checked when restored; close it, or use it as a context.
+
+    With more than one process, every process makes one and calls `save` and `restore` alike.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = Path(os.path.realpath(folder))
+        # Folders are made in `save` itself: in the background, one that cannot be made hangs for ten minutes.
+        options = ocp.AsyncOptions(create_directories_asynchronously=False)
+        self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=options)
+        self._publisher: threading.Thread | None = None
+        self._broken: set[str] = set()
+        self._saved = True
+        for name in _TOLD_TWICE:
+            logging.getLogger(name).addFilter(_is_worth_showing)
+        self._excepthook = sys.excepthook
+        sys.excepthook = self._show
+
+    def save(self, step: int, state: Any, meta: dict[str, Any], is_best: bool) -> None:
+        """Starts to save a state; the state may be donated or changed as soon as this returns.
+
+        A save that fails (a full disk) is a warning, not an exception: older checkpoints stay, and `wait` says False.
+
+        Args:
+          step: number of steps that were taken.
+          state: pytree of jax or numpy arrays of any shape and dtype.
+          meta: JSON-ready values that `restore` gives back.
+          is_best: True if this is the best state so far; the newest of these is kept.
+
+        Raises:
+          ValueError: two leaves have one name, or a leaf is empty.
+        """
+        leaves = _named_leaves(state)
+        self.wait()
+        self._saved = False
+        content = {"step": int(step), "is_best": bool(is_best), "meta": meta, "leaves": _kinds(leaves)}
+        folder = self._folder / _name(step, _agreed([_free_save(self._folder, step)])[0])
+        try:
+            self._orbax.save(folder / "state", args=ocp.args.StandardSave(leaves))
+        except Exception as error:
+            self._give_up(folder, error)
+            return
+        self._publisher = threading.Thread(target=self._publish, args=(folder, content), name="checkpoint")
+        self._publisher.start()
+
+    def restore(self, like: Any, which: str) -> tuple[int, Any, dict[str, Any]] | None:
+        """Returns (step, state, meta) of a checkpoint whose every file is as it was written, or None without one.
+
+        Args:
+          like: pytree of the state's structure. A jax array or a ShapeDtypeStruct with a sharding is restored to that
+            sharding, on any number of devices; anything else becomes a numpy array.
+          which: "newest", or "best" (where none is marked or whole: the newest).
+
+        Raises:
+          ValueError: the state does not fit `like`; names the leaves. No damaged checkpoint is ever deleted: each is a
+            warning with its reason, and the one before it is tried.
+        """
+        if which not in ("newest", "best"):
+            raise ValueError(f"which is {which!r}; it must be newest or best")
+        self.wait()
+        folder = self._folder_to_restore(best_first=which == "best")
+        if folder is None:
+            return None
+        manifest = read_manifest(folder)
+        wanted = _named_leaves(like)
+        _refuse_misfit(folder, manifest["leaves"], _kinds(wanted))
+        targets = {name: _target(leaf) for name, leaf in wanted.items()}
+        restored = self._orbax.restore(folder / "state", args=ocp.args.StandardRestore(targets))
+        structure = jax.tree.structure(like)
+        return manifest["step"], jax.tree.unflatten(structure, [restored[name] for name in wanted]), manifest["meta"]
+
+    def steps(self) -> list[int]:
+        """Returns the steps that have a manifest, oldest first; their files are checked by `restore` alone."""
+        return sorted({_step_of(name) for name in published(self._folder)})
+
+    def wait(self) -> bool:
+        """Waits for the save under way; returns False if the latest save failed (the warning has the reason)."""
+        if self._publisher is not None:
+            self._publisher.join()
+            self._publisher = None
+        return self._saved
+
+    def close(self) -> None:
+        """Waits for the save under way and frees orbax's threads."""
+        self.wait()
+        self._orbax.close()
+        # What is left of failed saves complains when it is collected: now, while nobody listens.
+        gc.collect()
+        for name in _TOLD_TWICE:
+            logging.getLogger(name).removeFilter(_is_worth_showing)
+        sys.excepthook = self._excepthook
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def _show(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        # What tensorstore still writes when a save has failed, it tells to a loop of orbax that is gone: hundreds of
+        # tracebacks for the error that is one warning here.
+        if not (kind is RuntimeError and str(error) == "Event loop is closed"):
+            self._excepthook(kind, error, trace)
+
+    def _publish(self, folder: Path, content: dict[str, Any]) -> None:
+        """Runs in a thread: waits for orbax, writes the manifest, then removes what is no longer kept."""
+        try:
+            self._orbax.wait_until_finished()
+            if jax.process_index() == 0:
+                write_manifest(folder, content)
+        except Exception as error:
+            self._give_up(folder, error)
+            return
+        self._saved = True
+        if jax.process_index() == 0:
+            self._remove_old(folder)
+
+    def _give_up(self, folder: Path, error: Exception) -> None:
+        reason = re.sub(r" \[(tensorstore_spec|os_error_code)=.*", "", (str(error) or repr(error)).splitlines()[0])
+        _logger.warning("checkpoint %s was not saved: %s; training goes on, older checkpoints stay", folder, reason)
+        if jax.process_index() == 0:
+            # At once: what was written so far would keep a full disk full.
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _remove_old(self, newest: Path) -> None:
+        names = [name for name in published(self._folder) if name not in self._broken]
+        latest = {_step_of(name): name for name in names}
+        best = [name for name in names if _is_best(self._folder / name)]
+        kept = {*[latest[step] for step in sorted(latest)[-KEPT_NEWEST:]], *best[-1:], *self._broken, newest.name}
+        for entry in self._folder.iterdir():
+            if CHECKPOINT_NAME.fullmatch(entry.name) and entry.name not in kept:
+                # The manifest first: killed in between, the rest is a leftover and no broken checkpoint.
+                (entry / MANIFEST_FILE).unlink(missing_ok=True)
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def _folder_to_restore(self, best_first: bool) -> Path | None:
+        """Returns the first whole checkpoint, newest first; process 0 looks and tells the others."""
+        chosen = (-1, 1)
+        if jax.process_index() == 0:
+            names = published(self._folder)[::-1]
+            if best_first:
+                names.sort(key=lambda name: not _is_best(self._folder / name))
+            name = next((name for name in names if self._is_whole(name)), None)
+            if name is not None:
+                chosen = order(name)
+        step, save = _agreed(chosen)
+        return None if step < 0 else self._folder / _name(step, save)
+
+    def _is_whole(self, name: str) -> bool:
+        found = damage(self._folder / name)
+        if found:
+            self._broken.add(name)
+            _logger.warning(
+                "checkpoint %s is damaged (%s); it is left as it is, and the one before it is tried",
+                self._folder / name,
+                found,
+            )
+        return not found
+
+
+# <step> of the first save of a step, <step>-2 of the second, and so on.
+CHECKPOINT_NAME = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+
+
+def order(name: str) -> tuple[int, int]:
+    """Returns (step, number of its save), by which the names of checkpoints are ordered."""
+    match = CHECKPOINT_NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1]), int(match[2] or 1)
+
+
+def _name(step: int, save: int) -> str:
+    return f"{step}" if save == 1 else f"{step}-{save}"
+
+
+def _step_of(name: str) -> int:
+    return order(name)[0]
+
+
+def published(folder: Path) -> list[str]:
+    """Returns the names of the checkpoints that have a manifest, oldest first."""
+    found = [manifest.parent.name for manifest in folder.glob(f"*/{MANIFEST_FILE}")]
+    return sorted((name for name in found if CHECKPOINT_NAME.fullmatch(name)), key=order)
+
+
+def _free_save(folder: Path, step: int) -> int:
+    save = 1
+    while (folder / _name(step, save)).exists():
+        save += 1
+    return save
+
+
+def _is_worth_showing(record: logging.LogRecord) -> bool:
+    """False for orbax's tracebacks, pages for each failed save: the same error becomes one warning here."""
+    is_leftover = record.name == "asyncio" and "never retrieved" in record.getMessage()
+    return record.levelno < logging.ERROR or not ("orbax" in record.pathname or is_leftover)
+
+
+def _is_best(folder: Path) -> bool:
+    try:
+        return read_manifest(folder)["is_best"]
+    except ValueError:
+        return False
+
+
+def _agreed(numbers: Sequence[int]) -> list[int]:
+    """Returns process 0's numbers on every process."""
+    if jax.process_count() == 1:
+        return list(numbers)
+    return multihost_utils.broadcast_one_to_all(np.array(numbers, np.int32)).tolist()
+
+
+def _named_leaves(tree: Any) -> dict[str, Any]:
+    """Returns {name: array or ShapeDtypeStruct}; a flat dict is stored, so no class has to be known to read it."""
+    leaves = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if name in leaves:
+            raise ValueError(f"two leaves of the state are named {name!r}; keys must not contain a dot")
+        if 0 in np.shape(leaf):
+            raise ValueError(f"{name} is an empty array, which orbax cannot store")
+        leaves[name] = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+    return leaves
+
+
+def _kinds(leaves: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for name, leaf in leaves.items()}
+
+
+def _target(leaf: Any) -> Any:
+    """Returns what tells orbax where a leaf goes: to its sharding, or to numpy."""
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None:
+        return np.empty(leaf.shape, leaf.dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], shown: int = 5) -> None:
+    problems = [
+        f"{name} is {stored.get(name, 'absent')} there and {wanted.get(name, 'absent')} here"
+        for name in dict.fromkeys([*wanted, *stored])
+        if stored.get(name) != wanted.get(name)
+    ]
+    if problems:
+        more = f"; and {len(problems) - shown} more" if len(problems) > shown else ""
+        raise ValueError(
+            f"checkpoint {folder} does not fit: {'; '.join(problems[:shown])}{more}. "
+            "It is another model's or another optimizer's"
+        )

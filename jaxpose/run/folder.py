@@ -1,0 +1,326 @@
+"""The run folder: which run it holds, whether that run starts, goes on or is done, and who may write in it.
+
+What comes in: a resolved config and the text of split.csv. What goes out: a `RunFolder` that is locked until
+it is closed. With more than one process, process 0 alone opens it and tells the others.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxpose.checksums import parse_json, write_csv, write_json
+from jaxpose.cluster.agreement import from_first, refuse_unshared
+from jaxpose.config import Config, config_hash
+from jaxpose.files import read_bytes, temporary_name
+from jaxpose.run.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
+from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
+from jaxpose.run.refusal import way_on
+from jaxpose.run.status import LOCK_FILE, STATUS_FILE, Status, status_of, write_status
+
+FINISHED_FILE = "finished.json"
+PARAMETERS_FILE = "best.safetensors"
+RESTARTS_FILE = "restarts.json"
+# Holds what is being downloaded, until all of it has arrived.
+RESTORING_FOLDER = ".restoring"
+
+# What the end of a training leaves, as globs, the mark of a finished run first. resume=extend deletes these.
+RESULTS = (
+    FINISHED_FILE,
+    PARAMETERS_FILE,
+    "predictions.csv",
+    "predictions_*.csv",
+    "evaluation.json",
+    "report.html",
+)
+
+# Everything that jaxpose writes into a run folder, as globs. resume=overwrite deletes these and nothing else.
+WRITTEN = (
+    *RESULTS,
+    "train.log",
+    "metrics.jsonl",
+    EXTENSIONS_FILE,
+    "video_preds/*.csv",
+    "video_preds/*.csv.partial",
+    "video_preds/*.parts",
+    "index.csv",
+    ".claims",
+    "tensorboard/events.out.tfevents.*",
+    "profile/plugins",
+    "checkpoints/[0-9]*",
+    RESTARTS_FILE,
+    STATUS_FILE,
+    "pca.json",
+    RESTORING_FOLDER,
+    SPLIT_FILE,
+)
+
+_LOCK_WAITS_S = (0.02, 0.1)
+
+# What may be found in a folder that holds no run yet.
+NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp"}
+
+_logger = logging.getLogger(__name__)
+
+
+class RunFolder:
+    """A run folder: its `path`, and `action`: "start", "resume" or "finished".
+
+    Attributes:
+      is_ours: this process has locked it and writes in it; False in a dry run and in all processes but the first.
+      messages: what the user should know of the folder, one sentence each.
+    """
+
+    def __init__(self, path: Path, action: str, lock: int = -1, messages: tuple[str, ...] = ()):
+        self.path = path
+        self.action = action
+        self.messages = messages
+        self.is_ours = lock >= 0
+        self._lock = lock
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Marks the run as finished, with its summary (JSON-ready)."""
+        write_json(self.path / FINISHED_FILE, summary)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the summary of a finished run.
+
+        Raises:
+          ValueError: the run is not finished, or its summary cannot be read.
+        """
+        file = self.path / FINISHED_FILE
+        try:
+            return parse_summary(read_bytes(file), file)
+        except FileNotFoundError:
+            raise ValueError(f"the run in {self.path} is not finished: it has no {FINISHED_FILE}") from None
+
+    def note_end(self, status: Status) -> None:
+        """Notes how the run ends, for those who watch it."""
+        if self.is_ours:
+            # On a full disk those who watch see that the lock is free.
+            with contextlib.suppress(OSError):
+                write_status(self.path, status)
+
+    @contextlib.contextmanager
+    def noting_failures(self) -> Iterator[None]:
+        """A context that notes an exception as the end of the run."""
+        try:
+            yield
+        except BaseException as error:
+            self.note_end(status_of(error))
+            raise
+
+    def close(self) -> None:
+        """Gives the folder free for another process."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> "RunFolder":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+
+def parse_summary(data: bytes, name: str | Path) -> dict[str, Any]:
+    """Returns the summary in the content of a finished.json; `name` is the file's, for the message.
+
+    Raises:
+      DamagedFile: it is not as jaxpose wrote it.
+    """
+    return parse_json(data, name, "remove the file, and the training command evaluates the run again")
+
+
+def open_run(
+    config: Config, split_text: str, fetch: Callable[[Path], list[str]] = lambda path: [], *, dry_run: bool = False
+) -> RunFolder:
+    """Returns the run folder of a config, locked and ready to be written in by process 0.
+
+    Args:
+      config: resolved config (`jaxpose.config.resolve`).
+      split_text: content of split.csv for this config and data, columns path,bytes,sha256,set,labels_sha256.
+      fetch: called with the folder's path once it is locked; may put a run into an empty one, and returns messages.
+      dry_run: write and lock nothing; whether another process writes there is then not known.
+
+    Raises:
+      ValueError: the folder holds another run, no run but files, a run that is running, or what `config.resume`
+        does not allow; or it cannot be written in, or is not the same for all processes.
+    """
+    opened: list[RunFolder] = []
+
+    def open_first() -> list[str]:
+        opened.append(_look_at(config, split_text, fetch) if dry_run else _open(config, split_text, fetch))
+        return [str(opened[0].path.absolute()), opened[0].action]
+
+    path, action = from_first(open_first)
+    folder = opened[0] if opened else RunFolder(Path(path), action)
+    if not dry_run:
+        try:
+            refuse_unshared(folder.path)
+        except BaseException:
+            folder.close()
+            raise
+    return folder
+
+
+def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
+    path, lock = _path(config), -1
+    try:
+        _refuse_foreign(path)
+        lock = _locked(path)
+        fetched = fetch(path)
+        # Looked at again: another process may have put something here in between.
+        _refuse_foreign(path)
+        action, messages, extension = _decided(path, config, split_text)
+        if config.resume == "overwrite":
+            _remove(path, WRITTEN)
+        if extension:
+            # The config last: until then it is the run of before, without its end.
+            extension.record(path)
+            _remove(path, RESULTS)
+        if action != "finished":
+            settle(path, config)
+            # The config first: a folder with split.csv alone could not be told from a foreign one. On resume too: a
+            # harmless option may have changed, and split.csv is absent if the run was killed while it started.
+            write_config(path / CONFIG_FILE, config)
+            write_csv(path / SPLIT_FILE, split_text)
+            write_status(path, Status())
+        return RunFolder(path, action, lock, (*fetched, *messages))
+    except BaseException as error:
+        if lock >= 0:
+            os.close(lock)
+        if isinstance(error, OSError):
+            raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
+        raise
+
+
+def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
+    path = _path(config)
+    try:
+        _refuse_foreign(path)
+        there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise ValueError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
+        fetched = fetch(path)
+        action, messages, _ = _decided(path, config, split_text)
+        return RunFolder(path, action, messages=(*fetched, *messages))
+    except OSError as error:
+        raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
+
+
+def _path(config: Config) -> Path:
+    if config.out:
+        return Path(config.out).expanduser()
+    default = default_path(config)
+    return find_run(default.parent, config) if config.resume == "extend" else default
+
+
+def default_path(config: Config) -> Path:
+    """Returns the run folder of a config whose `out` is empty: runs/<project>/<hash of the config>."""
+    project = Path(config.data.project).name or "synthetic"
+    return Path("runs") / project / config_hash(config)
+
+
+def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
+    """Applies the table of run folder and `resume`; writes nothing.
+
+    Returns:
+      The action, what the user should know, and what makes the run longer, if anything does.
+    """
+    if config.resume == "overwrite":
+        return "start", (), None
+    if not (path / CONFIG_FILE).exists():
+        if config.resume in ("must", "extend"):
+            raise ValueError(f"resume is {config.resume}, but {path} holds no run; use resume=auto to start one")
+        return "start", (), None
+    if config.resume == "never":
+        raise ValueError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
+    compared = with_length_of(read_config(path / CONFIG_FILE), config) if config.resume == "extend" else config
+    found = differences(path, compared, split_text)
+    if found:
+        raise ValueError(
+            f"{path} holds another run; differing: {'; '.join(found)}. {way_on(path, compared, split_text)}"
+        )
+    is_finished = (path / FINISHED_FILE).exists()
+    extension = extension_of(path, config, split_text) if config.resume == "extend" else None
+    unchecked: tuple[str, ...] = ()
+    if not (path / SPLIT_FILE).exists() and (is_finished or any(path.glob("checkpoints/[0-9]*"))):
+        unchecked = (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
+    if is_finished and not extension:
+        return "finished", unchecked, None
+    if is_finished and RunFolder(path, "finished").summary().get("reason") == "early stop":
+        raise ValueError(
+            f"resume is extend, but the run in {path} stopped early (train.early_stop_patience = "
+            f"{config.train.early_stop_patience}), as a longer one would; --config.train.init_from={path} without "
+            "resume=extend starts another run from its weights"
+        )
+    messages = extension.messages() if extension else ()
+    if extension and not config.out:
+        messages = (f"{path} is the one run there that differs in nothing but the length", *messages)
+    messages += unchecked
+    if extension and any(path.glob("video_preds/*.csv")):
+        messages += (f"{path / 'video_preds'} holds predictions by the weights before; index.csv tells of which",)
+    return "resume", messages, extension
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuses a folder that holds files but no run."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise ValueError(f"the run folder {path} is a file; choose another out")
+    if (path / CONFIG_FILE).exists():
+        read_config(path / CONFIG_FILE)
+        return
+    foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise ValueError(
+            f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
+            "deleted: choose another out"
+        )
+
+
+def _locked(path: Path) -> int:
+    """Makes the folder, returns the descriptor with its lock; the system frees it when the process dies."""
+    path.mkdir(parents=True, exist_ok=True)
+    lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(lock)
+    except BlockingIOError:
+        owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise ValueError(f"a run is writing in {path} ({owner}); wait for it, or choose another out") from None
+    except OSError as error:
+        _logger.warning("%s cannot be locked (%s): do not start a second run in it", path, error.strerror)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    return lock
+
+
+def _lock(descriptor: int) -> None:
+    """Takes a lock. jaxpose.watch holds it for microseconds, so one that is held is tried again."""
+    for wait_s in _LOCK_WAITS_S:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(wait_s)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove(path: Path, patterns: tuple[str, ...]) -> None:
+    """Deletes what jaxpose wrote, in order; config.json is no such pattern: without it the folder would be foreign."""
+    for pattern in patterns:
+        folder, name = path / Path(pattern).parent, Path(pattern).name
+        for entry in sorted([*folder.glob(name), *folder.glob(temporary_name(name))]):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()

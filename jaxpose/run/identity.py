@@ -1,0 +1,188 @@
+"""Which run a folder holds: whether its config and its frames are those of another start."""
+
+import csv
+import dataclasses
+import io
+from pathlib import Path
+
+from jaxpose.checksums import DamagedFile, parse_csv, parse_json, read_csv, write_json
+from jaxpose.config import Config, differing_keys, from_dict, validate_stored
+from jaxpose.data.split import CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
+from jaxpose.files import read_bytes
+
+CONFIG_FILE = "config.json"
+SPLIT_FILE = "split.csv"
+_MEND = "put the original file back, or use another run folder"
+_SHOWN = 3
+
+# {path: {column: cell}} of split.csv, in its order.
+SplitRows = dict[str, dict[str, str]]
+
+
+def write_config(file: Path, config: Config) -> None:
+    """Writes the config of a run, with its checksum."""
+    write_json(file, dataclasses.asdict(config))
+
+
+def refuse_no_run(run: Path) -> None:
+    """Looks whether a folder holds a run.
+
+    Raises:
+      ValueError: it has no config.json; names the runs that lie beside or in it.
+    """
+    if not (run / CONFIG_FILE).exists():
+        near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+        here = ", ".join(str(path.parent) for path in near[:5])
+        raise ValueError(
+            f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
+        )
+
+
+def read_config(file: Path) -> Config:
+    """Returns the config that a run was started with.
+
+    Raises:
+      DamagedFile: the file is not as jaxpose wrote it, or not the config of a run.
+    """
+    try:
+        return parse_config(read_bytes(file), file)
+    except OSError as error:
+        raise DamagedFile(f"{file} cannot be read ({error.strerror}); {_MEND}") from None
+
+
+def parse_config(data: bytes, name: str | Path) -> Config:
+    """Returns the config in the content of a config.json; `name` is the file's, for the message.
+
+    Raises:
+      DamagedFile: as `read_config`.
+    """
+    values = parse_json(data, name, _MEND)
+    try:
+        if absent := {"data", "model", "train"} - set(values):
+            raise ValueError(f"it has no {min(absent)!r}")
+        config = from_dict(values)
+        validate_stored(config)
+    except ValueError as error:
+        reason = "; ".join(str(error).splitlines())
+        raise DamagedFile(f"{name} is not the config of a run ({reason}); {_MEND}") from None
+    return config
+
+
+def differences(path: Path, config: Config, split_text: str) -> list[str]:
+    """Returns what the run in a folder differs in from a config and the text of its split.csv, a sentence each.
+
+    Raises:
+      ValueError: the folder's config cannot be read, or the run is of another project.
+    """
+    stored = read_config(path / CONFIG_FILE)
+    keys = differing_keys(stored, config)
+    found = [f"{key} {old!r} -> {new!r}" for key, (old, new) in keys.items()]
+    if not (path / SPLIT_FILE).exists():
+        return found
+    old, new = read_split_rows(path), parse_split_rows(split_text)
+    if stored.data.project != config.data.project and not share_frames(old, new):
+        raise ValueError(
+            f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
+            "frames. Give this run a folder of its own with --config.out=FOLDER"
+        )
+    # Labels of other keypoints are others of necessity.
+    changed = [] if "data.keypoint_names" in keys else _changed_labels(old, new)
+    return [*found, *changed, *_differing_rows(old, new)]
+
+
+def read_split_rows(run: Path) -> SplitRows:
+    """Returns the rows of a run's split.csv.
+
+    Raises:
+      DamagedFile: the file is not as jaxpose wrote it.
+    """
+    return _by_path(read_csv(run / SPLIT_FILE, _MEND))
+
+
+def parse_split_rows(split_text: str) -> SplitRows:
+    """Returns the rows of the text of a split.csv that is not written yet and has no checksums."""
+    return _by_path(list(csv.DictReader(io.StringIO(split_text))))
+
+
+def parse_signed_split_rows(data: bytes, name: str) -> SplitRows:
+    """Returns the rows in the content of a split.csv; `name` is the file's, for the message.
+
+    Raises:
+      DamagedFile: as `read_split_rows`.
+    """
+    return _by_path(parse_csv(data, name, _MEND))
+
+
+def share_frames(first: SplitRows, second: SplitRows) -> bool:
+    """Returns whether two lists of frames share a labelled frame (same path, same bytes), or one has none."""
+    frames = [
+        {(path, row.get("sha256")) for path, row in rows.items() if row.get("set") not in NO_SETS}
+        for rows in (first, second)
+    ]
+    return not all(frames) or not frames[0].isdisjoint(frames[1])
+
+
+def _changed_labels(old: SplitRows, new: SplitRows) -> list[str]:
+    both = sorted(old.keys() & new.keys())
+    changed = [image for image in both if old[image].get("labels_sha256") != new[image].get("labels_sha256")]
+    if not changed:
+        return []
+    count = "frame" if len(changed) == 1 else "frames"
+    return [
+        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to go on, or "
+        "start a new run"
+    ]
+
+
+def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
+    rows = []
+    for path in dict.fromkeys([*old, *new]):
+        if path not in new or path not in old:
+            rows.append(_said(path, (new.get(path) or old[path]).get("set"), path in new))
+            continue
+        before, after = ({key: value for key, value in row.items() if key != "labels_sha256"}
+                         for row in (old[path], new[path]))  # fmt: skip
+        if before == after:
+            continue
+        if after.get("set") == WEIGHTS:
+            rows.append("train.init_from gives other weights than those that this run started from")
+        else:
+            changes = [f"{key} {_short(before.get(key))} -> {_short(value)}" for key, value in after.items()
+                       if before.get(key) != value]  # fmt: skip
+            rows.append(f"{path}: {', '.join(changes)}")
+    if rows:
+        return [f"{len(rows)} of the rows of {SPLIT_FILE} ({_listed(rows)})"]
+    # The stream of samples counts rows, so another order is another run.
+    return [] if list(old) == list(new) else ["the order of the labelled frames"]
+
+
+def _listed(texts: list[str]) -> str:
+    more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
+
+
+def _short(cell: str | None) -> str:
+    # Of a checksum the first digits say as much as all 64.
+    return cell[:8] if cell and len(cell) == 64 else str(cell)
+
+
+def _said(path: str, use: str | None, is_new: bool) -> str:
+    """Returns what became of a row of split.csv that is in only one of two."""
+    if use == CLIPS:
+        what = f"the video {path}"
+    elif use == CONTEXT:
+        what = f"{path}, which shows frames around labelled ones,"
+    elif use == TRAINED:
+        image = path.partition("/")[2]
+        return f"{image} is {'now' if is_new else 'no longer'} among the frames that trained train.init_from"
+    elif use == WEIGHTS:
+        return "this run starts from random weights" if is_new else "this run started from the weights of another"
+    else:
+        return f"{path} is {'new' if is_new else 'no longer a usable frame'}"
+    if is_new:
+        return f"{what} is new: without it the run goes on"
+    return f"{what} is gone: put back in its place, it lets the run go on"
+
+
+def _by_path(rows: list[dict[str, str]]) -> SplitRows:
+    return {row.get("path") or "": row for row in rows}

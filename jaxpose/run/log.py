@@ -1,0 +1,261 @@
+"""What a run tells: lines on the console and in train.log, metrics.jsonl, TensorBoard, and the progress.
+
+No trouble with any of these stops a run: what cannot be written is one warning, and is tried again the next time.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tqdm
+
+from jaxpose.checksums import json_text
+from jaxpose.config import LogConfig
+from jaxpose.files import GrowingFile, write_atomic
+
+if TYPE_CHECKING:
+    from jaxpose.run.tensorboard import EventFile
+
+_WINDOW_S = 1.0  # over which speeds are averaged on a terminal
+_LINE_S = 30.0  # between two lines of progress where there is no terminal
+
+
+class RunLog:
+    """The log of one process; close it, or use it as a context.
+
+    While it is open, what the logger "jaxpose" has to tell goes to the console and train.log through it alone, so that
+    it does not break the progress bar. Metrics of steps after `first_step` that a killed run had written are dropped.
+
+    Attributes:
+      folder: the run folder, or None: another process than the first, where nothing is written or printed.
+    """
+
+    def __init__(self, folder: Path | None, config: LogConfig, total_steps: int, first_step: int):
+        self.folder = folder
+        self._every_steps = config.every_steps
+        self._total_steps = total_steps
+        self._bar: tqdm.tqdm | None = None
+        self._window: _Window | None = None
+        self._speed = ""
+        self._failed: set[str] = set()
+        self._handler: _Records | None = None
+        self._propagate, self._level = True, logging.NOTSET
+        self._terminal = sys.stderr.isatty()
+        self._events: EventFile | None = None
+        if folder is None:
+            return
+        self._text_file = GrowingFile(folder / "train.log")
+        self._metrics_file = GrowingFile(folder / "metrics.jsonl")
+        self._handler = _Records(self.text, self._warn)
+        logger = logging.getLogger("jaxpose")
+        logger.addHandler(self._handler)
+        self._propagate, self._level = logger.propagate, logger.level
+        logger.propagate = False
+        logger.setLevel(logging.INFO)
+        spent_s = self._try("metrics.jsonl", _keep_until, folder / "metrics.jsonl", first_step)
+        self._started_at = time.monotonic() - (spent_s or 0.0)
+        if config.tensorboard:
+            self._events = self._try("tensorboard", _event_file, folder / "tensorboard", first_step)
+
+    def text(self, message: str) -> None:
+        """Prints a message and writes it to train.log with the time."""
+        self._say(message, sys.stdout)
+
+    def block(self, title: str, rows: Mapping[str, str]) -> None:
+        """Prints a title and below it aligned rows of name and value."""
+        width = max((len(name) for name in rows), default=0)
+        self.text("\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows.items())]))
+
+    def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int = 1) -> None:
+        """Moves the progress on, and records the metrics of every `log.every_steps`-th step and the last one.
+
+        Args:
+          step: the number of the step that ended, from 1.
+          metrics: numbers or scalar arrays by name; read only where they are shown.
+          images: labelled frames of this step, over all devices.
+          wait_s: seconds that the devices waited for its data.
+          losses: how many of the first metrics are losses: a terminal shows these, a line of progress at least three.
+        """
+        if self.folder is None:
+            return
+        if step % self._every_steps == 0 or step == self._total_steps:
+            self.record(step, {name: float(value) for name, value in metrics.items()})
+        if self._terminal:
+            self._move_bar(step, _first(metrics, losses), images, wait_s)
+        else:
+            self._print_line(step, _first(metrics, max(losses, 3)), images, wait_s)
+
+    def event(self, step: int, metrics: Mapping[str, Any], prefix: str = "") -> None:
+        """Records and prints metrics that belong to a step, such as those of a validation."""
+        if self.folder is None:
+            return
+        values = {prefix + name: float(value) for name, value in metrics.items()}
+        self.record(step, values)
+        self.text(f"step {step}  {_shown(values)}")
+
+    def images(self, step: int, tag: str, images: np.ndarray) -> None:
+        """Writes images (n, h, w, 3, uint8, RGB) to TensorBoard, if it is on."""
+        if self._events is not None:
+            self._try("tensorboard", self._events.images, step, tag, images)
+
+    def close(self) -> None:
+        """Ends the progress, closes the files and gives the logger back."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        if self._events is not None:
+            self._events.close()
+        if self._handler is not None:
+            logger = logging.getLogger("jaxpose")
+            logger.removeHandler(self._handler)
+            logger.propagate = self._propagate
+            logger.setLevel(self._level)
+            self._handler = None
+            self._text_file.close()
+            self._metrics_file.close()
+
+    def __enter__(self) -> "RunLog":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def record(self, step: int, values: dict[str, float]) -> None:
+        """Writes metrics that belong to a step to the files, and not to the console."""
+        if self.folder is None:
+            return
+        spent_s = round(time.monotonic() - self._started_at, 3)
+        line = json_text({"step": step, "time_s": spent_s, **values}) + "\n"
+        self._try("metrics.jsonl", self._metrics_file.append, line.encode())
+        if self._events is not None:
+            self._try("tensorboard", self._events.scalars, step, values)
+
+    def _move_bar(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
+        if self._bar is None:
+            self._bar = tqdm.tqdm(total=self._total_steps, initial=step - 1, unit="step", dynamic_ncols=True)
+        if self._count(step, images, wait_s, _WINDOW_S):
+            self._bar.set_postfix_str(f"{_shown(metrics)}, {self._speed}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def _print_line(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
+        window = self._count(step, images, wait_s, _LINE_S, at_tenths_of=self._total_steps)
+        if window is None:
+            return
+        left_s = (self._total_steps - step) / window.steps_per_s()
+        self.text(
+            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {_shown(metrics)}  "
+            f"{window.steps_per_s():.3g} steps/s, {self._speed}, ETA {tqdm.tqdm.format_interval(left_s)}"
+        )
+
+    def _count(self, step: int, images: int, wait_s: float, length_s: float, at_tenths_of: int = 0) -> "_Window | None":
+        """Adds a step to the window over which speeds are averaged; returns the window where it ends."""
+        if self._window is None:
+            # Speeds count from the end of the first step, which is slower than the rest.
+            self._window = _Window()
+            return None
+        self._window.add(images, wait_s)
+        is_tenth = at_tenths_of > 0 and 10 * step // at_tenths_of > 10 * (step - 1) // at_tenths_of
+        if not is_tenth and self._window.length_s() < length_s:
+            return None
+        ended, self._window = self._window, _Window()
+        self._speed = ended.text()
+        return ended
+
+    def _say(self, message: str, stream: Any) -> None:
+        if self.folder is None:
+            return
+        self._try("the console", _print, message, stream)
+        self._try("train.log", self._text_file.append, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())
+
+    def _warn(self, message: str) -> None:
+        self._say(f"warning: {message}", sys.stderr)
+
+    def _try(self, name: str, function: Callable, *arguments: Any) -> Any:
+        """Calls a function that writes; its first OSError is a warning, later ones of the same name are silent."""
+        try:
+            return function(*arguments)
+        except OSError as error:
+            if name not in self._failed:
+                self._failed.add(name)
+                self._warn(f"{name} cannot be written ({error}); the run goes on without what is missing there")
+
+
+class _Window:
+    """Counts of steps, images and waiting since it was made."""
+
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+        self._steps = 0
+        self._images = 0
+        self._wait_s = 0.0
+
+    def add(self, images: int, wait_s: float) -> None:
+        self._steps += 1
+        self._images += images
+        self._wait_s += wait_s
+
+    def length_s(self) -> float:
+        return max(time.monotonic() - self._started_at, 1e-9)
+
+    def steps_per_s(self) -> float:
+        return self._steps / self.length_s()
+
+    def text(self) -> str:
+        share = min(self._wait_s / self.length_s(), 1.0)
+        return f"{self._images / self.length_s():.3g} images/s, {share:.0%} waiting for data"
+
+
+class _Records(logging.Handler):
+    """Hands what the package logs to one function, and its warnings to another."""
+
+    def __init__(self, tell: Callable[[str], None], warn: Callable[[str], None]):
+        super().__init__(logging.INFO)
+        self._tell, self._warn = tell, warn
+
+    def emit(self, record: logging.LogRecord) -> None:
+        (self._warn if record.levelno >= logging.WARNING else self._tell)(record.getMessage())
+
+
+def _event_file(folder: Path, first_step: int) -> "EventFile":
+    # Imported where it is asked for: it takes as long as all the rest of this file.
+    from jaxpose.run.tensorboard import EventFile
+
+    return EventFile(folder, first_step)
+
+
+def _print(message: str, stream: Any) -> None:
+    tqdm.tqdm.write(message, file=stream)
+    stream.flush()
+
+
+def _shown(values: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {float(value):.4g}" for name, value in values.items())
+
+
+def _first(metrics: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return dict(list(metrics.items())[:count])
+
+
+def _keep_until(file: Path, step: int) -> float:
+    """Drops the lines after a step (at 0 all) and broken ones; returns the time_s of the last line, or 0."""
+    try:
+        before = file.read_bytes()
+    except FileNotFoundError:
+        return 0.0
+    kept, spent_s = [], 0.0
+    for line in before.split(b"\n"):
+        try:
+            entry = json.loads(line)
+            if 0 < step >= entry["step"]:
+                spent_s = float(entry["time_s"])
+                kept.append(line + b"\n")
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue  # cut off when the process was killed
+    if b"".join(kept) != before:
+        write_atomic(file, b"".join(kept))
+    return spent_s

@@ -1,0 +1,73 @@
+"""The manifest of a folder: what it holds, and size and SHA-256 of every file, checked before anything is read.
+
+Checkpoints have one, and finished stretches of video predictions.
+
+Orbax restores flipped bits without a word, so a checkpoint is believed only when all of its bytes are as written.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from jaxpose.checksums import parse_json, write_json
+from jaxpose.files import read_bytes, sha256_of
+
+MANIFEST_FILE = "manifest.json"
+
+
+def write_manifest(folder: Path, content: dict[str, Any], name: str = "") -> None:
+    """Writes the manifest of a complete folder: `content` (JSON-ready), its name and its files.
+
+    Args:
+      folder: the folder.
+      content: what else the manifest holds.
+      name: that the folder will have once it is renamed; "" is the one that it has.
+    """
+    manifest = {"name": name or folder.name, **content, "files": _files(folder)}
+    write_json(folder / MANIFEST_FILE, manifest)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest of a folder.
+
+    Raises:
+      ValueError: it is absent, changed, or another folder's; the message is the reason alone.
+    """
+    try:
+        manifest = parse_json(read_bytes(folder / MANIFEST_FILE), MANIFEST_FILE)
+    except OSError as error:
+        raise ValueError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
+    if manifest.get("name") != folder.name:
+        raise ValueError(f"{MANIFEST_FILE} is that of {manifest.get('name')}")
+    return manifest
+
+
+def damage(folder: Path) -> str:
+    """Returns what is wrong with a folder that has a manifest, or "" if every file is as it was written."""
+    try:
+        recorded = read_manifest(folder)["files"]
+        found = _files(folder)
+    except ValueError as error:
+        return str(error)
+    except OSError as error:
+        return f"a file cannot be read: {error}"
+    for name in sorted({*recorded, *found}):
+        if name not in found:
+            return f"{name} is missing"
+        if name not in recorded:
+            return f"{name} does not belong to it"
+        if found[name] != recorded[name]:
+            size, there = recorded[name][0], found[name][0]
+            return f"{name} has {there} bytes, not {size}" if size != there else f"{name} has changed bytes"
+    return ""
+
+
+def _files(folder: Path) -> dict[str, list]:
+    """Returns {path: [bytes, SHA-256]} of all files below a folder but its manifest; a folder is "path/": [0, ""]."""
+    found: dict[str, list] = {}
+    for entry in sorted(folder.rglob("*")):
+        name = entry.relative_to(folder).as_posix()
+        if entry.is_dir():
+            found[name + "/"] = [0, ""]
+        elif name != MANIFEST_FILE:
+            found[name] = [entry.stat().st_size, sha256_of(entry)]
+    return found

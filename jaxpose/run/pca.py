@@ -1,0 +1,131 @@
+"""The subspaces of poses that a run knows: fitted to its training labels, kept in its folder, measured against."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.checksums import DamagedFile, read_json, write_json
+from jaxpose.config import Config
+from jaxpose.config.losses import weights
+from jaxpose.data.dataset import Dataset
+from jaxpose.pose.pca import Pca, columns_of, errors_px, fit_multiview, fit_singleview, from_json, to_json
+
+_logger = logging.getLogger(__name__)
+
+SUBSPACES_FILE = "pca.json"
+_LOSSES = ("pca_singleview", "pca_multiview")
+
+Subspaces = dict[str, Pca]
+
+
+def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
+    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and what to say.
+
+    One is fitted where its loss is on. Where only its keypoints or views are named it measures predictions; if it
+    cannot be fitted then, a sentence says why, and the run goes without.
+
+    Raises:
+      ValueError: a keypoint is not there or is named twice, the labels are too few for a loss that is on, or it keeps
+        all components.
+    """
+    on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
+    labels = data.project.labelled_frame_px()[data.rows("train")]
+    found: Subspaces = {}
+    messages: list[str] = []
+
+    def fit(name: str, make: Callable[[], Pca]) -> None:
+        try:
+            found[name] = make()
+        except ValueError as error:
+            if name in on:
+                raise
+            messages.append(f"{name} is not measured: {error}")
+
+    if "pca_singleview" in on or losses.pca_singleview.keypoints:
+        chosen = losses.pca_singleview.keypoints or names
+        columns = columns_of(chosen, names, "losses.pca_singleview.keypoints")
+        if config.data.views:
+            messages.append("pca_singleview is not measured: data.views names several cameras")
+        else:
+            fit("pca_singleview", lambda: fit_singleview(labels, columns, losses.pca_singleview))
+    if config.data.views and "pca_multiview" in on:
+        # The keypoints of all views of a moment side by side.
+        keypoints, views = len(names), len(config.data.views)
+        moments = _side_by_side(labels, views)
+        cameras = [tuple(range(view * keypoints, (view + 1) * keypoints)) for view in range(views)]
+        fit("pca_multiview", lambda: fit_multiview(moments, cameras, losses.pca_multiview))
+    elif losses.pca_multiview.views:
+        option = "losses.pca_multiview.views"
+        entries = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
+        # Of all views at once, as none may have what another one has.
+        columns_of([name for entry in entries for name in entry], names, option)
+        mirrors = [columns_of(entry, names, option) for entry in entries]
+        fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))
+    return found, messages
+
+
+def save_subspaces(run: Path, subspaces: Subspaces) -> None:
+    """Writes the subspaces into a run folder."""
+    write_json(run / SUBSPACES_FILE, {name: to_json(pca) for name, pca in subspaces.items()})
+
+
+def load_subspaces(run: Path, config: Config) -> Subspaces:
+    """Returns the subspaces of a run folder with this config; without the file {}, with a warning if it asks for some.
+
+    Raises:
+      DamagedFile: the file is not as jaxpose wrote it, or does not fit the config.
+    """
+    file, mend = run / SUBSPACES_FILE, "put the original file back, or train again in another folder"
+    if not file.exists():
+        losses = config.losses
+        if set(_LOSSES) & set(weights(losses)) or losses.pca_singleview.keypoints or losses.pca_multiview.views:
+            # A run whose labels were too few for a PCA that only measures never had the file.
+            _logger.warning("%s is absent: no errors of poses are computed; if it was lost, put it back", file)
+        return {}
+    stored = read_json(file, mend)
+    try:
+        if unknown := sorted(stored.keys() - set(_LOSSES)):
+            raise ValueError(f"{unknown[0]!r} is none of {', '.join(_LOSSES)}")
+        subspaces = {name: from_json(pca) for name, pca in stored.items()}
+        points = len(config.data.keypoint_names)
+        for name, pca in subspaces.items():
+            # Over several cameras a moment has the keypoints of all views.
+            count = points * (len(config.data.views) or 1) if name == "pca_multiview" else points
+            if (largest := max(max(pose) for pose in pca.columns)) >= count:
+                raise ValueError(f"{name}: a pose has keypoint {largest} (counted from 0), and there are {count}")
+    except ValueError as error:
+        raise DamagedFile(f"{file} does not hold the PCAs of this run ({error}); {mend}") from None
+    return subspaces
+
+
+def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: int) -> dict[str, np.ndarray]:
+    """Returns how far each predicted keypoint lies from each subspace, {name: (n, k)} in frame pixels.
+
+    Args:
+      subspaces: by name.
+      keypoints_frame_px: predictions (n, k, 2); of several cameras all rows of a view, then all of the next, the same
+        moments in the same order.
+      views: number of cameras.
+    """
+    count, keypoints = keypoints_frame_px.shape[:2]
+    found = {}
+    for name, pca in subspaces.items():
+        if name == "pca_multiview" and views > 1:
+            errors = errors_px(pca, _side_by_side(keypoints_frame_px, views))
+            found[name] = errors.reshape(-1, views, keypoints).swapaxes(0, 1).reshape(count, keypoints)
+        else:
+            found[name] = errors_px(pca, keypoints_frame_px)
+    return found
+
+
+def within_a_view(subspaces: Subspaces, views: int) -> Subspaces:
+    """Returns the subspaces that the predictions of one of so many cameras can be measured against alone."""
+    return {name: pca for name, pca in subspaces.items() if name != "pca_multiview" or views <= 1}
+
+
+def _side_by_side(keypoints_frame_px: np.ndarray, views: int) -> np.ndarray:
+    """Returns rows of one view after the other, (views m, k, 2), as moments (m, views k, 2)."""
+    moments = keypoints_frame_px.reshape(views, -1, *keypoints_frame_px.shape[1:]).swapaxes(0, 1)
+    return moments.reshape(len(moments), -1, 2)

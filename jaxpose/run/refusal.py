@@ -1,0 +1,55 @@
+"""How a user goes on where a run folder holds another run than the one that was asked for."""
+
+import shlex
+from pathlib import Path
+
+from jaxpose.config import Config, differing_keys
+from jaxpose.config.train import total_steps
+from jaxpose.data.split import SETS, count_training_frames
+from jaxpose.run.extension import LENGTH_KEYS
+from jaxpose.run.identity import (
+    CONFIG_FILE,
+    SPLIT_FILE,
+    SplitRows,
+    parse_split_rows,
+    read_config,
+    read_split_rows,
+)
+from jaxpose.run.manifest import MANIFEST_FILE
+
+
+def way_on(run: Path, config: Config, split_text: str) -> str:
+    """Returns what to do where the run in a folder differs from a config or a split.csv, a sentence or two.
+
+    Raises:
+      ValueError: the run's config cannot be read.
+    """
+    stored = read_config(run / CONFIG_FILE)
+    keys = differing_keys(stored, config)
+    old = _labelled(read_split_rows(run)) if (run / SPLIT_FILE).exists() else None
+    new = _labelled(parse_split_rows(split_text))
+    if keys and keys.keys() <= set(LENGTH_KEYS) and old in (None, new):
+        frames = count_training_frames(new.values())
+        if total_steps(config.train, frames) > total_steps(stored.train, frames):
+            return "Add --config.resume=extend to train this run longer, or choose another out"
+        length = " ".join(f"--config.{key}={before}" for key, (before, _) in keys.items())
+        return f"Give {length} to go on with this run, or choose another out"
+    if not keys and old not in (None, new) and any(run.glob(f"checkpoints/*/{MANIFEST_FILE}")):
+        name, out = shlex.quote(str(run)), " --config.out=NEW_FOLDER" if config.out else ""
+        return (
+            f"{_news(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, with "
+            f"each of its frames in its set, add --config.data.split={name} --config.train.init_from={name}{out}; this "
+            "run stays as it is"
+        )
+    return "Choose another out, or resume=overwrite to start anew"
+
+
+def _news(count: int) -> str:
+    if not count:
+        return ""
+    return "1 labelled frame is new. " if count == 1 else f"{count} labelled frames are new. "
+
+
+def _labelled(rows: SplitRows) -> SplitRows:
+    """Returns the rows of labelled frames."""
+    return {path: row for path, row in rows.items() if row.get("set") in SETS}

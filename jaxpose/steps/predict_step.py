@@ -1,0 +1,79 @@
+"""Predictions on all devices: labelled frames with their losses, and frames of video without."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jaxpose import geometry
+from jaxpose.config import Config
+from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
+from jaxpose.steps.outputs import Outputs, most_confident, read, supervised, used_keypoints
+from jaxpose.steps.train_step import AXIS, Batch
+
+Predictions = dict[str, jax.Array]
+
+
+def build_predict_step(
+    config: Config, graphdef: nnx.GraphDef, mesh: Mesh
+) -> Callable[[dict, dict, Batch], Predictions]:
+    """Returns the jitted (parameters, statistics, batch) -> predictions, all sharded as the batch is.
+
+    The batch has sequences of `frames` uint8 (q, s, h, w, 3) and `frame_from_input` (q, 2, 3). The result has, for each
+    window of a sequence (s of them, or s - 4 where the network looks at five frames), `keypoints_px` (q, w, k, 2) in
+    input pixels, `keypoints_frame_px` and `confidence` (q, w, k).
+    """
+
+    def predict(params: dict, statistics: dict, batch: Batch) -> Predictions:
+        with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
+            return _read(_see(config, graphdef, params, statistics, batch), config, batch)
+
+    return _jitted(predict, mesh)
+
+
+def build_evaluate_step(
+    config: Config, graphdef: nnx.GraphDef, mesh: Mesh
+) -> Callable[[dict, dict, Batch], Predictions]:
+    """Returns the same for labelled frames: a batch has `keypoints_px` and `visibility` too, and windows of one frame.
+
+    The result has no axis of windows, and per sample `loss_sum` and `loss_count`, each (b,).
+    """
+
+    def evaluate(params: dict, statistics: dict, batch: Batch) -> Predictions:
+        dtype = DTYPES[config.train.precision][1]
+        size_px = (batch["frames"].shape[2], batch["frames"].shape[3])
+        with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
+            outputs = _see(config, graphdef, params, statistics, batch)
+            found = {name: value[:, 0] for name, value in _read(outputs, config, batch).items()}
+            keypoints_px = batch["keypoints_px"].astype(dtype)
+            visibility = used_keypoints(keypoints_px, batch["visibility"], size_px, config.model)
+            sums, counts = supervised(
+                outputs, keypoints_px, visibility, batch["frame_from_input"].astype(dtype), size_px, config.model
+            )
+        return found | {"loss_sum": sums, "loss_count": counts}
+
+    return _jitted(evaluate, mesh)
+
+
+def _jitted(work: Callable, mesh: Mesh) -> Callable:
+    return jax.jit(jax.shard_map(work, mesh=mesh, in_specs=(P(), P(), P(AXIS)), out_specs=P(AXIS)))
+
+
+def _see(config: Config, graphdef: nnx.GraphDef, params: dict, statistics: dict, batch: Batch) -> Outputs:
+    frames = batch["frames"].astype(DTYPES[config.train.precision][1])
+    all_counted = jnp.ones(frames.shape[:2], bool)
+    outputs, _ = apply_network(graphdef, params, statistics, [frames], [all_counted], jnp.ones((), frames.dtype), False)
+    return outputs[0]
+
+
+def _read(outputs: Outputs, config: Config, batch: Batch) -> Predictions:
+    affine = batch["frame_from_input"].astype(outputs.dtype)
+    keypoints_px, confidence = most_confident(*read(outputs, config.model, affine))
+    return {
+        "keypoints_px": keypoints_px,
+        "keypoints_frame_px": geometry.apply(affine[:, None], keypoints_px),
+        "confidence": confidence,
+    }

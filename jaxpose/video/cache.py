@@ -1,0 +1,139 @@
+"""Whole videos, decoded once, in order, into memory-mapped files of the cache folder.
+
+What comes in: a `VideoIndex` and how its frames are fitted into the input. What goes out: its frames, and the damage.
+"""
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+
+from jaxpose import cache
+from jaxpose.fitting import FIT_VERSION
+from jaxpose.phases import phase
+from jaxpose.video.index import VideoIndex
+from jaxpose.video.range import Damage, RangeReader
+
+# Part of the key of cached videos: a change of which frames come out must change it.
+_VERSION = 2
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodedFrames:
+    """Frames of a video in the order in which they are shown.
+
+    Attributes:
+      first: number of the first one.
+      pixels: (n, height, width, 3) uint8 RGB, not to be written; anything where frames are damaged.
+      damage: what cannot be used.
+    """
+
+    first: int
+    pixels: np.ndarray
+    damage: list[Damage]
+
+
+def open_whole(
+    index: VideoIndex,
+    input_from_frame: np.ndarray,
+    size_px: tuple[int, int],
+    folder: Path | None,
+    limit_gib: float,
+    is_stopped: Callable[[], bool],
+    crop_px: tuple[int, ...] = (),
+) -> DecodedFrames:
+    """Returns all frames of a video from the cache folder, after decoding them into it where it lacks them.
+
+    Processes that do so at the same time write the same file, each under a name of its own.
+
+    Args:
+      index: the video.
+      input_from_frame: affine (2, 3), frame pixels to input pixels.
+      size_px: (width, height) of the input.
+      folder: where the cache is; None = the default.
+      limit_gib: size of the cache folder; entries used longest ago make room.
+      is_stopped: asked for every frame whether to give up; nothing is left of the entry then.
+      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
+
+    Raises:
+      OSError: the cache folder cannot be written.
+      Stopped: `is_stopped` returned true.
+    """
+    shape = (index.frame_count, size_px[1], size_px[0], 3)
+    digest = hashlib.sha256(
+        repr(
+            (
+                _VERSION,
+                FIT_VERSION,
+                index.identity,
+                index.quarter_turns,
+                shape,
+                crop_px,
+                sorted(av.library_versions.items()),
+            )  # fmt: skip
+        ).encode()
+    )
+    digest.update(np.ascontiguousarray(input_from_frame, "<f8").tobytes())
+    key = digest.hexdigest()
+    # The note is there before the frames are.
+    pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
+    if pixels is None or note is None:
+        _logger.info("decodes %s, %d frames, into %s", index.path, index.frame_count, folder or cache.cache_folder())
+        reader = RangeReader(index, 0, index.frame_count, input_from_frame, size_px, is_stopped, crop_px)
+        cache.store(key, shape, _all_frames(index, reader, size_px, key, folder), limit_gib, folder)
+        pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
+    if pixels is None or note is None:
+        raise OSError(f"the frames of {index.path} written to {folder or cache.cache_folder()} cannot be read back")
+    return DecodedFrames(0, pixels, [Damage(**damage) for damage in note])
+
+
+def _all_frames(
+    index: VideoIndex, reader: RangeReader, size_px: tuple[int, int], key: str, folder: Path | None
+) -> Iterator[np.ndarray]:
+    """Yields a frame for each number, black where none came, and then keeps the note of the damage."""
+    black = np.zeros((size_px[1], size_px[0], 3), np.uint8)
+    number = 0
+    with phase(f"decoding {index.path.name}", index.frame_count, "frame") as progress:
+        for found, image in reader:
+            for _ in range(number, found):
+                yield black
+            yield image
+            progress.update(found + 1 - number)
+            number = found + 1
+        for _ in range(number, index.frame_count):
+            yield black
+    cache.write_note(key, [dataclasses.asdict(damage) for damage in reader.damage], folder)
+
+
+def decode_part(
+    index: VideoIndex,
+    first: int,
+    end: int,
+    input_from_frame: np.ndarray,
+    size_px: tuple[int, int],
+    is_stopped: Callable[[], bool],
+    crop_px: tuple[int, ...] = (),
+) -> tuple[DecodedFrames, int]:
+    """Returns the frames [first, end) of a video, and how many were decoded for that.
+
+    Args:
+      index: the video.
+      first, end: frame numbers.
+      input_from_frame: affine (2, 3), frame pixels to input pixels.
+      size_px: (width, height) of the input.
+      is_stopped: asked for every frame whether to give up.
+      crop_px: as in `open_whole`.
+
+    Raises:
+      Stopped: `is_stopped` returned true.
+    """
+    reader = RangeReader(index, first, end, input_from_frame, size_px, is_stopped, crop_px)
+    pixels = np.zeros((end - first, size_px[1], size_px[0], 3), np.uint8)
+    for number, image in reader:
+        pixels[number - first] = image
+    return DecodedFrames(first, pixels, reader.damage), reader.decoded_frames

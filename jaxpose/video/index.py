@@ -1,0 +1,197 @@
+"""What a video file holds, read while decoding one frame at most: which one is shown when, and which are key frames.
+
+What comes in: a video file. What goes out: a `VideoIndex`, kept in the cache folder until the file changes.
+"""
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+
+from jaxpose import cache
+from jaxpose.video.file import Packets, cut_short, scan_packets
+
+# Part of the key of an index: a change of what it says must change it.
+_VERSION = 4
+_SAMPLE_BYTES = 2**16
+# MPEG program streams stamp only some packets, and after a jump not always the same ones.
+_UNTIMED_FORMATS = ("mpeg",)
+# Share of the steps between frames that are alike where the rate is steady, and the largest share of those that leap:
+# where more frames come late, the rate is a variable one.
+_STEADY, _RARE = 0.9, 0.01
+# A step of so many usual ones is a leap; a shorter one only if it is a whole number of them, give or take this share.
+_LONG_STEPS, _FRACTION = 8, 0.1
+_LISTED_FRAMES = 5
+# FFmpeg's names of the containers that store when a frame is shown; the others know only the order of the file.
+_TIMED_FORMATS = ("mov", "matroska", "mpegts", "flv")
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoIndex:
+    """The frames of a video file.
+
+    Frame numbers count from 0 in the order in which frames are shown, as prediction counts them.
+
+    Attributes:
+      path: the file.
+      identity: says which content it was read from.
+      width_px, height_px: size of its frames as they are read, after the quarter turns.
+      quarter_turns: clockwise, 0 to 3, that a stored frame gets when it is read.
+      fps: mean frames per second, 0 where the file does not say.
+      announced_frames: frames that the file says it holds.
+      frame_count: frames that the file holds; where it breaks off, those whose number is sure.
+      times: the time stamp of each frame, ascending, in units of the stream; empty where the file stores none that can
+        be relied on: then it is decoded from its start, and frames are counted.
+      key_times: the time stamps of the key frames, ascending; empty where `times` is.
+      leaps: the numbers of frames before which others are lost, by the time stamps of a video of steady rate.
+      problem: what is wrong with the file, as far as can be seen without decoding, or "".
+    """
+
+    path: Path
+    identity: str
+    width_px: int
+    height_px: int
+    quarter_turns: int
+    fps: float
+    announced_frames: int
+    frame_count: int
+    times: list[int]
+    key_times: list[int]
+    leaps: list[int]
+    problem: str
+
+    @functools.cached_property
+    def key_frames(self) -> list[int]:
+        """The numbers of the frames that the file calls key frames, ascending; the first is 0.
+
+        Whether decoding can begin there is for `key_frames.can_begin_at_key_frames` to say.
+        """
+        numbers = {bisect.bisect_left(self.times, time) for time in self.key_times}
+        return sorted({0} | {number for number in numbers if number < self.frame_count})
+
+    def number_of(self, time: int | None) -> int | None:
+        """Returns the number of the frame with a time stamp, or None."""
+        if time is None:
+            return None
+        number = bisect.bisect_left(self.times, time)
+        return number if number < len(self.times) and self.times[number] == time else None
+
+
+def read_index(path: Path) -> VideoIndex:
+    """Returns the index of a video file; where the cache folder does not hold it, it is made and kept there.
+
+    Raises:
+      ValueError: the file is missing or empty, is no video, or has no video stream or no frames.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    identity = _identity(path)
+    kept = cache.read_note(identity)
+    if kept is None:
+        kept = _make_index(path)
+        # Where it cannot be kept it is made again the next time.
+        with contextlib.suppress(OSError):
+            cache.write_note(identity, kept)
+    return VideoIndex(path=path, identity=identity, **kept)
+
+
+def is_unchanged(index: VideoIndex) -> bool:
+    """Returns whether the file of an index is still the one that it was read from."""
+    try:
+        return _identity(index.path) == index.identity
+    except OSError:
+        return False
+
+
+def ends_checksum(path: Path) -> str:
+    """Returns the SHA-256, hexadecimal, of both ends of a file: hours of video would take minutes to read whole."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        digest.update(stream.read(_SAMPLE_BYTES))
+        stream.seek(max(0, path.stat().st_size - _SAMPLE_BYTES))
+        digest.update(stream.read())
+    return digest.hexdigest()
+
+
+def _identity(path: Path) -> str:
+    """Returns what changes when the file does: a hash of size, time of change, and both ends of the content."""
+    status = path.stat()
+    known = (_VERSION, av.library_versions["libavformat"], status.st_size, status.st_mtime_ns, ends_checksum(path))
+    return hashlib.sha256(repr(known).encode()).hexdigest()
+
+
+def _make_index(path: Path) -> dict[str, Any]:
+    video, packets = scan_packets(path)
+    count, announced = len(packets.times), video.announced_frames - packets.unshown
+    problem = ""
+    if packets.stopped:
+        problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
+    elif count != announced:
+        problem = f"{path}: the file announces {announced} frames, but holds {count}"
+    elif lack := cut_short(path):
+        problem = f"{path}: {lack}, with {count} frames"
+    stores_times = any(name in packets.container for name in _TIMED_FORMATS)
+    times = _times(packets, stores_times)
+    if problem and not stores_times:
+        # Stamps that are counted depend on what was lost before them.
+        times = []
+    if problem:
+        # Where a file breaks off, frames that are shown between its last ones may be lost: these have no sure number.
+        end = bisect.bisect_right(times, packets.last_decoded) if packets.last_decoded is not None else len(times)
+        times = times[:end]
+        count = len(times) or count - packets.reorders
+    if count < 1:
+        raise ValueError(f"{path} has no video frames that can be relied on; {problem}")
+    leaps = _leaps(times)
+    if leaps:
+        some = ", ".join(map(str, leaps[:_LISTED_FRAMES])) + (", ..." if len(leaps) > _LISTED_FRAMES else "")
+        lost = f"frames are lost before {len(leaps)} of its frames (frame {some})"
+        problem = f"{problem}; {lost}" if problem else f"{path}: {lost}"
+    return {
+        "width_px": video.width_px,
+        "height_px": video.height_px,
+        "quarter_turns": video.quarter_turns,
+        "fps": video.fps,
+        "announced_frames": announced,
+        "frame_count": count,
+        "times": times,
+        "key_times": sorted(time for time in packets.key_times if time is not None) if times else [],
+        "leaps": leaps,
+        "problem": problem,
+    }
+
+
+def _times(packets: Packets, stores_times: bool) -> list[int]:
+    """Returns the ascending time stamps of all frames, or [] where they cannot be relied on."""
+    stamps = [time for time in packets.times if time is not None]
+    times = sorted(set(stamps))
+    # Where the order may differ, and a file that stores no times has stamps that just rise, they are made up.
+    is_made_up = packets.reorders and times == stamps and not stores_times
+    return [] if len(times) != len(packets.times) or is_made_up or packets.container in _UNTIMED_FORMATS else times
+
+
+def _leaps(times: list[int]) -> list[int]:
+    """Returns the numbers of the frames before which others are lost.
+
+    Lost frames leave rare holes of whole frames in a steady rate. Late frames of a variable rate are frequent, or come
+    at any time.
+    """
+    steps = np.diff(np.array(times, np.int64))
+    if len(steps) < 2:
+        return []
+    # Stamps may be rounded to a unit.
+    usual = np.median(steps)
+    is_late = steps > np.maximum(1.75 * usual, usual + 2)
+    is_usual = np.abs(steps - usual) <= np.maximum(0.25 * usual, 1)
+    if is_usual.mean() < _STEADY or is_late.sum() > max(1, _RARE * len(steps)):
+        return []
+    step = steps[is_usual].mean()
+    count = steps / step
+    is_whole = np.abs(count - np.round(count)) <= max(_FRACTION, 1.5 / step)
+    return (np.flatnonzero(is_late & (is_whole | (count >= _LONG_STEPS))) + 1).tolist()

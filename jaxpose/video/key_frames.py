@@ -1,0 +1,161 @@
+"""Where decoding of a video may begin: at its start, and at its key frames where these have passed a check.
+
+What comes in: a `VideoIndex`. What goes out: packets for a decoder that gives the frames that decoding from the start
+gives. Not every key frame keeps what the container says of it: with intra refresh the picture is whole only some frames
+later, some files mark frames as key frames that are none, and some decoders need what only the first packet tells.
+"""
+
+import bisect
+import contextlib
+import hashlib
+import logging
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+
+import av
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.packet import Packet
+from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
+
+from jaxpose import cache
+from jaxpose.video.file import open_video, to_rgb, video_stream
+from jaxpose.video.index import VideoIndex, is_unchanged
+
+# Part of the key of the notes: a change of the check must change it.
+_VERSION = 1
+# Frames that are compared from each key frame on that is checked.
+_COMPARED_FRAMES = 64
+_checking = threading.Lock()
+_logger = logging.getLogger(__name__)
+
+
+class Stopped(Exception):
+    """The reading was told to stop, whatever is left of the range."""
+
+
+def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Returns whether decoding that begins at key frames gives the frames that decoding from the start gives.
+
+    The first and second key frame after the start, the middle one and the last one are checked: decoding from them, and
+    from the key frame before (for the first two: from the start), must give the same frames. The result is kept in the
+    cache folder, so that this is done once for a video.
+
+    Args:
+      index: of the video.
+      is_stopped: asked for every frame whether to give up.
+
+    Raises:
+      Stopped: `is_stopped` returned true.
+    """
+    keys = index.key_frames
+    if len(keys) == 1:
+        return False
+    known = ("key frames", _VERSION, index.identity, av.library_versions["libavcodec"])
+    note = hashlib.sha256(repr(known).encode()).hexdigest()
+    # Threads that ask for the same video wait for the first one.
+    with _checking:
+        kept = cache.read_note(note)
+        if not isinstance(kept, bool):
+            kept = all(
+                _agree(index, keys[place - 1] if place > 2 else 0, keys[place], is_stopped)
+                for place in sorted({1, min(2, len(keys) - 1), len(keys) // 2, len(keys) - 1})
+            )
+            if not kept:
+                _logger.info("%s is always decoded from its start: decoding cannot begin at its key frames", index.path)
+            # A file that is away or replaced by now says nothing about the one of the index.
+            if is_unchanged(index):
+                with contextlib.suppress(OSError):
+                    cache.write_note(note, kept)
+    return kept
+
+
+def key_frame_before(index: VideoIndex, number: int, is_stopped: Callable[[], bool] = lambda: False) -> int:
+    """Returns the number of the frame where decoding begins to reach a frame: a key frame, or 0, the start of the file.
+
+    Raises:
+      Stopped: `is_stopped` returned true.
+    """
+    keys = index.key_frames
+    key = keys[bisect.bisect_right(keys, number) - 1]
+    return key if key and can_begin_at_key_frames(index, is_stopped) else 0
+
+
+def _agree(index: VideoIndex, before: int, key: int, is_stopped: Callable[[], bool]) -> bool:
+    """Returns whether decoding from a key frame and from one before it gives the same frames."""
+    end = min(key + _COMPARED_FRAMES, index.frame_count)
+    reference = _sums(index, before, key, end, is_stopped)
+    return bool(reference) and _sums(index, key, key, end, is_stopped)[: len(reference)] == reference
+
+
+def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Callable[[], bool]) -> list[tuple[int, int]]:
+    """Returns (number, checksum) of the frames [first, end) that come undamaged, up to the first that does not."""
+    sums: list[tuple[int, int]] = []
+    converter = VideoReformatter()
+    with contextlib.suppress(FFmpegError, ValueError):
+        for packet in packets_from(index, begin, 1):
+            if is_stopped():
+                raise Stopped
+            for frame in packet.decode():
+                number = index.number_of(frame.pts)
+                if number is None or number < first:
+                    continue
+                if number == end or frame.is_corrupt or number != first + len(sums):
+                    return sums
+                sums.append((number, zlib.crc32(to_rgb(frame, converter).tobytes())))
+    return sums
+
+
+def packets_from(index: VideoIndex, key: int, threads: int) -> Iterator[Packet]:
+    """Yields the packets from a key frame, or from an earlier place, to the end of the file, to be decoded in order.
+
+    Args:
+      index: of the video; without time stamps all packets come.
+      key: number of a key frame, from `key_frame_before`; 0 is the start of the file.
+      threads: of the decoder; 0 = as many as it likes.
+
+    Raises:
+      FFmpegError: the file is not there or cannot be read.
+      ValueError: it is no video by now.
+    """
+    keys = index.key_times
+    # Containers without a table of key frames may lead to a later one: then one further back is tried.
+    at, back = bisect.bisect_right(keys, index.times[key]) - 1 if key and index.times else -1, 1
+    if at >= 0:
+        with open_video(index.path) as container:
+            stream = _stream(container, index, threads)
+            _show_first_packet(container, stream)
+            while at >= 0:
+                container.seek(keys[at], stream=stream)
+                packets = container.demux(stream)
+                head = next(packets)
+                if head.pts is not None and head.pts <= index.times[key]:
+                    yield head
+                    yield from packets
+                    return
+                at, back = at - back, 2 * back
+    # The start of the file is always there.
+    with open_video(index.path) as container:
+        yield from container.demux(_stream(container, index, threads))
+
+
+def _show_first_packet(container: InputContainer, stream: VideoStream) -> None:
+    """Lets the decoder see the first packet: some tell only there which encoder, with which errors, made the file.
+
+    A following seek makes the decoder forget the frame, but not that.
+    """
+    for packet in container.demux(stream):
+        with contextlib.suppress(FFmpegError):
+            packet.decode()
+        return
+
+
+def _stream(container: InputContainer, index: VideoIndex, threads: int) -> VideoStream:
+    stream = video_stream(container, index.path)
+    if threads:
+        stream.codec_context.thread_count = threads
+    else:
+        stream.thread_type = "AUTO"
+    return stream

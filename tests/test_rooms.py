@@ -1,0 +1,140 @@
+"""What every file of the package keeps to: the order of the rooms, no circles, nothing unsafe, a bearable length."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "jaxpose"
+GROUND = {
+    "config", "geometry", "fitting", "files", "checksums", "cache", "threads", "phases", "early_signals", "shapes",
+}  # fmt: skip
+# Each room with those that it may import; all may import the ground and themselves.
+FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]
+BELOW = {
+    "video": [],
+    "data": ["video"],
+    "formats": ["video", "data"],
+    "model": [],
+    "pose": [],
+    "cluster": [],
+    "steps": FRAMES + NETWORK,
+    "run": [*FRAMES, *NETWORK, "steps"],
+    "prediction": [*FRAMES, *NETWORK, "steps", "run"],
+    "remote": [*FRAMES, *NETWORK, "steps", "run"],
+    "training": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
+    "doctor": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
+}
+FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "torch", "tensorflow", "joblib"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
+LONGEST_FILE = 350
+VERBS = {"train", "evaluate", "predict", "watch", "launch", "entry", "flags"}
+
+
+def modules() -> dict[str, Path]:
+    return {".".join(file.relative_to(PACKAGE).with_suffix("").parts): file for file in PACKAGE.rglob("*.py")}
+
+
+def imports(file: Path) -> Iterator[str]:
+    """The modules of the package that a file imports, anywhere in it."""
+    known = {name.removesuffix(".__init__") for name in modules()}
+    tree = ast.parse(file.read_text())
+    # As a program, a verb only hands over to `entry`, which then imports it under its own name.
+    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "jaxpose":
+            base = (node.module or "").removeprefix("jaxpose").lstrip(".")
+            for alias in node.names:
+                name = f"{base}.{alias.name}".lstrip(".")
+                yield name if name in known else base
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("jaxpose."):
+                    yield alias.name.removeprefix("jaxpose.")
+
+
+def imported_names(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+def called_names(tree: ast.AST) -> set[str]:
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def test_every_file_lies_in_a_room() -> None:
+    assert {room_of(name) for name in modules()} - {"__init__"} == GROUND | set(BELOW) | VERBS
+
+
+@pytest.mark.parametrize("room", sorted(GROUND | set(BELOW) | VERBS))
+def test_an_import_goes_down_or_stays_in_its_room(room: str) -> None:
+    allowed = GROUND | {room, ""}
+    allowed |= set(BELOW) | VERBS if room in VERBS else set(BELOW.get(room, []))
+    up = {
+        f"{name} imports {other}"
+        for name, file in modules().items()
+        if room_of(name) == room
+        for other in imports(file)
+        if room_of(other) not in allowed
+    }
+    assert not up
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    edges = {name.removesuffix(".__init__"): set(imports(file)) for name, file in modules().items()}
+    # Take away what imports nothing that is left, until nothing is.
+    while leaves := {name for name, others in edges.items() if not others & edges.keys() - {name}}:
+        edges = {name: others for name, others in edges.items() if name not in leaves}
+    assert not edges
+
+
+def test_frames_and_files_are_read_without_jax_and_start_no_backend() -> None:
+    names = [name for name in modules() if room_of(name) in (*FRAMES, *GROUND) and room_of(name) != "shapes"]
+    with_jax = {
+        f"{name} imports {module}"
+        for name in names
+        for module in imported_names(ast.parse(modules()[name].read_text()))
+        if module.partition(".")[0] in {"jax", "jaxlib", "flax", "optax"}
+    }
+    assert not with_jax
+    # grain imports jax; this option can only be changed while no backend runs.
+    code = (
+        f"import importlib\nfor name in {names!r}:\n    importlib.import_module('jaxpose.' + name)\n"
+        "import jax\njax.config.update('jax_num_cpu_devices', 3)\nprint(len(jax.devices('cpu')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert done.stdout == "3\n", done.stderr
+
+
+@pytest.mark.parametrize("file", sorted(modules().values()), ids=str)
+def test_a_file_loads_and_runs_nothing_unsafe(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    modules = {module.split(".")[0] for module in imported_names(tree)}
+    assert not modules & FORBIDDEN_IMPORTS
+    assert not called_names(tree) & FORBIDDEN_CALLS
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg in {"allow_pickle", "shell"}:
+            assert isinstance(node.value, ast.Constant) and node.value.value is False, f"{node.arg} at {node.lineno}"
+
+
+@pytest.mark.parametrize("file", sorted(modules().values()), ids=str)
+def test_a_file_is_one_noun_of_bearable_length(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= LONGEST_FILE
+    assert not {"utils", "util", "common", "helpers", "misc"}.intersection(file.with_suffix("").parts)
+
+
+def test_the_package_itself_imports_nothing() -> None:
+    assert imported_names(ast.parse((PACKAGE / "__init__.py").read_text())) == set()
