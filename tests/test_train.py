@@ -37,6 +37,7 @@ from jaxpose.training.session import build_session
 from jaxpose.training.setup import Start, prepare
 from jaxpose.video import range as video_range
 from tests.cut_images import cut
+from tests.run.test_log import events_of
 from tests.small_run import (
     assert_same,
     call,
@@ -49,7 +50,6 @@ from tests.small_run import (
     train_and_stop,
     train_and_stop_when,
 )
-from tests.test_log import events_of
 
 
 @pytest.fixture(scope="module")

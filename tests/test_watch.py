@@ -15,9 +15,9 @@ from jaxpose.checksums import DamagedFile
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.status import Status, parse_status
+from tests.remote.test_copy import config_of, follow
 from tests.remote_stores import Switched
 from tests.terminal import screen_of
-from tests.test_remote import config_of, follow
 
 SPLIT = "path,bytes,sha256,set\n" + "".join(f"{n}.png,1,a,{'train' if n < 10 else 'validation'}\n" for n in range(15))
 SUMMARY = {"steps": 12, "sets": {"validation": {"mean_px_error": 3.456}, "test": {"mean_px_error": None}}}

@@ -34,9 +34,9 @@ from tests.small_run import (
     train,
     wait_for_step,
 )
-from tests.test_clips import write
+from tests.video.test_clips import write
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 40
 # Only a hang takes so long: two processes that compile on two busy cores need minutes.
 LIMIT_S = 600

@@ -196,7 +196,7 @@ def test_resolve_fills_in_what_is_left_open(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("project", ["", "some/project"])
 def test_the_experiments_that_come_along_keep_the_rules(project: str) -> None:
-    folder = Path(__file__).resolve().parents[1] / "configs"
+    folder = Path(__file__).resolve().parents[2] / "configs"
     # That of Lightning Pose needs one of its files, see test_lightning_pose_config.py.
     files = sorted(set(folder.glob("*.py")) - {folder / "lightning_pose.py"})
     assert files

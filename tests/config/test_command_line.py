@@ -11,7 +11,7 @@ from jaxpose.config import Config, check
 from jaxpose.config.command_line import Options, run
 from jaxpose.config.option import flat_options
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 POSE = f"--config={ROOT}/configs/pose.py"
 
 

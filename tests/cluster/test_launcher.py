@@ -17,7 +17,7 @@ from jaxpose.launch import device_shares, newest_step, shared_gpus
 from tests.small_run import command, environment, make_config, small_project, wait_for_step
 from tests.test_train_process import assert_same_run
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # Only a hang takes so long: two processes that compile on two busy cores need minutes.
 LIMIT_S = 600
 

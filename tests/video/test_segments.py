@@ -20,7 +20,7 @@ from jaxpose.prediction.video_tables import Incomplete, bytes_a_frame, predict_s
 from jaxpose.video.index import read_index
 from jaxpose.video.segments import Stretch, cut, padded
 from jaxpose.video.video import read_chunks, scan
-from tests.test_clips import SIZE_PX, plain, write
+from tests.video.test_clips import SIZE_PX, plain, write
 
 FRAMES, RATE = 100, 25
 OPEN_GOP = {"x264-params": "bframes=3:b-adapt=0:keyint=12:open-gop=1"}

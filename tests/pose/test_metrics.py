@@ -220,7 +220,7 @@ def test_the_reference_trainers_own_errors(real_data):
 
 
 def test_step_lengths_are_those_of_lightning_pose():
-    # tests/test_metrics.py there: each row lies (sqrt 2, sqrt 2) px from the one before; the first has none.
+    # tests/pose/test_metrics.py there: each row lies (sqrt 2, sqrt 2) px from the one before; the first has none.
     rows = np.arange(5.0)[:, None, None] * np.full((4, 2), np.sqrt(2))
     found = step_lengths_px(rows, None)
     assert found.shape == (5, 4) and np.isnan(found[0]).all()

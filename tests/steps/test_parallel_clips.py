@@ -2,13 +2,13 @@
 
 Clips are whole on one device and cut into pieces with copies of frames on many; one and three of them divide no number
 of devices here, and one in four does not decode. How many terms each loss has is counted in numpy too.
-The bars are those of tests/test_parallel.py.
+The bars are those of tests/steps/test_parallel.py.
 """
 
 import pytest
 
 from tests.parallel import make_config
-from tests.test_parallel import check
+from tests.steps.test_parallel import check
 
 
 def test_clips_on_many_devices() -> None:

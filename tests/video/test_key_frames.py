@@ -18,8 +18,8 @@ from jaxpose.video.key_frames import can_begin_at_key_frames, key_frame_before
 from jaxpose.video.range import RangeReader
 from jaxpose.video.segments import Stretch, cut
 from jaxpose.video.video import read_chunks, scan
-from tests import test_clips as clips
-from tests.test_clips import LENGTH, SIZE_PX, data_config, plain, windows
+from tests.video import test_clips as clips
+from tests.video.test_clips import LENGTH, SIZE_PX, data_config, plain, windows
 
 # What is cut into stretches is so at frame 130 or later.
 FRAMES, RATE, CUT = 200, 25, 130

@@ -10,9 +10,9 @@ import pytest
 
 from jaxpose.checksums import signed_json, write_csv
 from jaxpose.remote.restore import restore
+from tests.remote.test_copy import SPLIT, config_of, files_at, follow, opened, restored_step, save
 from tests.remote_stores import Switched
 from tests.small_run import files_in
-from tests.test_remote import SPLIT, config_of, files_at, follow, opened, restored_step, save
 
 pytestmark = pytest.mark.usefixtures("stores")
 

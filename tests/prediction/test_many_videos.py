@@ -30,8 +30,8 @@ from jaxpose.prediction.worker import Work
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.video.video import scan
-from tests import test_clips as clips
 from tests.small_run import environment, files_in
+from tests.video import test_clips as clips
 
 RATE = 30
 Capture = pytest.CaptureFixture[str]

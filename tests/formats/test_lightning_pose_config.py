@@ -18,7 +18,7 @@ from jaxpose.config.option import flat_options
 from jaxpose.formats.lightning_pose.config import read_config
 from jaxpose.formats.lightning_pose.keys import KNOWN
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DEFAULT, MIRROR = "config_default.yaml", "config_mirror-mouse-example.yaml"
 MULTIVIEW, RUN = "config_default_multiview.yaml", "run"
 

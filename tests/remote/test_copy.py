@@ -34,8 +34,8 @@ from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.manifest import damage
 from tests.remote_stores import EveryThird, Hanging, Store, Switched
+from tests.run.test_log import lines_of, scalars_of
 from tests.small_run import environment, files_in
-from tests.test_log import lines_of, scalars_of
 
 SPLIT = "path,bytes,sha256,set\na.png,1,aa,train\n"
 
@@ -575,7 +575,7 @@ import sys, time, types
 from pathlib import Path
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote import copy as copying
-from tests.test_remote import config_of, opened
+from tests.remote.test_copy import config_of, opened
 
 copying._PATIENCE_S = 0.5
 sys.modules["hanging_hooks"] = types.SimpleNamespace(hang=lambda path: time.sleep(10**6))

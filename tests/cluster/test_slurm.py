@@ -17,6 +17,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import predict
+from tests.cluster.test_multiprocess import Pair, small
 from tests.small_run import (
     assert_same,
     checkpoint_of,
@@ -27,11 +28,10 @@ from tests.small_run import (
     small_project,
     train,
 )
-from tests.test_multiprocess import Pair, small
 
 pytestmark = pytest.mark.slurm
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "launch" / "slurm.sbatch"
 LIMIT_S = 300
 
