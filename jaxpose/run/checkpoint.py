@@ -23,6 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from jaxpose.run.leaves import kinds, named_leaves, refuse_misfit, restore_target
 from jaxpose.run.manifest import MANIFEST_FILE, damage, read_manifest, write_manifest
 
 KEPT_NEWEST = 2
@@ -66,10 +67,10 @@ class Checkpoints:
         Raises:
           ValueError: two leaves have one name, or a leaf is empty.
         """
-        leaves = _named_leaves(state)
+        leaves = named_leaves(state)
         self.wait()
         self._saved = False
-        content = {"step": int(step), "is_best": bool(is_best), "meta": meta, "leaves": _kinds(leaves)}
+        content = {"step": int(step), "is_best": bool(is_best), "meta": meta, "leaves": kinds(leaves)}
         folder = self._folder / _name(step, _agreed([_free_save(self._folder, step)])[0])
         try:
             self._orbax.save(folder / "state", args=ocp.args.StandardSave(leaves))
@@ -98,9 +99,9 @@ class Checkpoints:
         if folder is None:
             return None
         manifest = read_manifest(folder)
-        wanted = _named_leaves(like)
-        _refuse_misfit(folder, manifest["leaves"], _kinds(wanted))
-        targets = {name: _target(leaf) for name, leaf in wanted.items()}
+        wanted = named_leaves(like)
+        refuse_misfit(folder, manifest["leaves"], kinds(wanted))
+        targets = {name: restore_target(leaf) for name, leaf in wanted.items()}
         restored = self._orbax.restore(folder / "state", args=ocp.args.StandardRestore(targets))
         structure = jax.tree.structure(like)
         return manifest["step"], jax.tree.unflatten(structure, [restored[name] for name in wanted]), manifest["meta"]
@@ -244,42 +245,3 @@ def _agreed(numbers: Sequence[int]) -> list[int]:
     if jax.process_count() == 1:
         return list(numbers)
     return multihost_utils.broadcast_one_to_all(np.array(numbers, np.int32)).tolist()
-
-
-def _named_leaves(tree: Any) -> dict[str, Any]:
-    """Returns {name: array or ShapeDtypeStruct}; a flat dict is stored, so no class has to be known to read it."""
-    leaves = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        if name in leaves:
-            raise ValueError(f"two leaves of the state are named {name!r}; keys must not contain a dot")
-        if 0 in np.shape(leaf):
-            raise ValueError(f"{name} is an empty array, which orbax cannot store")
-        leaves[name] = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
-    return leaves
-
-
-def _kinds(leaves: dict[str, Any]) -> dict[str, str]:
-    return {name: f"{np.dtype(leaf.dtype).name}{list(leaf.shape)}" for name, leaf in leaves.items()}
-
-
-def _target(leaf: Any) -> Any:
-    """Returns what tells orbax where a leaf goes: to its sharding, or to numpy."""
-    sharding = getattr(leaf, "sharding", None)
-    if sharding is None:
-        return np.empty(leaf.shape, leaf.dtype)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], shown: int = 5) -> None:
-    problems = [
-        f"{name} is {stored.get(name, 'absent')} there and {wanted.get(name, 'absent')} here"
-        for name in dict.fromkeys([*wanted, *stored])
-        if stored.get(name) != wanted.get(name)
-    ]
-    if problems:
-        more = f"; and {len(problems) - shown} more" if len(problems) > shown else ""
-        raise ValueError(
-            f"checkpoint {folder} does not fit: {'; '.join(problems[:shown])}{more}. "
-            "It is another model's or another optimizer's"
-        )

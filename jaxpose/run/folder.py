@@ -5,12 +5,8 @@ it is closed. With more than one process, process 0 alone opens it and tells the
 """
 
 import contextlib
-import fcntl
-import logging
 import os
 import shutil
-import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ from jaxpose.config import Config, config_hash
 from jaxpose.files import read_bytes, temporary_name
 from jaxpose.run.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
 from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
+from jaxpose.run.lock import lock_folder
 from jaxpose.run.refusal import way_on
 from jaxpose.run.status import LOCK_FILE, STATUS_FILE, Status, status_of, write_status
 
@@ -61,12 +58,8 @@ WRITTEN = (
     SPLIT_FILE,
 )
 
-_LOCK_WAITS_S = (0.02, 0.1)
-
 # What may be found in a folder that holds no run yet.
 NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp"}
-
-_logger = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -117,7 +110,7 @@ class RunFolder:
             raise
 
     def close(self) -> None:
-        """Gives the folder free for another process."""
+        """Releases the folder for another process."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -174,7 +167,7 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
     path, lock = _path(config), -1
     try:
         _refuse_foreign(path)
-        lock = _locked(path)
+        lock = lock_folder(path)
         fetched = fetch(path)
         # Looked at again: another process may have put something here in between.
         _refuse_foreign(path)
@@ -286,33 +279,6 @@ def _refuse_foreign(path: Path) -> None:
             f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
             "deleted: choose another out"
         )
-
-
-def _locked(path: Path) -> int:
-    """Makes the folder, returns the descriptor with its lock; the system frees it when the process dies."""
-    path.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _lock(lock)
-    except BlockingIOError:
-        owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
-        os.close(lock)
-        raise ValueError(f"a run is writing in {path} ({owner}); wait for it, or choose another out") from None
-    except OSError as error:
-        _logger.warning("%s cannot be locked (%s): do not start a second run in it", path, error.strerror)
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-    return lock
-
-
-def _lock(descriptor: int) -> None:
-    """Takes a lock. jaxpose.watch holds it for microseconds, so one that is held is tried again."""
-    for wait_s in _LOCK_WAITS_S:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(wait_s)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove(path: Path, patterns: tuple[str, ...]) -> None:

@@ -17,6 +17,7 @@ import tqdm
 from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
 from jaxpose.files import GrowingFile, write_atomic
+from jaxpose.run.speed import SpeedWindow
 
 if TYPE_CHECKING:
     from jaxpose.run.tensorboard import EventFile
@@ -40,7 +41,7 @@ class RunLog:
         self._every_steps = config.every_steps
         self._total_steps = total_steps
         self._bar: tqdm.tqdm | None = None
-        self._window: _Window | None = None
+        self._window: SpeedWindow | None = None
         self._speed = ""
         self._failed: set[str] = set()
         self._handler: _Records | None = None
@@ -152,17 +153,19 @@ class RunLog:
             f"{window.steps_per_s():.3g} steps/s, {self._speed}, ETA {tqdm.tqdm.format_interval(left_s)}"
         )
 
-    def _count(self, step: int, images: int, wait_s: float, length_s: float, at_tenths_of: int = 0) -> "_Window | None":
+    def _count(
+        self, step: int, images: int, wait_s: float, length_s: float, at_tenths_of: int = 0
+    ) -> SpeedWindow | None:
         """Adds a step to the window over which speeds are averaged; returns the window where it ends."""
         if self._window is None:
             # Speeds count from the end of the first step, which is slower than the rest.
-            self._window = _Window()
+            self._window = SpeedWindow()
             return None
         self._window.add(images, wait_s)
         is_tenth = at_tenths_of > 0 and 10 * step // at_tenths_of > 10 * (step - 1) // at_tenths_of
         if not is_tenth and self._window.length_s() < length_s:
             return None
-        ended, self._window = self._window, _Window()
+        ended, self._window = self._window, SpeedWindow()
         self._speed = ended.text()
         return ended
 
@@ -183,31 +186,6 @@ class RunLog:
             if name not in self._failed:
                 self._failed.add(name)
                 self._warn(f"{name} cannot be written ({error}); the run goes on without what is missing there")
-
-
-class _Window:
-    """Counts of steps, images and waiting since it was made."""
-
-    def __init__(self) -> None:
-        self._started_at = time.monotonic()
-        self._steps = 0
-        self._images = 0
-        self._wait_s = 0.0
-
-    def add(self, images: int, wait_s: float) -> None:
-        self._steps += 1
-        self._images += images
-        self._wait_s += wait_s
-
-    def length_s(self) -> float:
-        return max(time.monotonic() - self._started_at, 1e-9)
-
-    def steps_per_s(self) -> float:
-        return self._steps / self.length_s()
-
-    def text(self) -> str:
-        share = min(self._wait_s / self.length_s(), 1.0)
-        return f"{self._images / self.length_s():.3g} images/s, {share:.0%} waiting for data"
 
 
 class _Records(logging.Handler):
