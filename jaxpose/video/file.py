@@ -11,12 +11,11 @@ import cv2
 import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
-from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
-from jaxpose.video.avi import empty_places_at_end
+from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
 
 # PyAV converts with as many threads as there are cores since version 17, which costs more than it gains here.
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
@@ -50,30 +49,6 @@ class Video:
     quarter_turns: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Packets:
-    """The packets of a video file, in its order.
-
-    Attributes:
-      times: time stamps of those that are shown, in units of the stream, None where there is none.
-      key_times: time stamps of those with key frames.
-      last_decoded: when the last one is to be decoded, None where the file does not say: whatever is shown up to then
-        comes no later in the file.
-      unshown: as `unshown` counts them.
-      container: FFmpeg's name of the kind of file.
-      reorders: how many frames may come in the file before one that is shown earlier.
-      stopped: why reading stopped before the end, or "".
-    """
-
-    times: list[int | None]
-    key_times: list[int | None]
-    last_decoded: int | None
-    unshown: int
-    container: str
-    reorders: int
-    stopped: str
-
-
 def scan(path: Path) -> Video:
     """Returns what a video file says of itself; reads no further than needed for that, and decodes one frame.
 
@@ -102,7 +77,7 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
     try:
         with open_video(path) as container:
             stream = video_stream(container, path)
-            packets = _read_packets(path, container, stream, all_packets or not stream.frames)
+            packets = read_packets(path, container, stream, all_packets or not stream.frames)
             # A count without any packet behind it is what is left of a file that was cut short.
             announced = (stream.frames or _announced(packets, container, stream)) if packets.times else 0
             width, height, rate = stream.width, stream.height, stream.average_rate
@@ -112,53 +87,6 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
     if not announced or not width or not height:
         raise ValueError(f"{path} has no video frames")
     return Video(path, *turned_size_px(width, height, turns), float(rate or 0), announced, turns), packets
-
-
-def open_video(path: Path) -> InputContainer:
-    """Opens a video file.
-
-    Raises:
-      FFmpegError: it is not there or cannot be read.
-    """
-    # Text about the video that is not UTF-8 is no reason to refuse it.
-    return av.open(str(path), metadata_errors="replace")
-
-
-def video_stream(container: InputContainer, path: Path) -> VideoStream:
-    """Returns the video stream of an open file.
-
-    Raises:
-      ValueError: there is none, or its codec is unknown.
-    """
-    stream = container.streams.best("video")
-    if not isinstance(stream, VideoStream):
-        raise ValueError(f"{path} has no video stream")
-    # Pyright takes it for granted; it is None where the codec is unknown to FFmpeg.
-    if stream.codec_context is None:
-        raise ValueError(f"{path} has a video stream of an unknown codec")
-    return stream
-
-
-def unshown(packet: Packet, last_decoded: int | None, container: str) -> int:
-    """Returns how many frames, from a packet on back to the one before it, are announced by the file, but never shown.
-
-    Those before the start that an edit list sets are decoded only; AVI counts the empty places where a frame was left
-    out.
-
-    Args:
-      packet: one that is not empty.
-      last_decoded: when the packet before it was to be decoded, None for the first one.
-      container: FFmpeg's name of the kind of file.
-    """
-    if container == "avi" and packet.dts is not None:
-        # AVI stores no times: these count the places.
-        return max(packet.dts - (-1 if last_decoded is None else last_decoded) - 1, 0)
-    return int(packet.is_discard)
-
-
-def unshown_at_end(path: Path, container: InputContainer, stream: VideoStream) -> int:
-    """Returns how many frames after the last packet are announced by the file, but never shown."""
-    return empty_places_at_end(path, stream.index) if container.format.name == "avi" else 0
 
 
 def cut_short(path: Path) -> str:
@@ -206,32 +134,6 @@ def _element_length(head: bytes, at: int) -> tuple[int, int]:
     largest = 2 ** (7 * width) - 1
     length = int.from_bytes(head[at : at + width]) & largest
     return -1 if length == largest else length, at + width
-
-
-def _read_packets(path: Path, container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
-    times: list[int | None] = []
-    key_times: list[int | None] = []
-    last_decoded, left_out, stopped = None, 0, ""
-    try:
-        for packet in container.demux(stream):
-            if not packet.size:
-                continue
-            if packet.is_keyframe:
-                key_times.append(packet.pts)
-            left_out += unshown(packet, last_decoded, container.format.name)
-            if not packet.is_discard:
-                times.append(packet.pts)
-                last_decoded = packet.dts
-                if not all_packets:
-                    break
-        else:
-            left_out += unshown_at_end(path, container, stream)
-    except FFmpegError as error:
-        if not times:
-            raise
-        stopped = error.strerror or str(error)
-    reorders = int(stream.codec_context.has_b_frames)
-    return Packets(times, key_times, last_decoded, left_out, container.format.name, reorders, stopped)
 
 
 def _noted_quarter_turns(container: InputContainer, stream: VideoStream) -> int:

@@ -15,7 +15,8 @@ import av
 import numpy as np
 
 from jaxpose import cache
-from jaxpose.video.file import Packets, cut_short, scan_packets
+from jaxpose.video.file import cut_short, scan_packets
+from jaxpose.video.packets import Packets
 
 # Part of the key of an index: a change of what it says must change it.
 _VERSION = 4
@@ -81,6 +82,16 @@ class VideoIndex:
             return None
         number = bisect.bisect_left(self.times, time)
         return number if number < len(self.times) and self.times[number] == time else None
+
+    def begins_before(self, key: int) -> tuple[list[int], int]:
+        """Returns where decoding may begin for a key frame: the time stamps of those up to it, and its own.
+
+        Frame 0 has none: decoding begins at the start of the file, as it does where `times` is empty.
+        """
+        if not key or not self.times:
+            return [], 0
+        until = self.times[key]
+        return self.key_times[: bisect.bisect_right(self.key_times, until)], until
 
 
 def read_index(path: Path) -> VideoIndex:

@@ -11,18 +11,16 @@ import hashlib
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import av
-from av.container import InputContainer
 from av.error import FFmpegError
-from av.packet import Packet
 from av.video.reformatter import VideoReformatter
-from av.video.stream import VideoStream
 
 from jaxpose import cache
-from jaxpose.video.file import open_video, to_rgb, video_stream
+from jaxpose.video.file import to_rgb
 from jaxpose.video.index import VideoIndex, is_unchanged
+from jaxpose.video.packets import PacketWalk
 
 # Part of the key of the notes: a change of the check must change it.
 _VERSION = 1
@@ -95,7 +93,7 @@ def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Calla
     sums: list[tuple[int, int]] = []
     converter = VideoReformatter()
     with contextlib.suppress(FFmpegError, ValueError):
-        for packet in packets_from(index, begin, 1):
+        for packet in PacketWalk(index.path).packets(1, *index.begins_before(begin)):
             if is_stopped():
                 raise Stopped
             for frame in packet.decode():
@@ -106,56 +104,3 @@ def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Calla
                     return sums
                 sums.append((number, zlib.crc32(to_rgb(frame, converter).tobytes())))
     return sums
-
-
-def packets_from(index: VideoIndex, key: int, threads: int) -> Iterator[Packet]:
-    """Yields the packets from a key frame, or from an earlier place, to the end of the file, to be decoded in order.
-
-    Args:
-      index: of the video; without time stamps all packets come.
-      key: number of a key frame, from `key_frame_before`; 0 is the start of the file.
-      threads: of the decoder; 0 = as many as it likes.
-
-    Raises:
-      FFmpegError: the file is not there or cannot be read.
-      ValueError: it is no video by now.
-    """
-    keys = index.key_times
-    # Containers without a table of key frames may lead to a later one: then one further back is tried.
-    at, back = bisect.bisect_right(keys, index.times[key]) - 1 if key and index.times else -1, 1
-    if at >= 0:
-        with open_video(index.path) as container:
-            stream = _stream(container, index, threads)
-            _show_first_packet(container, stream)
-            while at >= 0:
-                container.seek(keys[at], stream=stream)
-                packets = container.demux(stream)
-                head = next(packets)
-                if head.pts is not None and head.pts <= index.times[key]:
-                    yield head
-                    yield from packets
-                    return
-                at, back = at - back, 2 * back
-    # The start of the file is always there.
-    with open_video(index.path) as container:
-        yield from container.demux(_stream(container, index, threads))
-
-
-def _show_first_packet(container: InputContainer, stream: VideoStream) -> None:
-    """Lets the decoder see the first packet: some tell only there which encoder, with which errors, made the file.
-
-    A following seek makes the decoder forget the frame, but not that.
-    """
-    for packet in container.demux(stream):
-        with contextlib.suppress(FFmpegError):
-            packet.decode()
-        return
-
-
-def _stream(container: InputContainer, index: VideoIndex, threads: int) -> VideoStream:
-    stream = video_stream(container, index.path)
-    if threads:
-        stream.codec_context.thread_count = threads
-    else:
-        stream.thread_type = "AUTO"
-    return stream

@@ -15,15 +15,15 @@ from collections.abc import Callable, Generator, Iterator
 
 import av
 import numpy as np
-from av.error import FFmpegError
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose import cache
 from jaxpose.fitting import fit_image
-from jaxpose.video.file import to_rgb, turned_size_px
+from jaxpose.video.decoding import Decoding, Flaw
+from jaxpose.video.file import to_rgb
 from jaxpose.video.index import VideoIndex, is_unchanged
-from jaxpose.video.key_frames import Stopped, can_begin_at_key_frames, key_frame_before, packets_from
+from jaxpose.video.key_frames import can_begin_at_key_frames, key_frame_before
 
 # Part of the key of the notes of damage: a change of what is called damaged must change it.
 _VERSION = 1
@@ -82,13 +82,13 @@ class RangeReader:
 
     def _images(self, key: int) -> Generator[tuple[int, np.ndarray], None, list[Damage]]:
         """Yields the frames of the range, decoded from a key frame on; returns the damage that showed."""
-        decoding = _Decoding(self._index, key, self._end, self._is_stopped)
-        for number, frame in decoding:
+        damage: list[Damage] = []
+        for number, frame in _decode(self._index, key, self._end, self._is_stopped, damage):
             self.decoded_frames += 1
             if number >= self._first:
                 image = to_rgb(frame, self._converter, self._index.quarter_turns)
                 yield number, fit_image(image, self._input_from_frame, self._size_px, self._crop_px)
-        return decoding.damage
+        return damage
 
     def _numbers(self, damage: list[Damage]) -> set[int]:
         """Returns the frames of the range that are damaged."""
@@ -106,10 +106,10 @@ def find_damage(index: VideoIndex, is_stopped: Callable[[], bool]) -> list[Damag
     kept = cache.read_note(note)
     if kept is None:
         _logger.info("decodes %s, %d frames, to find what of it is damaged", index.path, index.frame_count)
-        decoding = _Decoding(index, 0, index.frame_count, is_stopped)
-        for _ in decoding:
+        found: list[Damage] = []
+        for _ in _decode(index, 0, index.frame_count, is_stopped, found):
             pass
-        kept = [dataclasses.asdict(damage) for damage in decoding.damage]
+        kept = [dataclasses.asdict(damage) for damage in found]
         # A file that is away or replaced by now says nothing about the one of the index.
         if is_unchanged(index):
             with contextlib.suppress(OSError):
@@ -117,77 +117,20 @@ def find_damage(index: VideoIndex, is_stopped: Callable[[], bool]) -> list[Damag
     return [Damage(**damage) for damage in kept]
 
 
-class _Decoding:
-    """Iterates once over the frames from a key frame to `end` that decode and have the right size: (number, frame).
-
-    Attributes:
-      damage: after the iteration, what cannot be relied on; of a decoding from the start that is the truth.
-    """
-
-    def __init__(self, index: VideoIndex, key: int, end: int, is_stopped: Callable[[], bool]):
-        self.damage: list[Damage] = []
-        self._index, self._key, self._end, self._is_stopped = index, key, end, is_stopped
-
-    def __iter__(self) -> Iterator[tuple[int, VideoFrame]]:
-        # Frames come in the order in which they are shown: once a later one is there, what is lacking is lost.
-        next_number, index = self._key, self._index
-        stored_px = turned_size_px(index.width_px, index.height_px, index.quarter_turns)
-        for number, frame in self._numbered():
-            if number >= self._end:
-                break
-            if number < next_number:
-                continue
-            if number > next_number:
-                self._note(next_number, "is missing", number - 1)
-            next_number = number + 1
-            if (frame.width, frame.height) != stored_px:
-                self._note(number, f"has {frame.width} x {frame.height} pixels")
-                continue
-            if frame.is_corrupt:
-                self._note(number, "is damaged")
-            if number == self._key and number and not frame.key_frame:
-                self._note(number, "is no key frame")
-            yield number, frame
-        if next_number < self._end:
-            self._note(next_number, "is missing", self._end - 1)
-
-    def _numbered(self) -> Iterator[tuple[int, VideoFrame]]:
-        """Yields decoded frames and their numbers; the first ones may lie before the key frame."""
-        number = self._key - 1
-        try:
-            for packet in packets_from(self._index, self._key, 1):
-                if self._is_stopped():
-                    raise Stopped
-                damaged = self._index.number_of(packet.pts) if packet.is_corrupt else None
-                if damaged is not None and damaged >= self._key:
-                    self._note(damaged, "is damaged")
-                try:
-                    frames = packet.decode()
-                except FFmpegError as error:
-                    failed = self._index.number_of(packet.pts)
-                    failed = number + 1 if failed is None else failed
-                    # What lies before the key frame is not wanted.
-                    if failed >= self._key:
-                        self._note(failed, f"does not decode ({_text(error)})")
-                    if not self._index.times:
-                        return
-                    continue
-                for frame in frames:
-                    found = self._index.number_of(frame.pts) if self._index.times else number + 1
-                    if found is not None:
-                        number = found
-                        yield number, frame
-        except (FFmpegError, ValueError) as error:
-            # The file breaks off, can no longer be opened, or is another one by now.
-            self._note(number + 1, f"cannot be read ({_text(error)})")
-
-    def _note(self, first: int, what: str, last: int = -1) -> None:
-        """Notes a frame, or all up to `last`, and those that may be built on it: up to a key frame to begin at."""
-        begins = self._index.key_frames if can_begin_at_key_frames(self._index, self._is_stopped) else []
-        following = bisect.bisect_right(begins, max(first, last))
-        until = begins[following] - 1 if following < len(begins) else self._index.frame_count - 1
-        self.damage.append(Damage(first, max(first, until), f"frame {first} {what}"))
+def _decode(
+    index: VideoIndex, key: int, end: int, is_stopped: Callable[[], bool], damage: list[Damage]
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Yields the frames from a key frame to `end` that decode and have the right size; adds the others to `damage`."""
+    for item in Decoding(index, 1, is_stopped, key, end):
+        if isinstance(item, Flaw):
+            damage.append(_spread(index, item, is_stopped))
+        else:
+            yield item
 
 
-def _text(error: FFmpegError | ValueError) -> str:
-    return (isinstance(error, FFmpegError) and error.strerror) or str(error)
+def _spread(index: VideoIndex, flaw: Flaw, is_stopped: Callable[[], bool]) -> Damage:
+    """Returns the frames that a flaw makes unusable: its own and all that may be built on them, up to a key frame."""
+    begins = index.key_frames if can_begin_at_key_frames(index, is_stopped) else []
+    following = bisect.bisect_right(begins, flaw.last)
+    until = begins[following] - 1 if following < len(begins) else index.frame_count - 1
+    return Damage(flaw.first, max(flaw.first, until), flaw.text)

@@ -11,22 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 from av.error import FFmpegError
-from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.fitting import fit_image
-from jaxpose.video.file import (
-    Video,
-    cut_short,
-    open_video,
-    scan,
-    to_rgb,
-    turned_size_px,
-    unshown,
-    unshown_at_end,
-    video_stream,
-)
-from jaxpose.video.key_frames import key_frame_before, packets_from
+from jaxpose.video.decoding import Decoding, Flaw, FlawKind
+from jaxpose.video.file import Video, cut_short, scan, to_rgb
+from jaxpose.video.key_frames import Stopped, key_frame_before
 from jaxpose.video.segments import Stretch
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
@@ -138,68 +128,48 @@ class ChunkReader:
         """Puts all chunks and returns the problem."""
         size_px = (self._chunk_shape[2], self._chunk_shape[1])
         chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
-        first = self._stretch.first if self._stretch else 0
-        stopped, converter = "", VideoReformatter()
-        turns = self._video.quarter_turns
-        stored_px = turned_size_px(self._video.width_px, self._video.height_px, turns)
+        first, end = (self._stretch.first, self._stretch.end) if self._stretch else (0, None)
+        decoding, stopped, converter = self._decoding(), "", VideoReformatter()
         try:
-            for frame in self._frames_of(self._stretch) if self._stretch else self._all_frames():
-                if (frame.width, frame.height) != stored_px:
-                    raise _Unusable(f"frame {first + count} has {frame.width} x {frame.height} pixels")
-                if frame.is_corrupt:
-                    mended.append(first + count)
-                image = to_rgb(frame, converter, turns)
+            for item in decoding:
+                if isinstance(item, Flaw):
+                    if _ends_delivery(item, first):
+                        stopped = item.error or item.text
+                        break
+                    if item.kind is FlawKind.MENDED and item.first >= first:
+                        mended.append(item.first)
+                    continue
+                number, frame = item
+                # The decoder begins at a key frame.
+                if number < first:
+                    continue
+                image = to_rgb(frame, converter, self._video.quarter_turns)
                 chunk[filled] = fit_image(image, self._input_from_frame, size_px, self._crop_px)
                 filled, count = filled + 1, count + 1
                 if filled == len(chunk):
                     self._put(chunk)
                     chunk, filled = np.empty(self._chunk_shape, np.uint8), 0
+                if number + 1 == end:
+                    break
         except FFmpegError as error:
             stopped = error.strerror or str(error)
-        except _Unusable as error:
-            stopped = str(error)
+        except Stopped:
+            return ""
         if filled:
             self._put(chunk[:filled])
-        return _problem(self._video, self._stretch, count, self._announced, stopped, mended)
+        announced = self._announced if self._stretch else self._announced - decoding.unshown
+        return _problem(self._video, self._stretch, count, announced, stopped, mended)
 
-    def _all_frames(self) -> Iterator[VideoFrame]:
-        last_decoded = None
-        with open_video(self._video.path) as container:
-            stream = video_stream(container, self._video.path)
-            stream.thread_type = "AUTO"
-            # The last packet is empty: it makes the decoder give out the frames that it holds back.
-            for packet in container.demux(stream):
-                if self._stop.is_set():
-                    return
-                if packet.size:
-                    self._announced -= unshown(packet, last_decoded, container.format.name)
-                    last_decoded = packet.dts
-                yield from packet.decode()
-            self._announced -= unshown_at_end(self._video.path, container, stream)
-
-    def _frames_of(self, stretch: Stretch) -> Iterator[VideoFrame]:
-        expected = stretch.first
-        key = key_frame_before(stretch.index, stretch.first, self._stop.is_set)
-        for packet in packets_from(stretch.index, key, threads=0):
-            if self._stop.is_set():
-                return
-            for frame in packet.decode():
-                number = stretch.index.number_of(frame.pts)
-                if number == key and number and not frame.key_frame:
-                    raise _Unusable(f"frame {number} is marked as a key frame, but is none")
-                # The decoder begins at a key frame, and gives out what is shown before it too.
-                if number is None or number < expected:
-                    continue
-                if number > expected:
-                    raise _Unusable(f"frame {expected} is missing")
-                yield frame
-                expected += 1
-                if expected == stretch.end:
-                    return
+    def _decoding(self) -> Decoding:
+        if not self._stretch:
+            return Decoding(self._video, 0, self._stop.is_set)
+        index = self._stretch.index
+        return Decoding(index, 0, self._stop.is_set, key_frame_before(index, self._stretch.first, self._stop.is_set))
 
 
-class _Unusable(Exception):
-    """A frame is not there, or does not have the size that the file says."""
+def _ends_delivery(flaw: Flaw, first: int) -> bool:
+    """Returns whether frames after a flaw are not delivered; before `first`, only a failure of decoding matters."""
+    return flaw.kind is FlawKind.FAILED or (flaw.kind is FlawKind.LOST and flaw.last >= first)
 
 
 def _problem(video: Video, stretch: Stretch | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
