@@ -8,7 +8,8 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.config import SYNTHETIC, Config, DataConfig
-from jaxpose.data import context, images, project, sessions, split, synthetic
+from jaxpose.data import context, images, project, sessions, split, synthetic, windows
+from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
@@ -118,13 +119,13 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     )
 
 
-def sets_in_run(found: project.Project, known: split.KnownSplit) -> np.ndarray:
+def sets_in_run(found: project.Project, known: KnownSplit) -> np.ndarray:
     """Returns the set (n,) that each frame had in a run (same bytes, also renamed), "unused" where it was not in it."""
     pairs = zip(found.images, found.checksums, strict=True)
     return np.array([known.set_of_same(image, checksum) or "unused" for image, checksum in pairs])
 
 
-def changed_labels(found: project.Project, known: split.KnownSplit) -> int:
+def changed_labels(found: project.Project, known: KnownSplit) -> int:
     """Returns how many frames of a run (same path, same bytes) have other labels than they had in it."""
     frames = zip(found.images, found.checksums, found.labels_checksums(), strict=True)
     return sum(
@@ -150,7 +151,7 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
     """Returns the files beside the labelled images that a context model sees: images, then videos."""
     if config.model.kind != "heatmap_context":
         return []
-    return context.files_beside(found, CONTEXT_RADIUS, sessions.video_files(config.data, config.video))
+    return windows.files_beside(found, CONTEXT_RADIUS, sessions.video_files(config.data, config.video))
 
 
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:

@@ -5,26 +5,21 @@ What comes in: a folder with a label file and images, as Lightning Pose and Deep
 pixels are made later, by `jaxpose.data.images`.
 """
 
-import contextlib
 import dataclasses
 import difflib
-import hashlib
 import os
-import re
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose import cache
 from jaxpose.config import SYNTHETIC, DataConfig
-from jaxpose.data.image_file import DECODERS, image_size_px
-from jaxpose.data.labels import VISIBLE, Labels, labels_checksum, read_labels
+from jaxpose.data.labelled_image import LabelledImage, check_image, check_places, known_images, note_images
+from jaxpose.data.labels import Labels, labels_checksum, read_labels
 from jaxpose.data.views import ENDINGS, label_file_of_view, moment_of_image
-from jaxpose.files import is_regular, read_regular
+from jaxpose.files import is_regular
 from jaxpose.threads import map_in_threads
 
 LISTED_PROBLEMS = 20
-MARGIN_PX = 0.5
 # Whichever config it is.
 _GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
 
@@ -88,19 +83,12 @@ class Project:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Image:
-    size_px: tuple[int, int]
-    byte_count: int
-    checksum: str
-
-
-@dataclasses.dataclass(frozen=True)
 class _View:
     """A label file: `images[moment]` is (row, image) of a row that can be used, the other rows are problems."""
 
     name: str
     labels: Labels
-    images: dict[str, tuple[int, _Image]]
+    images: dict[str, tuple[int, LabelledImage]]
     problems: list[str]
 
 
@@ -164,14 +152,14 @@ def refuse_absent(data: DataConfig) -> None:
 def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
     file = _find_labels(folder, labels, name)
     read, problems = read_labels(file, data.missing)
-    noted = _noted_images(file)
+    noted = known_images(file)
     whole = set(noted)
 
-    def check(row: int) -> tuple[str, _Image] | str:
+    def check(row: int) -> tuple[str, LabelledImage] | str:
         try:
             moment = moment_of_image(read.images[row], name)
-            image = _check_image(folder, read.images[row], whole)
-            _check_places(read, row, image.size_px, data.crop_px)
+            image = check_image(folder, read.images[row], whole)
+            check_places(read, row, image.size_px, data.crop_px)
         except ValueError as error:
             return f"{_source(read, row)}: {error}"
         return moment, image
@@ -184,26 +172,8 @@ def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
         else:
             moment, image = checked
             images[moment] = row, image
-    _note_images(file, noted, {image.checksum for _, image in images.values()})
+    note_images(file, noted, {image.checksum for _, image in images.values()})
     return _View(name, read, images, problems)
-
-
-def _noted_images(label_file: Path) -> frozenset[str]:
-    """Returns the checksums of the images of a label file that were whole when it was read last."""
-    noted = cache.read_note(_note_key(label_file))
-    return frozenset(entry for entry in noted if isinstance(entry, str)) if isinstance(noted, list) else frozenset()
-
-
-def _note_images(label_file: Path, noted: frozenset[str], whole: set[str]) -> None:
-    """Keeps the checksums of whole images for `_noted_images`, where there are new ones."""
-    if not whole <= noted:
-        # Without the note, images are decoded again.
-        with contextlib.suppress(OSError):
-            cache.write_note(_note_key(label_file), sorted(whole))
-
-
-def _note_key(label_file: Path) -> str:
-    return hashlib.sha256(repr(("whole images", DECODERS, str(label_file))).encode()).hexdigest()
 
 
 def _source(labels: Labels, row: int) -> str:
@@ -265,40 +235,6 @@ def _find_labels(folder: Path, labels: str, view: str) -> Path:
         (asked or f"data.labels is {labels!r}, but {folder} has no such file")
         + (f"; its CSV files are {', '.join(names)}" if names else "; it has no CSV file at all")
     )
-
-
-def _check_image(folder: Path, name: str, whole: set[str]) -> _Image:
-    """Returns an image; its checksum joins those of the `whole` ones, which are not decoded."""
-    if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
-        raise ValueError(f"{name} leaves the project folder; images must lie inside it")
-    try:
-        content = read_regular(folder / name)
-    except FileNotFoundError:
-        raise ValueError(f"{name} does not exist in {folder}") from None
-    except OSError as error:
-        raise ValueError(f"{name} cannot be read: {error.strerror}") from None
-    checksum = hashlib.sha256(content).hexdigest()
-    try:
-        size_px = image_size_px(content, checksum in whole)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    whole.add(checksum)
-    return _Image(size_px, len(content), checksum)
-
-
-def _check_places(labels: Labels, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
-    name, (width, height) = labels.images[row], size_px
-    if crop_px and (crop_px[0] + crop_px[2] > width or crop_px[1] + crop_px[3] > height):
-        raise ValueError(f"{name} has {width} x {height} pixels; data.crop_px = {crop_px} leaves it")
-    keypoints = labels.keypoints_frame_px[row]
-    # An image of width w covers [-0.5, w - 0.5]; a label on its rim may be rounded outwards.
-    low, high = -0.5 - MARGIN_PX, np.array(size_px) - 0.5 + MARGIN_PX
-    outside = (labels.visibility[row] == VISIBLE) & ((keypoints < low) | (keypoints > high)).any(axis=-1)
-    if outside.any():
-        places = [
-            f"{labels.keypoint_names[k]} ({keypoints[k, 0]:g}, {keypoints[k, 1]:g})" for k in np.flatnonzero(outside)
-        ]
-        raise ValueError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
 
 
 def _refusal(files: list[Path], problems: list[str], usable: int) -> str:

@@ -1,12 +1,9 @@
 """Which frame trains, validates or tests: fixed before step 1 and kept in the run's split.csv."""
 
 import csv
-import dataclasses
 import difflib
-import functools
 import io
 import itertools
-import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -16,8 +13,10 @@ import numpy as np
 from jaxpose.checksums import is_signed_csv, parse_csv
 from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
 from jaxpose.data.cells import path_cell
+from jaxpose.data.division import divide_new, divide_videos, fill, limit_training
+from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.project import Project
-from jaxpose.data.shares import Sizes, sizes_by_frame, sizes_by_video
+from jaxpose.data.shares import sizes_by_frame
 from jaxpose.files import is_regular, read_bytes
 from jaxpose.video.index import ends_checksum
 
@@ -27,52 +26,6 @@ CLIPS, CONTEXT, WEIGHTS, TRAINED = "clips", "context", "weights", "trained"
 NO_SETS = (CLIPS, CONTEXT, WEIGHTS, TRAINED)
 _START = "train.init_from"
 SETS = ("train", "validation", "test", "unused")
-# Keep these uses of data.seed apart from each other and from the loader's.
-_DIVIDE, _LIMIT = 2, 3
-
-
-@dataclasses.dataclass(frozen=True)
-class KnownSplit:
-    """What a file says about sets.
-
-    Attributes:
-      sets: {path: set}.
-      checksums: {path: SHA-256} of the images, "" where the file does not say it.
-      labels_checksums: {path: SHA-256} of the labels, likewise.
-      trained_before: {SHA-256: path} of images that trained the weights which a run started from, and not the run.
-      is_predictions: the file is a predictions.csv.
-    """
-
-    sets: dict[str, str]
-    checksums: dict[str, str]
-    labels_checksums: dict[str, str]
-    trained_before: dict[str, str]
-    is_predictions: bool
-
-    @functools.cached_property
-    def _sets_by_checksum(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for image, name in self.sets.items():
-            checksum = self.checksums[image]
-            # Of equal images one that trains decides.
-            if checksum and (name == "train" or checksum not in found):
-                found[checksum] = name
-        return found
-
-    def set_of(self, image: str, checksum: str) -> str:
-        """Returns the set of an image, found by its path or, where it was renamed, by its bytes; "" of a new one."""
-        by_bytes = self._sets_by_checksum.get(checksum, "train" if checksum in self.trained_before else "")
-        return self.sets.get(image, by_bytes)
-
-    def set_of_same(self, image: str, checksum: str) -> str:
-        """Returns the set of an image as `set_of`, but "" where other bytes lie at its path."""
-        is_same = self.checksums.get(image) == checksum
-        return self.sets[image] if is_same else self._sets_by_checksum.get(checksum, "")
-
-    def trained(self) -> dict[str, str]:
-        """Returns {SHA-256: path} of all images that trained the weights of a run, those of earlier runs too."""
-        own = {self.checksums[image]: image for image, name in self.sets.items() if name == "train"}
-        return self.trained_before | own
 
 
 def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
@@ -90,9 +43,9 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     sets = np.full(len(moments), "", "<U10")
     new = np.argsort(np.array(moments), kind="stable")
     if data.split == "frame":
-        _fill(sets, new, sizes_by_frame(data, len(new)), data.seed)
+        fill(sets, new, sizes_by_frame(data, len(new)), data.seed)
     elif data.split == "video":
-        _divide_videos(sets, _folders(moments), data)
+        divide_videos(sets, _folders(moments), data)
     else:
         place = _find_split(project.folder, data.split)
         file = place / "split.csv" if place.is_dir() else place
@@ -108,8 +61,8 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
             )
         if is_of_a_run:
             new = unknown
-            _divide_new(sets, new, _folders(moments), data)
-    _limit_training(sets, new, data)
+            divide_new(sets, new, _folders(moments), data)
+    limit_training(sets, new, data)
     if not (sets == "train").any():
         raise ValueError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
     return sets[project.moments]
@@ -247,70 +200,8 @@ def _set_known(sets: np.ndarray, project: Project, known: KnownSplit, file: Path
         sets[moment] = name or sets[moment]
 
 
-def _shuffled(rows: np.ndarray, seed: int, use: int) -> np.ndarray:
-    # Only a bit generator's raw stream is promised to stay the same in later versions of numpy.
-    return rows[np.argsort(np.random.Philox([seed, use]).random_raw(len(rows)), kind="stable")]
-
-
-def _divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
-    """Gives each frame without a set that of its folder; folders without one are divided."""
-    folders, place = np.unique(folder_of, return_inverse=True)
-    folder_sets = np.full(len(folders), "", sets.dtype)
-    known = np.flatnonzero(sets != "")
-    folder_sets[place[known]] = _trained(sets[known])
-    sizes = sizes_by_video(data, len(folders), len(sets))
-    _fill(folder_sets, np.flatnonzero(folder_sets == ""), sizes, data.seed)
-    empty = sets == ""
-    sets[empty] = folder_sets[place[empty]]
-
-
-def _divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
-    """Divides the frames that a known split does not have, by folder where it keeps folders together."""
-    known = sets != ""
-    by_folder = set(zip(folder_of[known].tolist(), _trained(sets[known]).tolist(), strict=True))
-    keeps_folders = len(by_folder) == len({folder for folder, _ in by_folder}) and len({of for _, of in by_folder}) > 1
-    if keeps_folders:
-        _divide_videos(sets, folder_of, data)
-    elif len(new):
-        _fill(sets, new, sizes_by_frame(data, len(sets)), data.seed)
-
-
-def _fill(sets: np.ndarray, rows: np.ndarray, sizes: Sizes, seed: int) -> None:
-    """Gives sets to rows, so that all rows together have the sizes, as far as those that have a set already allow."""
-    counts = [int((_trained(sets) == name).sum()) for name in ("validation", "test")]
-    validation, test = (max(wanted - count, 0) for wanted, count in zip(sizes[1:], counts, strict=True))
-    if validation + test > len(rows):
-        validation = round(len(rows) * validation / (validation + test))
-        test = len(rows) - validation
-    order = _shuffled(rows, seed, _DIVIDE)
-    train = len(rows) - validation - test
-    sets[order[:train]] = "train"
-    sets[order[train : train + validation]] = "validation"
-    sets[order[train + validation :]] = "test"
-
-
-def _trained(sets: np.ndarray) -> np.ndarray:
-    """Returns sets in which the frames that `data.train_frames` leaves out are training frames like the others."""
-    return np.where(sets == "unused", "train", sets)
-
-
 def _folders(moments: Sequence[str]) -> np.ndarray:
     return np.array([PurePosixPath(moment).parent.as_posix() for moment in moments])
-
-
-def _limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
-    """Turns all but `data.train_frames` training frames into unused ones; only rows of `new` may change."""
-    limit, candidates = data.train_frames, new[sets[new] == "train"]
-    if limit == 1:
-        return
-    if limit > 1 and limit != int(limit):
-        raise ValueError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
-    # Frames that an earlier run left unused were training frames of the same kind, so a share counts them.
-    settled = np.setdiff1d(np.arange(len(sets)), new)
-    pool = len(candidates) + np.isin(sets[settled], ("train", "unused")).sum()
-    wanted = int(limit) if limit > 1 else max(math.floor(limit * int(pool) + 1e-9), 1)
-    room = max(wanted - int((sets[settled] == "train").sum()), 0)
-    sets[_shuffled(candidates, data.seed, _LIMIT)[room:]] = "unused"
 
 
 def _find_split(folder: Path, split: str) -> Path:

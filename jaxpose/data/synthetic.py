@@ -53,23 +53,17 @@ def make_project(
     Raises:
       ValueError: the folder holds something else, or a number is out of its range.
     """
-    is_possible = seed >= 0 and videos >= 1 and 1 <= labelled_frames <= video_frames and leaves >= 0 and looks >= 0
-    if not is_possible or side_px < 32 or side_px % 2:
-        raise ValueError(
-            f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
-            f"{leaves=}, {looks=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames, an even "
-            "side_px >= 32, leaves >= 0 and looks >= 0"
-        )
-    folder = Path(folder)
-    parameters = {
-        "version": _VERSION,
+    sizes = {
         "seed": seed,
         "videos": videos,
         "labelled_frames": labelled_frames,
         "video_frames": video_frames,
         "side_px": side_px,
     }
-    # A project without them is what it was before they existed.
+    _check_sizes(**sizes, leaves=leaves, looks=looks)
+    folder = Path(folder)
+    # A project without leaves and looks is what it was before these existed.
+    parameters = {"version": _VERSION, **sizes}
     parameters |= {name: value for name, value in (("leaves", leaves), ("looks", looks)) if value}
     if _holds(folder, parameters):
         return folder
@@ -92,6 +86,18 @@ def make_project(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return folder
+
+
+def _check_sizes(
+    seed: int, videos: int, labelled_frames: int, video_frames: int, side_px: int, leaves: int, looks: int
+) -> None:
+    is_possible = seed >= 0 and videos >= 1 and 1 <= labelled_frames <= video_frames and leaves >= 0 and looks >= 0
+    if not is_possible or side_px < 32 or side_px % 2:
+        raise ValueError(
+            f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
+            f"{leaves=}, {looks=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames, an even "
+            "side_px >= 32, leaves >= 0 and looks >= 0"
+        )
 
 
 def _holds(folder: Path, parameters: dict[str, int]) -> bool:

@@ -23,13 +23,18 @@ def place(draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: 
       sequence_length: frames of a clip (S).
       seed: data.seed.
     """
-    window_counts = tuple(-(-count // sequence_length) for count in frame_counts)
+    window_counts = tuple(window_count(count, sequence_length) for count in frame_counts)
     first_windows = np.cumsum([0, *window_counts])
     epoch, position = divmod(draw, int(first_windows[-1]))
     window = int(_order(seed, epoch, window_counts, _block_windows(sequence_length))[position])
     session = int(np.searchsorted(first_windows, window, side="right")) - 1
     first = (window - int(first_windows[session])) * sequence_length
     return session, min(first, frame_counts[session] - sequence_length)
+
+
+def window_count(frame_count: int, sequence_length: int) -> int:
+    """Returns how many windows a session has; the last one may overlap the one before."""
+    return -(-frame_count // sequence_length)
 
 
 @functools.lru_cache(maxsize=4)
