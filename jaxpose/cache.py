@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import platformdirs
 
+from jaxpose.files import open_atomic
+
 GIB = 2**30
 STALE_SECONDS = 24 * 3600
 
@@ -62,18 +64,12 @@ def store(
     file = _file(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
     make_room(file.parent, limit_gib * GIB - size, ".npy")
-    # The name is random, as hosts may share the folder. Written, not memory-mapped: a full disk is then an error, where
-    # a page fault would end the process.
-    unfinished = file.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(unfinished, "wb") as stream:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(stream, header)
-            for row in rows:
-                stream.write(row.tobytes())
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    # Written, not memory-mapped: a full disk is then an error, where a page fault would end the process.
+    with open_atomic(file, _unique_name(key), sync=False) as stream:
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(stream, header)
+        for row in rows:
+            stream.write(row.tobytes())
 
 
 def read_note(key: str, folder: Path | None = None) -> Any:
@@ -97,12 +93,13 @@ def write_note(key: str, content: Any, folder: Path | None = None) -> None:
     """
     file = _note(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
-    try:
-        unfinished.write_text(json.dumps(content))
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with open_atomic(file, _unique_name(key), sync=False) as stream:
+        stream.write(json.dumps(content).encode())
+
+
+def _unique_name(key: str) -> str:
+    """Returns the name of an unfinished entry; random, as processes of several hosts may share the folder."""
+    return f".{key}.{uuid.uuid4().hex}.tmp"
 
 
 def _file(key: str, folder: Path | None) -> Path:

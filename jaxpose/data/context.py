@@ -17,7 +17,7 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import Frames, fit_affines, fit_key, keep, read_labelled
 from jaxpose.data.project import Project
 from jaxpose.data.windows import ImageKey, Window, plan_windows
-from jaxpose.files import read_regular
+from jaxpose.files import read_bytes
 from jaxpose.fitting import fit_image
 from jaxpose.threads import map_in_threads
 from jaxpose.video.index import VideoIndex
@@ -123,7 +123,7 @@ def _read_beside(
     """Returns an image without labels, None where it has another size than the labelled one."""
     file, width, height = key
     try:
-        image = decode_image(read_regular(file))
+        image = decode_image(read_bytes(file, most_bytes=None))
     except ValueError as error:
         if data.on_bad_frame == "skip":
             return None

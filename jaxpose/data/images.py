@@ -13,7 +13,7 @@ from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
-from jaxpose.files import read_regular
+from jaxpose.files import read_bytes
 from jaxpose.fitting import FIT_VERSION, fit_image
 from jaxpose.threads import map_in_threads
 
@@ -99,7 +99,7 @@ def read_labelled(
       ValueError: it does not decode or has changed since the project was read.
     """
     place = f"{project.sources[row]}: {project.images[row]}"
-    content = read_regular(project.paths[row])
+    content = read_bytes(project.paths[row], most_bytes=None)
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise ValueError(f"{place} has changed since the project was read; start again")
     try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxpose.data.cells import refuse_unprintable
-from jaxpose.files import is_regular, read_regular
+from jaxpose.files import is_regular, read_bytes
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
@@ -92,7 +92,7 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
         file = Path(name[1:]).expanduser()
         try:
             # Not splitlines, which also splits at separators that a name may hold.
-            lines = [line.strip() for line in read_regular(file).decode("utf-8-sig").split("\n")]
+            lines = [line.strip() for line in read_bytes(file, most_bytes=None).decode("utf-8-sig").split("\n")]
         except (OSError, ValueError) as error:
             raise ValueError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         lines = [line for line in lines if line and not line.startswith("#")]

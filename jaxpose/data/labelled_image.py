@@ -14,7 +14,7 @@ import numpy as np
 from jaxpose import cache
 from jaxpose.data.image_file import DECODERS, image_size_px
 from jaxpose.data.labels import VISIBLE, Labels
-from jaxpose.files import read_regular
+from jaxpose.files import NotRegularFile, read_bytes
 
 _MARGIN_PX = 0.5
 
@@ -31,10 +31,10 @@ def check_image(folder: Path, name: str, whole: set[str]) -> LabelledImage:
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
         raise ValueError(f"{name} leaves the project folder; images must lie inside it")
     try:
-        content = read_regular(folder / name)
+        content = read_bytes(folder / name, most_bytes=None)
     except FileNotFoundError:
         raise ValueError(f"{name} does not exist in {folder}") from None
-    except OSError as error:
+    except (OSError, NotRegularFile) as error:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None
     checksum = hashlib.sha256(content).hexdigest()
     try:

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
-from jaxpose.files import read_regular
+from jaxpose.files import read_bytes
 
 COORDS = ("x", "y", "visible")
 # What pandas, with which these files are usually written and read, takes for an empty cell.
@@ -133,7 +133,7 @@ def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
     rows: list[tuple[int, list[str]]] = []
     line = 1
     try:
-        reader = csv.reader(io.StringIO(read_regular(file).decode("utf-8-sig"), newline=""))
+        reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
         for row in reader:
             # Blanks alone: str.strip would take line breaks and spaces of other scripts, too.
             rows.append((line, [cell.strip(" \t") for cell in row]))
