@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from jaxpose.codes import TEST, TRAIN, UNUSED, VALIDATION
 from jaxpose.config import DataConfig
 from jaxpose.data.shares import Sizes, sizes_by_frame, sizes_by_video
 
@@ -12,7 +13,7 @@ _DIVIDE, _LIMIT = 2, 3
 
 
 def divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
-    """Divides the frames that a known split does not have, by folder where it keeps folders together."""
+    """Divides the frames that a known split lacks, by folder if the split keeps folders together."""
     known = sets != ""
     by_folder = set(zip(folder_of[known].tolist(), _trained(sets[known]).tolist(), strict=True))
     keeps_folders = len(by_folder) == len({folder for folder, _ in by_folder}) and len({of for _, of in by_folder}) > 1
@@ -23,7 +24,7 @@ def divide_new(sets: np.ndarray, new: np.ndarray, folder_of: np.ndarray, data: D
 
 
 def divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> None:
-    """Gives each frame without a set that of its folder; folders without one are divided."""
+    """Gives each frame without a set the set of its folder; divides folders without a set."""
     folders, place = np.unique(folder_of, return_inverse=True)
     folder_sets = np.full(len(folders), "", sets.dtype)
     known = np.flatnonzero(sets != "")
@@ -35,39 +36,39 @@ def divide_videos(sets: np.ndarray, folder_of: np.ndarray, data: DataConfig) -> 
 
 
 def fill(sets: np.ndarray, rows: np.ndarray, sizes: Sizes, seed: int) -> None:
-    """Gives sets to rows, so that all rows together have the sizes, as far as those that have a set already allow."""
-    counts = [int((_trained(sets) == name).sum()) for name in ("validation", "test")]
+    """Gives sets to rows so that all rows together have the sizes, as far as existing sets allow."""
+    counts = [int((_trained(sets) == name).sum()) for name in (VALIDATION, TEST)]
     validation, test = (max(wanted - count, 0) for wanted, count in zip(sizes[1:], counts, strict=True))
     if validation + test > len(rows):
         validation = round(len(rows) * validation / (validation + test))
         test = len(rows) - validation
     order = _shuffled(rows, seed, _DIVIDE)
     train = len(rows) - validation - test
-    sets[order[:train]] = "train"
-    sets[order[train : train + validation]] = "validation"
-    sets[order[train + validation :]] = "test"
+    sets[order[:train]] = TRAIN
+    sets[order[train : train + validation]] = VALIDATION
+    sets[order[train + validation :]] = TEST
 
 
 def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
     """Turns all but `data.train_frames` training frames into unused ones; only rows of `new` may change."""
-    limit, candidates = data.train_frames, new[sets[new] == "train"]
+    limit, candidates = data.train_frames, new[sets[new] == TRAIN]
     if limit == 1:
         return
     if limit > 1 and limit != int(limit):
         raise ValueError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
-    # Frames that an earlier run left unused were training frames of the same kind, so a share counts them.
+    # A share counts the frames that an earlier run left unused, because they were training frames, too.
     settled = np.setdiff1d(np.arange(len(sets)), new)
-    pool = len(candidates) + np.isin(sets[settled], ("train", "unused")).sum()
+    pool = len(candidates) + np.isin(sets[settled], (TRAIN, UNUSED)).sum()
     wanted = int(limit) if limit > 1 else max(math.floor(limit * int(pool) + 1e-9), 1)
-    room = max(wanted - int((sets[settled] == "train").sum()), 0)
-    sets[_shuffled(candidates, data.seed, _LIMIT)[room:]] = "unused"
+    room = max(wanted - int((sets[settled] == TRAIN).sum()), 0)
+    sets[_shuffled(candidates, data.seed, _LIMIT)[room:]] = UNUSED
 
 
 def _shuffled(rows: np.ndarray, seed: int, use: int) -> np.ndarray:
-    # Only a bit generator's raw stream is promised to stay the same in later versions of numpy.
+    # numpy promises only that the raw stream of a bit generator stays the same in later versions.
     return rows[np.argsort(np.random.Philox([seed, use]).random_raw(len(rows)), kind="stable")]
 
 
 def _trained(sets: np.ndarray) -> np.ndarray:
-    """Returns sets in which the frames that `data.train_frames` leaves out are training frames like the others."""
-    return np.where(sets == "unused", "train", sets)
+    """Returns the sets with unused frames, which `data.train_frames` leaves out, as training frames."""
+    return np.where(sets == UNUSED, TRAIN, sets)

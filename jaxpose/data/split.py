@@ -1,4 +1,4 @@
-"""Which frame trains, validates or tests: fixed before step 1 and kept in the run's split.csv."""
+"""The set of each frame (training, validation, test): fixed before step 1 and kept in the run's split.csv."""
 
 import csv
 import difflib
@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.checksums import is_signed_csv, parse_csv
+from jaxpose.codes import SETS, TRAIN
 from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
 from jaxpose.data.cells import path_cell
 from jaxpose.data.division import divide_new, divide_videos, fill, limit_training
@@ -20,12 +21,11 @@ from jaxpose.data.shares import sizes_by_frame
 from jaxpose.files import is_regular, read_bytes
 from jaxpose.video.index import ends_checksum
 
-# In split.csv, what has a row without a set: videos of unlabelled clips, what else windows of labelled frames show, the
-# weights that a run starts from, and the frames that trained them and do not train here.
+# Rows of split.csv that have no set: videos of unlabelled clips, other files in the windows of labelled frames, the
+# weights that a run starts from, and the frames that trained these weights but do not train here.
 CLIPS, CONTEXT, WEIGHTS, TRAINED = "clips", "context", "weights", "trained"
 NO_SETS = (CLIPS, CONTEXT, WEIGHTS, TRAINED)
 _START = "train.init_from"
-SETS = ("train", "validation", "test", "unused")
 
 
 def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
@@ -35,8 +35,8 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     moment are in one set, and counted as one.
 
     Raises:
-      ValueError: `data.split` is none of its kinds, its file does not know a frame (or any, where it may be older than
-        some) or parts the views of a moment, `data.train_frames` is not a number of frames, or no frame is left to
+      ValueError: `data.split` is none of its kinds; its file lacks a frame (all frames, if it is of a run), or puts the
+        views of a moment into different sets; `data.train_frames` is not a number of frames; or no frame is left to
         train on.
     """
     moments = project.moment_names()
@@ -63,18 +63,18 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
             new = unknown
             divide_new(sets, new, _folders(moments), data)
     limit_training(sets, new, data)
-    if not (sets == "train").any():
+    if not (sets == TRAIN).any():
         raise ValueError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
     return sets[project.moments]
 
 
 def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
-    """Returns a sentence about the frames that the split of a run or file does not have; [] where it has all.
+    """Returns a sentence about the frames that the split of a run or file lacks; [] if it has all.
 
     Args:
       project: n frames.
       sets: (n,) text from `assign_sets`.
-      data: the options that gave the sets.
+      data: the options of `assign_sets`.
     """
     if data.split in ("frame", "video"):
         return []
@@ -102,15 +102,15 @@ def split_text(
 ) -> str:
     """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for every frame and other file.
 
-    Paths are relative to the project; a video outside of it is called <its folder>/<file>. The checksum of the other
-    files is that of their two ends. A video that is used both ways has one row.
+    Paths are relative to the project; a video outside of it is called <its folder>/<file>. The checksum of other files
+    is that of their two ends. A video that is used both ways has one row.
 
     Args:
       project: n frames.
       sets: (n,) text from `assign_sets`.
-      videos: where clips are taken from.
-      files_beside: images and videos from which frames around the labelled ones are taken.
-      weights_sha256: of the weights that `train.init_from` gives, "" without.
+      videos: the source of clips.
+      files_beside: images and videos with frames around the labelled ones.
+      weights_sha256: of the weights of `train.init_from`, "" without.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
     """
     stream = io.StringIO(newline="")
@@ -131,7 +131,7 @@ def split_text(
 
 def count_training_frames(rows: Iterable[dict[str, str]]) -> int:
     """Returns how many rows of a split.csv, each {column: cell}, train."""
-    return sum(row["set"] == "train" for row in rows)
+    return sum(row["set"] == TRAIN for row in rows)
 
 
 def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
@@ -139,14 +139,14 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
 
     Args:
       file: a user's CSV, or the split.csv of a run.
-      is_of_run: it must have checksums, as jaxpose writes them; otherwise they are checked where it has them.
+      is_of_run: whether the file must have checksums, as jaxpose writes them; a user's file is checked if it has them.
 
     Raises:
-      ValueError: it does not exist, is not such a CSV, is not as jaxpose wrote it, names a path twice or a set that is
-        none of SETS.
+      ValueError: it does not exist, is not such a CSV, is not as jaxpose wrote it, names a path twice, or has a set
+        that is not in SETS.
     """
     if not is_regular(file):
-        raise ValueError(f"{file} does not exist; a run folder that is to give its split must have split.csv")
+        raise ValueError(f"{file} does not exist; a run folder given as data.split must have split.csv")
     try:
         data = read_bytes(file)
         reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
@@ -156,7 +156,7 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
         is_predictions = header[:1] == ["scorer"]
         columns = {name: column for column, name in enumerate(header)}
         if is_predictions:
-            # Two more header rows; the first column has no name of its own.
+            # Two more header rows; the first column has no name.
             columns["path"] = 0
             list(itertools.islice(reader, 2))
         absent = sorted({"path", "set"} - columns.keys())
@@ -179,7 +179,7 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"{file}:{line}: set is {name!r}; it must be one of {', '.join(SETS)}{hint}")
         if path in known.sets:
-            raise ValueError(f"{file}:{line}: {path} has a row already")
+            raise ValueError(f"{file}:{line}: {path} already has a row")
         known.sets[path], known.checksums[path], known.labels_checksums[path] = name, checksum, labels_checksum
     return known
 
