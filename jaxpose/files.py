@@ -1,6 +1,6 @@
-"""Files on disk: whole or not there at all, only regular ones read, and appended to by whole records.
+"""Reads regular files only, writes files atomically, and appends whole records.
 
-This is the one place that renames a temporary file.
+No other module renames a temporary file to write a file atomically.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _MOST_BYTES = 2**28
 
 
 class NotRegularFile(ValueError):
-    """A folder, a pipe, a device or a far too large file lies where a file is expected.
+    """A folder, a pipe, a device or a file that is far too large lies where a file is expected.
 
     Attributes:
       strerror: the reason without the name of the file, as in OSError.
@@ -111,12 +111,12 @@ def write_atomic(file: Path, data: bytes) -> None:
         with open_atomic(file) as stream:
             stream.write(data)
     except OSError as error:
-        error.filename = str(file)  # a full disk does not say of what
+        error.filename = str(file)  # the error of a full disk does not name the file
         raise
 
 
 def temporary_name(name: str) -> str:
-    """Returns the name under which a file is written before it is renamed."""
+    """Returns the name of a file while it is written, before it is renamed."""
     return f".{name}.tmp"
 
 
@@ -131,7 +131,7 @@ def sha256_of(file: Path) -> str:
 
 
 class GrowingFile:
-    """A file that is appended to; a record that does not fit on the disk leaves no half of itself behind."""
+    """Appends records to a file; a record that does not fit on the disk is removed completely."""
 
     def __init__(self, file: Path):
         self._file = file
@@ -142,7 +142,7 @@ class GrowingFile:
         """Writes a record at the end, at once.
 
         Raises:
-          OSError: it cannot be written; the file is as before.
+          OSError: the record cannot be written; the file is unchanged.
         """
         with self._lock:
             if self._descriptor < 0:

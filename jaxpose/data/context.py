@@ -1,7 +1,7 @@
 """Labelled frames with the frames around them, for networks that look at several.
 
 The frame before img0007.png is img0006.png in the same folder. Where there is no such file, it is frame 6 of the video
-of the folder's name, if frame 7 of that video is the labelled frame; otherwise it is the nearest frame there is.
+of the folder's name, if frame 7 of that video is the labelled frame; otherwise it is the nearest frame found.
 """
 
 import collections
@@ -24,12 +24,12 @@ from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import RangeReader
 from jaxpose.video.rotation import as_labelled, describe_rotation
 
-# Where a frame comes from: an image file, the video, the frame at the end of the video once more, or the nearest frame
-# there is, for want of any other or because the video of that name does not show the labelled frame.
+# The origin of a frame: an image file; the video; a repeated frame at the end of the video; the nearest frame, because
+# there is no other; or the nearest frame, because the video does not show the labelled frame.
 FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
 
-# Heavy compression (H.264, crf 38) leaves 0.05 % of the pixels more than 30 grey levels off; the next frame of a
-# walking mouse is so in 3 %, other scenes are in 7 % and more.
+# Heavy compression (H.264, crf 38) changes 0.05 % of the pixels by more than 30 grey levels; in the next frame of a
+# walking mouse it is 3 %, in other scenes 7 % and more.
 _DIFFERENT_GREY_LEVELS, _MOST_DIFFERENT = 30, 0.005
 
 
@@ -46,11 +46,11 @@ def load_windows(
       videos: the project's videos by their name without suffix.
 
     Returns:
-      The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about where they come from.
+      The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about their origins.
 
     Raises:
       ValueError: as `images.load_frames`; or a frame beside a labelled one does not decode and `data.on_bad_frame` is
-        stop (with skip it counts as absent).
+        stop (with skip, the frame counts as absent).
       OSError: the cache folder cannot be written.
     """
     affines, span = fit_affines(project, data, size_px), 2 * radius + 1
@@ -59,7 +59,7 @@ def load_windows(
     count, row_bytes = len(windows), int(np.prod(shape))
 
     def key() -> str:
-        # The labelled frames are known by their content; the others by name, size and time of change.
+        # Labelled frames are identified by their content; the others by name, size and modification time.
         files = [
             (str(file), (status := file.stat()).st_size, status.st_mtime_ns)
             for window in windows for file, *_ in filter(None, window.keys)
@@ -70,7 +70,7 @@ def load_windows(
         ]
         return fit_key(project, affines, size_px, data.crop_px, radius, data.on_bad_frame, files, used)
 
-    # Each row ends with a byte for every frame that says where it comes from.
+    # Each row ends with the origins of its frames, a byte each.
     rows = (
         np.concatenate([pixels.ravel(), origin]) for pixels, origin in _fill(project, data, windows, affines, shape)
     )
@@ -83,10 +83,10 @@ def load_windows(
 def _fill(
     project: Project, data: DataConfig, windows: list[Window], affines: np.ndarray, shape: tuple[int, ...]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the pixels (2 r + 1, height, width, 3) of each window and where its frames come from (2 r + 1,)."""
+    """Yields the pixels (2 r + 1, height, width, 3) of each window and the origins of its frames (2 r + 1,)."""
     size_px, radius = (shape[2], shape[1]), shape[0] // 2
     uses = collections.Counter(key for window in windows for key in window.keys if key)
-    # Every image is decoded once, for the first window that wants it, and held until the last one has it.
+    # Every image is decoded once, for the first window that needs it, and held until the last one has it.
     held: dict[ImageKey, np.ndarray | None] = {}
     wanted: list[list[ImageKey]] = []
     for window in windows:
@@ -120,7 +120,7 @@ def _fill(
 def _read_beside(
     key: ImageKey, source: str, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
 ) -> np.ndarray | None:
-    """Returns an image without labels, None where it has another size than the labelled one."""
+    """Returns an image without labels, None if its size is not that of the labelled one."""
     file, width, height = key
     try:
         image = decode_image(read_bytes(file, most_bytes=None))
@@ -139,9 +139,9 @@ def _read_video(
     radius: int,
     crop_px: tuple[int, ...],
 ) -> dict[int, np.ndarray]:
-    """Returns the frames of the video by their number, as far as they are there, undamaged, and of one run of frames.
+    """Returns the frames of the video by their number, except missing and damaged ones.
 
-    What lies beyond frames that are lost is no neighbour.
+    Frames beyond a place where frames are lost are not neighbours, so they are left out, too.
     """
     number, size = window.number, (frame_size_px[0], frame_size_px[1])
     index = as_labelled(window.index, [size]) if window.index else None
@@ -199,7 +199,7 @@ def _look_alike(frame: np.ndarray, image: np.ndarray) -> bool:
 
 
 def _describe_rotations(project: Project, windows: list[Window]) -> list[str]:
-    """Returns a sentence for each video that notes a rotation."""
+    """Returns a sentence for each video with a rotation."""
     sizes_px: dict[Path, set[tuple[int, int]]] = {}
     indices: dict[Path, VideoIndex] = {}
     for window, (width, height) in zip(windows, project.sizes_px.tolist(), strict=True):
@@ -220,7 +220,7 @@ def _describe(project: Project, origins: np.ndarray, videos: Mapping[str, Path])
     if at_end.any():
         parts.append(f"{at_end.sum()} repeat the first or last frame of their video")
     if filled.any():
-        parts.append(f"{filled.sum()} are filled up with the nearest frame there is")
+        parts.append(f"{filled.sum()} are filled with the nearest frame")
     messages = [", ".join(parts)]
     refused = (origins == OTHER_VIDEO).any(axis=1)
     of_video = np.array(project.videos)

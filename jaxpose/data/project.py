@@ -1,8 +1,7 @@
-"""A labelled project: its usable frames, fixed once, and a sentence for everything that is wrong with the others.
+"""A labelled project: its usable frames, fixed once, and a sentence for every problem of the others.
 
-What comes in: a folder with a label file and images, as Lightning Pose and DeepLabCut lay it out. What goes out: a
-`Project`. Every image is hashed and, unless the cache folder notes that this content was whole before, decoded; its
-pixels are made later, by `jaxpose.data.images`.
+Input: a folder with a label file and images, in the layout of Lightning Pose and DeepLabCut. Output: a `Project`. Every
+image is hashed, and decoded unless its content was found intact before; `jaxpose.data.images` makes the pixels later.
 """
 
 import dataclasses
@@ -20,7 +19,7 @@ from jaxpose.files import is_regular
 from jaxpose.threads import map_in_threads
 
 LISTED_PROBLEMS = 20
-# Whichever config it is.
+# The same advice for every config.
 _GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
 
 
@@ -28,20 +27,20 @@ _GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
 class Project:
     """The usable labelled frames, in the order of the label file.
 
-    With several cameras every view of a moment is a frame of its own. The frames of one view come after those of
-    another, in the order of `data.views`, and their moments are in the same order in each.
+    With several cameras, every view of a moment is a frame of its own. Frames are ordered by view, as in `data.views`,
+    and in each view by moment.
 
     Attributes:
       folder: the project.
-      label_file: where the labels were read; with several cameras its name does not tell the view.
+      label_file: the label file; with several cameras, the name without the view.
       keypoint_names: k names.
       images: n paths relative to the project, with forward slashes.
       paths: n files.
       sources: n times FILE:LINE, the row of a label file; lines are counted from 1.
-      videos: n names of the folders that the images lie in.
-      views: n names of cameras, "" where there is only one.
+      videos: n names of the folders of the images.
+      views: n names of cameras, "" with only one camera.
       moments: (n,) int32, the same number for the views of one moment: 0 to m - 1, in the order of the label file.
-      keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN where there is no label.
+      keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN without a label.
       visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
       sizes_px: (n, 2) int32 (width, height).
       byte_counts: n sizes of the files.
@@ -66,7 +65,7 @@ class Project:
     problems: tuple[str, ...]
 
     def labelled_frame_px(self) -> np.ndarray:
-        """Returns the labels (n, k, 2), NaN where there is none; where visibility is 0 a position means nothing."""
+        """Returns the labels (n, k, 2), NaN where visibility is 0."""
         return np.where(self.visibility[..., None] > 0, self.keypoints_frame_px, np.nan)
 
     def labels_checksums(self) -> tuple[str, ...]:
@@ -77,14 +76,14 @@ class Project:
         )
 
     def moment_names(self) -> tuple[str, ...]:
-        """Returns m names: that of the image, with a folder that does not tell the view."""
+        """Returns m names: that of the image, with a folder that does not name the view."""
         _, first = np.unique(self.moments, return_index=True)
         return tuple(moment_of_image(self.images[row], self.views[row]) for row in first.tolist())
 
 
 @dataclasses.dataclass(frozen=True)
 class _View:
-    """A label file: `images[moment]` is (row, image) of a row that can be used, the other rows are problems."""
+    """A label file: `images[moment]` is (row, image) of each usable row; `problems` has the other rows."""
 
     name: str
     labels: Labels
@@ -139,10 +138,10 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
 
 
 def refuse_absent(data: DataConfig) -> None:
-    """Looks whether the folder and the label files of a project are there; opens none of them.
+    """Checks that the folder and the label files of a project exist; opens none of them.
 
     Raises:
-      ValueError: one is not.
+      ValueError: one does not exist.
     """
     if data.project != SYNTHETIC:
         for view in data.views or ("",):
@@ -181,13 +180,13 @@ def _source(labels: Labels, row: int) -> str:
 
 
 def _all_problems(view: _View, views: list[_View]) -> list[str]:
-    """Returns what is wrong with the rows of a view, in their order; a moment that another view lacks is too."""
+    """Returns the problems of the rows of a view, in their order, including moments that another view lacks."""
     problems = list(view.problems)
     for moment, (row, _) in view.images.items():
         lacking = [other for other in views if moment not in other.images]
         if lacking:
             problems.append(
-                f"{_source(view.labels, row)}: {view.labels.images[row]} has no row that can be used for the view "
+                f"{_source(view.labels, row)}: {view.labels.images[row]} has no usable row for the view "
                 f"{lacking[0].name} in {lacking[0].labels.file}"
             )
     return sorted(problems, key=lambda problem: int(problem[len(f"{view.labels.file}:") :].split(":")[0]))
@@ -197,14 +196,14 @@ def extra_label_files(data: DataConfig) -> list[str]:
     """Returns the label files beside `data.labels` that are evaluated after training, relative to the project.
 
     They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`. With
-    several cameras CollectedData_new.csv stands for CollectedData_<view>_new.csv.
+    several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
     """
     labels = PurePosixPath(data.labels)
     stems = dict.fromkeys((labels.with_suffix("").as_posix(), (labels.parent / "CollectedData").as_posix()))
     names = [f"{stem}{ending}.csv" for stem in stems for ending in ENDINGS]
     folder, views = Path(data.project).expanduser(), data.views or ("",)
-    there = {name for name in names if any((folder / label_file_of_view(name, view)).is_file() for view in views)}
-    return [name for name in names if name != labels.as_posix() and name in there]
+    existing = {name for name in names if any((folder / label_file_of_view(name, view)).is_file() for view in views)}
+    return [name for name in names if name != labels.as_posix() and name in existing]
 
 
 def _find_folder(project: str) -> Path:
@@ -239,7 +238,7 @@ def _find_labels(folder: Path, labels: str, view: str) -> Path:
 
 def _refusal(files: list[Path], problems: list[str], usable: int) -> str:
     rows = len(problems) + usable
-    fix = "mend them, or leave them out with data.on_bad_frame=skip" if usable else "none is left"
+    fix = "fix them, or leave them out with data.on_bad_frame=skip" if usable else "none is left"
     more = len(problems) - LISTED_PROBLEMS
     where = ", ".join(map(str, files))
     lines = [f"{len(problems)} of {rows} rows of {where} cannot be used; {fix}:", *problems[:LISTED_PROBLEMS]]

@@ -1,7 +1,7 @@
-"""A small project with known truth: an articulated animal that walks through textured clutter, seen from above.
+"""A small project with ground truth: an articulated animal that walks through textured clutter, seen from above.
 
-Left and right limbs look the same, so only the direction of the body tells them apart, and the animal turns all the
-way round. Every video has its own background, lighting and animal; every pixel and label follows from the seed.
+Left and right limbs look alike, so only the direction of the body distinguishes them, and the animal turns in full
+circles. Every video has its own background, lighting and animal; the seed decides every pixel and label.
 """
 
 import csv
@@ -37,8 +37,8 @@ def make_project(
     """Writes the synthetic project, complete or not at all, and returns its folder.
 
     The layout is Lightning Pose's: CollectedData.csv, labeled-data/<video>/img<8-digit frame number>.png and
-    videos/<video>.mp4; ground_truth/<video>.csv has the labels of every video frame. Does nothing where the folder
-    already holds this very project.
+    videos/<video>.mp4; ground_truth/<video>.csv has the labels of every video frame. Does nothing if the folder
+    already holds the same project.
 
     Args:
       folder: the project's folder, absent or empty.
@@ -46,9 +46,9 @@ def make_project(
       labelled_frames: labelled frames of each video, spread evenly over it.
       video_frames: frames of each video.
       side_px: width and height of the frames, even.
-      leaves: how many leaves drift across the animal in each video and hide parts of it for a while; what they hide
-        is labelled all the same.
-      looks: how many backgrounds, lights and animals there are, which the videos have in turn; 0 = each its own.
+      leaves: number of leaves that drift across the animal in each video and hide parts of it for a while; hidden
+        keypoints are labelled all the same.
+      looks: number of different backgrounds, lights and animals, which the videos use in turn; 0 = one per video.
 
     Raises:
       ValueError: the folder holds something else, or a number is out of its range.

@@ -1,7 +1,7 @@
 """Unlabelled clips: windows of consecutive frames, drawn at random from videos.
 
-What comes in: videos, and the number of a draw. What goes out: the frames of the clip that this draw is, of every
-camera; or none and a message, where they do not decode. A draw is the same clip whatever was asked for before.
+Input: videos, and the number of a draw. Output: the frames of its clip, of every camera; or, if they do not decode,
+none and a message. A draw is always the same clip, whichever draws were read before.
 """
 
 import itertools
@@ -22,10 +22,10 @@ from jaxpose.video.range import find_damage
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.video.session import check_session
 
-# Blocks of neighbouring clips that are held decoded of each camera, where clips are not read from the cache.
+# Blocks of neighbouring clips held in memory for each camera, if clips are not read from the cache.
 _HELD_BLOCKS = 4
 _LISTED_REASONS = 3
-# Above so many frames decoded for one delivered a warning is due, once enough were delivered to tell.
+# A warning is due above so many decoded frames for each delivered one, once so many frames were delivered.
 _HIGH_COST, _COST_FRAMES = 4, 2048
 
 
@@ -36,7 +36,7 @@ class UnusableClips(RuntimeError):
 def open_clips(
     sessions: Sequence[tuple[Path, ...]], sequence_length: int, data: DataConfig, cache_mode: str = "auto"
 ) -> "ClipSource":
-    """Returns the clips of videos; reads no more of these than their packets, once.
+    """Returns the clips of videos; reads the packets of each video once, and decodes nothing yet.
 
     Args:
       sessions: one or more in a fixed order, the videos of each, one a camera.
@@ -62,18 +62,18 @@ def open_clips(
 class ClipSource:
     """Reads clips by the number of their draw, from any thread.
 
-    With a cache each video is decoded once, when it is first needed, into the cache folder; the last videos, if they
-    would exceed its limit, are decoded whenever they are needed, a block of neighbouring clips at a time.
+    With a cache, each video is decoded once, when it is first needed, into the cache folder. Videos beyond its limit
+    are decoded whenever they are needed, a block of neighbouring clips at a time.
 
     Attributes:
       views: cameras.
       size_px: (width, height) of the frames.
       notes: sentences about the videos and the cache, for the start of the log.
-      decoded_frames, delivered_frames: how many were decoded, and handed out, where clips are not read from the cache.
+      decoded_frames, delivered_frames: frames decoded, and handed out, for clips that are not read from the cache.
     """
 
     def __init__(self, sessions: list[tuple[VideoIndex, ...]], sequence_length: int, data: DataConfig, cache_mode: str):
-        """As `open_clips`, of videos whose index is read and which are checked."""
+        """As `open_clips`, for videos that were indexed and checked."""
         self.views = len(sessions[0])
         self.size_px = (data.input_width_px, data.input_height_px)
         self.decoded_frames = self.delivered_frames = 0
@@ -100,7 +100,7 @@ class ClipSource:
         return place(draw, self._frame_counts, self._length, self._data.seed)
 
     def name(self, draw: int) -> str:
-        """Returns what messages call the clip of a draw."""
+        """Returns the name of a draw's clip for messages."""
         session, first = self.place(draw)
         names = ", ".join(index.path.name for index in self._sessions[session])
         return f"{names}, frames {first} to {first + self._length - 1}"
@@ -112,13 +112,13 @@ class ClipSource:
         return geometry.invert(affines).astype(np.float32)
 
     def frames(self, draw: int) -> np.ndarray | None:
-        """Returns the clip of a draw, uint8 RGB (v, S, height, width, 3), or None where a frame of it does not decode.
+        """Returns the clip of a draw, uint8 RGB (v, S, height, width, 3), or None if one of its frames cannot be used.
 
-        Which clips those are depends on the files alone, not on the cache, the host or the thread.
+        Whether a clip can be used depends on the files alone, not on the cache, the host or the thread.
 
         Raises:
           OSError: the cache folder cannot be written.
-          Stopped: the source is closed, and something is to be decoded.
+          Stopped: the source is closed, and the clip is not decoded yet.
         """
         session, first = self.place(draw)
         views = []
@@ -132,17 +132,17 @@ class ClipSource:
         return np.stack(views)
 
     def require_usable(self, draw: int) -> None:
-        """Reads clips until one of them can be used, from a draw on, which is what the next step needs.
+        """Reads clips until one can be used, beginning with the draw that the next step needs.
 
         Raises:
-          UnusableClips: none of a whole pass can be.
+          UnusableClips: no clip of a whole pass can be used.
           OSError, Stopped: as `frames` does.
         """
         windows = sum(window_count(count, self._length) for count in self._frame_counts)
         begin = draw // windows * windows
         delivered = self.delivered_frames
         is_usable = any(self.frames(at) is not None for at in itertools.chain([draw], range(begin, begin + windows)))
-        # What was only looked at is not used.
+        # These clips were read for the check only.
         self.delivered_frames = delivered
         if not is_usable:
             reasons, videos = self.messages(), f"{len(self.files())} video{'s' * (len(self.files()) > 1)}"
@@ -162,10 +162,10 @@ class ClipSource:
         return [index.path for session in self._sessions for index in session]
 
     def messages(self) -> list[str]:
-        """Returns a sentence for each clip that did not decode since the last call; no clip is named twice.
+        """Returns a sentence for each unusable clip met since the last call; no clip is named twice.
 
-        Where more than a tenth of a video's clips cannot be used, one sentence tells of all of them. The warning of
-        `cost_warning` is among them, once.
+        If more than a tenth of a video's clips cannot be used, one sentence reports all of them. The warning of
+        `cost_warning` is included once.
         """
         with self._lock:
             new = [text for text, is_told in self._messages.items() if not is_told]
@@ -176,16 +176,16 @@ class ClipSource:
         return new
 
     def cost_warning(self) -> str:
-        """Returns a warning where far more frames are decoded than handed out, or ""."""
+        """Returns a warning if far more frames are decoded than handed out, or ""."""
         if self.delivered_frames < _COST_FRAMES or self.decoded_frames <= _HIGH_COST * self.delivered_frames:
             return ""
         return (
             f"{self.decoded_frames / self.delivered_frames:.1f} frames are decoded for each frame of a clip; use "
-            "video.cache=auto with a larger data.cache_limit_gib, or write the videos anew with more key frames"
+            "video.cache=auto with a larger data.cache_limit_gib, or re-encode the videos with more key frames"
         )
 
     def _plan_cache(self, cache_mode: str) -> tuple[frozenset[Path], list[str]]:
-        """Returns the videos that are to be cached, and what there is to say about the videos."""
+        """Returns the videos to cache, and sentences about the videos and the cache."""
         indexes = [index for session in self._sessions for index in session]
         notes = [index.problem for index in indexes if index.problem]
         if cache_mode == "off":
@@ -206,7 +206,7 @@ class ClipSource:
         return frozenset(index.path for index in indexes[:fitting]), notes
 
     def _read(self, index: VideoIndex, first: int) -> np.ndarray | str:
-        """Returns the frames of a clip of one camera, or what is wrong with them."""
+        """Returns the frames of a clip of one camera, or a sentence about why they cannot be used."""
         last, affine = first + self._length - 1, self._affines[index.path]
         if index.path in self._cached:
             limit_gib, crop_px = self._data.cache_limit_gib, self._data.crop_px

@@ -1,9 +1,9 @@
-"""Decodes a video and reports its damage: the one place that decides which frames are not as they should be.
+"""Decodes a video and reports its damage: the one place that decides which frames are damaged.
 
 Both readers of video are built on it and differ only in their answer to a flaw. Prediction (`video.ChunkReader`) wants
 one row per frame: it delivers frames that the decoder mended, and stops at a frame that does not come, since the
-numbers of all later frames would be a guess. Clips (`range.RangeReader`) can do without some frames: they continue,
-and drop the frame with all that may be built on it.
+numbers of all later frames would be a guess. Clips (`range.RangeReader`) do not need every frame: they continue
+and drop the frame with all frames that may depend on it.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class FlawKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Flaw:
-    """Frames that are not as they should be.
+    """Frames that are lost or damaged.
 
     Attributes:
       kind: how it shows.

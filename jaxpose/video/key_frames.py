@@ -1,8 +1,7 @@
-"""Where decoding of a video may begin: at its start, and at its key frames where these have passed a check.
+"""Where decoding of a video may begin: at its start, and at its key frames if these have passed a check.
 
-What comes in: a `VideoIndex`. What goes out: packets for a decoder that gives the frames that decoding from the start
-gives. Not every key frame keeps what the container says of it: with intra refresh the picture is whole only some frames
-later, some files mark frames as key frames that are none, and some decoders need what only the first packet tells.
+Not every frame that the container calls a key frame is one. With intra refresh the image is complete only some frames
+later, some files mark other frames as key frames, and some decoders need information from the first packet.
 """
 
 import bisect
@@ -22,9 +21,9 @@ from jaxpose.video.file import to_rgb
 from jaxpose.video.index import VideoIndex, is_unchanged
 from jaxpose.video.packets import PacketWalk
 
-# Part of the key of the notes: a change of the check must change it.
+# Part of the key of the notes: increase it when the check changes.
 _VERSION = 1
-# Frames that are compared from each key frame on that is checked.
+# Frames compared after each key frame that is checked.
 _COMPARED_FRAMES = 64
 _checking = threading.Lock()
 _logger = logging.getLogger(__name__)
@@ -39,11 +38,11 @@ def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = 
 
     The first and second key frame after the start, the middle one and the last one are checked: decoding from them, and
     from the key frame before (for the first two: from the start), must give the same frames. The result is kept in the
-    cache folder, so that this is done once for a video.
+    cache folder, so a video is checked once.
 
     Args:
       index: of the video.
-      is_stopped: asked for every frame whether to give up.
+      is_stopped: asked for every packet whether to raise `Stopped`.
 
     Raises:
       Stopped: `is_stopped` returned true.
@@ -63,7 +62,7 @@ def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = 
             )
             if not kept:
                 _logger.info("%s is always decoded from its start: decoding cannot begin at its key frames", index.path)
-            # A file that is away or replaced by now says nothing about the one of the index.
+            # If the file was deleted or replaced meanwhile, the result is not that of the index.
             if is_unchanged(index):
                 with contextlib.suppress(OSError):
                     cache.write_note(note, kept)
@@ -89,7 +88,7 @@ def _agree(index: VideoIndex, before: int, key: int, is_stopped: Callable[[], bo
 
 
 def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Callable[[], bool]) -> list[tuple[int, int]]:
-    """Returns (number, checksum) of the frames [first, end) that come undamaged, up to the first that does not."""
+    """Returns (number, checksum) of the frames [first, end), up to the first that is damaged or missing."""
     sums: list[tuple[int, int]] = []
     converter = VideoReformatter()
     with contextlib.suppress(FFmpegError, ValueError):

@@ -1,9 +1,8 @@
-"""Decodes a range of a video's frames and says which of them cannot be relied on.
+"""Decodes a range of a video's frames and reports which of them are unreliable.
 
-Which frames come out is what decoding from the start of the file gives, whatever range is asked for. Where the key
-frames of the video have passed their check, decoding begins at one of them; as soon as damage shows, the file is
-decoded from its start before that is believed. The decoder has one thread: what it makes of damage depends on their
-number.
+For any range, the frames are those that decoding from the start of the file gives. If the key frames of the video have
+passed their check, decoding begins at one of them; if damage shows, the file is decoded from its start, and only the
+damage found there counts. The decoder has one thread, because its treatment of damage depends on the number of threads.
 """
 
 import bisect
@@ -25,7 +24,7 @@ from jaxpose.video.file import to_rgb
 from jaxpose.video.index import VideoIndex, is_unchanged
 from jaxpose.video.key_frames import can_begin_at_key_frames, key_frame_before
 
-# Part of the key of the notes of damage: a change of what is called damaged must change it.
+# Part of the key of the notes of damage: increase it when the definition of damage changes.
 _VERSION = 1
 _logger = logging.getLogger(__name__)
 
@@ -42,14 +41,14 @@ class Damage:
 class RangeReader:
     """Iterates once over the frames [first, end) of a video that decode: (number, (height, width, 3) uint8 RGB).
 
-    The numbers ascend, but where damage shows after a key frame the frames may come again, from `first` on: the last
-    one of a number counts. Frames that `damage` names may come or be left out. Once `is_stopped` returns true, it
-    raises `Stopped`: before the frames of a range may come an hour of others.
+    The numbers ascend. If damage shows after a key frame, the frames may come again, from `first` on; of two frames
+    with one number, the later one is right. Frames in `damage` may come or be left out. The iteration raises
+    `Stopped` once `is_stopped` returns true: an hour of other frames may have to be decoded before those of the range.
 
     Attributes:
-      damage: after the iteration, the frames of the range that cannot be relied on (and some beside it): those that the
-        decoder lost, refused or mended, each with all up to the next key frame, which may be built on it.
-      decoded_frames: frames that were decoded so far, those before the range included.
+      damage: after the iteration, the unreliable frames of the range (and some outside of it): those that the decoder
+        lost, refused or repaired, each with all frames up to the next key frame, which may depend on it.
+      decoded_frames: frames decoded so far, including those before the range.
     """
 
     def __init__(
@@ -74,14 +73,14 @@ class RangeReader:
             seen = yield from self._images(key)
             if not self._numbers(seen):
                 return
-            # Only decoding from the start is believed. Where it calls the same frames damaged, the others are right.
+            # Only decoding from the start decides. If it finds the same frames damaged, the other frames are right.
             self.damage = find_damage(self._index, self._is_stopped)
             if self._numbers(seen) <= self._numbers(self.damage):
                 return
         self.damage = yield from self._images(0)
 
     def _images(self, key: int) -> Generator[tuple[int, np.ndarray], None, list[Damage]]:
-        """Yields the frames of the range, decoded from a key frame on; returns the damage that showed."""
+        """Yields the frames of the range, decoded from a key frame on; returns the damage found."""
         damage: list[Damage] = []
         for number, frame in _decode(self._index, key, self._end, self._is_stopped, damage):
             self.decoded_frames += 1
@@ -105,12 +104,12 @@ def find_damage(index: VideoIndex, is_stopped: Callable[[], bool]) -> list[Damag
     note = hashlib.sha256(repr(known).encode()).hexdigest()
     kept = cache.read_note(note)
     if kept is None:
-        _logger.info("decodes %s, %d frames, to find what of it is damaged", index.path, index.frame_count)
+        _logger.info("decodes %s, %d frames, to find its damaged frames", index.path, index.frame_count)
         found: list[Damage] = []
         for _ in _decode(index, 0, index.frame_count, is_stopped, found):
             pass
         kept = [dataclasses.asdict(damage) for damage in found]
-        # A file that is away or replaced by now says nothing about the one of the index.
+        # If the file was deleted or replaced meanwhile, the result is not that of the index.
         if is_unchanged(index):
             with contextlib.suppress(OSError):
                 cache.write_note(note, kept)

@@ -27,6 +27,6 @@ def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: D
         size_px = (index.width_px, index.height_px)
         if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > size_px):
             raise ValueError(
-                f"{index.path} has frames of {size_px[0]} x {size_px[1]} pixels; data.crop_px = {data.crop_px} leaves "
-                "them"
+                f"{index.path} has frames of {size_px[0]} x {size_px[1]} pixels; data.crop_px = {data.crop_px} reaches "
+                "beyond them"
             )

@@ -1,8 +1,8 @@
-"""Videos for prediction: read in order on a background thread, one row per frame, and none is lost in silence.
+"""Reads videos for prediction: in order, on a background thread, and with a report of every lost frame.
 
-What comes in: a `Video`. What goes out: chunks of frames fitted into the network's input, and a sentence about all
-that was wrong with the file. Frames get the quarter turns that the `Video` says (see `rotation.as_labelled`). A frame's
-time plays no part, so a variable frame rate is nothing special.
+Input: a `Video`. Output: chunks of frames fitted into the network's input, and a sentence about all that is wrong with
+the file. Frames are rotated by the quarter turns of the `Video` (see `rotation.as_labelled`). The time of a frame plays
+no part, so a variable frame rate needs no special treatment.
 """
 
 import queue
@@ -21,7 +21,7 @@ from jaxpose.video.segments import Stretch
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
-# How often a thread that waits for a slow consumer looks whether it is still wanted.
+# How often a thread that waits for a slow consumer checks whether it should stop.
 _WAIT_S = 0.1
 _LISTED_FRAMES = 5
 
@@ -43,7 +43,7 @@ def read_chunks(
       size_px: (width, height) of the input.
       chunk_frames: frames in each chunk but the last, at least 1.
       read_ahead: chunks that are decoded ahead of the consumer, at least 1.
-      stretch: the frames that are wanted; None is all of them, without a look at their time stamps.
+      stretch: the frames to read; None is all of them, regardless of their time stamps.
       crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
     """
     return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, stretch, crop_px)
@@ -52,10 +52,10 @@ def read_chunks(
 class ChunkReader:
     """Iterates once over chunks (m, height, width, 3) uint8 RGB, in the order in which the frames are shown.
 
-    A damaged file ends early and `problem` says so: what was decoded before is delivered; what comes after is not, for
-    its frame numbers would be a guess. Frames that the decoder had to mend are delivered and named in `problem`. Damage
-    that the decoder does not notice (other pixels, as many frames) cannot be named. Where the iteration is left early
-    (break, exception), `close` ends the thread; so does the end of the iteration.
+    At a lost frame the iteration ends early, and `problem` says so: the numbers of later frames would be a guess.
+    Frames that the decoder had to mend are delivered and listed in `problem`. Damage that the decoder does not notice
+    (other pixels, but as many frames) cannot be reported. The end of the iteration ends the thread; after an early exit
+    (break, exception), call `close`.
 
     Attributes:
       delivered: frames handed out so far.
@@ -79,7 +79,7 @@ class ChunkReader:
         self._announced = stretch.end - stretch.first if stretch else video.announced_frames
         self._input_from_frame, self._crop_px = input_from_frame, crop_px
         self._chunk_shape = (chunk_frames, size_px[1], size_px[0], 3)
-        # Chunks, and at the end the problem or an error of the program.
+        # Chunks; last, the problem or an error of the program.
         self._queue: queue.Queue[np.ndarray | str | Exception] = queue.Queue(read_ahead)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"decode {video.path.name}", daemon=True)
@@ -173,7 +173,7 @@ def _ends_delivery(flaw: Flaw, first: int) -> bool:
 
 
 def _problem(video: Video, stretch: Stretch | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
-    """Returns one sentence about all that was wrong, or ""."""
+    """Returns one sentence about all that is wrong, or ""."""
     parts, of = [], f" from frame {stretch.first} on" if stretch else ""
     if stopped:
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
