@@ -39,8 +39,9 @@ from jaxpose.cluster.mesh import make_mesh, put_batch
 from jaxpose.data import dataset
 from jaxpose.training.session import build_session
 from jaxpose.training.setup import prepare
-from jaxpose.video.file import open_video, scan, to_rgb, video_stream
+from jaxpose.video.file import scan, to_rgb
 from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.packets import open_video, video_stream
 from jaxpose.video.range import RangeReader
 
 EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"

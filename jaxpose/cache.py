@@ -1,4 +1,4 @@
-"""The cache folder: arrays on disk that are too large for memory and can be made again at any time."""
+"""The cache folder: arrays that are too large for memory, on disk; they can be made again at any time."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import platformdirs
 
+from jaxpose.files import open_atomic
+
 GIB = 2**30
 STALE_SECONDS = 24 * 3600
 
@@ -21,10 +23,10 @@ def cache_folder() -> Path:
 
 
 def open_cached(key: str, shape: tuple[int, ...], folder: Path | None = None) -> np.ndarray | None:
-    """Returns the uint8 array stored under a key, memory-mapped read-only, or None; it counts as used now.
+    """Returns the uint8 array stored under a key, memory-mapped read-only, or None; marks it as used now.
 
     Args:
-      key: a name made of letters and digits that says everything the array depends on.
+      key: a name of letters and digits, unique for everything that the array depends on.
       shape: of the array; an entry of another shape is not returned.
       folder: where the cache is; None = `cache_folder()`.
     """
@@ -40,7 +42,7 @@ def open_cached(key: str, shape: tuple[int, ...], folder: Path | None = None) ->
 def store(
     key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float, folder: Path | None = None
 ) -> None:
-    """Writes a uint8 array under a key, row by row, after removing the entries used longest ago.
+    """Writes a uint8 array under a key, row by row, after making room by removing the entries used longest ago.
 
     Args:
       key: as in `open_cached`.
@@ -62,22 +64,16 @@ def store(
     file = _file(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
     make_room(file.parent, limit_gib * GIB - size, ".npy")
-    # The name is random, as hosts may share the folder. Written, not memory-mapped: a full disk is then an error, where
-    # a page fault would end the process.
-    unfinished = file.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(unfinished, "wb") as stream:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(stream, header)
-            for row in rows:
-                stream.write(row.tobytes())
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    # Written, not memory-mapped: a full disk is then an error, where a page fault would end the process.
+    with open_atomic(file, _unique_name(key), sync=False) as stream:
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(stream, header)
+        for row in rows:
+            stream.write(row.tobytes())
 
 
 def read_note(key: str, folder: Path | None = None) -> Any:
-    """Returns what `write_note` kept under a key, or None.
+    """Returns the content that `write_note` kept under a key, or None.
 
     Args:
       key: as in `open_cached`.
@@ -90,19 +86,20 @@ def read_note(key: str, folder: Path | None = None) -> Any:
 
 
 def write_note(key: str, content: Any, folder: Path | None = None) -> None:
-    """Keeps what JSON can hold under a key; notes are small and do not count towards any limit.
+    """Keeps JSON-ready content under a key; notes are small and do not count towards any limit.
 
     Raises:
       OSError: it cannot be written.
     """
     file = _note(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
-    try:
-        unfinished.write_text(json.dumps(content))
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with open_atomic(file, _unique_name(key), sync=False) as stream:
+        stream.write(json.dumps(content).encode())
+
+
+def _unique_name(key: str) -> str:
+    """Returns the name of an unfinished entry; random, as processes of several hosts may share the folder."""
+    return f".{key}.{uuid.uuid4().hex}.tmp"
 
 
 def _file(key: str, folder: Path | None) -> Path:
@@ -114,10 +111,10 @@ def _note(key: str, folder: Path | None) -> Path:
 
 
 def make_room(folder: Path, limit: float, suffix: str) -> None:
-    """Deletes the files of a folder that were used longest ago, until those that are left hold at most so many bytes.
+    """Deletes the files of a folder that were used longest ago, until the others have at most `limit` bytes.
 
     Args:
-      folder: is there.
+      folder: an existing folder.
       limit: bytes.
       suffix: of the files that count, such as ".npy"; of the others only stale ".tmp" ones are deleted.
     """

@@ -1,7 +1,7 @@
 """JSON and CSV files that a later command reads again: written atomically, with a checksum inside.
 
-A JSON file has the key `sha256`, a table (CSV) the column `check`. Content and checksum are replaced together, and a
-single file can be copied. A reader refuses a file that is not as jaxpose wrote it.
+A JSON file has the key `sha256`, a table (CSV) the column `check`. Content and checksum are in one file, so they are
+replaced and copied together. A reader refuses a file that is not as jaxpose wrote it.
 """
 
 import csv
@@ -34,14 +34,14 @@ def write_json(file: Path, content: dict[str, Any]) -> None:
 
 
 def read_json(file: Path, mend: str = "") -> dict[str, Any]:
-    """Returns what `write_json` wrote.
+    """Returns the content of a file of `write_json`.
 
     Args:
-      file: what to read.
-      mend: what to do about a damaged file, for the end of the message.
+      file: the file to read.
+      mend: advice about a damaged file, for the end of the message.
 
     Raises:
-      DamagedFile: the file cannot be read, has no checksum, or is not as it was written.
+      DamagedFile: the file cannot be read, has no checksum, or was changed since.
     """
     return parse_json(_content(file, mend), file, mend)
 
@@ -53,7 +53,7 @@ def signed_json(content: dict[str, Any]) -> str:
 
 
 def parse_json(data: bytes, name: str | Path, mend: str = "") -> dict[str, Any]:
-    """Returns the content of a text of `signed_json`; `name` is its file's, for the message.
+    """Returns the content of a text of `signed_json`; `name` is that of its file, for the message.
 
     Raises:
       DamagedFile: as `read_json`.
@@ -76,7 +76,7 @@ def write_csv(file: Path, text: str) -> None:
     """Writes a table with a checksum in each row, atomically.
 
     Args:
-      file: where to.
+      file: the file to write.
       text: the table as CSV, a header and at least one row, without the column `check`.
     """
     write_atomic(file, signed_csv(text).encode())
@@ -86,8 +86,8 @@ def read_csv(file: Path, mend: str = "") -> list[dict[str, str]]:
     """Returns the rows of a table of `write_csv`, each {column: cell}, without the column `check`.
 
     Args:
-      file: what to read.
-      mend: what to do about a damaged file, for the end of the message.
+      file: the file to read.
+      mend: advice about a damaged file, for the end of the message.
 
     Raises:
       DamagedFile: the file cannot be read, has no checksums, or a row was changed, lost, added or moved.
@@ -99,7 +99,7 @@ def signed_csv(text: str) -> str:
     """Returns the text that `write_csv` writes.
 
     Raises:
-      ValueError: the table has no row, so that nothing would carry a checksum.
+      ValueError: the table has no row that could carry a checksum.
     """
     header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     if not rows:
@@ -117,14 +117,14 @@ def is_signed_csv(header: list[str]) -> bool:
 
 
 def parse_csv(data: bytes, name: str | Path, mend: str = "") -> list[dict[str, str]]:
-    """Returns the rows of a text of `signed_csv`; `name` is its file's, for the message.
+    """Returns the rows of a text of `signed_csv`; `name` is that of its file, for the message.
 
     Raises:
       DamagedFile: as `read_csv`.
     """
     lines, rows = [], []
     try:
-        # A spreadsheet program may have put a mark before the header.
+        # A spreadsheet program may have put a byte order mark before the header.
         reader = csv.reader(io.StringIO(data.decode().removeprefix("\ufeff"), newline=""), strict=True)
         header = next(reader, [])
         lines.append(reader.line_num + 1)
@@ -147,13 +147,13 @@ def parse_csv(data: bytes, name: str | Path, mend: str = "") -> list[dict[str, s
 
 
 def _checks(header: list[str], rows: list[list[str]]) -> list[str]:
-    """Returns the check of each row: over the header, its number, how many there are, and its cells."""
+    """Returns the check of each row: a hash of the header, the number of rows, its own number, and its cells."""
     table = hashlib.sha256(json.dumps([header, len(rows)]).encode())
     checks = []
     for number, row in enumerate(rows):
         digest = table.copy()
         digest.update(json.dumps([number, row]).encode())
-        # The letter keeps every program from reading digits as a number.
+        # With a letter in front, no program reads digits as a number.
         checks.append(f"x{digest.hexdigest()[:_CHECK_DIGITS]}")
     return checks
 

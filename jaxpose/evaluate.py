@@ -26,12 +26,13 @@ import jax
 import numpy as np
 
 from jaxpose.checksums import json_text
+from jaxpose.codes import SETS
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE, make_folder
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
-from jaxpose.data.split import SETS, read_split
+from jaxpose.data.split import read_split
 from jaxpose.files import write_atomic
 from jaxpose.flags import evaluate_arguments
 from jaxpose.formats.lightning_pose.tables import SCORERS, write_errors, write_predictions

@@ -1,45 +1,59 @@
-"""Files on disk: whole or not there at all, only regular ones read, and appended to by whole records.
+"""Reads regular files only, writes files atomically, and appends whole records.
 
-This is the one place that renames a temporary file.
+No other module renames a temporary file to write a file atomically.
 """
 
+import contextlib
 import errno
 import hashlib
 import os
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 # A damaged or forged file must not fill the memory.
 _MOST_BYTES = 2**28
-_NOT_REGULAR = "a FIFO, a socket or a device; it must be a regular file"
 
 
 class NotRegularFile(ValueError):
-    """A folder, a pipe, a device or a far too large file lies where a file is expected; the message names it."""
+    """A folder, a pipe, a device or a file that is far too large lies where a file is expected.
+
+    Attributes:
+      strerror: the reason without the name of the file, as in OSError.
+    """
+
+    def __init__(self, file: Path, reason: str):
+        super().__init__(f"{file} {reason}")
+        self.strerror = f"it {reason}"
 
 
-def open_regular(file: Path) -> BinaryIO:
-    """Opens a file for reading; a named pipe, on which reading would wait for ever, is refused at once.
+def open_regular(file: Path, most_bytes: int | None = _MOST_BYTES) -> BinaryIO:
+    """Opens a file for reading; refuses a named pipe at once, where reading would wait for ever.
+
+    Args:
+      file: what to open.
+      most_bytes: size above which the file is refused, for files that jaxpose writes; None is no limit.
 
     Raises:
       OSError: the system refuses it.
-      NotRegularFile: it is none, or is larger than any that jaxpose writes.
+      NotRegularFile: it is not a regular file, or is too large.
     """
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_BYTES:
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    if stat.S_ISREG(status.st_mode):
-        raise NotRegularFile(f"{file} has {status.st_size:,} bytes; it must have at most {_MOST_BYTES:,}")
-    raise NotRegularFile(f"{file} is a {'folder' if stat.S_ISDIR(status.st_mode) else 'pipe or device'}, not a file")
+    reason = _irregularity(status.st_mode)
+    if not reason and most_bytes is not None and status.st_size > most_bytes:
+        reason = f"has {status.st_size:,} bytes; it must have at most {most_bytes:,}"
+    if reason:
+        os.close(descriptor)
+        raise NotRegularFile(file, reason)
+    return os.fdopen(descriptor, "rb")
 
 
-def read_bytes(file: Path) -> bytes:
-    """Returns the whole content of a file; errors are those of `open_regular`."""
-    with open_regular(file) as stream:
+def read_bytes(file: Path, most_bytes: int | None = _MOST_BYTES) -> bytes:
+    """Returns the whole content of a file; arguments and errors are those of `open_regular`."""
+    with open_regular(file, most_bytes) as stream:
         return stream.read()
 
 
@@ -47,7 +61,7 @@ def is_regular(file: Path) -> bool:
     """Returns whether a path is a regular file; False if it is a folder or does not exist.
 
     Raises:
-      ValueError: it is a FIFO, a socket or a device, or the system cannot follow it (a loop of symbolic links).
+      ValueError: it is a pipe, a socket or a device, or the system cannot follow it (a loop of symbolic links).
     """
     try:
         mode = os.stat(file).st_mode
@@ -55,49 +69,54 @@ def is_regular(file: Path) -> bool:
         return False
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise ValueError(f"{file} is {_NOT_REGULAR}")
-    return stat.S_ISREG(mode)
+    reason = _irregularity(mode)
+    if reason and not stat.S_ISDIR(mode):
+        raise NotRegularFile(file, reason)
+    return not reason
 
 
-def read_regular(file: Path) -> bytes:
-    """Returns the content of a regular file.
+def _irregularity(mode: int) -> str:
+    """Returns why a file of this mode is not read, "" for a regular one."""
+    if stat.S_ISREG(mode):
+        return ""
+    return f"is a {'folder' if stat.S_ISDIR(mode) else 'pipe or device'}, not a file"
 
-    Raises:
-      OSError: it does not exist, cannot be read, or is not a regular file; `strerror` says which.
+
+@contextlib.contextmanager
+def open_atomic(file: Path, temporary: str = "", sync: bool = True) -> Iterator[BinaryIO]:
+    """Opens a file for writing so that, at any moment, readers see either the old content or the new one.
+
+    Args:
+      file: what to write; its folder exists.
+      temporary: name under which it is written; "" is `temporary_name`. Processes that may write the same file at the
+        same time need a name each.
+      sync: wait until the disk has the content; not needed for files that can be made again.
     """
-    with open(file, "rb", opener=_refuse_irregular) as stream:
-        return stream.read()
-
-
-def _refuse_irregular(path: str, flags: int) -> int:
-    # Without O_NONBLOCK, opening a FIFO waits for its writer.
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        os.close(descriptor)
-        raise OSError(None, f"it is {_NOT_REGULAR}", path)
-    return descriptor
+    unfinished = file.with_name(temporary or temporary_name(file.name))
+    try:
+        with open(unfinished, "wb") as stream:
+            yield stream
+            stream.flush()
+            if sync:
+                os.fsync(stream.fileno())
+        os.replace(unfinished, file)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def write_atomic(file: Path, data: bytes) -> None:
-    """Writes a file so that at any moment either the old content or the new one is there."""
-    temporary = file.with_name(temporary_name(file.name))
+    """Writes a file so that, at any moment, readers see either the old content or the new one."""
     try:
-        with open(temporary, "wb") as stream:
+        with open_atomic(file) as stream:
             stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(file)  # a full disk does not say of what
+    except OSError as error:
+        error.filename = str(file)  # the error of a full disk does not name the file
         raise
 
 
 def temporary_name(name: str) -> str:
-    """Returns the name under which a file is written before it is renamed."""
+    """Returns the name of a file while it is written, before it is renamed."""
     return f".{name}.tmp"
 
 
@@ -112,7 +131,7 @@ def sha256_of(file: Path) -> str:
 
 
 class GrowingFile:
-    """A file that is appended to; a record that does not fit on the disk leaves no half of itself behind."""
+    """Appends records to a file; a record that does not fit on the disk is removed completely."""
 
     def __init__(self, file: Path):
         self._file = file
@@ -123,7 +142,7 @@ class GrowingFile:
         """Writes a record at the end, at once.
 
         Raises:
-          OSError: it cannot be written; the file is as before.
+          OSError: the record cannot be written; the file is unchanged.
         """
         with self._lock:
             if self._descriptor < 0:

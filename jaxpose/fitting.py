@@ -1,4 +1,4 @@
-"""Frames, fitted into the network's input by an affine, without aliasing."""
+"""Fits frames into the network's input by an affine, without aliasing."""
 
 import math
 
@@ -7,51 +7,51 @@ import numpy as np
 
 from jaxpose import geometry
 
-# Part of the key of cached frames: a change of how pixels are made must change it.
+# Part of the key of cached frames: increase it when the pixels change.
 FIT_VERSION = 3
 
 
 def fit_image(
     image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] = ()
 ) -> np.ndarray:
-    """Returns an image (height, width, 3) uint8 that shows another through an affine, without aliasing.
+    """Returns an image (height, width, 3) uint8, warped by an affine without aliasing.
 
     Args:
       image: (frame height, frame width, 3) uint8.
       affine: (2, 3) input_from_frame, a scale and a shift along each axis.
-      size_px: (width, height) of the result. What the crop does not cover is black.
+      size_px: (width, height) of the result. Pixels outside of the crop are black.
       crop_px: (x, y, width, height) in frame pixels, inside of the frame, or () for the whole frame.
     """
     if crop_px:
         x, y, width, height = crop_px
-        return fit_image(
-            image[y : y + height, x : x + width], geometry.compose(affine, np.array([[1.0, 0, x], [0, 1, y]])), size_px
-        )
+        corner_px = geometry.apply(affine, np.array([[x, y]], np.float64))
+        input_from_crop = np.column_stack([affine[:, :2], corner_px[0]])
+        return fit_image(image[y : y + height, x : x + width], input_from_crop, size_px)
     height, width = image.shape[:2]
     scale = np.array([affine[0, 0], affine[1, 1]])
-    # Whole-number shrinking by means of blocks is fast; a block's centre is pixel (block - 1) / 2 of it.
+    # Averaging blocks shrinks by a whole number, and is fast; a block's centre is its pixel (block - 1) / 2.
     block_x, block_y = (max(1, math.floor(1 / factor + 1e-9)) for factor in scale.tolist())
     bottom, right = -height % block_y, -width % block_x
     reduced = cv2.copyMakeBorder(image, 0, bottom, 0, right, cv2.BORDER_REPLICATE) if bottom or right else image
     if (block_x, block_y) != (1, 1):
         small = ((width + right) // block_x, (height + bottom) // block_y)
         reduced = cv2.resize(reduced, small, interpolation=cv2.INTER_AREA)
-    # The rest, below a factor of 2, is blurred to what the coarser grid can hold, then sampled bilinearly.
+    # The remaining factor is below 2: blur to the resolution of the coarser grid, then sample bilinearly.
     blocks = np.array([block_x, block_y])
     shrink = np.maximum(1 / (scale * blocks), 1)
     sigma_x, sigma_y = (0.5 * np.sqrt(shrink**2 - 1)).tolist()
     kernel_size = (2 * round(3 * sigma_x) + 1, 2 * round(3 * sigma_y) + 1)
     if kernel_size != (1, 1):
         reduced = cv2.GaussianBlur(reduced, kernel_size, sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE)
-    # The frame covers [-0.5, width - 0.5]; what lies beyond stays black.
+    # The frame covers [-0.5, width - 0.5]; pixels beyond stay black.
     edges = np.stack([affine[:, 2] - 0.5 * scale, affine[:, 2] + scale * (np.array([width, height]) - 0.5)]) + 0.5
     first_x, first_y = np.maximum(np.ceil(edges[0] - 0.5 - 1e-6), 0).astype(int).tolist()
     end_x, end_y = np.minimum(np.floor(edges[1] + 0.5 + 1e-6), size_px).astype(int).tolist()
-    # A strip of a frame may be narrower than a pixel: it covers one all the same.
+    # A strip of a frame may be narrower than a pixel, but covers at least one.
     end_x, end_y = max(end_x, first_x + 1), max(end_y, first_y + 1)
     covered_px = (end_x - first_x, end_y - first_y)
     if not (bottom or right) and np.abs(edges - [(first_x, first_y), (end_x, end_y)]).max() < 1e-6:
-        # The frame covers whole pixels: the same sampling, and faster.
+        # The frame covers whole pixels: resize samples alike, and is faster.
         covered = cv2.resize(reduced, covered_px, interpolation=cv2.INTER_LINEAR)
     else:
         offset = affine[:, 2] + scale * (blocks - 1) / 2 - [first_x, first_y]

@@ -4,15 +4,15 @@ An affine is a 2x3 matrix [A | b] that maps (x, y) to A (x, y) + b. Integer coor
 pixel's centre is (0, 0), so an image of width w covers [-0.5, w - 0.5]. Names read right to left: `frame_from_input`
 maps a point of the input to the frame. Every function takes numpy or jax arrays and returns the same kind.
 
-Written out, without matrix products: a GPU or TPU rounds the factors of those to 8 or 11 bits unless it is told not to,
-which would move a point at 1000 px by half a pixel or more.
+No function uses matrix products: by default a GPU or TPU rounds their factors to 8 or 11 bits, which would move a point
+at 1000 px by half a pixel or more.
 """
 
 from typing import Any
 
 import numpy as np
 
-# numpy and jax arrays share the operators used here; importing jax would start it in loader workers.
+# numpy and jax arrays share the operators used here, so jax is not imported: loader workers would start it.
 Array = Any
 
 
@@ -43,13 +43,6 @@ def apply(affine: Array, points: Array) -> Array:
     """Maps points (..., k, 2) by affines (..., 2, 3)."""
     columns = affine[..., None, :, :]
     return points[..., :1] * columns[..., 0] + points[..., 1:] * columns[..., 1] + columns[..., 2]
-
-
-def compose(outer: Array, inner: Array) -> Array:
-    """Returns the affine (..., 2, 3) that applies `inner` first and `outer` to its result."""
-    columns = outer[..., :, :1] * inner[..., :1, :] + outer[..., :, 1:2] * inner[..., 1:, :]
-    xp = columns.__array_namespace__()
-    return xp.concatenate([columns[..., :2], columns[..., 2:] + outer[..., 2:]], axis=-1)
 
 
 def invert(affine: Array) -> Array:

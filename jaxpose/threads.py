@@ -1,4 +1,4 @@
-"""Work on many files at once, in order, with a progress bar."""
+"""Works on many files in parallel, in order, with a progress bar."""
 
 import concurrent.futures
 import os
@@ -11,14 +11,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-# More threads of one process wait for Python's lock.
+# More threads of one process would wait for Python's lock.
 _MOST_THREADS = 8
 
 
 def allowed_cores() -> int:
-    """Returns how many cores this process may use, at least 1: its affinity, or SLURM_CPUS_PER_TASK where that is less.
+    """Returns how many cores this process may use, at least 1: its affinity, or SLURM_CPUS_PER_TASK if that is less.
 
-    The variable alone says too much where SLURM binds tasks to fewer cores, the affinity where it does not bind.
+    The variable is too large if SLURM binds tasks to fewer cores; the affinity is too large if SLURM does not bind.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
@@ -29,7 +29,7 @@ def loader_threads(asked: int) -> int:
     """Returns how many threads of this process decode and load.
 
     Args:
-      asked: `data.threads`; 0 = one less than the allowed cores, which is left to the training, from 1 to 8.
+      asked: `data.threads`; 0 = all allowed cores but one, which is left to training; from 1 to 8.
     """
     return asked or min(max(allowed_cores() - 1, 1), _MOST_THREADS)
 
@@ -37,22 +37,22 @@ def loader_threads(asked: int) -> int:
 def map_in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], threads: int, title: str
 ) -> Iterator[Result]:
-    """Yields function(item) in the order of the items, in a phase of its own: a bar on a terminal, lines elsewhere.
+    """Yields function(item) in the order of the items, as a phase: with a bar on a terminal, with lines elsewhere.
 
     Args:
       function: releases Python's lock for most of its time, as decoding and hashing do.
-      items: what it is called with.
+      items: the arguments.
       threads: how many at once, as `loader_threads` reads it.
-      title: what is done, such as "decoding images".
+      title: the name of the phase, such as "decoding images".
     """
     threads = loader_threads(threads)
-    # Pieces bound the results that wait for a slow consumer.
-    piece = 16 * threads
+    # Chunks bound the number of results that wait for a slow consumer.
+    chunk = 16 * threads
     with (
         phase(title, len(items)) as progress,
         concurrent.futures.ThreadPoolExecutor(threads) as pool,
     ):
-        for start in range(0, len(items), piece):
-            for result in pool.map(function, items[start : start + piece]):
+        for start in range(0, len(items), chunk):
+            for result in pool.map(function, items[start : start + chunk]):
                 yield result
                 progress.update()

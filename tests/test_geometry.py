@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from jaxpose import geometry
+from tests.affines import compose
 
 SIZES = st.tuples(st.integers(1, 2000), st.integers(1, 2000))
 NUMBERS = st.floats(-1e3, 1e3, width=32)
@@ -74,7 +75,7 @@ def test_opencv_resizes_by_the_same_affine() -> None:
 @given(outer=AFFINES, inner=AFFINES, points=POINTS)
 def test_compose_and_invert(outer: np.ndarray, inner: np.ndarray, points: np.ndarray) -> None:
     np.testing.assert_allclose(
-        geometry.apply(geometry.compose(outer, inner), points),
+        geometry.apply(compose(outer, inner), points),
         geometry.apply(outer, geometry.apply(inner, points)),
         rtol=1e-9,
         atol=1e-6,
@@ -93,10 +94,10 @@ def test_leading_axes_and_gaps() -> None:
     for b, s in np.ndindex(2, 5):
         np.testing.assert_allclose(found[b, s], points[b, s] @ affines[b, s, :, :2].T + affines[b, s, :, 2])
     assert np.isnan(found[1, 2, 3]).all() and np.isnan(found).sum() == 2
-    inverse, double = geometry.invert(affines), geometry.compose(affines, affines[:, ::-1])
+    inverse, double = geometry.invert(affines), compose(affines, affines[:, ::-1])
     for b, s in np.ndindex(2, 5):
         np.testing.assert_allclose(inverse[b, s], geometry.invert(affines[b, s]))
-        np.testing.assert_allclose(double[b, s], geometry.compose(affines[b, s], affines[b, 4 - s]))
+        np.testing.assert_allclose(double[b, s], compose(affines[b, s], affines[b, 4 - s]))
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
@@ -106,7 +107,7 @@ def test_jax_in_and_outside_of_jit_is_numpy(precision: type) -> None:
     points = rng.normal(size=(3, 4, 2)).astype(precision)
 
     def everything(affine: geometry.Array, other: geometry.Array, points: geometry.Array) -> list[geometry.Array]:
-        moved = geometry.apply(geometry.compose(geometry.invert(affine), other), points)
+        moved = geometry.apply(compose(geometry.invert(affine), other), points)
         return [moved, geometry.cells_from_input(moved, 4), geometry.input_from_cells(moved, 4)]
 
     expected = everything(affine, other, points)
@@ -122,7 +123,7 @@ def test_jax_in_and_outside_of_jit_is_numpy(precision: type) -> None:
 
 def test_no_matrix_product_that_a_gpu_would_round() -> None:
     affines, points = jnp.zeros((3, 2, 3)), jnp.zeros((3, 4, 2))
-    program = jax.make_jaxpr(lambda a, p: geometry.apply(geometry.compose(geometry.invert(a), a), p))(affines, points)
+    program = jax.make_jaxpr(lambda a, p: geometry.apply(compose(geometry.invert(a), a), p))(affines, points)
     assert "dot_general" not in str(program)
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from jaxpose.codes import TEST, TRAIN
+
 _DIFFERENT_GREY_LEVELS = 30
 
 
@@ -19,7 +21,7 @@ def mean_position_errors_px(keypoints_frame_px: np.ndarray, sets: Sequence[str])
     Raises:
       ValueError: there is no row of "train" or of "test".
     """
-    train, test = _rows(sets, "train"), _rows(sets, "test")
+    train, test = _rows(sets, TRAIN), _rows(sets, TEST)
     predicted_px = np.nanmean(keypoints_frame_px[train], axis=0)
     return np.linalg.norm(keypoints_frame_px[test] - predicted_px, axis=-1)
 
@@ -41,7 +43,7 @@ def blob_errors_px(
     Raises:
       ValueError: there is no row of "train" or of "test", or an image is missing or does not decode.
     """
-    train, test = _rows(sets, "train"), _rows(sets, "test")
+    train, test = _rows(sets, TRAIN), _rows(sets, TEST)
     centroids_px = np.empty((len(paths), 2))
     for video in sorted(set(videos)):
         rows = [row for row, name in enumerate(videos) if name == video]

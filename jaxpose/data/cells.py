@@ -1,4 +1,4 @@
-"""Cells of CSV files: numbers and names that mean the same to every program that opens the file."""
+"""Cells of CSV files: numbers and names that every program reads alike."""
 
 import unicodedata
 
@@ -12,7 +12,7 @@ def parse_number(cell: str) -> float:
     """Returns the number in a cell: decimal or with an exponent, in ASCII digits; also inf and nan.
 
     Raises:
-      ValueError: the cell is not a number. What only Python takes for one (1_0, digits of other scripts) is not.
+      ValueError: the cell is not a number, or only Python reads it as one (1_0, digits of other scripts).
     """
     if not cell.isascii() or "_" in cell:
         raise ValueError(f"{cell!r} is not a number")

@@ -1,12 +1,10 @@
 """Labelled frames with the frames around them, for networks that look at several.
 
 The frame before img0007.png is img0006.png in the same folder. Where there is no such file, it is frame 6 of the video
-of the folder's name, if frame 7 of that video is the labelled frame; otherwise it is the nearest frame there is.
+of the folder's name, if frame 7 of that video is the labelled frame; otherwise it is the nearest frame found.
 """
 
 import collections
-import dataclasses
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,40 +16,21 @@ from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import Frames, fit_affines, fit_key, keep, read_labelled
 from jaxpose.data.project import Project
-from jaxpose.files import read_regular
+from jaxpose.data.windows import ImageKey, Window, plan_windows
+from jaxpose.files import read_bytes
 from jaxpose.fitting import fit_image
 from jaxpose.threads import map_in_threads
-from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import RangeReader
 from jaxpose.video.rotation import as_labelled, describe_rotation
 
-# Where a frame comes from: an image file, the video, the frame at the end of the video once more, or the nearest frame
-# there is, for want of any other or because the video of that name does not show the labelled frame.
+# The origin of a frame: an image file; the video; a repeated frame at the end of the video; the nearest frame, because
+# there is no other; or the nearest frame, because the video does not show the labelled frame.
 FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
 
-# Heavy compression (H.264, crf 38) leaves 0.05 % of the pixels more than 30 grey levels off; the next frame of a
-# walking mouse is so in 3 %, other scenes are in 7 % and more.
+# Heavy compression (H.264, crf 38) changes 0.05 % of the pixels by more than 30 grey levels; in the next frame of a
+# walking mouse it is 3 %, in other scenes 7 % and more.
 _DIFFERENT_GREY_LEVELS, _MOST_DIFFERENT = 30, 0.005
-
-# (file, width, height): an image as a frame of that size takes it.
-_Key = tuple[Path, int, int]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Window:
-    """What is wanted around a labelled frame.
-
-    Attributes:
-      number: of the labelled frame, None where its name has none.
-      keys: the images of 2 r + 1 offsets from it, None where there is no file.
-      index: the video of the folder's name, if it is wanted and can be read.
-      has_video: there is such a video.
-    """
-
-    number: int | None
-    keys: list[_Key | None]
-    index: VideoIndex | None
-    has_video: bool
 
 
 def load_windows(
@@ -67,20 +46,20 @@ def load_windows(
       videos: the project's videos by their name without suffix.
 
     Returns:
-      The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about where they come from.
+      The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about their origins.
 
     Raises:
       ValueError: as `images.load_frames`; or a frame beside a labelled one does not decode and `data.on_bad_frame` is
-        stop (with skip it counts as absent).
+        stop (with skip, the frame counts as absent).
       OSError: the cache folder cannot be written.
     """
     affines, span = fit_affines(project, data, size_px), 2 * radius + 1
-    windows = _plan(project, radius, videos)
+    windows = plan_windows(project, radius, videos)
     shape = (span, size_px[1], size_px[0], 3)
     count, row_bytes = len(windows), int(np.prod(shape))
 
     def key() -> str:
-        # The labelled frames are known by their content; the others by name, size and time of change.
+        # Labelled frames are identified by their content; the others by name, size and modification time.
         files = [
             (str(file), (status := file.stat()).st_size, status.st_mtime_ns)
             for window in windows for file, *_ in filter(None, window.keys)
@@ -91,7 +70,7 @@ def load_windows(
         ]
         return fit_key(project, affines, size_px, data.crop_px, radius, data.on_bad_frame, files, used)
 
-    # Each row ends with a byte for every frame that says where it comes from.
+    # Each row ends with the origins of its frames, a byte each.
     rows = (
         np.concatenate([pixels.ravel(), origin]) for pixels, origin in _fill(project, data, windows, affines, shape)
     )
@@ -101,72 +80,22 @@ def load_windows(
     return frames, [*_describe(project, origins, videos), *_describe_rotations(project, windows)]
 
 
-def files_beside(project: Project, radius: int, videos: Mapping[str, Path]) -> list[Path]:
-    """Returns the files beside the labelled images that their windows may show: images first, then videos.
-
-    Args:
-      project: the labelled frames.
-      radius: frames on either side.
-      videos: the project's videos by their name without suffix.
-    """
-    windows = _plan(project, radius, videos)
-    images = {key[0] for window in windows for key in window.keys if key} - set(project.paths)
-    return [*sorted(images), *sorted({window.index.path for window in windows if window.index})]
-
-
-def frame_number(name: str) -> int | None:
-    """Returns the frame number in an image's name: its first group of digits, None where there is none."""
-    match = re.search("[0-9]+", Path(name).stem)
-    return int(match[0]) if match else None
-
-
-def renumbered(name: str, number: int) -> str:
-    """Returns an image's name with another frame number, padded with as many zeros: img07.png, 8 is img08.png."""
-    return re.sub("[0-9]+", lambda match: str(number).zfill(len(match[0])), name, count=1)
-
-
-def _plan(project: Project, radius: int, videos: Mapping[str, Path]) -> list[_Window]:
-    indices: dict[str, VideoIndex | None] = {}
-    windows = []
-    for path, video, (width, height) in zip(project.paths, project.videos, project.sizes_px.tolist(), strict=True):
-        number = frame_number(path.name)
-        keys: list[_Key | None] = []
-        for offset in range(-radius, radius + 1):
-            near = path
-            if offset and number is not None:
-                near = path.with_name(renumbered(path.name, max(number + offset, 0)))
-            is_there = not offset or (number is not None and near.is_file())
-            keys.append((near, width, height) if is_there else None)
-        has_video = number is not None and None in keys and video in videos
-        if has_video and video not in indices:
-            indices[video] = _read_index(videos[video])
-        windows.append(_Window(number, keys, indices[video] if has_video else None, has_video))
-    return windows
-
-
-def _read_index(path: Path) -> VideoIndex | None:
-    try:
-        return read_index(path)
-    except ValueError:
-        return None
-
-
 def _fill(
-    project: Project, data: DataConfig, windows: list[_Window], affines: np.ndarray, shape: tuple[int, ...]
+    project: Project, data: DataConfig, windows: list[Window], affines: np.ndarray, shape: tuple[int, ...]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the pixels (2 r + 1, height, width, 3) of each window and where its frames come from (2 r + 1,)."""
+    """Yields the pixels (2 r + 1, height, width, 3) of each window and the origins of its frames (2 r + 1,)."""
     size_px, radius = (shape[2], shape[1]), shape[0] // 2
     uses = collections.Counter(key for window in windows for key in window.keys if key)
-    # Every image is decoded once, for the first window that wants it, and held until the last one has it.
-    held: dict[_Key, np.ndarray | None] = {}
-    wanted: list[list[_Key]] = []
+    # Every image is decoded once, for the first window that needs it, and held until the last one has it.
+    held: dict[ImageKey, np.ndarray | None] = {}
+    wanted: list[list[ImageKey]] = []
     for window in windows:
         wanted.append([key for key in dict.fromkeys(window.keys) if key and key not in held])
         held.update(dict.fromkeys(wanted[-1]))
     labelled = {path: row for row, path in enumerate(project.paths)}
 
-    def decode(row: int) -> tuple[dict[_Key, np.ndarray | None], dict[int, np.ndarray]]:
-        images: dict[_Key, np.ndarray | None] = {}
+    def decode(row: int) -> tuple[dict[ImageKey, np.ndarray | None], dict[int, np.ndarray]]:
+        images: dict[ImageKey, np.ndarray | None] = {}
         for key in wanted[row]:
             beside = labelled.get(key[0])
             if beside is not None and key[1:] == tuple(project.sizes_px[beside].tolist()):
@@ -189,12 +118,12 @@ def _fill(
 
 
 def _read_beside(
-    key: _Key, source: str, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
+    key: ImageKey, source: str, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
 ) -> np.ndarray | None:
-    """Returns an image without labels, None where it has another size than the labelled one."""
+    """Returns an image without labels, None if its size is not that of the labelled one."""
     file, width, height = key
     try:
-        image = decode_image(read_regular(file))
+        image = decode_image(read_bytes(file, most_bytes=None))
     except ValueError as error:
         if data.on_bad_frame == "skip":
             return None
@@ -203,16 +132,16 @@ def _read_beside(
 
 
 def _read_video(
-    window: _Window,
+    window: Window,
     frame_size_px: list[int],
     affine: np.ndarray,
     size_px: tuple[int, int],
     radius: int,
     crop_px: tuple[int, ...],
 ) -> dict[int, np.ndarray]:
-    """Returns the frames of the video by their number, as far as they are there, undamaged, and of one run of frames.
+    """Returns the frames of the video by their number, except missing and damaged ones.
 
-    What lies beyond frames that are lost is no neighbour.
+    Frames beyond a place where frames are lost are not neighbours, so they are left out, too.
     """
     number, size = window.number, (frame_size_px[0], frame_size_px[1])
     index = as_labelled(window.index, [size]) if window.index else None
@@ -228,30 +157,40 @@ def _read_video(
 
 
 def _join(
-    window: _Window, images: list[np.ndarray | None], shown: dict[int, np.ndarray]
+    window: Window, images: list[np.ndarray | None], shown: dict[int, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a window and where its frames come from, out of what was read for it."""
-    radius, number = len(images) // 2, window.number or 0
-    centre = images[radius]
-    if centre is None or number not in shown or not _look_alike(shown[number], centre):
+    """Returns a window (2 r + 1, height, width, 3) and the origins of its frames (2 r + 1,).
+
+    Args:
+      window: what is wanted.
+      images: the pixels of its image files, None where there is none.
+      shown: frames of its video by their number, used only if one of them looks like the labelled image.
+    """
+    radius = len(images) // 2
+    labelled, same = images[radius], shown.get(window.number or 0)
+    if labelled is None or same is None or not _look_alike(same, labelled):
         shown = {}
-    found: dict[int, tuple[np.ndarray, int]] = {}
-    for offset, image in zip(range(-radius, radius + 1), images, strict=True):
-        at = max(number + offset, 0)
-        if image is not None:
-            found[offset] = image, FILE if at == number + offset else END
-        elif shown and window.index:
-            last = min(at, window.index.frame_count - 1)
-            if last in shown:
-                found[offset] = shown[last], VIDEO if last == number + offset else END
+    choices = {offset: _choose(window, offset, images[radius + offset], shown) for offset in range(-radius, radius + 1)}
+    right = {offset: choice for offset, choice in choices.items() if choice}
+    # Of two that are equally near, the one towards the labelled frame.
+    nearest = {offset: min((abs(at - offset), abs(at), at) for at in right)[-1] for offset in choices}
     lacking = OTHER_VIDEO if window.has_video and not shown else NEAREST
-    for offset in range(-radius, radius + 1):
-        if offset not in found:
-            # Of two that are equally near, the one towards the labelled frame.
-            near = min((at for at in found if found[at][1] < NEAREST), key=lambda at: (abs(at - offset), abs(at)))
-            found[offset] = found[near][0], lacking
-    ordered = [found[offset] for offset in range(-radius, radius + 1)]
+    ordered = [choice or (right[nearest[offset]][0], lacking) for offset, choice in choices.items()]
     return np.stack([image for image, _ in ordered]), np.array([origin for _, origin in ordered], np.uint8)
+
+
+def _choose(
+    window: Window, offset: int, image: np.ndarray | None, shown: dict[int, np.ndarray]
+) -> tuple[np.ndarray, int] | None:
+    """Returns the frame at an offset from the labelled one and its origin, None where neither file nor video has it."""
+    wanted = (window.number or 0) + offset
+    existing = max(wanted, 0)
+    if image is not None:
+        return image, FILE if existing == wanted else END
+    if not shown or not window.index:
+        return None
+    existing = min(existing, window.index.frame_count - 1)
+    return (shown[existing], VIDEO if existing == wanted else END) if existing in shown else None
 
 
 def _look_alike(frame: np.ndarray, image: np.ndarray) -> bool:
@@ -259,8 +198,8 @@ def _look_alike(frame: np.ndarray, image: np.ndarray) -> bool:
     return bool((cv2.absdiff(grey, other) > _DIFFERENT_GREY_LEVELS).mean() <= _MOST_DIFFERENT)
 
 
-def _describe_rotations(project: Project, windows: list[_Window]) -> list[str]:
-    """Returns a sentence for each video that notes a rotation."""
+def _describe_rotations(project: Project, windows: list[Window]) -> list[str]:
+    """Returns a sentence for each video with a rotation."""
     sizes_px: dict[Path, set[tuple[int, int]]] = {}
     indices: dict[Path, VideoIndex] = {}
     for window, (width, height) in zip(windows, project.sizes_px.tolist(), strict=True):
@@ -281,7 +220,7 @@ def _describe(project: Project, origins: np.ndarray, videos: Mapping[str, Path])
     if at_end.any():
         parts.append(f"{at_end.sum()} repeat the first or last frame of their video")
     if filled.any():
-        parts.append(f"{filled.sum()} are filled up with the nearest frame there is")
+        parts.append(f"{filled.sum()} are filled with the nearest frame")
     messages = [", ".join(parts)]
     refused = (origins == OTHER_VIDEO).any(axis=1)
     of_video = np.array(project.videos)

@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose import geometry
+from jaxpose.codes import TEST, UNUSED, VALIDATION
 from jaxpose.config import SYNTHETIC, Config, DataConfig
-from jaxpose.data import context, images, project, sessions, split, synthetic
+from jaxpose.data import context, images, project, sessions, split, synthetic, windows
+from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
 # Frames on either side of the one that a context model predicts.
 CONTEXT_RADIUS = 2
-# Sizes of labelled images that a run notes: those of a project whose images are not of videos may all differ.
+# Sizes of labelled images that a run keeps: in a project of unrelated images, all sizes may differ.
 _NOTED_SIZES = 16
 
 
@@ -23,11 +25,11 @@ class Dataset:
     """Labelled frames, ready for the network.
 
     Attributes:
-      project: what the project holds.
+      project: the labelled frames and their labels.
       sets: str (n,), train, validation, test or unused.
       samples: the frames as the network sees them.
       size_px: (width, height) of the network's input.
-      messages: what the user should know of how the frames were found, one sentence each.
+      messages: sentences for the user about the origin of the frames.
     """
 
     project: project.Project
@@ -41,8 +43,8 @@ class Dataset:
         return np.flatnonzero(self.sets == name)
 
     def is_selection_tested(self, monitor: str) -> bool:
-        """Returns whether errors are measured on frames that did not choose the checkpoint by the metric `monitor`."""
-        return len(self.rows("test")) > 0 or not len(self.rows("validation")) or not monitor.startswith("val_")
+        """Returns whether some errors are of frames that did not choose the checkpoint by the metric `monitor`."""
+        return len(self.rows(TEST)) > 0 or not len(self.rows(VALIDATION)) or not monitor.startswith("val_")
 
     def labelled_frame_px(self, rows: np.ndarray) -> np.ndarray:
         """Returns the labels (m, k, 2) of rows in frame pixels, NaN where there is none (visibility 0)."""
@@ -50,9 +52,9 @@ class Dataset:
 
 
 def prepare(config: Config) -> tuple[Config, project.Project]:
-    """Returns the config with everything filled in that the project decides, and the project.
+    """Returns the config with all options filled in that depend on the project, and the project.
 
-    Makes the synthetic project where that is asked for.
+    Makes the synthetic project if `data.project` asks for it.
 
     Raises:
       ValueError: the project or its labels cannot be used.
@@ -97,7 +99,7 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
 
 
 def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.Project:
-    """Returns the project with exactly these keypoints, in this order; those that it does not have are not labelled.
+    """Returns the project with exactly these keypoints, in this order; keypoints that the project lacks are unlabelled.
 
     Raises:
       ValueError: it has none of them.
@@ -118,14 +120,14 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     )
 
 
-def sets_in_run(found: project.Project, known: split.KnownSplit) -> np.ndarray:
-    """Returns the set (n,) that each frame had in a run (same bytes, also renamed), "unused" where it was not in it."""
+def sets_in_run(found: project.Project, known: KnownSplit) -> np.ndarray:
+    """Returns the set (n,) of each frame in a run (same bytes, even if renamed), "unused" if it was not in the run."""
     pairs = zip(found.images, found.checksums, strict=True)
-    return np.array([known.set_of_same(image, checksum) or "unused" for image, checksum in pairs])
+    return np.array([known.set_of_same(image, checksum) or UNUSED for image, checksum in pairs])
 
 
-def changed_labels(found: project.Project, known: split.KnownSplit) -> int:
-    """Returns how many frames of a run (same path, same bytes) have other labels than they had in it."""
+def changed_labels(found: project.Project, known: KnownSplit) -> int:
+    """Returns how many frames of a run (same path, same bytes) have other labels now."""
     frames = zip(found.images, found.checksums, found.labels_checksums(), strict=True)
     return sum(
         known.checksums.get(image) == checksum and known.labels_checksums[image] not in ("", labels_checksum)
@@ -150,11 +152,11 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
     """Returns the files beside the labelled images that a context model sees: images, then videos."""
     if config.model.kind != "heatmap_context":
         return []
-    return context.files_beside(found, CONTEXT_RADIUS, sessions.video_files(config.data, config.video))
+    return windows.files_beside(found, CONTEXT_RADIUS, sessions.video_files(config.data, config.video))
 
 
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:
-    """Returns the frames of a project as the network sees them, and sentences about what was made up.
+    """Returns the frames of a project as the network sees them, and sentences about frames that were substituted.
 
     The size of the network's input must be filled in. A context model sees each frame with its neighbours.
 
@@ -172,7 +174,7 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     samples = Samples(
         pixels=frames.pixels,
         keypoints_px=keypoints_px.astype(np.float32),
-        # A point beside the crop may lie in the input, or be moved into it: there is nothing to see of it.
+        # A point beside the crop may lie in the input, or be moved into it, but the image there is black.
         visibility=np.where(images.outside_crop(found.keypoints_frame_px, data.crop_px), np.int8(0), found.visibility),
         frame_from_input=frames.frame_from_input,
     )

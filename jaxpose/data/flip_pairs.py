@@ -1,4 +1,4 @@
-"""Which keypoint becomes which in a horizontal flip: from given pairs, or from the keypoints' names."""
+"""The partner of each keypoint in a horizontal flip: from given pairs, or from the names of the keypoints."""
 
 import re
 
@@ -17,12 +17,12 @@ def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[s
 
     Args:
       keypoint_names: every keypoint of the project, in order.
-      given: pairs "left_name:right_name"; where there are any, they alone decide. Without them two names are a pair if
+      given: pairs "left_name:right_name"; if there are any, only they count. Without them, two names are a pair if
         they are equal, case apart, after one whole token was swapped (left/right, l/r, lh/rh, lf/rf); tokens are split
         at `_ - .`, digits and case changes.
 
     Raises:
-      ValueError: a pair is wrong, a name that tells a side has no partner or several, or no name tells a side.
+      ValueError: a pair is wrong, a name with a side has no partner or several, or no name has a side.
     """
     names = list(keypoint_names)
     partners = _partners_given(names, given) if given else _partners_by_name(names)

@@ -1,4 +1,4 @@
-"""Image files: whether they are whole, their size, and their pixels as 8-bit RGB."""
+"""Image files: checks that they are intact, and returns their size and their pixels as 8-bit RGB."""
 
 import struct
 import zlib
@@ -10,7 +10,7 @@ import numpy as np
 from av.error import FFmpegError, PatchWelcomeError
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-# What decides whether an image is whole; the number is that of the checks below.
+# The programs that decide whether an image is intact; the number is the version of the checks below.
 DECODERS = (1, cv2.__version__, av.__version__)
 MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -20,15 +20,15 @@ _FFMPEG_JPEG = frozenset((0xC0, 0xC1, 0xC2))
 
 
 def image_size_px(content: bytes, is_known: bool = False) -> tuple[int, int]:
-    """Returns (width, height) of an image file that is whole: it decodes, and its own checksums and marks are right.
+    """Returns (width, height) of an intact image file: it decodes, and its own checksums and markers are right.
 
     Args:
       content: of the file.
-      is_known: the content was whole before; PNG and JPEG files are then not decoded again.
+      is_known: the content was found intact before, so PNG and JPEG files are not decoded again.
 
     Raises:
-      ValueError: it is not an image, is cut short or damaged, has a side below MIN_SIDE_PX or more than MAX_PIXELS
-        pixels.
+      ValueError: the file is not an image, is cut short or damaged, has a side below MIN_SIDE_PX or more than
+        MAX_PIXELS pixels.
     """
     if not content:
         raise ValueError("the image file is empty")
@@ -55,15 +55,15 @@ def image_size_px(content: bytes, is_known: bool = False) -> tuple[int, int]:
 def decode_image(content: bytes, is_known: bool = False) -> np.ndarray:
     """Returns the pixels (height, width, 3) uint8 RGB of an image file.
 
-    Grey, palette, CMYK and 16-bit images become 8-bit RGB, transparency is dropped, and the turn that a camera notes in
-    EXIF is not applied: label tools count pixels as they are stored.
+    Grey, palette, CMYK and 16-bit images become 8-bit RGB, and transparency is dropped. EXIF rotation is ignored: label
+    tools count pixels as they are stored.
 
     Args:
       content: of the file.
-      is_known: the content was whole before; a JPEG file is not searched for missing pixels again.
+      is_known: the content was found intact before, so a JPEG file is not checked for missing pixels again.
 
     Raises:
-      ValueError: it does not decode, or is a JPEG file of which a part is missing or damaged.
+      ValueError: it does not decode, or a part of a JPEG file is missing or damaged.
     """
     try:
         if content.startswith(JPEG) and not is_known:
@@ -108,7 +108,7 @@ def _jpeg_size_px(content: bytes) -> tuple[int, int]:
 
 
 def _refuse_damaged_jpeg(content: bytes) -> None:
-    """Raises ValueError where pixels are missing, for which OpenCV puts grey; FFmpeg can be told to fail there."""
+    """Raises ValueError if pixels are missing: OpenCV makes them grey, FFmpeg can be told to fail."""
     if not any(marker in _FFMPEG_JPEG for marker, _ in _jpeg_segments(content)):
         return
     decoder = av.CodecContext.create("mjpeg", "r")
@@ -116,7 +116,7 @@ def _refuse_damaged_jpeg(content: bytes) -> None:
     try:
         frames = decoder.decode(av.Packet(content)) + decoder.decode(None)
     except PatchWelcomeError:
-        return  # a kind of colours that FFmpeg does not know
+        return  # a colour space that FFmpeg does not know
     except FFmpegError:
         frames = []
     if not frames:
@@ -125,7 +125,7 @@ def _refuse_damaged_jpeg(content: bytes) -> None:
 
 def _jpeg_segments(content: bytes) -> Iterator[tuple[int, int]]:
     """Yields (marker, position) of each segment of a JPEG file, the header of its first scan last."""
-    # ITU T.81, annex B: 0xFF, marker, length of the segment. Decoders skip what lies between segments.
+    # ITU T.81, annex B: 0xFF, marker, length of the segment. Decoders skip bytes between segments.
     marker, position = 0, 2
     while marker != _JPEG_SCAN:
         while content[position] != 0xFF or content[position + 1] in (0x00, 0xFF):

@@ -1,6 +1,6 @@
 """Labelled frames, decoded once and fitted into the network's input by one affine each.
 
-What comes in: a `Project`. What goes out: `Frames`, uint8, in memory or memory-mapped from the cache folder.
+Input: a `Project`. Output: `Frames`, uint8, in memory or memory-mapped from the cache folder.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
-from jaxpose.files import read_regular
+from jaxpose.files import read_bytes
 from jaxpose.fitting import FIT_VERSION, fit_image
 from jaxpose.threads import map_in_threads
 
@@ -23,7 +23,7 @@ class Frames:
     """The frames of a project as the network takes them.
 
     Attributes:
-      pixels: (n, t, height, width, 3) uint8 RGB, not to be written; t = 1, or more where a frame has its neighbours.
+      pixels: (n, t, height, width, 3) uint8 RGB, read only; t = 1, or more if a frame comes with its neighbours.
       frame_from_input: (n, 2, 3) float32, maps pixels of the input to pixels of the original frame.
       input_from_frame: (n, 2, 3) float64, the other way.
     """
@@ -36,7 +36,7 @@ class Frames:
 def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
     """Returns (width, height) of the network's input.
 
-    It is `data.input_width_px` and `data.input_height_px` where given. Else a square by the rule of Lightning Pose's
+    It is `data.input_width_px` and `data.input_height_px` if given, otherwise a square by the rule of Lightning Pose's
     recommender, on the median frame or the crop: 128 if the short side is below 192, 384 if the long side is above
     1024 and there are more than 500 frames, otherwise 256.
     """
@@ -49,7 +49,7 @@ def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
 
 
 def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) -> Frames:
-    """Decodes the frames of a project, or finds them in the cache folder where they were too large for memory.
+    """Decodes the frames of a project; frames too large for memory are kept in the cache folder.
 
     Args:
       project: the frames.
@@ -80,9 +80,9 @@ def fit_affines(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
 
 
 def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.ndarray:
-    """Returns which points (..., 2) in frame pixels a crop leaves out, bool (...); none where crop_px is ().
+    """Returns whether points (..., 2) in frame pixels lie outside of a crop, bool (...); none if crop_px is ().
 
-    The crop covers half a pixel more on each side than the centres of its pixels. NaN is not outside.
+    The crop extends half a pixel beyond the centres of its outer pixels. NaN is not outside.
     """
     if not crop_px:
         return np.zeros(points_frame_px.shape[:-1], bool)
@@ -99,7 +99,7 @@ def read_labelled(
       ValueError: it does not decode or has changed since the project was read.
     """
     place = f"{project.sources[row]}: {project.images[row]}"
-    content = read_regular(project.paths[row])
+    content = read_bytes(project.paths[row], most_bytes=None)
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise ValueError(f"{place} has changed since the project was read; start again")
     try:
@@ -109,12 +109,12 @@ def read_labelled(
 
 
 def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], str], data: DataConfig) -> np.ndarray:
-    """Returns rows as one uint8 array, in memory or, where it is above the limit, memory-mapped from the cache folder.
+    """Returns rows as one uint8 array, in memory or, above the limit, memory-mapped from the cache folder.
 
     Args:
       shape: of the array.
-      rows: shape[0] arrays of shape[1:]; they are not asked for where the cache folder has them.
-      key: a name for what they depend on.
+      rows: shape[0] arrays of shape[1:]; not used if the cache folder already has the array.
+      key: returns a name that is unique for everything that the rows depend on.
       data: the limits of memory and cache.
 
     Raises:
@@ -137,7 +137,7 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
 
 
 def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], *more: object) -> str:
-    """Returns a name for the frames of a project, fitted by `affines` (n, 2, 3), and for what else they depend on."""
+    """Returns a unique name for the frames of a project, fitted by `affines` (n, 2, 3), with `more` dependencies."""
     digest = hashlib.sha256(repr((FIT_VERSION, size_px, project.checksums, *more)).encode())
     digest.update(np.ascontiguousarray(affines, "<f8").tobytes())
     return digest.hexdigest()

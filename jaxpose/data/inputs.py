@@ -1,4 +1,4 @@
-"""What to predict: the images and videos that a user names, in natural order, and the place of each in the results."""
+"""The images and videos that a user asks to predict, in natural order, and the place of each in the results."""
 
 import contextlib
 import dataclasses
@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxpose.data.cells import refuse_unprintable
-from jaxpose.files import is_regular, read_regular
+from jaxpose.files import is_regular, read_bytes
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
-# What the names of the tables beside a table of predictions have more.
+# Endings of the tables beside a table of predictions.
 TABLES_BESIDE = ("_temporal_norm", "_pca_singleview_error", "_pca_multiview_error")
 _KINDS = f"images ({' '.join(IMAGE_SUFFIXES)}) nor videos ({' '.join(VIDEO_SUFFIXES)})"
 
@@ -24,7 +24,7 @@ class Inputs:
     """Files to predict, all of which exist. A place is a relative path in the tree of results.
 
     Attributes:
-      videos: by their place, which has no suffix.
+      videos: by place; a place has no suffix.
       images: the images of each folder, by the folder's place.
     """
 
@@ -33,24 +33,23 @@ class Inputs:
 
 
 def find_inputs(names: Sequence[str]) -> Inputs:
-    """Returns the images and videos among what is named; those of a folder in natural order.
+    """Returns the images and videos that are named; those of a folder in natural order.
 
-    Places mirror the tree below each folder that is named (of a file: below its own folder; of a glob: below that
-    before the first wildcard). Where this would give two inputs the same place, they mirror the tree below the folder
-    that all of them have in common.
+    Places mirror the tree below each named folder (for a file, its own folder; for a glob, the folder before the first
+    wildcard). If two inputs would have the same place, all places mirror the tree below their common folder.
 
     Args:
-      names: files, folders (searched to any depth, but neither hidden ones nor those behind a link), globs (** is any
-        depth), or @FILE, a list of these, one a line.
+      names: files, folders (searched to any depth, except hidden folders and links), globs (** is any depth), or
+        @FILE, a list of these, one per line.
 
     Raises:
-      ValueError: a name is not there, is of an unknown type or comes twice; a file is a FIFO, a device or a loop of
+      ValueError: a name does not exist, has an unknown type or comes twice; a file is a pipe, a device or a loop of
         symbolic links, or has a line break in its name; a folder, a list or a glob has neither images nor videos; or
         two videos of one folder would write the same table.
     """
     videos: dict[Path, Path] = {}
     images: dict[Path, list[Path]] = {}
-    # Absolute path of a video, or of a folder of images -> the folder whose tree it is placed by.
+    # Absolute path of a video, or of a folder of images -> the folder whose tree places mirror.
     video_bases: dict[Path, Path] = {}
     image_bases: dict[Path, Path] = {}
     seen: set[Path] = set()
@@ -61,7 +60,7 @@ def find_inputs(names: Sequence[str]) -> Inputs:
                 raise ValueError(f"{file} is given twice; name it once, by itself or by its folder")
             seen.add(real)
             try:
-                # It becomes a cell of the tables and of the index.
+                # The path becomes a cell of the tables and of the index.
                 refuse_unprintable(str(path))
             except ValueError as error:
                 raise ValueError(f"a file to predict cannot be used: {error}; rename it") from None
@@ -77,22 +76,22 @@ def find_inputs(names: Sequence[str]) -> Inputs:
 
 
 def natural_key(name: str) -> list[tuple[int, str]]:
-    """Returns what sorts img2 before img10."""
-    # Every second part is a group of digits. str.isdigit would take superscript two for one, which int refuses.
+    """Returns a sort key that puts img2 before img10."""
+    # Every second part is a group of digits. str.isdigit would accept a superscript two, which int refuses.
     parts = re.split(r"([0-9]+)", name)
     return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
 
 
 def _listed(names: Sequence[str]) -> Iterator[str]:
-    """Yields the names, and in place of @FILE its lines; those that are empty or begin with # are none."""
+    """Yields the names, and in place of @FILE its lines, except empty ones and those that begin with #."""
     for name in names:
         if not name.startswith("@"):
             yield name
             continue
         file = Path(name[1:]).expanduser()
         try:
-            # Not splitlines, which also splits at separators that a name may hold.
-            lines = [line.strip() for line in read_regular(file).decode("utf-8-sig").split("\n")]
+            # splitlines would also split at separators that a name may contain.
+            lines = [line.strip() for line in read_bytes(file, most_bytes=None).decode("utf-8-sig").split("\n")]
         except (OSError, ValueError) as error:
             raise ValueError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         lines = [line for line in lines if line and not line.startswith("#")]
@@ -102,7 +101,7 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
 
 
 def _files_of(name: str) -> list[tuple[Path, Path]]:
-    """Returns the images and videos that a name stands for, each with the folder whose tree it is placed by."""
+    """Returns the images and videos that a name stands for, each with the folder whose tree places mirror."""
     path = Path(name).expanduser()
     if is_regular(path):
         if not _kind(path):
@@ -116,8 +115,8 @@ def _files_of(name: str) -> list[tuple[Path, Path]]:
         return [(file, _absolute(path)) for file in files]
     if glob.has_magic(name):
         return _matches(path)
-    there = [str(entry) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(str(path), there, 1)
+    entries = [str(entry) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(str(path), entries, 1)
     raise ValueError(f"{path} does not exist" + (f"; did you mean {near[0]}?" if near else ""))
 
 
@@ -143,7 +142,7 @@ def _matches(pattern: Path) -> list[tuple[Path, Path]]:
 
 
 def _expand(pattern: Path) -> list[str]:
-    """Returns what a glob matches; ** goes through links, but not in circles, of which glob.glob would never end."""
+    """Returns the matches of a glob; ** follows links, but not in circles, where glob.glob would never end."""
     if "**" not in pattern.parts:
         return glob.glob(str(pattern))
     at = pattern.parts.index("**")
@@ -155,7 +154,7 @@ def _expand(pattern: Path) -> list[str]:
 
 
 def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
-    """Yields a folder and those below it, but neither hidden ones nor, through a link, one of those `above`."""
+    """Yields a folder and those below it, except hidden ones and links back to one `above`."""
     real = os.path.realpath(folder)
     if real in above or not os.path.isdir(folder):
         return
@@ -167,10 +166,10 @@ def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
 
 
 def _places(bases: dict[Path, Path], of_videos: bool) -> dict[Path, Path]:
-    """Returns {place: path}: by the folder of each, or by the common one where two would have the same place."""
+    """Returns {place: path}: below the folder of each, or below the common one if two would have the same place."""
 
     def place(path: Path, base: Path) -> Path:
-        # The folder that is named keeps its name, for images have no other one.
+        # Images are placed by their folder, so the named folder keeps its name.
         return path.relative_to(base).with_name(path.stem) if of_videos else base.name / path.relative_to(base)
 
     if len({place(path, base) for path, base in bases.items()}) < len(bases):
@@ -205,5 +204,5 @@ def _in_order(path: Path) -> tuple[list, str]:
 
 
 def _absolute(path: Path) -> Path:
-    # Links stay what they are named: the tree of results is that which the user sees.
+    # Links are not resolved: the tree of results is the one that the user sees.
     return Path(os.path.abspath(path))

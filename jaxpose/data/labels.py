@@ -1,7 +1,7 @@
 """Label files: keypoints by row, as Lightning Pose and DeepLabCut write them.
 
-What comes in: a CSV with the header rows scorer (may be absent), bodyparts, coords and one row a frame. What goes out:
-`Labels`, in pixels of the original frames, and one sentence for every row that cannot be used.
+Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a row for each frame. Output: `Labels`,
+in pixels of the original frames, and a sentence for every row that cannot be used.
 """
 
 import csv
@@ -15,13 +15,13 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
-from jaxpose.files import read_regular
+from jaxpose.files import read_bytes
 
 COORDS = ("x", "y", "visible")
-# What pandas, with which these files are usually written and read, takes for an empty cell.
+# Cells that count as empty in pandas, which usually writes and reads these files.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
-NOT_USED, NOT_VISIBLE, VISIBLE = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Labels:
     """The usable rows of a label file.
 
     Attributes:
-      file: where they were read.
-      scorer: the name in the scorer row, "" without one.
+      file: the file they were read from.
+      scorer: the name in the scorer row, "" without this row.
       keypoint_names: k names in the file's order.
       images: n paths relative to the project, with forward slashes.
       lines: n line numbers in the file, counted from 1.
@@ -68,14 +68,14 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
 
     Args:
       file: the CSV.
-      missing: what an empty pair of cells means: "ignore" = visibility 0, "not_visible" = visibility 1.
+      missing: the meaning of an empty pair of cells: "ignore" = visibility 0, "not_visible" = visibility 1.
 
     Returns:
-      The usable rows, and "FILE:LINE: reason" for every row that is not among them.
+      The usable rows, and "FILE:LINE: reason" for every other row.
 
     Raises:
-      ValueError: the file is not a CSV, its header rows are not understood, no row follows them, or the name of a
-        keypoint cannot be written to a table (a line break, or what spreadsheets read as a formula).
+      ValueError: the file is not a CSV, its header rows are wrong, no row follows them, or the name of a keypoint
+        cannot be written to a table (it has a line break, or spreadsheets would read it as a formula).
       OSError: the file cannot be read.
     """
     rows = _read_rows(file)
@@ -114,11 +114,11 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
 
 
 def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarray, visibility: np.ndarray) -> str:
-    """Returns the SHA-256 of the labels of a frame, hexadecimal; the order of the keypoints does not change it.
+    """Returns the SHA-256 of the labels of a frame, hexadecimal; it does not depend on the order of the keypoints.
 
     Args:
       keypoint_names: k names.
-      keypoints_frame_px: (k, 2) (x, y) in pixels of the original frame; read where a keypoint has a position.
+      keypoints_frame_px: (k, 2) (x, y) in pixels of the original frame; ignored for keypoints that are not used.
       visibility: (k,): 0 not used, 1 not visible, 2 visible.
     """
     cells = []
@@ -133,9 +133,9 @@ def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
     rows: list[tuple[int, list[str]]] = []
     line = 1
     try:
-        reader = csv.reader(io.StringIO(read_regular(file).decode("utf-8-sig"), newline=""))
+        reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
         for row in reader:
-            # Blanks alone: str.strip would take line breaks and spaces of other scripts, too.
+            # Only blanks and tabs: str.strip would also remove line breaks and spaces of other scripts.
             rows.append((line, [cell.strip(" \t") for cell in row]))
             line = reader.line_num + 1
     except (UnicodeDecodeError, csv.Error) as error:
@@ -196,7 +196,7 @@ def _read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> _Hea
 
 
 def _is_coords_row(row: list[str]) -> bool:
-    # The first cell is "coords" in files of every tool, but not in every hand-made one.
+    # The first cell is "coords" in files of every tool, but not in every file made by hand.
     return bool(row) and (row[0] == "coords" or {"x", "y"} <= set(row[1:]))
 
 
@@ -229,7 +229,7 @@ def _read_keypoints(row: list[str], header: _Header, missing: str) -> tuple[np.n
         if not math.isnan(flag):
             if flag not in (NOT_USED, NOT_VISIBLE, VISIBLE):
                 raise ValueError(f"visible of {name} is {row[header.columns[name, 'visible']]!r}; it must be 0, 1 or 2")
-            # A point that is called visible but lies nowhere has no target.
+            # A point that is visible but has no position has no target.
             visibility[index] = NOT_USED if flag == VISIBLE and math.isnan(x) else int(flag)
     return keypoints, visibility
 

@@ -1,7 +1,7 @@
-"""From decoded frames to batches: one element of the loader is one step of this host.
+"""Makes batches of decoded frames: one element of the loader is one step of this host.
 
-What a step holds is a pure function of its number, so a run that starts at step s sees what an uninterrupted one sees,
-whatever was decoded before, on any number of hosts or threads.
+The content of a step is a pure function of its number. So a run that starts at step s sees the same samples as an
+uninterrupted run, on any number of hosts or threads.
 """
 
 import dataclasses
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from jaxpose.config import AugmentConfig
-from jaxpose.data import tone
+from jaxpose.data.equalize import equalize_samples
 
-# Arrays by name; the unlabelled clips of a step are a batch of their own inside.
+# Arrays by name; the unlabelled clips of a step are a batch inside, under `clips`.
 Batch = dict[str, Any]
 
 # Keeps the order of the frames apart from other uses of data.seed.
@@ -26,7 +26,7 @@ class Samples:
     """Labelled frames as the network sees them.
 
     Attributes:
-      pixels: uint8 (n, t, h, w, 3), RGB; t = 1, or 5 where each frame has its neighbours: centre - 2 to centre + 2.
+      pixels: uint8 (n, t, h, w, 3), RGB; t = 1, or 5 with the neighbours of each frame: centre - 2 to centre + 2.
       keypoints_px: float32 (n, k, 2), in input pixels, NaN where there is no position.
       visibility: int8 (n, k).
       frame_from_input: float32 (n, 2, 3).
@@ -60,7 +60,7 @@ def _order(seed: int, epoch: int, count: int) -> np.ndarray:
 def rows_of_draws(draws: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
     """Returns the row of each draw of the endless stream; negative draws (empty slots) give -1.
 
-    Epoch e is the e-th shuffle of all rows: draw d is row `shuffle_e[d mod n]` with e = d div n.
+    Epoch e is shuffle e of all rows: draw d is row `shuffle_e[d mod n]` with e = floor(d / n).
 
     Args:
       draws: int64 array of any shape.
@@ -76,7 +76,7 @@ def rows_of_draws(draws: np.ndarray, rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 class _Steps:
-    """What grain reads from: element s is this host's part of step s."""
+    """The source for grain: element s is this host's part of step s."""
 
     def __init__(
         self, samples: Samples, rows: np.ndarray, draws_of: Callable[[int], np.ndarray], seeds: tuple[int, int],
@@ -92,8 +92,8 @@ class _Steps:
     def __getitem__(self, index: int) -> Batch:
         draws = self._draws_of(index).reshape(-1)
         batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
-        # Gathered just now, so these frames are the batch's own to change.
-        tone.apply_rare(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)
+        # The batch is a copy, so its frames may be changed.
+        equalize_samples(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)
         if self._clips_of:
             batch["clips"] = self._clips_of(index)
         return batch
@@ -119,17 +119,17 @@ def training_batches(
       samples: all labelled frames.
       rows: int array, the rows that train.
       draws_of: step -> the draws in this host's slots, int64, any shape (flattened in order), -1 where empty.
-      first_step: where to start.
-      total_steps: where to end.
+      first_step: the first step.
+      total_steps: the step at which to end.
       data_seed: decides the order.
       train_seed: decides the augmentation.
-      augment: resolved options; the rare tone changes are made here, the rest on the device.
+      augment: resolved options; equalization is done here, the rest on the device.
       threads: threads that prepare batches.
-      read_ahead: batches that wait ready.
-      clips_of: step -> this host's clips, where there are any.
+      read_ahead: batches that are prepared ahead.
+      clips_of: step -> this host's clips; None without clips.
     """
     source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, clips_of, total_steps)
-    # Imported where training begins: it brings JAX and orbax along, which a look at the data does without.
+    # Imported when training begins: it imports JAX and orbax, which --dry_run=data does not need.
     import grain
 
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(threads, read_ahead))
@@ -137,7 +137,7 @@ def training_batches(
 
 
 def evaluation_batches(samples: Samples, rows: np.ndarray, batch_rows: int) -> Iterator[Batch]:
-    """Yields labelled batches of `batch_rows` rows in order, the last one filled up with `valid = False`."""
+    """Yields labelled batches of `batch_rows` rows in order; the last batch is padded with `valid = False`."""
     for first in range(0, len(rows), batch_rows):
         part = rows[first : first + batch_rows]
         padded = np.concatenate([part, np.full(batch_rows - len(part), -1, part.dtype)])

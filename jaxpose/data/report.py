@@ -1,6 +1,6 @@
-"""What a training would read, as lines for people: labels, bad rows, sets, sizes and videos. Writes nothing.
+"""A report of the data of a training: labels, bad rows, sets, sizes and videos. Writes nothing.
 
-No device is needed: a login node or a laptop shows what a run elsewhere would find.
+It needs no device: a login node or a laptop shows the data that a run elsewhere would read.
 """
 
 from collections import Counter
@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.codes import SETS
 from jaxpose.config import SYNTHETIC, Config, resolve
 from jaxpose.data import dataset, images
 from jaxpose.data.project import LISTED_PROBLEMS, Project, extra_label_files
 from jaxpose.data.sessions import video_files
-from jaxpose.data.split import SETS, assign_sets
+from jaxpose.data.split import assign_sets
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import Video, scan
 
@@ -25,10 +26,10 @@ def data_report(config: Config, found: Project) -> list[str]:
 
     Args:
       config: as `dataset.prepare` returned it.
-      found: the project that came with it.
+      found: the project that `dataset.prepare` returned.
 
     Raises:
-      ValueError: the split cannot be made, or the videos' folder is not there.
+      ValueError: the split cannot be made, or the folder of the videos does not exist.
     """
     data = config.data
     sets = Counter(assign_sets(found, data).tolist())
@@ -42,7 +43,7 @@ def data_report(config: Config, found: Project) -> list[str]:
         "input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }
     if extra := extra_label_files(data):
-        rows["evaluated"] = f"{', '.join(extra)} too"
+        rows["evaluated"] = f"also {', '.join(extra)}"
     lines = [f"{name:12} {text}" for name, text in rows.items()]
     if found.problems:
         lines.append(f"{'left out':12} {_count(len(found.problems), 'row')}, that cannot be used:")
@@ -52,16 +53,16 @@ def data_report(config: Config, found: Project) -> list[str]:
 
 
 def show_data(config: Config) -> None:
-    """Prints the same lines, then decodes every image; needs no device.
+    """Prints the lines of `data_report`, then decodes every image; needs no device.
 
     Args:
-      config: as it was given.
+      config: as the user gave it.
 
     Raises:
-      ValueError: the project cannot be used, as a training would say.
+      ValueError: the project cannot be used.
     """
     if config.data.project == SYNTHETIC and not dataset.SYNTHETIC_FOLDER.exists():
-        print(f"the run makes the synthetic project, in {dataset.SYNTHETIC_FOLDER}: there is nothing to look at yet")
+        print(f"the run will make the synthetic project in {dataset.SYNTHETIC_FOLDER}, which does not exist yet")
         return
     config, found = dataset.prepare(resolve(config))
     print("\n".join(data_report(config, found)), flush=True)

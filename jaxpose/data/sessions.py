@@ -63,7 +63,7 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     """Returns {name without suffix: file} of the files in `video.folder` with a video's suffix, in natural order.
 
     Raises:
-      ValueError: another folder than the default one is asked for and not there, two videos differ in their suffix
+      ValueError: `video.folder` is not the default and does not exist, two videos differ in their suffix
         alone, or a video is a FIFO or a device, a loop of symbolic links, or has a line break in its name.
     """
     folder = _folder(data, video)
@@ -83,7 +83,7 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
         except ValueError as error:
             raise ValueError(f"a video in {folder} cannot be used: {error}; rename it") from None
         if file.stem in files:
-            raise ValueError(f"{files[file.stem]} and {file} differ in their suffix alone; leave one of them there")
+            raise ValueError(f"{files[file.stem]} and {file} differ only in their suffix; keep one of them")
         files[file.stem] = file
     return files
 

@@ -1,4 +1,4 @@
-"""How many frames, or videos, train, validate and test."""
+"""The numbers of frames, or videos, that train, validate and test."""
 
 import math
 
@@ -8,7 +8,7 @@ from jaxpose.config.data import given_shares
 # Projects with fewer labelled moments have no test set unless shares are given.
 FEWEST_FOR_TEST = 60
 FEWEST_TEST_FRAMES = 5
-# Of training, validation and test, as whole numbers so that equal shares are equal.
+# Of training, validation and test; whole numbers, so that equal shares compare as equal.
 _WEIGHTS = (8, 1, 1)
 
 Sizes = tuple[int, int, int]
@@ -39,7 +39,7 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
 
 
 def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
-    """Returns how many videos, which hold so many moments together, train, validate and test."""
+    """Returns how many videos, which together have so many moments, train, validate and test."""
     given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
     if given is None:
         train, validation, test = _apportioned(videos)
@@ -53,9 +53,9 @@ def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
 
 
 def _apportioned(count: int) -> Sizes:
-    """Divides by Webster's method: each next one goes where the share is furthest from reached.
+    """Divides by Webster's method: each item goes to the set that is furthest below its share.
 
-    So no set shrinks when more is added, and a project that grew has the sizes of one that was divided at once.
+    So no set shrinks when items are added, and a project that grew has the same sizes as one that was divided at once.
     """
     sizes = [0, 0, 0]
     for _ in range(count):

@@ -1,7 +1,7 @@
-"""A small project with known truth: an articulated animal that walks through textured clutter, seen from above.
+"""A small project with ground truth: an articulated animal that walks through textured clutter, seen from above.
 
-Left and right limbs look the same, so only the direction of the body tells them apart, and the animal turns all the
-way round. Every video has its own background, lighting and animal; every pixel and label follows from the seed.
+Left and right limbs look alike, so only the direction of the body distinguishes them, and the animal turns in full
+circles. Every video has its own background, lighting and animal; the seed decides every pixel and label.
 """
 
 import csv
@@ -37,8 +37,8 @@ def make_project(
     """Writes the synthetic project, complete or not at all, and returns its folder.
 
     The layout is Lightning Pose's: CollectedData.csv, labeled-data/<video>/img<8-digit frame number>.png and
-    videos/<video>.mp4; ground_truth/<video>.csv has the labels of every video frame. Does nothing where the folder
-    already holds this very project.
+    videos/<video>.mp4; ground_truth/<video>.csv has the labels of every video frame. Does nothing if the folder
+    already holds the same project.
 
     Args:
       folder: the project's folder, absent or empty.
@@ -46,30 +46,24 @@ def make_project(
       labelled_frames: labelled frames of each video, spread evenly over it.
       video_frames: frames of each video.
       side_px: width and height of the frames, even.
-      leaves: how many leaves drift across the animal in each video and hide parts of it for a while; what they hide
-        is labelled all the same.
-      looks: how many backgrounds, lights and animals there are, which the videos have in turn; 0 = each its own.
+      leaves: number of leaves that drift across the animal in each video and hide parts of it for a while; hidden
+        keypoints are labelled all the same.
+      looks: number of different backgrounds, lights and animals, which the videos use in turn; 0 = one per video.
 
     Raises:
       ValueError: the folder holds something else, or a number is out of its range.
     """
-    is_possible = seed >= 0 and videos >= 1 and 1 <= labelled_frames <= video_frames and leaves >= 0 and looks >= 0
-    if not is_possible or side_px < 32 or side_px % 2:
-        raise ValueError(
-            f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
-            f"{leaves=}, {looks=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames, an even "
-            "side_px >= 32, leaves >= 0 and looks >= 0"
-        )
-    folder = Path(folder)
-    parameters = {
-        "version": _VERSION,
+    sizes = {
         "seed": seed,
         "videos": videos,
         "labelled_frames": labelled_frames,
         "video_frames": video_frames,
         "side_px": side_px,
     }
-    # A project without them is what it was before they existed.
+    _check_sizes(**sizes, leaves=leaves, looks=looks)
+    folder = Path(folder)
+    # A project without leaves and looks is what it was before these existed.
+    parameters = {"version": _VERSION, **sizes}
     parameters |= {name: value for name, value in (("leaves", leaves), ("looks", looks)) if value}
     if _holds(folder, parameters):
         return folder
@@ -92,6 +86,18 @@ def make_project(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return folder
+
+
+def _check_sizes(
+    seed: int, videos: int, labelled_frames: int, video_frames: int, side_px: int, leaves: int, looks: int
+) -> None:
+    is_possible = seed >= 0 and videos >= 1 and 1 <= labelled_frames <= video_frames and leaves >= 0 and looks >= 0
+    if not is_possible or side_px < 32 or side_px % 2:
+        raise ValueError(
+            f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
+            f"{leaves=}, {looks=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames, an even "
+            "side_px >= 32, leaves >= 0 and looks >= 0"
+        )
 
 
 def _holds(folder: Path, parameters: dict[str, int]) -> bool:

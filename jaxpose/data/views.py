@@ -1,4 +1,4 @@
-"""Several cameras: which label file, folder and video belongs to which view, as Lightning Pose names them.
+"""Several cameras: the label file, folder and video of each view, with the names of Lightning Pose.
 
 A view named top has CollectedData_top.csv, its frames in labeled-data/<session>_top/ and its videos in
 videos/<session>_top.mp4. The views of one moment have the same session and the same image name. The name of the only
@@ -8,7 +8,7 @@ view of a project with one camera is "".
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-# Of label files that are evaluated after training, beside the one that is trained on.
+# Endings of label files that are evaluated after training.
 ENDINGS = ("_new", "_test")
 
 
@@ -37,6 +37,6 @@ def moment_of_image(image: str, view: str) -> str:
 
 
 def view_of_video(stem: str, views: Sequence[str]) -> str:
-    """Returns the view that a video called so, without suffix, is of; empty if it is of none."""
-    # The longest, where the name of one view ends as another is called: left_top and top.
+    """Returns the view of a video by its name without suffix; "" if the name has none."""
+    # The longest, if the name of one view ends with that of another: left_top and top.
     return max((view for view in views if stem.endswith(f"_{view}")), key=len, default="")

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpose.codes import NOT_VISIBLE, VISIBLE
 from jaxpose.geometry import invert
-from jaxpose.pose.heatmap import NOT_VISIBLE, VISIBLE
 from jaxpose.shapes import Array, Bool, Float, Int
 
 _TEMPERATURE = 1000.0

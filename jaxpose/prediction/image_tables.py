@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.data.image_file import decode_image
-from jaxpose.files import read_regular
+from jaxpose.files import read_bytes
 from jaxpose.formats.lightning_pose.tables import SCORERS, PredictionWriter
 from jaxpose.pose.pca import errors_px
 from jaxpose.prediction.estimator import Estimator
@@ -43,7 +43,7 @@ def predict_images(
 
     def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
         try:
-            return estimator.fit(decode_image(read_regular(path)))
+            return estimator.fit(decode_image(read_bytes(path, most_bytes=None)))
         except (ValueError, OSError) as error:
             return f"{path}: {error}"
 

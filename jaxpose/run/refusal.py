@@ -3,9 +3,10 @@
 import shlex
 from pathlib import Path
 
+from jaxpose.codes import SETS
 from jaxpose.config import Config, differing_keys
 from jaxpose.config.train import total_steps
-from jaxpose.data.split import SETS, count_training_frames
+from jaxpose.data.split import count_training_frames
 from jaxpose.run.extension import LENGTH_KEYS
 from jaxpose.run.identity import (
     CONFIG_FILE,

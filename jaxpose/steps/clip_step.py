@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxpose import geometry
+from jaxpose.codes import VISIBLE
 from jaxpose.config import AugmentConfig, Config, ModelConfig, VideoConfig
 from jaxpose.config.augment import resolve_preset
 from jaxpose.model.pose_net import CONTEXT_RADIUS, DTYPES
 from jaxpose.pose import augment, clip_losses
-from jaxpose.pose.heatmap import VISIBLE
 from jaxpose.pose.noise import shot_noise
 from jaxpose.pose.pca import Pca
 from jaxpose.steps.outputs import draw, read

@@ -12,10 +12,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
+from jaxpose.codes import SETS
 from jaxpose.config import Config
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
-from jaxpose.data.split import SETS
 from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.phases import phase
 from jaxpose.steps.layout import Pieces, microbatch_size, pieces, slots

@@ -3,7 +3,7 @@
 import numpy as np
 
 from jaxpose.config import TrainConfig
-from jaxpose.data.picture import draw_keypoints
+from jaxpose.data.overlay import overlay_keypoints
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
 from jaxpose.prediction.predictor import Predictor
@@ -41,6 +41,6 @@ def validate(state: State, session: Session, predictor: Predictor, log: RunLog) 
         shown = np.linspace(0, len(rows) - 1, min(session.config.log.frames, len(rows))).astype(int)
         batch = data.samples.batch(rows[shown], shown)
         labelled_px = np.where(batch["visibility"][..., None] > 0, batch["keypoints_px"], np.nan)
-        pictures = draw_keypoints(batch["frames"][:, 0], found["keypoints_px"][shown], labelled_px)
+        pictures = overlay_keypoints(batch["frames"][:, 0], found["keypoints_px"][shown], labelled_px)
         log.images(int(state.step), "validation", pictures)
     return {"loss": loss, "mean_px_error": error}

@@ -1,4 +1,4 @@
-"""What an AVI file's index says of places without a frame, which FFmpeg does not tell where they come last."""
+"""Places without a frame in the index of an AVI file; FFmpeg does not report those at the end."""
 
 import struct
 from pathlib import Path
@@ -9,8 +9,8 @@ _ENTRY_BYTES = 16
 def empty_places_at_end(path: Path, stream: int) -> int:
     """Returns how many frames were left out after the last one of a stream, by the index at the end of an AVI file.
 
-    Recorders write an empty place into it where the camera gave no new frame, and count it as a frame. 0 where the file
-    has no such index: one that was cut short has lost it.
+    Recorders write an empty place where the camera gave no new frame, and count it as a frame. A file without this
+    index, such as one that was cut short, gives 0.
 
     Args:
       path: the file.
@@ -20,7 +20,7 @@ def empty_places_at_end(path: Path, stream: int) -> int:
     entries = [index[at : at + _ENTRY_BYTES] for at in range(0, len(index) - _ENTRY_BYTES + 1, _ENTRY_BYTES)]
     count = 0
     for entry in reversed(entries):
-        # The name of a piece begins with the number of its stream; its length comes last.
+        # The name of a chunk begins with the number of its stream; its length comes last.
         if entry[:2] == b"%02d" % stream:
             if any(entry[12:]):
                 return count
@@ -29,7 +29,7 @@ def empty_places_at_end(path: Path, stream: int) -> int:
 
 
 def _read_index(path: Path) -> bytes:
-    """Returns the content of the chunk idx1, b"" where there is none."""
+    """Returns the content of the chunk idx1, b"" without one."""
     with open(path, "rb") as file:
         if file.read(4) != b"RIFF" or file.seek(8) != 8 or file.read(4) != b"AVI ":
             return b""
@@ -37,6 +37,6 @@ def _read_index(path: Path) -> bytes:
             name, length = head[:4], struct.unpack("<I", head[4:])[0]
             if name == b"idx1":
                 return file.read(length)
-            # Chunks are filled up to an even length.
+            # Chunks are padded to an even length.
             file.seek(length + length % 2, 1)
     return b""

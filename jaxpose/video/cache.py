@@ -1,6 +1,6 @@
 """Whole videos, decoded once, in order, into memory-mapped files of the cache folder.
 
-What comes in: a `VideoIndex` and how its frames are fitted into the input. What goes out: its frames, and the damage.
+Input: a `VideoIndex` and the affine that fits its frames into the input. Output: its frames, and the damage.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from jaxpose.phases import phase
 from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import Damage, RangeReader
 
-# Part of the key of cached videos: a change of which frames come out must change it.
+# Part of the key of cached videos: increase it when other frames come out.
 _VERSION = 2
 _logger = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ class DecodedFrames:
 
     Attributes:
       first: number of the first one.
-      pixels: (n, height, width, 3) uint8 RGB, not to be written; anything where frames are damaged.
-      damage: what cannot be used.
+      pixels: (n, height, width, 3) uint8 RGB, read only; undefined where frames are damaged.
+      damage: the frames that cannot be used.
     """
 
     first: int
@@ -47,9 +47,9 @@ def open_whole(
     is_stopped: Callable[[], bool],
     crop_px: tuple[int, ...] = (),
 ) -> DecodedFrames:
-    """Returns all frames of a video from the cache folder, after decoding them into it where it lacks them.
+    """Returns all frames of a video from the cache folder; decodes them into it first if it lacks them.
 
-    Processes that do so at the same time write the same file, each under a name of its own.
+    Several processes may decode the same video at the same time: each writes under a name of its own.
 
     Args:
       index: the video.
@@ -57,7 +57,7 @@ def open_whole(
       size_px: (width, height) of the input.
       folder: where the cache is; None = the default.
       limit_gib: size of the cache folder; entries used longest ago make room.
-      is_stopped: asked for every frame whether to give up; nothing is left of the entry then.
+      is_stopped: asked for every packet whether to raise `Stopped`; then nothing is left of the entry.
       crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
 
     Raises:
@@ -80,7 +80,7 @@ def open_whole(
     )
     digest.update(np.ascontiguousarray(input_from_frame, "<f8").tobytes())
     key = digest.hexdigest()
-    # The note is there before the frames are.
+    # The note is written before the frames.
     pixels, note = cache.open_cached(key, shape, folder), cache.read_note(key, folder)
     if pixels is None or note is None:
         _logger.info("decodes %s, %d frames, into %s", index.path, index.frame_count, folder or cache.cache_folder())
@@ -95,7 +95,7 @@ def open_whole(
 def _all_frames(
     index: VideoIndex, reader: RangeReader, size_px: tuple[int, int], key: str, folder: Path | None
 ) -> Iterator[np.ndarray]:
-    """Yields a frame for each number, black where none came, and then keeps the note of the damage."""
+    """Yields a frame for each number, black if it is missing, then writes the note of the damage."""
     black = np.zeros((size_px[1], size_px[0], 3), np.uint8)
     number = 0
     with phase(f"decoding {index.path.name}", index.frame_count, "frame") as progress:
@@ -119,14 +119,14 @@ def decode_part(
     is_stopped: Callable[[], bool],
     crop_px: tuple[int, ...] = (),
 ) -> tuple[DecodedFrames, int]:
-    """Returns the frames [first, end) of a video, and how many were decoded for that.
+    """Returns the frames [first, end) of a video, and the number of frames decoded to get them.
 
     Args:
       index: the video.
       first, end: frame numbers.
       input_from_frame: affine (2, 3), frame pixels to input pixels.
       size_px: (width, height) of the input.
-      is_stopped: asked for every frame whether to give up.
+      is_stopped: asked for every packet whether to raise `Stopped`.
       crop_px: as in `open_whole`.
 
     Raises:

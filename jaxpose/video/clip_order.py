@@ -1,4 +1,4 @@
-"""Which clip each draw is: the order in which windows of consecutive frames come."""
+"""The order of clips: maps each draw to a window of consecutive frames."""
 
 import functools
 
@@ -6,16 +6,16 @@ import numpy as np
 
 # Keeps the order of the clips apart from other uses of data.seed.
 _ORDER = 3
-# Frames that are decoded at once where clips are not read from the cache: a few GOPs.
+# Frames decoded at once if clips are not read from the cache: a few GOPs.
 _BLOCK_FRAMES = 256
 
 
 def place(draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: int) -> tuple[int, int]:
-    """Returns the number of the session and that of the first frame of a draw from the endless stream of clips.
+    """Returns the number of the session and the number of the first frame of a draw.
 
     The windows of a session of n frames begin at 0, S, 2 S, ...; the last one ends with the session, so that every
-    frame is in a window. Pass e over all windows is the e-th shuffle of blocks of neighbouring windows and, inside of
-    each block, of its windows: what is decoded for a clip serves the next ones too.
+    frame is in a window. Pass e over all windows shuffles blocks of neighbouring windows and the windows inside of each
+    block, so that frames decoded for one clip serve the next ones too.
 
     Args:
       draw: not negative.
@@ -23,7 +23,7 @@ def place(draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: 
       sequence_length: frames of a clip (S).
       seed: data.seed.
     """
-    window_counts = tuple(-(-count // sequence_length) for count in frame_counts)
+    window_counts = tuple(window_count(count, sequence_length) for count in frame_counts)
     first_windows = np.cumsum([0, *window_counts])
     epoch, position = divmod(draw, int(first_windows[-1]))
     window = int(_order(seed, epoch, window_counts, _block_windows(sequence_length))[position])
@@ -32,10 +32,15 @@ def place(draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: 
     return session, min(first, frame_counts[session] - sequence_length)
 
 
+def window_count(frame_count: int, sequence_length: int) -> int:
+    """Returns how many windows a session has; the last one may overlap the one before."""
+    return -(-frame_count // sequence_length)
+
+
 @functools.lru_cache(maxsize=4)
 def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows: int) -> np.ndarray:
     """Returns the windows (n,), numbered over all sessions, in the order in which a pass draws them."""
-    # A block's number here is the place of its first window; only those of first windows are in use.
+    # A block is numbered by its first window; other numbers are not used.
     first_windows = np.cumsum([0, *window_counts[:-1]])
     blocks = [
         first + np.arange(count) // block_windows * block_windows
@@ -50,7 +55,7 @@ def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows:
 def block_around(first: int, frame_count: int, sequence_length: int) -> tuple[int, int]:
     """Returns the frames [start, end) of the block of a clip that begins at frame `first` of a session."""
     length = _block_windows(sequence_length) * sequence_length
-    # A last window that was moved back may begin before its block does; alone in it, it is the block.
+    # The last window was moved back and may begin before its block; if it is alone there, it is the block.
     window_start = -(-first // sequence_length) * sequence_length
     start = min(window_start // length * length, frame_count - sequence_length)
     return start, min(start + length, frame_count)

@@ -1,14 +1,12 @@
 """Unlabelled clips: windows of consecutive frames, drawn at random from videos.
 
-What comes in: videos, and the number of a draw. What goes out: the frames of the clip that this draw is, of every
-camera; or none and a message, where they do not decode. A draw is the same clip whatever was asked for before.
+Input: videos, and the number of a draw. Output: the frames of its clip, of every camera; or, if they do not decode,
+none and a message. A draw is always the same clip, whichever draws were read before.
 """
 
-import collections
-import concurrent.futures
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +14,18 @@ import numpy as np
 from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
 from jaxpose.video.cache import DecodedFrames, decode_part, open_whole
-from jaxpose.video.clip_order import block_around, place
+from jaxpose.video.clip_loss import describe_loss, loss_reasons
+from jaxpose.video.clip_order import block_around, place, window_count
 from jaxpose.video.index import VideoIndex, read_index
-from jaxpose.video.range import Damage, find_damage
+from jaxpose.video.once import Once
+from jaxpose.video.range import find_damage
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
+from jaxpose.video.session import check_session
 
-# Blocks of neighbouring clips that are held decoded of each camera, where clips are not read from the cache.
+# Blocks of neighbouring clips held in memory for each camera, if clips are not read from the cache.
 _HELD_BLOCKS = 4
-# Above this share of a video's clips one line tells of all that cannot be used.
-_MANY = 0.1
 _LISTED_REASONS = 3
-# Above so many frames decoded for one delivered a warning is due, once enough were delivered to tell.
+# A warning is due above so many decoded frames for each delivered one, once so many frames were delivered.
 _HIGH_COST, _COST_FRAMES = 4, 2048
 
 
@@ -34,13 +33,10 @@ class UnusableClips(RuntimeError):
     """None of the clips can be used."""
 
 
-_Held = collections.OrderedDict[object, concurrent.futures.Future[DecodedFrames]]
-
-
 def open_clips(
     sessions: Sequence[tuple[Path, ...]], sequence_length: int, data: DataConfig, cache_mode: str = "auto"
 ) -> "ClipSource":
-    """Returns the clips of videos; reads no more of these than their packets, once.
+    """Returns the clips of videos; reads the packets of each video once, and decodes nothing yet.
 
     Args:
       sessions: one or more in a fixed order, the videos of each, one a camera.
@@ -56,7 +52,7 @@ def open_clips(
     found, labelled_px = [tuple(read_index(path) for path in session) for session in sessions], labelled_sizes_px(data)
     indexes = [tuple(as_labelled(index, labelled_px) for index in session) for session in found]
     for session in indexes:
-        _check_session(session, sequence_length, data)
+        check_session(session, sequence_length, data)
     source = ClipSource(indexes, sequence_length, data, cache_mode)
     rotations = [describe_rotation(index, labelled_px) for session in found for index in session]
     source.notes = [*filter(None, rotations), *source.notes]
@@ -66,18 +62,18 @@ def open_clips(
 class ClipSource:
     """Reads clips by the number of their draw, from any thread.
 
-    With a cache each video is decoded once, when it is first needed, into the cache folder; the last videos, if they
-    would exceed its limit, are decoded whenever they are needed, a block of neighbouring clips at a time.
+    With a cache, each video is decoded once, when it is first needed, into the cache folder. Videos beyond its limit
+    are decoded whenever they are needed, a block of neighbouring clips at a time.
 
     Attributes:
       views: cameras.
       size_px: (width, height) of the frames.
       notes: sentences about the videos and the cache, for the start of the log.
-      decoded_frames, delivered_frames: how many were decoded, and handed out, where clips are not read from the cache.
+      decoded_frames, delivered_frames: frames decoded, and handed out, for clips that are not read from the cache.
     """
 
     def __init__(self, sessions: list[tuple[VideoIndex, ...]], sequence_length: int, data: DataConfig, cache_mode: str):
-        """As `open_clips`, of videos whose index is read and which are checked."""
+        """As `open_clips`, for videos that were indexed and checked."""
         self.views = len(sessions[0])
         self.size_px = (data.input_width_px, data.input_height_px)
         self.decoded_frames = self.delivered_frames = 0
@@ -92,8 +88,9 @@ class ClipSource:
             for index in session
         }
         self._lock = threading.Lock()
-        # What is decoded, or about to be: whole videos by path, blocks by path and first frame.
-        self._whole, self._blocks = _Held(), _Held()
+        # Whole videos by path, blocks by path and first frame.
+        self._whole: Once[DecodedFrames] = Once()
+        self._blocks: Once[DecodedFrames] = Once(_HELD_BLOCKS * self.views)
         self._messages: dict[str, bool] = {}
         self._is_cost_told = self._is_closed = False
         self._cached, self.notes = self._plan_cache(cache_mode)
@@ -103,7 +100,7 @@ class ClipSource:
         return place(draw, self._frame_counts, self._length, self._data.seed)
 
     def name(self, draw: int) -> str:
-        """Returns what messages call the clip of a draw."""
+        """Returns the name of a draw's clip for messages."""
         session, first = self.place(draw)
         names = ", ".join(index.path.name for index in self._sessions[session])
         return f"{names}, frames {first} to {first + self._length - 1}"
@@ -115,13 +112,13 @@ class ClipSource:
         return geometry.invert(affines).astype(np.float32)
 
     def frames(self, draw: int) -> np.ndarray | None:
-        """Returns the clip of a draw, uint8 RGB (v, S, height, width, 3), or None where a frame of it does not decode.
+        """Returns the clip of a draw, uint8 RGB (v, S, height, width, 3), or None if one of its frames cannot be used.
 
-        Which clips those are depends on the files alone, not on the cache, the host or the thread.
+        Whether a clip can be used depends on the files alone, not on the cache, the host or the thread.
 
         Raises:
           OSError: the cache folder cannot be written.
-          Stopped: the source is closed, and something is to be decoded.
+          Stopped: the source is closed, and the clip is not decoded yet.
         """
         session, first = self.place(draw)
         views = []
@@ -135,17 +132,17 @@ class ClipSource:
         return np.stack(views)
 
     def require_usable(self, draw: int) -> None:
-        """Reads clips until one of them can be used, from a draw on, which is what the next step needs.
+        """Reads clips until one can be used, beginning with the draw that the next step needs.
 
         Raises:
-          UnusableClips: none of a whole pass can be.
+          UnusableClips: no clip of a whole pass can be used.
           OSError, Stopped: as `frames` does.
         """
-        windows = sum(map(self._window_count, self._frame_counts))
+        windows = sum(window_count(count, self._length) for count in self._frame_counts)
         begin = draw // windows * windows
         delivered = self.delivered_frames
         is_usable = any(self.frames(at) is not None for at in itertools.chain([draw], range(begin, begin + windows)))
-        # What was only looked at is not used.
+        # These clips were read for the check only.
         self.delivered_frames = delivered
         if not is_usable:
             reasons, videos = self.messages(), f"{len(self.files())} video{'s' * (len(self.files()) > 1)}"
@@ -165,10 +162,10 @@ class ClipSource:
         return [index.path for session in self._sessions for index in session]
 
     def messages(self) -> list[str]:
-        """Returns a sentence for each clip that did not decode since the last call; no clip is named twice.
+        """Returns a sentence for each unusable clip met since the last call; no clip is named twice.
 
-        Where more than a tenth of a video's clips cannot be used, one sentence tells of all of them. The warning of
-        `cost_warning` is among them, once.
+        If more than a tenth of a video's clips cannot be used, one sentence reports all of them. The warning of
+        `cost_warning` is included once.
         """
         with self._lock:
             new = [text for text, is_told in self._messages.items() if not is_told]
@@ -179,16 +176,16 @@ class ClipSource:
         return new
 
     def cost_warning(self) -> str:
-        """Returns a warning where far more frames are decoded than handed out, or ""."""
+        """Returns a warning if far more frames are decoded than handed out, or ""."""
         if self.delivered_frames < _COST_FRAMES or self.decoded_frames <= _HIGH_COST * self.delivered_frames:
             return ""
         return (
             f"{self.decoded_frames / self.delivered_frames:.1f} frames are decoded for each frame of a clip; use "
-            "video.cache=auto with a larger data.cache_limit_gib, or write the videos anew with more key frames"
+            "video.cache=auto with a larger data.cache_limit_gib, or re-encode the videos with more key frames"
         )
 
     def _plan_cache(self, cache_mode: str) -> tuple[frozenset[Path], list[str]]:
-        """Returns the videos that are to be cached, and what there is to say about the videos."""
+        """Returns the videos to cache, and sentences about the videos and the cache."""
         indexes = [index for session in self._sessions for index in session]
         notes = [index.problem for index in indexes if index.problem]
         if cache_mode == "off":
@@ -209,54 +206,28 @@ class ClipSource:
         return frozenset(index.path for index in indexes[:fitting]), notes
 
     def _read(self, index: VideoIndex, first: int) -> np.ndarray | str:
-        """Returns the frames of a clip of one camera, or what is wrong with them."""
+        """Returns the frames of a clip of one camera, or a sentence about why they cannot be used."""
         last, affine = first + self._length - 1, self._affines[index.path]
         if index.path in self._cached:
-            held = self._once(
-                self._whole,
+            limit_gib, crop_px = self._data.cache_limit_gib, self._data.crop_px
+            held = self._whole.get(
                 index.path,
                 lambda: open_whole(
-                    index,
-                    affine,
-                    self.size_px,
-                    self._folder,
-                    self._data.cache_limit_gib,
-                    lambda: self._is_closed,
-                    self._data.crop_px,
+                    index, affine, self.size_px, self._folder, limit_gib, lambda: self._is_closed, crop_px
                 ),
             )
         else:
             start, end = block_around(first, index.frame_count, self._length)
-            held = self._once(self._blocks, (index.path, start), lambda: self._decode(index, start, end, affine))
+            held = self._blocks.get((index.path, start), lambda: self._decode(index, start, end, affine))
             with self._lock:
                 self.delivered_frames += self._length
-        if reasons := self._reasons(index, held.damage, first):
-            return self._describe_loss(index, held.damage, first, reasons[0])
+        if reasons := loss_reasons(index, held.damage, first, self._length):
+            damage = held.damage
+            if damage and index.path not in self._cached:
+                # The damage of a block is not all of the video's.
+                damage = find_damage(index, lambda: self._is_closed)
+            return describe_loss(index, damage, first, self._length, reasons[0])
         return held.pixels[first - held.first : last + 1 - held.first]
-
-    def _reasons(self, index: VideoIndex, damage: list[Damage], first: int) -> list[str]:
-        """Returns why the clip that begins at a frame cannot be used; none where it can be."""
-        last = first + self._length - 1
-        found = sorted((one for one in damage if one.first <= last and one.last >= first), key=lambda one: one.first)
-        leaps = [f"frames are lost before frame {leap}" for leap in index.leaps if first < leap <= last]
-        return [one.reason for one in found] + leaps
-
-    def _describe_loss(self, index: VideoIndex, damage: list[Damage], first: int, reason: str) -> str:
-        """Returns the sentence about a clip that cannot be used; where many are, the one about all of its video."""
-        if damage and index.path not in self._cached:
-            # What is known of a block is not all that is wrong with the video.
-            damage = find_damage(index, lambda: self._is_closed)
-        count = self._window_count(index.frame_count)
-        firsts = [min(window * self._length, index.frame_count - self._length) for window in range(count)]
-        lost = [found for window in firsts if (found := self._reasons(index, damage, window))]
-        if 1 < len(lost) > _MANY * count:
-            places = len({text for found in lost for text in found})
-            more = f" (and {places - 1} more places)" if places > 1 else ""
-            return f"{index.path}: {len(lost)} of its {count} clips are not used: {lost[0][0]}{more}"
-        return f"{index.path}: frames {first} to {first + self._length - 1} are not used: {reason}"
-
-    def _window_count(self, frame_count: int) -> int:
-        return -(-frame_count // self._length)
 
     def _decode(self, index: VideoIndex, start: int, end: int, affine: np.ndarray) -> DecodedFrames:
         decoded, count = decode_part(
@@ -265,44 +236,3 @@ class ClipSource:
         with self._lock:
             self.decoded_frames += count
         return decoded
-
-    def _once(self, held: _Held, key: object, make: Callable[[], DecodedFrames]) -> DecodedFrames:
-        """Returns what is held under a key, or makes it; other threads that want it meanwhile wait for this one."""
-        with self._lock:
-            future = held.get(key)
-            is_mine = future is None
-            if future is None:
-                future = held[key] = concurrent.futures.Future()
-            held.move_to_end(key)
-            while held is self._blocks and len(held) > _HELD_BLOCKS * self.views:
-                held.popitem(last=False)
-        if is_mine:
-            # A thread that makes something waits for no other: there is no circle to be caught in.
-            try:
-                future.set_result(make())
-            except BaseException as error:
-                future.set_exception(error)
-                with self._lock:
-                    held.pop(key, None)
-        return future.result()
-
-
-def _check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: DataConfig) -> None:
-    first = session[0]
-    for index in session:
-        if index.frame_count != first.frame_count:
-            raise ValueError(
-                f"{index.path} has {index.frame_count} frames, but {first.path} of the same session has "
-                f"{first.frame_count}; the cameras of a session must have the same frames"
-            )
-        if index.frame_count < sequence_length:
-            raise ValueError(
-                f"{index.path} has {index.frame_count} frames, but a clip holds {sequence_length}; remove the video or "
-                "lower video.sequence_length (video.context_sequence_length for context models)"
-            )
-        size_px = (index.width_px, index.height_px)
-        if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > size_px):
-            raise ValueError(
-                f"{index.path} has frames of {size_px[0]} x {size_px[1]} pixels; data.crop_px = {data.crop_px} leaves "
-                "them"
-            )

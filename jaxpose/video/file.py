@@ -1,4 +1,4 @@
-"""What a video file says of itself: its size and, packet by packet, its frames; only the first one is decoded."""
+"""Properties of a video file, from its header and packets; only the first frame is decoded."""
 
 import contextlib
 import dataclasses
@@ -11,35 +11,34 @@ import cv2
 import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
-from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
-from jaxpose.video.avi import empty_places_at_end
+from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
 
-# PyAV converts with as many threads as there are cores since version 17, which costs more than it gains here.
+# Since version 17, PyAV converts with as many threads as there are cores, which costs more than it gains here.
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
-# By quarter turns, clockwise.
+# By the number of clockwise quarter turns.
 _TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
 
-# What a Matroska file begins with, and what all but that lies in.
+# How a Matroska file begins, and the element that holds all the rest.
 _MATROSKA, _MATROSKA_SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
 _MATROSKA_HEAD_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """What a video file says of itself.
+    """Properties of a video file.
 
     Attributes:
       path: the file.
       width_px, height_px: size of its frames as they are read, after the quarter turns.
       fps: mean frames per second, 0 where the file does not say.
-      announced_frames: the container's count of frames, else the number of packets in the file and of those that lack
-        to fill the duration that it notes.
-      quarter_turns: clockwise, 0 to 3, that a stored frame gets when it is read.
+      announced_frames: the container's count of frames; without it, the number of packets in the file plus those that
+        are missing up to the duration in the file.
+      quarter_turns: clockwise, 0 to 3, by which a stored frame is rotated when it is read.
     """
 
     path: Path
@@ -50,47 +49,23 @@ class Video:
     quarter_turns: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Packets:
-    """The packets of a video file, in its order.
-
-    Attributes:
-      times: time stamps of those that are shown, in units of the stream, None where there is none.
-      key_times: time stamps of those with key frames.
-      last_decoded: when the last one is to be decoded, None where the file does not say: whatever is shown up to then
-        comes no later in the file.
-      unshown: as `unshown` counts them.
-      container: FFmpeg's name of the kind of file.
-      reorders: how many frames may come in the file before one that is shown earlier.
-      stopped: why reading stopped before the end, or "".
-    """
-
-    times: list[int | None]
-    key_times: list[int | None]
-    last_decoded: int | None
-    unshown: int
-    container: str
-    reorders: int
-    stopped: str
-
-
 def scan(path: Path) -> Video:
-    """Returns what a video file says of itself; reads no further than needed for that, and decodes one frame.
+    """Returns the properties of a video file; reads no further than needed for that, and decodes one frame.
 
-    A rotation that the file notes counts: see `rotation.as_labelled` for where it does not.
+    The rotation in the file is applied; see `rotation.as_labelled` for the exceptions.
 
     Raises:
-      ValueError: the file is missing or empty, is no video, or has no video stream or no frames.
+      ValueError: the file is missing or empty, is not a video, or has no video stream or no frames.
     """
     return scan_packets(path, all_packets=False)[0]
 
 
 def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
-    """Returns what a video file says of itself, and its packets.
+    """Returns the properties of a video file, and its packets.
 
     Args:
       path: the file.
-      all_packets: read all packets even where the file announces their number.
+      all_packets: read all packets even if the file announces their number.
 
     Raises:
       ValueError: as `scan` does.
@@ -102,8 +77,8 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
     try:
         with open_video(path) as container:
             stream = video_stream(container, path)
-            packets = _read_packets(path, container, stream, all_packets or not stream.frames)
-            # A count without any packet behind it is what is left of a file that was cut short.
+            packets = read_packets(path, container, stream, all_packets or not stream.frames)
+            # A file that was cut short may keep a count without any packet behind it.
             announced = (stream.frames or _announced(packets, container, stream)) if packets.times else 0
             width, height, rate = stream.width, stream.height, stream.average_rate
             turns = _noted_quarter_turns(container, stream)
@@ -114,58 +89,11 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
     return Video(path, *turned_size_px(width, height, turns), float(rate or 0), announced, turns), packets
 
 
-def open_video(path: Path) -> InputContainer:
-    """Opens a video file.
-
-    Raises:
-      FFmpegError: it is not there or cannot be read.
-    """
-    # Text about the video that is not UTF-8 is no reason to refuse it.
-    return av.open(str(path), metadata_errors="replace")
-
-
-def video_stream(container: InputContainer, path: Path) -> VideoStream:
-    """Returns the video stream of an open file.
-
-    Raises:
-      ValueError: there is none, or its codec is unknown.
-    """
-    stream = container.streams.best("video")
-    if not isinstance(stream, VideoStream):
-        raise ValueError(f"{path} has no video stream")
-    # Pyright takes it for granted; it is None where the codec is unknown to FFmpeg.
-    if stream.codec_context is None:
-        raise ValueError(f"{path} has a video stream of an unknown codec")
-    return stream
-
-
-def unshown(packet: Packet, last_decoded: int | None, container: str) -> int:
-    """Returns how many frames, from a packet on back to the one before it, are announced by the file, but never shown.
-
-    Those before the start that an edit list sets are decoded only; AVI counts the empty places where a frame was left
-    out.
-
-    Args:
-      packet: one that is not empty.
-      last_decoded: when the packet before it was to be decoded, None for the first one.
-      container: FFmpeg's name of the kind of file.
-    """
-    if container == "avi" and packet.dts is not None:
-        # AVI stores no times: these count the places.
-        return max(packet.dts - (-1 if last_decoded is None else last_decoded) - 1, 0)
-    return int(packet.is_discard)
-
-
-def unshown_at_end(path: Path, container: InputContainer, stream: VideoStream) -> int:
-    """Returns how many frames after the last packet are announced by the file, but never shown."""
-    return empty_places_at_end(path, stream.index) if container.format.name == "avi" else 0
-
-
 def cut_short(path: Path) -> str:
-    """Returns how much a Matroska file lacks of the length that it notes at its start.
+    """Returns a clause about the bytes that a Matroska file lacks of the length in its header.
 
-    "" where it lacks nothing or notes none (it was never finished), for other kinds of files, and for one that was
-    deleted while it was read.
+    "" if it lacks none, if it has no length (it was never finished), for other kinds of files, and if the file was
+    deleted meanwhile.
     """
     if not path.exists():
         return ""
@@ -178,8 +106,8 @@ def cut_short(path: Path) -> str:
     if head[segment : segment + 4] != _MATROSKA_SEGMENT:
         return ""
     length, start = _element_length(head, segment + 4)
-    noted, there = start + length, path.stat().st_size
-    return f"it ends after {there} of the {noted} bytes that it notes" if length >= 0 and there < noted else ""
+    noted, size = start + length, path.stat().st_size
+    return f"it ends after {size} of the {noted} bytes that it notes" if length >= 0 and size < noted else ""
 
 
 def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 0) -> np.ndarray:
@@ -187,7 +115,7 @@ def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 
 
     Args:
       frame: as decoded.
-      converter: used for all frames of a video: a new one for each costs as much as decoding.
+      converter: used for all frames of a video, because creating one costs as much as decoding a frame.
       quarter_turns: clockwise, 0 to 3.
     """
     image = converter.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
@@ -200,48 +128,20 @@ def turned_size_px(width_px: int, height_px: int, quarter_turns: int) -> tuple[i
 
 
 def _element_length(head: bytes, at: int) -> tuple[int, int]:
-    """Returns the length that an element of a Matroska file notes, -1 for an unknown one, and where its content is."""
-    # The first bit that is set tells how many bytes the number has.
+    """Returns the length of an element of a Matroska file, -1 if it is unknown, and the position of its content."""
+    # The position of the first set bit is the number of bytes of the length.
     width = 9 - head[at].bit_length()
     largest = 2 ** (7 * width) - 1
     length = int.from_bytes(head[at : at + width]) & largest
     return -1 if length == largest else length, at + width
 
 
-def _read_packets(path: Path, container: InputContainer, stream: VideoStream, all_packets: bool) -> Packets:
-    times: list[int | None] = []
-    key_times: list[int | None] = []
-    last_decoded, left_out, stopped = None, 0, ""
-    try:
-        for packet in container.demux(stream):
-            if not packet.size:
-                continue
-            if packet.is_keyframe:
-                key_times.append(packet.pts)
-            left_out += unshown(packet, last_decoded, container.format.name)
-            if not packet.is_discard:
-                times.append(packet.pts)
-                last_decoded = packet.dts
-                if not all_packets:
-                    break
-        else:
-            left_out += unshown_at_end(path, container, stream)
-    except FFmpegError as error:
-        if not times:
-            raise
-        stopped = error.strerror or str(error)
-    reorders = int(stream.codec_context.has_b_frames)
-    return Packets(times, key_times, last_decoded, left_out, container.format.name, reorders, stopped)
-
-
 def _noted_quarter_turns(container: InputContainer, stream: VideoStream) -> int:
-    """Returns the quarter turns, clockwise, that show the frames upright by what the file notes; FFmpeg tells them with
-    a frame alone.
-    """
+    """Returns the clockwise quarter turns that show the frames upright; FFmpeg reports them only with a frame."""
     with contextlib.suppress(FFmpegError):
         container.seek(0, stream=stream)
         for packet in container.demux(stream):
-            # The first frame that decodes; those before it are damaged.
+            # The first frame that decodes: frames before it are damaged.
             with contextlib.suppress(FFmpegError):
                 for frame in packet.decode():
                     turns, rest = divmod(-frame.rotation, 90)
@@ -250,7 +150,7 @@ def _noted_quarter_turns(container: InputContainer, stream: VideoStream) -> int:
 
 
 def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:
-    """Returns the number of packets, and of those that lack before the duration that the file notes."""
+    """Returns the number of packets plus those that are missing up to the duration in the file."""
     count = len(packets.times) + packets.unshown
     times = [time for time in packets.times if time is not None]
     if len(times) < 2 or not stream.time_base:
@@ -259,13 +159,13 @@ def _announced(packets: Packets, container: InputContainer, stream: VideoStream)
     if len(container.streams) == 1:
         lacking_s = (container.duration or 0) / av.time_base - len(times) * step_s
     else:
-        # The file's duration is that of the longest stream. Matroska tells when each one ends.
+        # The file's duration is that of the longest stream. Matroska also stores the end of each stream.
         lacking_s = _noted_end_s(stream) - float(max(times) * stream.time_base) - step_s
     # Stamps are rounded, and the last frame may be shown for longer than the others.
     return count + (round(lacking_s / step_s) if lacking_s > 2 * step_s > 0 else 0)
 
 
 def _noted_end_s(stream: VideoStream) -> float:
-    """Returns the time at which a stream of a Matroska file ends (00:01:02.500000000), 0 where the file lacks it."""
+    """Returns the time at which a stream of a Matroska file ends (00:01:02.500000000), 0 if it is not stored."""
     match = re.fullmatch(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)", stream.metadata.get("DURATION", ""))
     return int(match[1]) * 3600 + int(match[2]) * 60 + float(match[3]) if match else 0.0

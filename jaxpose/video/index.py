@@ -1,6 +1,6 @@
-"""What a video file holds, read while decoding one frame at most: which one is shown when, and which are key frames.
+"""The index of a video file: when each frame is shown, and which frames are key frames.
 
-What comes in: a video file. What goes out: a `VideoIndex`, kept in the cache folder until the file changes.
+Reading it decodes at most one frame. It is kept in the cache folder until the file changes.
 """
 
 import bisect
@@ -15,20 +15,22 @@ import av
 import numpy as np
 
 from jaxpose import cache
-from jaxpose.video.file import Packets, cut_short, scan_packets
+from jaxpose.video.file import cut_short, scan_packets
+from jaxpose.video.packets import Packets
 
-# Part of the key of an index: a change of what it says must change it.
+# Part of the key of an index: increase it when the content of an index changes.
 _VERSION = 4
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)
-# Share of the steps between frames that are alike where the rate is steady, and the largest share of those that leap:
-# where more frames come late, the rate is a variable one.
+# A constant rate has at least this share of equal steps between frames, and at most this share of gaps; with more
+# gaps, the rate is variable.
 _STEADY, _RARE = 0.9, 0.01
-# A step of so many usual ones is a leap; a shorter one only if it is a whole number of them, give or take this share.
+# A step of at least so many usual steps is a gap; a shorter one only if it is a whole number of them, within this
+# share.
 _LONG_STEPS, _FRACTION = 8, 0.1
 _LISTED_FRAMES = 5
-# FFmpeg's names of the containers that store when a frame is shown; the others know only the order of the file.
+# FFmpeg's names of the containers that store the time of each frame; the others store only the order of the frames.
 _TIMED_FORMATS = ("mov", "matroska", "mpegts", "flv")
 
 
@@ -40,17 +42,17 @@ class VideoIndex:
 
     Attributes:
       path: the file.
-      identity: says which content it was read from.
+      identity: identifies the content that the index was read from.
       width_px, height_px: size of its frames as they are read, after the quarter turns.
-      quarter_turns: clockwise, 0 to 3, that a stored frame gets when it is read.
+      quarter_turns: clockwise, 0 to 3, by which a stored frame is rotated when it is read.
       fps: mean frames per second, 0 where the file does not say.
       announced_frames: frames that the file says it holds.
-      frame_count: frames that the file holds; where it breaks off, those whose number is sure.
-      times: the time stamp of each frame, ascending, in units of the stream; empty where the file stores none that can
-        be relied on: then it is decoded from its start, and frames are counted.
+      frame_count: frames in the file; if it breaks off, only those with a certain number.
+      times: the time stamp of each frame, ascending, in units of the stream; empty if the file stores no
+        reliable ones; then it is decoded from its start, and frames are counted.
       key_times: the time stamps of the key frames, ascending; empty where `times` is.
-      leaps: the numbers of frames before which others are lost, by the time stamps of a video of steady rate.
-      problem: what is wrong with the file, as far as can be seen without decoding, or "".
+      leaps: the numbers of frames before which others are lost, according to the time stamps of a constant-rate video.
+      problem: a sentence about all that is wrong with the file, as far as it shows without decoding, or "".
     """
 
     path: Path
@@ -70,7 +72,7 @@ class VideoIndex:
     def key_frames(self) -> list[int]:
         """The numbers of the frames that the file calls key frames, ascending; the first is 0.
 
-        Whether decoding can begin there is for `key_frames.can_begin_at_key_frames` to say.
+        `key_frames.can_begin_at_key_frames` tells whether decoding can begin there.
         """
         numbers = {bisect.bisect_left(self.times, time) for time in self.key_times}
         return sorted({0} | {number for number in numbers if number < self.frame_count})
@@ -82,12 +84,22 @@ class VideoIndex:
         number = bisect.bisect_left(self.times, time)
         return number if number < len(self.times) and self.times[number] == time else None
 
+    def begins_before(self, key: int) -> tuple[list[int], int]:
+        """Returns where decoding may begin for a key frame: the time stamps of those up to it, and its own.
+
+        Frame 0 has none: decoding begins at the start of the file, as it does where `times` is empty.
+        """
+        if not key or not self.times:
+            return [], 0
+        until = self.times[key]
+        return self.key_times[: bisect.bisect_right(self.key_times, until)], until
+
 
 def read_index(path: Path) -> VideoIndex:
-    """Returns the index of a video file; where the cache folder does not hold it, it is made and kept there.
+    """Returns the index of a video file; makes it and keeps it in the cache folder if it is not there yet.
 
     Raises:
-      ValueError: the file is missing or empty, is no video, or has no video stream or no frames.
+      ValueError: the file is missing or empty, is not a video, or has no video stream or no frames.
     """
     if not path.is_file():
         raise ValueError(f"{path} is not a file")
@@ -95,7 +107,7 @@ def read_index(path: Path) -> VideoIndex:
     kept = cache.read_note(identity)
     if kept is None:
         kept = _make_index(path)
-        # Where it cannot be kept it is made again the next time.
+        # If it cannot be kept, it is made again the next time.
         with contextlib.suppress(OSError):
             cache.write_note(identity, kept)
     return VideoIndex(path=path, identity=identity, **kept)
@@ -110,7 +122,7 @@ def is_unchanged(index: VideoIndex) -> bool:
 
 
 def ends_checksum(path: Path) -> str:
-    """Returns the SHA-256, hexadecimal, of both ends of a file: hours of video would take minutes to read whole."""
+    """Returns the SHA-256, hexadecimal, of both ends of a file; reading hours of video would take minutes."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         digest.update(stream.read(_SAMPLE_BYTES))
@@ -120,7 +132,7 @@ def ends_checksum(path: Path) -> str:
 
 
 def _identity(path: Path) -> str:
-    """Returns what changes when the file does: a hash of size, time of change, and both ends of the content."""
+    """Returns a hash that changes with the file: of its size, modification time, and both ends of its content."""
     status = path.stat()
     known = (_VERSION, av.library_versions["libavformat"], status.st_size, status.st_mtime_ns, ends_checksum(path))
     return hashlib.sha256(repr(known).encode()).hexdigest()
@@ -139,15 +151,15 @@ def _make_index(path: Path) -> dict[str, Any]:
     stores_times = any(name in packets.container for name in _TIMED_FORMATS)
     times = _times(packets, stores_times)
     if problem and not stores_times:
-        # Stamps that are counted depend on what was lost before them.
+        # Counted time stamps depend on the frames lost before them.
         times = []
     if problem:
-        # Where a file breaks off, frames that are shown between its last ones may be lost: these have no sure number.
+        # Where a file breaks off, frames shown between its last ones may be lost, so these have no certain number.
         end = bisect.bisect_right(times, packets.last_decoded) if packets.last_decoded is not None else len(times)
         times = times[:end]
         count = len(times) or count - packets.reorders
     if count < 1:
-        raise ValueError(f"{path} has no video frames that can be relied on; {problem}")
+        raise ValueError(f"{path} has no reliable video frames; {problem}")
     leaps = _leaps(times)
     if leaps:
         some = ", ".join(map(str, leaps[:_LISTED_FRAMES])) + (", ..." if len(leaps) > _LISTED_FRAMES else "")
@@ -168,10 +180,10 @@ def _make_index(path: Path) -> dict[str, Any]:
 
 
 def _times(packets: Packets, stores_times: bool) -> list[int]:
-    """Returns the ascending time stamps of all frames, or [] where they cannot be relied on."""
+    """Returns the ascending time stamps of all frames, or [] if they are not reliable."""
     stamps = [time for time in packets.times if time is not None]
     times = sorted(set(stamps))
-    # Where the order may differ, and a file that stores no times has stamps that just rise, they are made up.
+    # If frames may be reordered, ascending stamps in file order are made up, unless the container stores times.
     is_made_up = packets.reorders and times == stamps and not stores_times
     return [] if len(times) != len(packets.times) or is_made_up or packets.container in _UNTIMED_FORMATS else times
 
@@ -179,13 +191,13 @@ def _times(packets: Packets, stores_times: bool) -> list[int]:
 def _leaps(times: list[int]) -> list[int]:
     """Returns the numbers of the frames before which others are lost.
 
-    Lost frames leave rare holes of whole frames in a steady rate. Late frames of a variable rate are frequent, or come
-    at any time.
+    Lost frames leave rare gaps of whole frames in a constant rate. Late frames of a variable rate are frequent or
+    irregular.
     """
     steps = np.diff(np.array(times, np.int64))
     if len(steps) < 2:
         return []
-    # Stamps may be rounded to a unit.
+    # Time stamps may be rounded to a unit.
     usual = np.median(steps)
     is_late = steps > np.maximum(1.75 * usual, usual + 2)
     is_usual = np.abs(steps - usual) <= np.maximum(0.25 * usual, 1)

@@ -1,8 +1,7 @@
-"""Where decoding of a video may begin: at its start, and at its key frames where these have passed a check.
+"""Where decoding of a video may begin: at its start, and at its key frames if these have passed a check.
 
-What comes in: a `VideoIndex`. What goes out: packets for a decoder that gives the frames that decoding from the start
-gives. Not every key frame keeps what the container says of it: with intra refresh the picture is whole only some frames
-later, some files mark frames as key frames that are none, and some decoders need what only the first packet tells.
+Not every frame that the container calls a key frame is one. With intra refresh the image is complete only some frames
+later, some files mark other frames as key frames, and some decoders need information from the first packet.
 """
 
 import bisect
@@ -11,22 +10,20 @@ import hashlib
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import av
-from av.container import InputContainer
 from av.error import FFmpegError
-from av.packet import Packet
 from av.video.reformatter import VideoReformatter
-from av.video.stream import VideoStream
 
 from jaxpose import cache
-from jaxpose.video.file import open_video, to_rgb, video_stream
+from jaxpose.video.file import to_rgb
 from jaxpose.video.index import VideoIndex, is_unchanged
+from jaxpose.video.packets import PacketWalk
 
-# Part of the key of the notes: a change of the check must change it.
+# Part of the key of the notes: increase it when the check changes.
 _VERSION = 1
-# Frames that are compared from each key frame on that is checked.
+# Frames compared after each key frame that is checked.
 _COMPARED_FRAMES = 64
 _checking = threading.Lock()
 _logger = logging.getLogger(__name__)
@@ -41,11 +38,11 @@ def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = 
 
     The first and second key frame after the start, the middle one and the last one are checked: decoding from them, and
     from the key frame before (for the first two: from the start), must give the same frames. The result is kept in the
-    cache folder, so that this is done once for a video.
+    cache folder, so a video is checked once.
 
     Args:
       index: of the video.
-      is_stopped: asked for every frame whether to give up.
+      is_stopped: asked for every packet whether to raise `Stopped`.
 
     Raises:
       Stopped: `is_stopped` returned true.
@@ -65,7 +62,7 @@ def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = 
             )
             if not kept:
                 _logger.info("%s is always decoded from its start: decoding cannot begin at its key frames", index.path)
-            # A file that is away or replaced by now says nothing about the one of the index.
+            # If the file was deleted or replaced meanwhile, the result is not that of the index.
             if is_unchanged(index):
                 with contextlib.suppress(OSError):
                     cache.write_note(note, kept)
@@ -91,11 +88,11 @@ def _agree(index: VideoIndex, before: int, key: int, is_stopped: Callable[[], bo
 
 
 def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Callable[[], bool]) -> list[tuple[int, int]]:
-    """Returns (number, checksum) of the frames [first, end) that come undamaged, up to the first that does not."""
+    """Returns (number, checksum) of the frames [first, end), up to the first that is damaged or missing."""
     sums: list[tuple[int, int]] = []
     converter = VideoReformatter()
     with contextlib.suppress(FFmpegError, ValueError):
-        for packet in packets_from(index, begin, 1):
+        for packet in PacketWalk(index.path).packets(1, *index.begins_before(begin)):
             if is_stopped():
                 raise Stopped
             for frame in packet.decode():
@@ -106,56 +103,3 @@ def _sums(index: VideoIndex, begin: int, first: int, end: int, is_stopped: Calla
                     return sums
                 sums.append((number, zlib.crc32(to_rgb(frame, converter).tobytes())))
     return sums
-
-
-def packets_from(index: VideoIndex, key: int, threads: int) -> Iterator[Packet]:
-    """Yields the packets from a key frame, or from an earlier place, to the end of the file, to be decoded in order.
-
-    Args:
-      index: of the video; without time stamps all packets come.
-      key: number of a key frame, from `key_frame_before`; 0 is the start of the file.
-      threads: of the decoder; 0 = as many as it likes.
-
-    Raises:
-      FFmpegError: the file is not there or cannot be read.
-      ValueError: it is no video by now.
-    """
-    keys = index.key_times
-    # Containers without a table of key frames may lead to a later one: then one further back is tried.
-    at, back = bisect.bisect_right(keys, index.times[key]) - 1 if key and index.times else -1, 1
-    if at >= 0:
-        with open_video(index.path) as container:
-            stream = _stream(container, index, threads)
-            _show_first_packet(container, stream)
-            while at >= 0:
-                container.seek(keys[at], stream=stream)
-                packets = container.demux(stream)
-                head = next(packets)
-                if head.pts is not None and head.pts <= index.times[key]:
-                    yield head
-                    yield from packets
-                    return
-                at, back = at - back, 2 * back
-    # The start of the file is always there.
-    with open_video(index.path) as container:
-        yield from container.demux(_stream(container, index, threads))
-
-
-def _show_first_packet(container: InputContainer, stream: VideoStream) -> None:
-    """Lets the decoder see the first packet: some tell only there which encoder, with which errors, made the file.
-
-    A following seek makes the decoder forget the frame, but not that.
-    """
-    for packet in container.demux(stream):
-        with contextlib.suppress(FFmpegError):
-            packet.decode()
-        return
-
-
-def _stream(container: InputContainer, index: VideoIndex, threads: int) -> VideoStream:
-    stream = video_stream(container, index.path)
-    if threads:
-        stream.codec_context.thread_count = threads
-    else:
-        stream.thread_type = "AUTO"
-    return stream

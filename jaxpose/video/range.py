@@ -1,9 +1,8 @@
-"""Decodes a range of a video's frames and says which of them cannot be relied on.
+"""Decodes a range of a video's frames and reports which of them are unreliable.
 
-Which frames come out is what decoding from the start of the file gives, whatever range is asked for. Where the key
-frames of the video have passed their check, decoding begins at one of them; as soon as damage shows, the file is
-decoded from its start before that is believed. The decoder has one thread: what it makes of damage depends on their
-number.
+For any range, the frames are those that decoding from the start of the file gives. If the key frames of the video have
+passed their check, decoding begins at one of them; if damage shows, the file is decoded from its start, and only the
+damage found there counts. The decoder has one thread, because its treatment of damage depends on the number of threads.
 """
 
 import bisect
@@ -15,17 +14,17 @@ from collections.abc import Callable, Generator, Iterator
 
 import av
 import numpy as np
-from av.error import FFmpegError
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose import cache
 from jaxpose.fitting import fit_image
-from jaxpose.video.file import to_rgb, turned_size_px
+from jaxpose.video.decoding import Decoding, Flaw
+from jaxpose.video.file import to_rgb
 from jaxpose.video.index import VideoIndex, is_unchanged
-from jaxpose.video.key_frames import Stopped, can_begin_at_key_frames, key_frame_before, packets_from
+from jaxpose.video.key_frames import can_begin_at_key_frames, key_frame_before
 
-# Part of the key of the notes of damage: a change of what is called damaged must change it.
+# Part of the key of the notes of damage: increase it when the definition of damage changes.
 _VERSION = 1
 _logger = logging.getLogger(__name__)
 
@@ -42,14 +41,14 @@ class Damage:
 class RangeReader:
     """Iterates once over the frames [first, end) of a video that decode: (number, (height, width, 3) uint8 RGB).
 
-    The numbers ascend, but where damage shows after a key frame the frames may come again, from `first` on: the last
-    one of a number counts. Frames that `damage` names may come or be left out. Once `is_stopped` returns true, it
-    raises `Stopped`: before the frames of a range may come an hour of others.
+    The numbers ascend. If damage shows after a key frame, the frames may come again, from `first` on; of two frames
+    with one number, the later one is right. Frames in `damage` may come or be left out. The iteration raises
+    `Stopped` once `is_stopped` returns true: an hour of other frames may have to be decoded before those of the range.
 
     Attributes:
-      damage: after the iteration, the frames of the range that cannot be relied on (and some beside it): those that the
-        decoder lost, refused or mended, each with all up to the next key frame, which may be built on it.
-      decoded_frames: frames that were decoded so far, those before the range included.
+      damage: after the iteration, the unreliable frames of the range (and some outside of it): those that the decoder
+        lost, refused or repaired, each with all frames up to the next key frame, which may depend on it.
+      decoded_frames: frames decoded so far, including those before the range.
     """
 
     def __init__(
@@ -74,21 +73,21 @@ class RangeReader:
             seen = yield from self._images(key)
             if not self._numbers(seen):
                 return
-            # Only decoding from the start is believed. Where it calls the same frames damaged, the others are right.
+            # Only decoding from the start decides. If it finds the same frames damaged, the other frames are right.
             self.damage = find_damage(self._index, self._is_stopped)
             if self._numbers(seen) <= self._numbers(self.damage):
                 return
         self.damage = yield from self._images(0)
 
     def _images(self, key: int) -> Generator[tuple[int, np.ndarray], None, list[Damage]]:
-        """Yields the frames of the range, decoded from a key frame on; returns the damage that showed."""
-        decoding = _Decoding(self._index, key, self._end, self._is_stopped)
-        for number, frame in decoding:
+        """Yields the frames of the range, decoded from a key frame on; returns the damage found."""
+        damage: list[Damage] = []
+        for number, frame in _decode(self._index, key, self._end, self._is_stopped, damage):
             self.decoded_frames += 1
             if number >= self._first:
                 image = to_rgb(frame, self._converter, self._index.quarter_turns)
                 yield number, fit_image(image, self._input_from_frame, self._size_px, self._crop_px)
-        return decoding.damage
+        return damage
 
     def _numbers(self, damage: list[Damage]) -> set[int]:
         """Returns the frames of the range that are damaged."""
@@ -105,89 +104,32 @@ def find_damage(index: VideoIndex, is_stopped: Callable[[], bool]) -> list[Damag
     note = hashlib.sha256(repr(known).encode()).hexdigest()
     kept = cache.read_note(note)
     if kept is None:
-        _logger.info("decodes %s, %d frames, to find what of it is damaged", index.path, index.frame_count)
-        decoding = _Decoding(index, 0, index.frame_count, is_stopped)
-        for _ in decoding:
+        _logger.info("decodes %s, %d frames, to find its damaged frames", index.path, index.frame_count)
+        found: list[Damage] = []
+        for _ in _decode(index, 0, index.frame_count, is_stopped, found):
             pass
-        kept = [dataclasses.asdict(damage) for damage in decoding.damage]
-        # A file that is away or replaced by now says nothing about the one of the index.
+        kept = [dataclasses.asdict(damage) for damage in found]
+        # If the file was deleted or replaced meanwhile, the result is not that of the index.
         if is_unchanged(index):
             with contextlib.suppress(OSError):
                 cache.write_note(note, kept)
     return [Damage(**damage) for damage in kept]
 
 
-class _Decoding:
-    """Iterates once over the frames from a key frame to `end` that decode and have the right size: (number, frame).
-
-    Attributes:
-      damage: after the iteration, what cannot be relied on; of a decoding from the start that is the truth.
-    """
-
-    def __init__(self, index: VideoIndex, key: int, end: int, is_stopped: Callable[[], bool]):
-        self.damage: list[Damage] = []
-        self._index, self._key, self._end, self._is_stopped = index, key, end, is_stopped
-
-    def __iter__(self) -> Iterator[tuple[int, VideoFrame]]:
-        # Frames come in the order in which they are shown: once a later one is there, what is lacking is lost.
-        next_number, index = self._key, self._index
-        stored_px = turned_size_px(index.width_px, index.height_px, index.quarter_turns)
-        for number, frame in self._numbered():
-            if number >= self._end:
-                break
-            if number < next_number:
-                continue
-            if number > next_number:
-                self._note(next_number, "is missing", number - 1)
-            next_number = number + 1
-            if (frame.width, frame.height) != stored_px:
-                self._note(number, f"has {frame.width} x {frame.height} pixels")
-                continue
-            if frame.is_corrupt:
-                self._note(number, "is damaged")
-            if number == self._key and number and not frame.key_frame:
-                self._note(number, "is no key frame")
-            yield number, frame
-        if next_number < self._end:
-            self._note(next_number, "is missing", self._end - 1)
-
-    def _numbered(self) -> Iterator[tuple[int, VideoFrame]]:
-        """Yields decoded frames and their numbers; the first ones may lie before the key frame."""
-        number = self._key - 1
-        try:
-            for packet in packets_from(self._index, self._key, 1):
-                if self._is_stopped():
-                    raise Stopped
-                damaged = self._index.number_of(packet.pts) if packet.is_corrupt else None
-                if damaged is not None and damaged >= self._key:
-                    self._note(damaged, "is damaged")
-                try:
-                    frames = packet.decode()
-                except FFmpegError as error:
-                    failed = self._index.number_of(packet.pts)
-                    failed = number + 1 if failed is None else failed
-                    # What lies before the key frame is not wanted.
-                    if failed >= self._key:
-                        self._note(failed, f"does not decode ({_text(error)})")
-                    if not self._index.times:
-                        return
-                    continue
-                for frame in frames:
-                    found = self._index.number_of(frame.pts) if self._index.times else number + 1
-                    if found is not None:
-                        number = found
-                        yield number, frame
-        except (FFmpegError, ValueError) as error:
-            # The file breaks off, can no longer be opened, or is another one by now.
-            self._note(number + 1, f"cannot be read ({_text(error)})")
-
-    def _note(self, first: int, what: str, last: int = -1) -> None:
-        """Notes a frame, or all up to `last`, and those that may be built on it: up to a key frame to begin at."""
-        begins = self._index.key_frames if can_begin_at_key_frames(self._index, self._is_stopped) else []
-        following = bisect.bisect_right(begins, max(first, last))
-        until = begins[following] - 1 if following < len(begins) else self._index.frame_count - 1
-        self.damage.append(Damage(first, max(first, until), f"frame {first} {what}"))
+def _decode(
+    index: VideoIndex, key: int, end: int, is_stopped: Callable[[], bool], damage: list[Damage]
+) -> Iterator[tuple[int, VideoFrame]]:
+    """Yields the frames from a key frame to `end` that decode and have the right size; adds the others to `damage`."""
+    for item in Decoding(index, 1, is_stopped, key, end):
+        if isinstance(item, Flaw):
+            damage.append(_spread(index, item, is_stopped))
+        else:
+            yield item
 
 
-def _text(error: FFmpegError | ValueError) -> str:
-    return (isinstance(error, FFmpegError) and error.strerror) or str(error)
+def _spread(index: VideoIndex, flaw: Flaw, is_stopped: Callable[[], bool]) -> Damage:
+    """Returns the frames that a flaw makes unusable: its own and all that may be built on them, up to a key frame."""
+    begins = index.key_frames if can_begin_at_key_frames(index, is_stopped) else []
+    following = bisect.bisect_right(begins, flaw.last)
+    until = begins[following] - 1 if following < len(begins) else index.frame_count - 1
+    return Damage(flaw.first, max(flaw.first, until), flaw.text)

@@ -1,7 +1,7 @@
-"""Whether the rotation that a video file notes is applied: what the labelled images show decides.
+"""Decides, by the labelled images, whether the rotation in a video file is applied.
 
-Label tools that read videos with OpenCV extract upright frames, others take frames as they are stored. What comes in: a
-video, and the sizes of the labelled images. What goes out: the video as its frames are to be read.
+Label tools that read videos with OpenCV extract upright frames, others take frames as they are stored. Input: a video,
+and the sizes of the labelled images. Output: the video with the rotation to apply.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ def labelled_sizes_px(data: DataConfig) -> set[tuple[int, int]]:
 def as_labelled(video: AnyVideo, sizes_px: Sizes) -> AnyVideo:
     """Returns a video whose frames are read as the labelled images show them.
 
-    The rotation that the file notes is not applied where labelled images have the size of the stored frames, and none
-    that of the upright ones. Otherwise it is; so it is for half a turn and for square frames, where no size can tell.
+    The rotation in the file is not applied if labelled images have the size of the stored frames and none has that of
+    the upright ones. Otherwise it is applied, also for half a turn and for square frames, which keep their size.
 
     Args:
       video: as `scan` or `read_index` returned it: its rotation is applied.
@@ -38,7 +38,7 @@ def as_labelled(video: AnyVideo, sizes_px: Sizes) -> AnyVideo:
 
 
 def describe_rotation(video: AnyVideo, sizes_px: Sizes) -> str:
-    """Returns a sentence about the rotation that a video file notes, "" where it notes none; arguments as above."""
+    """Returns a sentence about the rotation in a video file, "" if it has none; arguments as above."""
     if not video.quarter_turns:
         return ""
     shown = as_labelled(video, sizes_px)

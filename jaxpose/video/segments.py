@@ -1,4 +1,4 @@
-"""The parts of a long video that can be predicted apart: cut at key frames, where decoding can begin."""
+"""Parts of a long video that can be predicted separately: cut at key frames, where decoding can begin."""
 
 import bisect
 import dataclasses
@@ -18,10 +18,10 @@ class Stretch:
 
 
 def cut(video: Video, minutes: float) -> list[Stretch] | None:
-    """Returns the stretches of a video, each but the last at least so many minutes long; None where it is not cut.
+    """Returns the parts of a video, all but the last at least so many minutes long; None if it is not cut.
 
-    It is not cut where it is no longer than that, where its file says neither its rate nor when its frames are shown,
-    where decoding cannot begin at its key frames, or where the file is damaged: then it is read from its start until it
+    A video is not cut if it is not longer than that, if its file stores neither its rate nor the times of its frames,
+    if decoding cannot begin at its key frames, or if the file is damaged: then it is read from its start until it
     breaks off.
 
     Args:
@@ -29,14 +29,14 @@ def cut(video: Video, minutes: float) -> list[Stretch] | None:
       minutes: of the video's own time.
 
     Raises:
-      ValueError: the file is no video by now.
+      ValueError: the file is no longer a video.
     """
     most = max(1, round(minutes * 60 * video.fps))
     if not video.fps or video.announced_frames <= most:
         return None
-    # Reads the whole file, though without decoding it.
+    # Reads the whole file, but does not decode it.
     index = read_index(video.path)
-    # A leap of the time stamps is no damage: the frames are there.
+    # A gap in the time stamps is no damage: no frame of the file is missing.
     if not index.times or index.frame_count != index.announced_frames or cut_short(video.path):
         return None
     if not can_begin_at_key_frames(index):
@@ -51,14 +51,14 @@ def cut(video: Video, minutes: float) -> list[Stretch] | None:
 
 
 def padded(stretch: Stretch, margin_frames: int, radius: int, batch: int) -> Stretch:
-    """Returns the frames that a network is fed so that every row of a stretch is what it is of the whole video.
+    """Returns the frames that the network needs so that every row equals that of a prediction of the whole video.
 
     Args:
       stretch: whose rows are wanted.
-      margin_frames: rows before it that are wanted too.
+      margin_frames: rows before it that are wanted as well.
       radius: neighbours on either side that the network looks at.
-      batch: frames of a step. What is fed begins at a multiple of it, so that a frame has the place in its batch that
-        it has in the whole video: the order of a sum, and so its last bit, may depend on the place.
+      batch: frames of a step. The first frame is a multiple of it, so that each frame has the same place in its batch
+        as in the whole video: the order of a sum, and so its last bit, may depend on the place.
     """
     first = max(0, stretch.first - margin_frames - radius) // batch * batch
     return dataclasses.replace(stretch, first=first, end=min(stretch.index.frame_count, stretch.end + radius))

@@ -1,8 +1,8 @@
-"""Videos for prediction: read in order on a background thread, one row per frame, and none is lost in silence.
+"""Reads videos for prediction: in order, on a background thread, and with a report of every lost frame.
 
-What comes in: a `Video`. What goes out: chunks of frames fitted into the network's input, and a sentence about all
-that was wrong with the file. Frames get the quarter turns that the `Video` says (see `rotation.as_labelled`). A frame's
-time plays no part, so a variable frame rate is nothing special.
+Input: a `Video`. Output: chunks of frames fitted into the network's input, and a sentence about all that is wrong with
+the file. Frames are rotated by the quarter turns of the `Video` (see `rotation.as_labelled`). The time of a frame plays
+no part, so a variable frame rate needs no special treatment.
 """
 
 import queue
@@ -11,27 +11,17 @@ from collections.abc import Iterator
 
 import numpy as np
 from av.error import FFmpegError
-from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose.fitting import fit_image
-from jaxpose.video.file import (
-    Video,
-    cut_short,
-    open_video,
-    scan,
-    to_rgb,
-    turned_size_px,
-    unshown,
-    unshown_at_end,
-    video_stream,
-)
-from jaxpose.video.key_frames import key_frame_before, packets_from
+from jaxpose.video.decoding import Decoding, Flaw, FlawKind
+from jaxpose.video.file import Video, cut_short, scan, to_rgb
+from jaxpose.video.key_frames import Stopped, key_frame_before
 from jaxpose.video.segments import Stretch
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
-# How often a thread that waits for a slow consumer looks whether it is still wanted.
+# How often a thread that waits for a slow consumer checks whether it should stop.
 _WAIT_S = 0.1
 _LISTED_FRAMES = 5
 
@@ -53,7 +43,7 @@ def read_chunks(
       size_px: (width, height) of the input.
       chunk_frames: frames in each chunk but the last, at least 1.
       read_ahead: chunks that are decoded ahead of the consumer, at least 1.
-      stretch: the frames that are wanted; None is all of them, without a look at their time stamps.
+      stretch: the frames to read; None is all of them, regardless of their time stamps.
       crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
     """
     return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, stretch, crop_px)
@@ -62,10 +52,10 @@ def read_chunks(
 class ChunkReader:
     """Iterates once over chunks (m, height, width, 3) uint8 RGB, in the order in which the frames are shown.
 
-    A damaged file ends early and `problem` says so: what was decoded before is delivered; what comes after is not, for
-    its frame numbers would be a guess. Frames that the decoder had to mend are delivered and named in `problem`. Damage
-    that the decoder does not notice (other pixels, as many frames) cannot be named. Where the iteration is left early
-    (break, exception), `close` ends the thread; so does the end of the iteration.
+    At a lost frame the iteration ends early, and `problem` says so: the numbers of later frames would be a guess.
+    Frames that the decoder had to mend are delivered and listed in `problem`. Damage that the decoder does not notice
+    (other pixels, but as many frames) cannot be reported. The end of the iteration ends the thread; after an early exit
+    (break, exception), call `close`.
 
     Attributes:
       delivered: frames handed out so far.
@@ -89,7 +79,7 @@ class ChunkReader:
         self._announced = stretch.end - stretch.first if stretch else video.announced_frames
         self._input_from_frame, self._crop_px = input_from_frame, crop_px
         self._chunk_shape = (chunk_frames, size_px[1], size_px[0], 3)
-        # Chunks, and at the end the problem or an error of the program.
+        # Chunks; last, the problem or an error of the program.
         self._queue: queue.Queue[np.ndarray | str | Exception] = queue.Queue(read_ahead)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"decode {video.path.name}", daemon=True)
@@ -138,72 +128,52 @@ class ChunkReader:
         """Puts all chunks and returns the problem."""
         size_px = (self._chunk_shape[2], self._chunk_shape[1])
         chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
-        first = self._stretch.first if self._stretch else 0
-        stopped, converter = "", VideoReformatter()
-        turns = self._video.quarter_turns
-        stored_px = turned_size_px(self._video.width_px, self._video.height_px, turns)
+        first, end = (self._stretch.first, self._stretch.end) if self._stretch else (0, None)
+        decoding, stopped, converter = self._decoding(), "", VideoReformatter()
         try:
-            for frame in self._frames_of(self._stretch) if self._stretch else self._all_frames():
-                if (frame.width, frame.height) != stored_px:
-                    raise _Unusable(f"frame {first + count} has {frame.width} x {frame.height} pixels")
-                if frame.is_corrupt:
-                    mended.append(first + count)
-                image = to_rgb(frame, converter, turns)
+            for item in decoding:
+                if isinstance(item, Flaw):
+                    if _ends_delivery(item, first):
+                        stopped = item.error or item.text
+                        break
+                    if item.kind is FlawKind.MENDED and item.first >= first:
+                        mended.append(item.first)
+                    continue
+                number, frame = item
+                # The decoder begins at a key frame.
+                if number < first:
+                    continue
+                image = to_rgb(frame, converter, self._video.quarter_turns)
                 chunk[filled] = fit_image(image, self._input_from_frame, size_px, self._crop_px)
                 filled, count = filled + 1, count + 1
                 if filled == len(chunk):
                     self._put(chunk)
                     chunk, filled = np.empty(self._chunk_shape, np.uint8), 0
+                if number + 1 == end:
+                    break
         except FFmpegError as error:
             stopped = error.strerror or str(error)
-        except _Unusable as error:
-            stopped = str(error)
+        except Stopped:
+            return ""
         if filled:
             self._put(chunk[:filled])
-        return _problem(self._video, self._stretch, count, self._announced, stopped, mended)
+        announced = self._announced if self._stretch else self._announced - decoding.unshown
+        return _problem(self._video, self._stretch, count, announced, stopped, mended)
 
-    def _all_frames(self) -> Iterator[VideoFrame]:
-        last_decoded = None
-        with open_video(self._video.path) as container:
-            stream = video_stream(container, self._video.path)
-            stream.thread_type = "AUTO"
-            # The last packet is empty: it makes the decoder give out the frames that it holds back.
-            for packet in container.demux(stream):
-                if self._stop.is_set():
-                    return
-                if packet.size:
-                    self._announced -= unshown(packet, last_decoded, container.format.name)
-                    last_decoded = packet.dts
-                yield from packet.decode()
-            self._announced -= unshown_at_end(self._video.path, container, stream)
-
-    def _frames_of(self, stretch: Stretch) -> Iterator[VideoFrame]:
-        expected = stretch.first
-        key = key_frame_before(stretch.index, stretch.first, self._stop.is_set)
-        for packet in packets_from(stretch.index, key, threads=0):
-            if self._stop.is_set():
-                return
-            for frame in packet.decode():
-                number = stretch.index.number_of(frame.pts)
-                if number == key and number and not frame.key_frame:
-                    raise _Unusable(f"frame {number} is marked as a key frame, but is none")
-                # The decoder begins at a key frame, and gives out what is shown before it too.
-                if number is None or number < expected:
-                    continue
-                if number > expected:
-                    raise _Unusable(f"frame {expected} is missing")
-                yield frame
-                expected += 1
-                if expected == stretch.end:
-                    return
+    def _decoding(self) -> Decoding:
+        if not self._stretch:
+            return Decoding(self._video, 0, self._stop.is_set)
+        index = self._stretch.index
+        return Decoding(index, 0, self._stop.is_set, key_frame_before(index, self._stretch.first, self._stop.is_set))
 
 
-class _Unusable(Exception):
-    """A frame is not there, or does not have the size that the file says."""
+def _ends_delivery(flaw: Flaw, first: int) -> bool:
+    """Returns whether frames after a flaw are not delivered; before `first`, only a failure of decoding matters."""
+    return flaw.kind is FlawKind.FAILED or (flaw.kind is FlawKind.LOST and flaw.last >= first)
 
 
 def _problem(video: Video, stretch: Stretch | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
-    """Returns one sentence about all that was wrong, or ""."""
+    """Returns one sentence about all that is wrong, or ""."""
     parts, of = [], f" from frame {stretch.first} on" if stretch else ""
     if stopped:
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")

@@ -61,9 +61,9 @@ def levels_of(data: c.DataConfig) -> list[list[int]]:
         ("7_cam50.png", [50] * 5, "1 of 1 have 5 right frames"),
         ("img_098.png", [96, 97, 98, 99, 0], "1 of 1 have 5 right frames"),
         ("img_99.png", [97, 98, 99, 0, 1], "1 of 1 have 5 right frames"),
-        ("a.png", [0] * 5, "0 of 1 have 5 right frames (0 of them with some from video), 1 are filled up"),
+        ("a.png", [0] * 5, "0 of 1 have 5 right frames (0 of them with some from video), 1 are filled"),
         # Padding counts: img_3.png is not img_003.png.
-        ("img_003.png", [3] * 5, "1 are filled up with the nearest frame there is"),
+        ("img_003.png", [3] * 5, "1 are filled with the nearest frame"),
     ],
 )
 def test_neighbours_by_name(tmp_path: Path, labelled: str, expected: list[int], message: str) -> None:
@@ -220,7 +220,7 @@ def test_a_video_that_is_not_the_source_is_not_used(synthetic: Path, tmp_path: P
     data = c.DataConfig(project=str(project))
     pixels, messages = windows_of(data, (64, 64))
     np.testing.assert_array_equal(pixels, np.repeat(pixels[:, 2:3], 5, axis=1))
-    assert "0 of 8 have 5 right frames (0 of them with some from video), 8 are filled up" in messages[0]
+    assert "0 of 8 have 5 right frames (0 of them with some from video), 8 are filled" in messages[0]
     for video, message in zip(("session00.mp4", "session01.mp4"), messages[1:], strict=True):
         assert f"{video} is not used for 4 of 4 windows: it cannot be read there, or its frame" in message
 
@@ -261,7 +261,7 @@ def test_what_lies_beyond_lost_frames_is_no_neighbour(synthetic: Path, tmp_path:
     # Seven frames are lost before frame 21.
     _encode(video.with_suffix(".mkv"), frames, [number + 7 * (number >= 21) for number in range(len(frames))])
     pixels, messages = windows_of(c.DataConfig(project=str(project)), (64, 64))
-    assert "5 of 8 have 5 right frames" in messages[0] and "1 are filled up with the nearest" in messages[0]
+    assert "5 of 8 have 5 right frames" in messages[0] and "1 are filled with the nearest" in messages[0]
     frames = decode_video(video.with_suffix(".mkv"))
     assert np.abs(pixels[2, :2].astype(int) - frames[[18, 19]]).mean() < 1
     np.testing.assert_array_equal(pixels[2, 3:], pixels[2, [2, 2]])

@@ -323,8 +323,8 @@ def test_a_project_without_a_usable_frame_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (os.mkfifo, "is a FIFO, a socket or a device"),
-        (lambda place: os.symlink("/dev/zero", place), "is a FIFO, a socket or a device"),
+        (os.mkfifo, "is a pipe or device, not a file"),
+        (lambda place: os.symlink("/dev/zero", place), "is a pipe or device, not a file"),
         (lambda place: os.symlink(place, place), "Too many levels of symbolic links"),
     ],
     ids=["fifo", "device", "loop"],

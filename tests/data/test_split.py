@@ -192,7 +192,7 @@ def test_a_file_gives_the_sets(tmp_path: Path) -> None:
         ("", "no column 'path'"),
         ("path,set\na,val\n", "csv:2: set is 'val'; it must be one of .*did you mean validation"),
         ("path,set\na\n", "csv:2: set is ''"),
-        ("path,set\na,train\nb,test\n./a,test\n", "csv:4: a has a row already"),
+        ("path,set\na,train\nb,test\n./a,test\n", "csv:4: a already has a row"),
         ("path,set\nlabeled-data/a/img000.png,test\n", "leaves none of 1 frames to train on"),
     ],
 )

@@ -130,8 +130,8 @@ def test_rows_are_matched_by_name_and_a_moment_goes_as_a_whole(tmp_path: Path) -
         read_project(data)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("2 of 8 rows of ") and "CollectedData_top.csv, " in lines[0]
-    assert "CollectedData_top.csv:5: labeled-data/s_top/2.png has no row that can be used for the view bot" in lines[1]
-    assert "CollectedData_bot.csv:7: labeled-data/s_bot/9.png has no row that can be used for the view top" in lines[2]
+    assert "CollectedData_top.csv:5: labeled-data/s_top/2.png has no usable row for the view bot" in lines[1]
+    assert "CollectedData_bot.csv:7: labeled-data/s_bot/9.png has no usable row for the view top" in lines[2]
 
     project = read_project(dataclasses.replace(data, on_bad_frame="skip"))
     assert project.moment_names() == ("labeled-data/s/1.png", "labeled-data/t/1.png", "labeled-data/t/3.png")
@@ -227,7 +227,7 @@ def test_videos_of_one_camera(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"video.folder is 'vidoes'.*did you mean {videos}"):
         sessions(data, c.VideoConfig(folder="vidoes"))
     add_videos(videos, "s10.mov")
-    with pytest.raises(ValueError, match=r"s10.mov and .*s10.mp4 differ in their suffix alone"):
+    with pytest.raises(ValueError, match=r"s10.mov and .*s10.mp4 differ only in their suffix"):
         sessions(data, c.VideoConfig())
 
 

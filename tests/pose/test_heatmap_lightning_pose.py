@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import scipy.ndimage
 
-from jaxpose.geometry import apply, compose, input_from_frame, invert
+from jaxpose.geometry import apply, input_from_frame, invert
 from jaxpose.pose import heatmap
 from jaxpose.pose.heatmap_lightning_pose import confidence_at, decode, encode, offset_px
+from tests.affines import compose
 
 SIGMA = 1.25
 encode_fast = jax.jit(encode, static_argnums=(2, 3, 4))

@@ -14,6 +14,7 @@ from jaxpose.pose.pca import errors_px, fit_multiview
 from jaxpose.steps import clip_step
 from jaxpose.steps.layout import pieces
 from jaxpose.training.clip_batch import empty_clips
+from tests.affines import compose
 
 HEIGHT, WIDTH, KEYPOINTS, STRIDE = 32, 48, 3, 4
 FRAMES = 6
@@ -123,7 +124,7 @@ def test_the_losses_of_several_cameras_are_those_of_numpy():
         return jax.jit(lambda maps: heatmap.decode(maps, STRIDE, 1.25))(flat)
 
     moved = np.float64(piece["plan"]["input_from_augmented"]).reshape(-1, 2, 3)
-    affines = geometry.compose(np.float64(frame_from_input).reshape(-1, 2, 3), moved)
+    affines = compose(np.float64(frame_from_input).reshape(-1, 2, 3), moved)
     # Each camera is turned and scaled by itself, but all frames of a clip alike.
     assert len(np.unique(moved[:, 0, 0])) == 4
     wanted = numpy_sums(outputs, affines, pca, config.losses, read)

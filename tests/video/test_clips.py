@@ -296,7 +296,9 @@ def test_what_cannot_give_clips_is_refused_by_name(tmp_path: Path) -> None:
         open_clips([(other,), (short,)], LENGTH, data_config())
     with pytest.raises(ValueError, match=r"short.mp4 has 15 frames, but .*other.mp4 of the same session has 16"):
         open_clips([(other, short)], 8, data_config())
-    with pytest.raises(ValueError, match=r"other.mp4 has frames of 64 x 48 pixels; data.crop_px = .* leaves them"):
+    with pytest.raises(
+        ValueError, match=r"other.mp4 has frames of 64 x 48 pixels; data.crop_px = .* reaches beyond them"
+    ):
         open_clips([(other,)], LENGTH, data_config(crop_px=(0, 0, 65, 48)))
     with pytest.raises(ValueError, match="absent.mp4 is not a file"):
         open_clips([(tmp_path / "absent.mp4",)], LENGTH, data_config())

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxpose.codes import SETS
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
 
-SETS = ("train", "validation", "test", "unused")
 # The name that Lightning Pose gives each kind of network in the first header row, by model.kind.
 SCORERS = {
     "heatmap": "heatmap_tracker",

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from jaxpose.data.picture import draw_keypoints
+from jaxpose.data.overlay import overlay_keypoints
 
 
 def test_dots_and_rings_lie_on_their_points():
     frames = np.full((2, 32, 64, 3), 30, np.uint8)
     predicted_px = np.array([[[8, 20], [40.25, 10.5]], [[np.nan, 3], [20, 20]]], np.float32)
     labelled_px = np.array([[[8, 20], [np.nan, np.nan]], [[5, 6], [50, 10]]], np.float32)
-    pictures = draw_keypoints(frames, predicted_px, labelled_px)
+    pictures = overlay_keypoints(frames, predicted_px, labelled_px)
     assert pictures.shape == (2, 256, 512, 3) and pictures.dtype == np.uint8
     assert (frames == 30).all()
     drawn = (pictures != 30).any(axis=-1)
@@ -31,6 +31,6 @@ def test_dots_and_rings_lie_on_their_points():
 
 def test_large_frames_keep_their_size_and_points_outside_are_no_error():
     frames = np.zeros((1, 300, 400, 3), np.uint8)
-    pictures = draw_keypoints(frames, np.array([[[-50.0, 1e6]]]), np.array([[[399.0, 299.0]]]))
+    pictures = overlay_keypoints(frames, np.array([[[-50.0, 1e6]]]), np.array([[[399.0, 299.0]]]))
     assert pictures.shape == (1, 300, 400, 3) and pictures[0, 285:, 385:].any() and not pictures[0, :200].any()
-    assert draw_keypoints(frames, np.zeros((1, 0, 2)), np.zeros((1, 0, 2))).sum() == 0
+    assert overlay_keypoints(frames, np.zeros((1, 0, 2)), np.zeros((1, 0, 2))).sum() == 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxpose.config.augment import AugmentConfig, resolve_preset
-from jaxpose.data.tone import apply_rare
+from jaxpose.data.equalize import equalize_samples
 
 
 def _config(**numbers: Any) -> AugmentConfig:
@@ -22,7 +22,7 @@ def _frames(count: int, length: int = 1) -> np.ndarray:
 
 def _applied(frames: np.ndarray, draw: np.ndarray, augment: AugmentConfig, seed: int = 3) -> np.ndarray:
     changed = frames.copy()
-    apply_rare(changed, draw.astype(np.int32), np.ones(len(draw), bool), seed, augment)
+    equalize_samples(changed, draw.astype(np.int32), np.ones(len(draw), bool), seed, augment)
     return changed
 
 
@@ -74,7 +74,7 @@ def test_the_shares_are_the_probabilities_and_other_samples_are_left_alone() -> 
     augment = _config(equalize_p=0.1)
     changed = frames.copy()
     valid = np.arange(2000) % 2 == 0
-    apply_rare(changed, np.arange(2000, dtype=np.int32), valid, 0, augment)
+    equalize_samples(changed, np.arange(2000, dtype=np.int32), valid, 0, augment)
     touched = (changed != frames).any(axis=(1, 2, 3, 4))
     assert not touched[~valid].any()
     assert touched[valid].mean() == pytest.approx(0.1, abs=0.03)
@@ -83,4 +83,4 @@ def test_the_shares_are_the_probabilities_and_other_samples_are_left_alone() -> 
 def test_probability_0_changes_nothing_not_even_read_only_frames() -> None:
     frames = _frames(2)
     frames.setflags(write=False)
-    apply_rare(frames, np.arange(2, dtype=np.int32), np.ones(2, bool), 0, _config())
+    equalize_samples(frames, np.arange(2, dtype=np.int32), np.ones(2, bool), 0, _config())

@@ -1,7 +1,7 @@
 """Histogram equalisation and CLAHE of labelled frames, on the host.
 
-Both are sequential and rare: on the device a batch would pay for them in every sample (docs/augmentation.md has the
-figures). The draws depend on (seed, stream, draw, purpose) alone, so any worker of any host makes the same pixels.
+Both are sequential and rare: on the device, every sample of a batch would bear their cost (see docs/augmentation.md).
+The random numbers depend on (seed, stream, draw, purpose) alone, so any worker of any host makes the same pixels.
 """
 
 from typing import Any
@@ -10,18 +10,18 @@ import cv2
 import numpy as np
 
 _STREAM = 0  # labelled frames
-_PURPOSE = 0x746F6E65  # "tone"
+_PURPOSE = 0x746F6E65  # "tone"; another number would be other random numbers
 
 
-def apply_rare(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, seed: int, augment: Any) -> None:
-    """Equalises the samples that are drawn for it, in place; the frames of a sample get the same draw.
+def equalize_samples(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, seed: int, augment: Any) -> None:
+    """Equalises randomly chosen samples in place; the frames of a sample are treated alike.
 
     Args:
       frames: uint8 (b, t, h, w, 3), writable.
       draw: int32 (b,), position of each sample in the stream.
-      valid: bool (b,); the other samples are left alone.
+      valid: bool (b,); other samples are not changed.
       seed: the run's seed.
-      augment: the resolved AugmentConfig: no option is None.
+      augment: the resolved AugmentConfig, without None.
     """
     if not (augment.equalize_p or augment.clahe_p):
         return
@@ -38,17 +38,17 @@ def apply_rare(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, seed: in
 
 
 def _uniform(seed: int, draw: int, count: int) -> np.ndarray:
-    """Numbers in [0, 1) from raw bits, which numpy keeps the same between its versions, unlike its distributions."""
+    """Numbers in [0, 1) from raw bits, which are the same in all versions of numpy, unlike its distributions."""
     bits = np.random.Philox(np.random.SeedSequence([seed, _STREAM, draw, _PURPOSE])).random_raw(count)
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
 def _change_channels(frame: np.ndarray, change: Any) -> None:
-    """Changes each channel of a frame (h, w, 3) inside its black borders, which would spoil the histogram."""
+    """Changes each channel of a frame (h, w, 3), except black borders, which would distort the histogram."""
     brightest = frame.max(axis=-1)
     rows, columns = np.flatnonzero(brightest.max(axis=1)), np.flatnonzero(brightest.max(axis=0))
     if not rows.size:
         return
-    picture = frame[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    inner = frame[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     for channel in range(3):
-        picture[..., channel] = change(np.ascontiguousarray(picture[..., channel]))
+        inner[..., channel] = change(np.ascontiguousarray(inner[..., channel]))

@@ -1,0 +1,84 @@
+"""Checks of a labelled image: it must lie in the project, be intact, and contain its keypoints.
+
+The cache folder keeps the checksums of intact images, and these are not decoded again.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from jaxpose import cache
+from jaxpose.codes import VISIBLE
+from jaxpose.data.image_file import DECODERS, image_size_px
+from jaxpose.data.labels import Labels
+from jaxpose.files import NotRegularFile, read_bytes
+
+_MARGIN_PX = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledImage:
+    size_px: tuple[int, int]
+    byte_count: int
+    checksum: str
+
+
+def check_image(folder: Path, name: str, whole: set[str]) -> LabelledImage:
+    """Returns an image, and adds its checksum to those in `whole`, whose images are not decoded.
+
+    Raises:
+      ValueError: it lies outside of the folder, cannot be read, or is not intact.
+    """
+    if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
+        raise ValueError(f"{name} leaves the project folder; images must lie inside it")
+    try:
+        content = read_bytes(folder / name, most_bytes=None)
+    except FileNotFoundError:
+        raise ValueError(f"{name} does not exist in {folder}") from None
+    except (OSError, NotRegularFile) as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from None
+    checksum = hashlib.sha256(content).hexdigest()
+    try:
+        size_px = image_size_px(content, checksum in whole)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    whole.add(checksum)
+    return LabelledImage(size_px, len(content), checksum)
+
+
+def check_places(labels: Labels, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
+    """Raises ValueError if the crop or a visible keypoint lies outside of an image of (width, height) px."""
+    name, (width, height) = labels.images[row], size_px
+    if crop_px and (crop_px[0] + crop_px[2] > width or crop_px[1] + crop_px[3] > height):
+        raise ValueError(f"{name} has {width} x {height} pixels; data.crop_px = {crop_px} reaches beyond it")
+    keypoints = labels.keypoints_frame_px[row]
+    # An image of width w covers [-0.5, w - 0.5]; a label on its edge may be rounded outwards.
+    low, high = -0.5 - _MARGIN_PX, np.array(size_px) - 0.5 + _MARGIN_PX
+    outside = (labels.visibility[row] == VISIBLE) & ((keypoints < low) | (keypoints > high)).any(axis=-1)
+    if outside.any():
+        places = [
+            f"{labels.keypoint_names[k]} ({keypoints[k, 0]:g}, {keypoints[k, 1]:g})" for k in np.flatnonzero(outside)
+        ]
+        raise ValueError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
+
+
+def known_images(label_file: Path) -> frozenset[str]:
+    """Returns the checksums of the images of a label file that were intact when it was last read."""
+    noted = cache.read_note(_note_key(label_file))
+    return frozenset(entry for entry in noted if isinstance(entry, str)) if isinstance(noted, list) else frozenset()
+
+
+def note_images(label_file: Path, noted: frozenset[str], whole: set[str]) -> None:
+    """Keeps the checksums of intact images for `known_images`, if there are new ones."""
+    if not whole <= noted:
+        # Without the note, images are decoded again.
+        with contextlib.suppress(OSError):
+            cache.write_note(_note_key(label_file), sorted(whole))
+
+
+def _note_key(label_file: Path) -> str:
+    return hashlib.sha256(repr(("whole images", DECODERS, str(label_file))).encode()).hexdigest()
