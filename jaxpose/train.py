@@ -154,12 +154,12 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
     config, data = session.config, session.data
     # 4. Go on from the newest whole checkpoint; the step is compiled where there is something left to train.
     first_step, state, messages = _first_state(folder, session, checkpoints)
-    if not end_reason(config, session.start.plan.total_steps, state):
+    if not end_reason(config, session.start.facts.total_steps, state):
         session = session.compiled()
     with (
         # Up to here there was nothing to save.
         interrupt,
-        RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log,
+        RunLog(folder.path if folder.is_ours else None, config.log, session.start.facts.total_steps, first_step) as log,
         RemoteCopy(folder, config.log) as copy,
         folder.noting_failures(),
     ):
@@ -173,7 +173,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             log.text(message)
         if folder.is_ours and session.start.subspaces:
             save_subspaces(folder.path, session.start.subspaces)
-        if session.start.clips and first_step < session.start.plan.total_steps:
+        if session.start.clips and first_step < session.start.facts.total_steps:
             _require_usable(session.start.clips, first_step * config.video.clips_per_step)
         # 5. The loop.
         predictor = Predictor(
@@ -195,9 +195,9 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             log=log,
             interrupt=interrupt,
             meta={"keypoint_names": list(config.data.keypoint_names)},
-            total_steps=session.start.plan.total_steps,
+            total_steps=session.start.facts.total_steps,
             val_every=config.train.val_every_steps
-            or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
+            or config.train.val_every_epochs * session.start.facts.steps_per_epoch,
             replicas=Replicas(session.mesh),
             pace=Pace(config.log.pace_s),
         )

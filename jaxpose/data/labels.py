@@ -17,11 +17,11 @@ import numpy as np
 
 from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
 from jaxpose.files import read_regular
+from jaxpose.visibility import NOT_USED, NOT_VISIBLE, VISIBLE
 
 COORDS = ("x", "y", "visible")
 # What pandas, with which these files are usually written and read, takes for an empty cell.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
-NOT_USED, NOT_VISIBLE, VISIBLE = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,10 +18,11 @@ import numpy as np
 from jaxpose import cache
 from jaxpose.config import SYNTHETIC, DataConfig
 from jaxpose.data.image_file import DECODERS, image_size_px
-from jaxpose.data.labels import VISIBLE, Labels, labels_checksum, read_labels
+from jaxpose.data.labels import Labels, labels_checksum, read_labels
 from jaxpose.data.views import ENDINGS, label_file_of_view, moment_of_image
 from jaxpose.files import is_regular, read_regular
 from jaxpose.threads import map_in_threads
+from jaxpose.visibility import VISIBLE
 
 LISTED_PROBLEMS = 20
 MARGIN_PX = 0.5

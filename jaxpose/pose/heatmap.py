@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from jaxpose.geometry import cells_from_input, input_from_cells
 from jaxpose.shapes import Array, Bool, Float, Int
-
-NOT_USED, NOT_VISIBLE, VISIBLE = 0, 1, 2
+from jaxpose.visibility import NOT_VISIBLE, VISIBLE
 
 # Enough for an encoded point to be found to 1e-4 cells at any border for every sigma_cells that the config allows.
 _STEPS = 8

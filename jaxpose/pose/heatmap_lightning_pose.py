@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpose.geometry import invert
-from jaxpose.pose.heatmap import NOT_VISIBLE, VISIBLE
 from jaxpose.shapes import Array, Bool, Float, Int
+from jaxpose.visibility import NOT_VISIBLE, VISIBLE
 
 _TEMPERATURE = 1000.0
 

@@ -8,8 +8,8 @@ from jaxpose.config import OptimConfig
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.split import read_split
 from jaxpose.run.identity import SPLIT_FILE
+from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.optim import rest_epochs
-from jaxpose.steps.train_step import Plan
 
 
 def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], list[str]]:
@@ -52,15 +52,15 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
     return {checksum: image for checksum, image in known.trained().items() if checksum not in here}, []
 
 
-def describe_backbone_rate(optim: OptimConfig, plan: Plan) -> str:
+def describe_backbone_rate(optim: OptimConfig, facts: DataFacts) -> str:
     """Returns how the backbone's learning rate goes by the head's, a line."""
-    rest = rest_epochs(optim, plan.has_new_head)
-    rest_steps = rest * plan.steps_per_epoch
+    rest = rest_epochs(optim, facts.has_new_head)
+    rest_steps = rest * facts.steps_per_epoch
     why = f"optim.unfreeze_epoch = {optim.unfreeze_epoch}"
     if optim.unfreeze_epoch < 0:
         why += f": {rest} epochs, as a part of the head is new"
-    if rest_steps >= plan.total_steps:
-        return f"rate 0 in all {plan.total_steps} steps ({why}); optim.unfreeze_epoch=0 trains it from the first step"
+    if rest_steps >= facts.total_steps:
+        return f"rate 0 in all {facts.total_steps} steps ({why}); optim.unfreeze_epoch=0 trains it from the first step"
     highest = optim.backbone_lr_factor
     begins = min(optim.unfreeze_factor, highest)
     rate = f"{begins:g} of the head's rate"
