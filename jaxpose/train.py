@@ -53,7 +53,7 @@ from jaxpose.run.weights import checksum, export_parameters
 from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.loop import Diverged, Loop, Outcome, end_reason
 from jaxpose.training.session import Session, build_session, open_session
-from jaxpose.training.setup import Start, prepare
+from jaxpose.training.setup import Setup, make_setup
 from jaxpose.training.validation import validate, validation_batch
 from jaxpose.video.clips import ClipSource, UnusableClips
 from jaxpose.video.key_frames import Stopped
@@ -94,7 +94,7 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
     is_first = jax.process_index() == 0
     config, data = together(lambda: _read(config, shows=dry_run and is_first))
     with phase("making the network"):
-        start = together(lambda: prepare(config, mesh, data))
+        start = together(lambda: make_setup(config, mesh, data))
     clip_files = start.clips.files() if start.clips else []
     files_beside = together(lambda: dataset.files_beside(data.project, config))
     split_text = split.split_text(
@@ -288,7 +288,7 @@ def _require_usable(clips: ClipSource, draw: int) -> None:
         raise UnusableClips(text)
 
 
-def _stop_decoding(start: Start) -> Callable[[], None]:
+def _stop_decoding(start: Setup) -> Callable[[], None]:
     """Returns what a signal is to stop at once: the decoding of a whole video that the next step waits for."""
     # With several processes all stop at one step, for which each has to have its batch.
     return start.clips.close if start.clips and jax.process_count() == 1 else lambda: None

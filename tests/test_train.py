@@ -34,7 +34,7 @@ from jaxpose.run.identity import read_config, write_config
 from jaxpose.run.load import LoadedNetwork, load_network
 from jaxpose.run.weights import load_parameters
 from jaxpose.training.session import build_session
-from jaxpose.training.setup import Start, prepare
+from jaxpose.training.setup import Setup, make_setup
 from jaxpose.video import range as video_range
 from tests.cut_images import cut
 from tests.run.test_log import events_of
@@ -98,11 +98,11 @@ def copy_of(run: Path, folder: Path) -> Path:
     return shutil.copytree(run, folder / "run")
 
 
-def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Start]:
+def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Setup]:
     """What a training has before it compiles."""
     config, found = dataset.prepare(c.resolve(config))
     data = dataset.load(found, config)
-    return config, data, prepare(config, make_mesh(jax.devices()[:1]), data)
+    return config, data, make_setup(config, make_mesh(jax.devices()[:1]), data)
 
 
 def log_of(run: Path) -> str:
@@ -387,7 +387,7 @@ def test_init_from_matches_keypoints_by_name(whole: Path, renamed: c.Config):
     assert_same(start.params["backbone"], old.params["backbone"])
     frame = np.random.default_rng(0).uniform(0, 255, (1, 32, 32, 3)).astype(np.float32)
 
-    def maps_of(net: Start | LoadedNetwork) -> np.ndarray:
+    def maps_of(net: Setup | LoadedNetwork) -> np.ndarray:
         inputs = [jnp.asarray(frame)[None]], [jnp.ones((1, 1), bool)], jnp.float32(1)
         apply = jax.jit(lambda *weights: apply_network(net.graphdef, *weights, *inputs, False)[0][0])
         return np.asarray(apply(net.params, net.statistics))[0, 0, 0]

@@ -68,9 +68,8 @@ def _update(
     state: State, batch: Batch, config: Config, graphdef: nnx.GraphDef, facts: DataFacts
 ) -> tuple[State, Metrics]:
     microbatches, counts = _microbatches(batch, config, facts)
-    gradients, statistics, means, sample_loss = _gradients(
-        state, microbatches, counts, Objective(config, graphdef, facts)
-    )
+    objective = Objective(config, graphdef, facts)
+    gradients, statistics, means, sample_loss = _gradients(state, microbatches, counts, objective)
     state, metrics = _apply(state, gradients, statistics, means["loss"], config, facts)
     metrics |= means | {"targets": counts["targets"], "sample_loss": sample_loss}
     return state, metrics
@@ -152,7 +151,7 @@ def _gradients(
 
 def _sum_passes(
     loss: Callable, names: list[str], params: dict, statistics: dict, inputs: tuple[dict[str, Batch], jax.Array]
-) -> tuple[dict, dict, Scalars, jax.Array]:
+) -> tuple[dict, dict, dict, jax.Array]:
     """Returns (summed gradients, statistics after the last pass, summed means, sample losses (passes, b)).
 
     Args:

@@ -28,8 +28,8 @@ from jaxpose.steps.state import State, initial_state, parameter_count
 from jaxpose.steps.train_step import build_train_step
 from jaxpose.threads import allowed_cores, loader_threads
 from jaxpose.training.clip_batch import clip_batch, empty_clips
-from jaxpose.training.setup import Start
-from jaxpose.training.warm_start import describe_backbone_rate
+from jaxpose.training.setup import Setup
+from jaxpose.training.transfer import describe_backbone_rate
 from jaxpose.video.clips import ClipSource
 
 _MIB = 2**20
@@ -55,7 +55,7 @@ class Session:
     config: Config
     mesh: Mesh
     data: Dataset
-    start: Start
+    start: Setup
     state: State
     threads: list[int]
     step: jax.stages.Compiled | None = None
@@ -179,14 +179,14 @@ class Session:
         return {"rate": f"{at} (optim.lr_scale: {optim.lr_scale})"}
 
 
-def open_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
+def open_session(config: Config, mesh: Mesh, data: Dataset, start: Setup) -> Session:
     """Puts the first state on the devices; compiles nothing."""
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
     threads = gather_lists([loader_threads(config.data.threads)])
     return Session(config, mesh, data, start, replicate(mesh, state), threads)
 
 
-def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
+def build_session(config: Config, mesh: Mesh, data: Dataset, start: Setup) -> Session:
     """Puts the first state on the devices and compiles the step."""
     return open_session(config, mesh, data, start).compiled()
 

@@ -19,13 +19,14 @@ from jaxpose.data.images import outside_crop
 from jaxpose.data.sessions import clip_sessions
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
-from jaxpose.run.load import load_network, transfer
-from jaxpose.run.pca import Subspaces, fit_subspaces
+from jaxpose.run.load import load_network
+from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
 from jaxpose.steps.optim import clip_loss_factor
-from jaxpose.training.warm_start import refuse_trained_frames
+from jaxpose.training.fit_pca import fit_subspaces
+from jaxpose.training.transfer import refuse_trained_frames, transfer
 from jaxpose.video.clips import ClipSource, open_clips
 
 # What each temporal loss calls the difference that costs nothing.
@@ -33,7 +34,7 @@ _EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "tempo
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class Setup:
     """What a training begins with, before anything is compiled.
 
     Attributes:
@@ -59,7 +60,7 @@ class Start:
     messages: list[str]
 
 
-def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
+def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     """Makes or loads the first weights and plans the training; compiles nothing.
 
     Raises:
@@ -134,7 +135,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
         flip_permutation=permutation,
         pca={name: pca for name, pca in subspaces.items() if name in on},
     )
-    return Start(graphdef, params, statistics, facts, clips, weights_sha256, trained_before, subspaces, messages)
+    return Setup(graphdef, params, statistics, facts, clips, weights_sha256, trained_before, subspaces, messages)
 
 
 def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list[str]]:

@@ -10,7 +10,8 @@ import pytest
 
 from jaxpose.config import Config, DataConfig, ModelConfig, TrainConfig
 from jaxpose.model.pose_net import make_network
-from jaxpose.run.load import LoadedNetwork, transfer
+from jaxpose.run.load import LoadedNetwork
+from jaxpose.training.transfer import transfer
 
 NAMES = ("nose", "neck", "left_paw", "right_paw")
 # As many channels between the layers as keypoints: the shapes do not tell the layers of the head apart.

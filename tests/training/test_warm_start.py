@@ -19,18 +19,18 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.run.folder import open_run
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.optim import learning_rates
-from jaxpose.training.setup import Start, prepare
-from jaxpose.training.warm_start import describe_backbone_rate
+from jaxpose.training.setup import Setup, make_setup
+from jaxpose.training.transfer import describe_backbone_rate
 from tests.small_run import make_config
 
 BY_FRAME = {"data__split": "frame", "data__train_share": 0.5, "data__val_share": 0.2, "model__width": 4}
 
 
-def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Start]:
+def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Setup]:
     """What a training has before it compiles."""
     config, found = dataset.prepare(c.resolve(config))
     data = dataset.load(found, config)
-    return config, data, prepare(config, make_mesh(jax.devices()[:1]), data)
+    return config, data, make_setup(config, make_mesh(jax.devices()[:1]), data)
 
 
 def here(project: Path, **options: object) -> c.Config:
@@ -60,7 +60,7 @@ def run(project: Path, tmp_path: Path) -> Path:
 
 
 def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: Path, run: Path, tmp_path: Path) -> None:
-    def start(**options: object) -> Start:
+    def start(**options: object) -> Setup:
         return begin(make_config(project, tmp_path / "next", train__init_from=str(run), **(BY_FRAME | options)))[2]
 
     before = pd.read_csv(run / "split.csv", index_col="path")["set"]
@@ -129,7 +129,7 @@ def test_a_renamed_picture_keeps_its_set(project: Path, run: Path, tmp_path: Pat
 
 
 def test_the_backbone_of_a_whole_run_learns_from_the_first_step(project: Path, run: Path, tmp_path: Path) -> None:
-    def rates(start: Start, optim: c.OptimConfig, step: int) -> tuple[float, float]:
+    def rates(start: Setup, optim: c.OptimConfig, step: int) -> tuple[float, float]:
         facts = start.facts
         head, backbone = learning_rates(
             jax.numpy.int32(step), optim, batch_size=5, steps_per_epoch=facts.steps_per_epoch,
