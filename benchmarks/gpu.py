@@ -28,9 +28,10 @@ from jaxpose.cluster.devices import compile_options, start_backend
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.data.loader import Samples
 from jaxpose.model.pose_net import make_network
+from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import initial_state
-from jaxpose.steps.train_step import Plan, build_train_step
+from jaxpose.steps.train_step import build_train_step
 
 PRECISIONS = ("bf16", "tf32", "f32")
 # TFLOP/s without sparsity, from the data sheets; --peak_tflops gives those of another device.
@@ -94,9 +95,9 @@ def measure_jaxpose(given: argparse.Namespace) -> dict[str, Any]:
         frame_from_input=np.tile(np.eye(2, 3, dtype=np.float32), (given.batch, 1, 1)),
     )
     batch = put_batch(mesh, samples.batch(np.arange(given.batch), np.arange(given.batch)))
-    plan = Plan(size_px=(side, side), passes=1, steps_per_epoch=100, total_steps=100_000)
+    facts = DataFacts(size_px=(side, side), passes=1, steps_per_epoch=100, total_steps=100_000)
     started = time.perf_counter()
-    compiled = build_train_step(config, graphdef, mesh, plan).lower(state, batch).compile(
+    compiled = build_train_step(config, graphdef, mesh, facts).lower(state, batch).compile(
         compile_options(config.mesh, [device])
     )  # fmt: skip
     compile_s = time.perf_counter() - started

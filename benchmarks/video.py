@@ -38,7 +38,7 @@ from jaxpose.cluster.devices import start_backend
 from jaxpose.cluster.mesh import make_mesh, put_batch
 from jaxpose.data import dataset
 from jaxpose.training.session import build_session
-from jaxpose.training.setup import prepare
+from jaxpose.training.setup import make_setup
 from jaxpose.video.file import scan, to_rgb
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
@@ -175,7 +175,7 @@ def measure_step(config: c.Config, repeats: int) -> list[float]:
     mesh = make_mesh(start_backend(config.mesh))
     config, project = dataset.prepare(config)
     data = dataset.load(project, config)
-    session = build_session(config, mesh, data, prepare(config, mesh, data))
+    session = build_session(config, mesh, data, make_setup(config, mesh, data))
     step, batch, state, found = session.step, put_batch(mesh, next(session.batches(0))), session.state, []
     assert step is not None  # `build_session` compiles it
     for _ in range(repeats + 1):

@@ -53,7 +53,7 @@ from jaxpose.run.weights import checksum, export_parameters
 from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.loop import Diverged, Loop, Outcome, end_reason
 from jaxpose.training.session import Session, build_session, open_session
-from jaxpose.training.setup import Start, prepare
+from jaxpose.training.setup import Setup, make_setup
 from jaxpose.training.validation import validate, validation_batch
 from jaxpose.video.clips import ClipSource, UnusableClips
 from jaxpose.video.key_frames import Stopped
@@ -94,7 +94,7 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
     is_first = jax.process_index() == 0
     config, data = together(lambda: _read(config, shows=dry_run and is_first))
     with phase("making the network"):
-        start = together(lambda: prepare(config, mesh, data))
+        start = together(lambda: make_setup(config, mesh, data))
     clip_files = start.clips.files() if start.clips else []
     files_beside = together(lambda: dataset.files_beside(data.project, config))
     split_text = split.split_text(
@@ -154,12 +154,12 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
     config, data = session.config, session.data
     # 4. Go on from the newest whole checkpoint; the step is compiled where there is something left to train.
     first_step, state, messages = _first_state(folder, session, checkpoints)
-    if not end_reason(config, session.start.plan.total_steps, state):
+    if not end_reason(config, session.start.facts.total_steps, state):
         session = session.compiled()
     with (
         # Up to here there was nothing to save.
         interrupt,
-        RunLog(folder.path if folder.is_ours else None, config.log, session.start.plan.total_steps, first_step) as log,
+        RunLog(folder.path if folder.is_ours else None, config.log, session.start.facts.total_steps, first_step) as log,
         RemoteCopy(folder, config.log) as copy,
         folder.noting_failures(),
     ):
@@ -173,7 +173,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             log.text(message)
         if folder.is_ours and session.start.subspaces:
             save_subspaces(folder.path, session.start.subspaces)
-        if session.start.clips and first_step < session.start.plan.total_steps:
+        if session.start.clips and first_step < session.start.facts.total_steps:
             _require_usable(session.start.clips, first_step * config.video.clips_per_step)
         # 5. The loop.
         predictor = Predictor(
@@ -195,9 +195,9 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             log=log,
             interrupt=interrupt,
             meta={"keypoint_names": list(config.data.keypoint_names)},
-            total_steps=session.start.plan.total_steps,
+            total_steps=session.start.facts.total_steps,
             val_every=config.train.val_every_steps
-            or config.train.val_every_epochs * session.start.plan.steps_per_epoch,
+            or config.train.val_every_epochs * session.start.facts.steps_per_epoch,
             replicas=Replicas(session.mesh),
             pace=Pace(config.log.pace_s),
         )
@@ -288,7 +288,7 @@ def _require_usable(clips: ClipSource, draw: int) -> None:
         raise UnusableClips(text)
 
 
-def _stop_decoding(start: Start) -> Callable[[], None]:
+def _stop_decoding(start: Setup) -> Callable[[], None]:
     """Returns what a signal is to stop at once: the decoding of a whole video that the next step waits for."""
     # With several processes all stop at one step, for which each has to have its batch.
     return start.clips.close if start.clips and jax.process_count() == 1 else lambda: None

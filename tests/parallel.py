@@ -11,14 +11,15 @@ from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.config.losses import weights as loss_weights
+from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data.loader import Samples, rows_of_draws
-from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
-from jaxpose.pose.pca import fit_multiview, fit_singleview
-from jaxpose.steps.clip_step import ClipPlan
-from jaxpose.steps.layout import microbatch_size, pieces, slots
+from jaxpose.model.pose_net import make_network
+from jaxpose.pose.pca import Pca, fit_multiview, fit_singleview
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.layout import clip_shards, microbatch_size, slots
 from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import State, initial_state
-from jaxpose.steps.train_step import Plan, build_train_step
+from jaxpose.steps.train_step import build_train_step
 from jaxpose.training.clip_batch import empty_clips
 
 SIDE_PX = 32
@@ -81,25 +82,24 @@ def losses(with_maps: bool) -> c.LossesConfig:
     )
 
 
-def clip_plan(config: c.Config) -> ClipPlan | None:
-    """What a training would know of the clips; the subspaces are those of the labels."""
-    weights = loss_weights(config.losses)
-    if not weights:
-        return None
+def fitted_pca(config: c.Config) -> dict[str, Pca]:
+    """What a training would fit to the labels for its losses on clips."""
+    if not loss_weights(config.losses):
+        return {}
     source = samples()
     labels = np.where(source.visibility[..., None] > 0, source.keypoints_px, np.nan)
     labels = geometry.apply(source.frame_from_input, labels).astype(np.float64)
     multiview = fit_multiview(labels, [(0,), (2,)], config.losses.pca_multiview)
     singleview = fit_singleview(labels, range(KEYPOINTS), config.losses.pca_singleview)
-    return ClipPlan(CLIP, weights, {"pca_singleview": singleview, "pca_multiview": multiview})
+    return {"pca_singleview": singleview, "pca_multiview": multiview}
 
 
 def clips_of(config: c.Config, step: int, devices: int, poison: bool) -> dict[str, np.ndarray]:
     """The clips of a step as they lie on so many devices: the pictures of the labelled frames, one after the other."""
     count, microbatch = config.video.clips_per_step, microbatch_size(config.train)
     passes = -(-config.train.batch_size // microbatch)
-    cut = pieces(step, count, passes, devices, CLIP, CONTEXT_RADIUS[config.model.kind])
-    batch = empty_clips(cut, 1, (SIDE_PX, SIDE_PX))
+    shards = clip_shards(step, count, passes, devices, CLIP, CONTEXT_RADIUS[config.model.kind])
+    batch = empty_clips(shards, 1, (SIDE_PX, SIDE_PX))
     pixels = samples().pixels[:, 0]
     for row, draw in enumerate(batch["draw"]):
         there = batch["frame_index"][row] >= 0
@@ -160,10 +160,10 @@ class Trainer:
         self.first_state: State = jax.tree.map(np.asarray, state)
         self.restart()
         passes = -(-config.train.batch_size // microbatch_size(config.train))
-        plan = Plan(
-            size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, clips=clip_plan(config)
+        facts = DataFacts(
+            size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, pca=fitted_pca(config)
         )
-        step = build_train_step(config, graphdef, self.mesh, plan)
+        step = build_train_step(config, graphdef, self.mesh, facts)
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
             (self.state, put_batch(self.mesh, batch_of(config, 0, devices))),

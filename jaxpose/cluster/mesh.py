@@ -12,10 +12,12 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxpose.config.mesh import AXIS
+
 
 def make_mesh(devices: list[jax.Device]) -> Mesh:
     """Returns the mesh of one axis, `data`, over the devices in the order given."""
-    return Mesh(np.array(devices), ("data",), axis_types=(AxisType.Auto,))
+    return Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
 
 
 def put_batch(mesh: Mesh, host_batch: dict[str, Any]) -> dict[str, Any]:
@@ -30,7 +32,7 @@ def put_batch(mesh: Mesh, host_batch: dict[str, Any]) -> dict[str, Any]:
     Raises:
       ValueError: the rows of a field cannot be divided evenly over this process's devices.
     """
-    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
     local_count = mesh.local_mesh.size
 
     def put(name: str, rows: np.ndarray) -> jax.Array:

@@ -9,7 +9,8 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-_AXIS = "data"
+from jaxpose.config.mesh import AXIS
+
 _BITS = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
 
 
@@ -53,5 +54,5 @@ class Replicas:
             # Odd, so that no bit is lost, and different from place to place, so that an exchange is seen.
             place = 2 * lax.iota(jnp.uint32, words.size) + 1
             total = total * jnp.uint32(31) + jnp.sum(words * place, dtype=jnp.uint32)
-        mine = lax.axis_index(_AXIS) == lax.iota(jnp.int32, self._mesh.size)
-        return lax.psum(jnp.where(mine, total, jnp.uint32(0)), _AXIS)
+        mine = lax.axis_index(AXIS) == lax.iota(jnp.int32, self._mesh.size)
+        return lax.psum(jnp.where(mine, total, jnp.uint32(0)), AXIS)

@@ -4,6 +4,9 @@ import dataclasses
 
 from jaxpose.config.option import Section, option
 
+# The one axis of the mesh of devices, over which batches are sharded.
+AXIS = "data"
+
 
 @dataclasses.dataclass
 class MeshConfig(Section):

@@ -4,6 +4,8 @@ import dataclasses
 
 from jaxpose.config.option import Section, option
 
+# Frames on either side of the one that a prediction is of, by `ModelConfig.kind`.
+CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 

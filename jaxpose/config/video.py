@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from jaxpose.config.model import CONTEXT_RADIUS, ModelConfig
 from jaxpose.config.option import Section, option
 
 
@@ -26,3 +27,8 @@ class VideoConfig(Section):
     brightness_max: float = option(0.25, "largest change of a clip's brightness", minimum=0.0, maximum=1.0)
     contrast_max: float = option(0.25, "largest change of a clip's contrast", minimum=0.0, maximum=1.0)
     noise_max: float = option(10.0, "noise: largest variance of a pixel over its value", minimum=0.0)
+
+
+def frames_per_clip(video: VideoConfig, model: ModelConfig) -> int:
+    """Returns the number of frames of a whole clip."""
+    return video.context_sequence_length if CONTEXT_RADIUS[model.kind] else video.sequence_length

@@ -9,13 +9,12 @@ import numpy as np
 from jaxpose import geometry
 from jaxpose.codes import TEST, UNUSED, VALIDATION
 from jaxpose.config import SYNTHETIC, Config, DataConfig
+from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data import context, images, project, sessions, split, synthetic, windows
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
-# Frames on either side of the one that a context model predicts.
-CONTEXT_RADIUS = 2
 # Sizes of labelled images that a run keeps: in a project of unrelated images, all sizes may differ.
 _NOTED_SIZES = 16
 
@@ -152,7 +151,8 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
     """Returns the files beside the labelled images that a context model sees: images, then videos."""
     if config.model.kind != "heatmap_context":
         return []
-    return windows.files_beside(found, CONTEXT_RADIUS, sessions.video_files(config.data, config.video))
+    radius = CONTEXT_RADIUS["heatmap_context"]
+    return windows.files_beside(found, radius, sessions.video_files(config.data, config.video))
 
 
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:
@@ -167,7 +167,7 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     size_px = data.input_width_px, data.input_height_px
     if config.model.kind == "heatmap_context":
         videos = sessions.video_files(data, config.video)
-        frames, messages = context.load_windows(found, data, size_px, CONTEXT_RADIUS, videos)
+        frames, messages = context.load_windows(found, data, size_px, CONTEXT_RADIUS["heatmap_context"], videos)
     else:
         frames = images.load_frames(found, data, size_px)
     keypoints_px = geometry.apply(frames.input_from_frame, found.keypoints_frame_px)

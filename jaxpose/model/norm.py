@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 
+from jaxpose.config.mesh import AXIS
 from jaxpose.shapes import Array, Bool, Float
 
 DECAY = 0.9
@@ -38,7 +39,7 @@ class Norm(nnx.Module):
         *,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
-        axis: str = "data",
+        axis: str = AXIS,
     ):
         self.kind = kind
         self.axis = axis

@@ -8,6 +8,7 @@ import numpy as np
 from flax import nnx
 
 from jaxpose.config import ModelConfig
+from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.regression import RegressionHead
@@ -26,8 +27,6 @@ DTYPES = {
     "f64": (jnp.float64, jnp.float64),
 }
 MATMUL_PRECISION = {"f32": "highest", "tf32": "tensorfloat32", "bf16": "bfloat16", "f64": "highest"}
-# Frames on either side of the one that a prediction is of, by model.kind.
-CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
 
 
 class PoseNet(nnx.Module):

@@ -1,8 +1,8 @@
 """Augmentation of labelled frames on the device: one warp, cheap work on pixels, and the keypoints moved alike.
 
-What comes in: a batch, one key per sample, and the config. `plan` draws every number of every sample; `render` makes
-the pixels and `move_keypoints` the labels from the same plan, so that they cannot disagree. A transform whose
-probability is 0 is not compiled. docs/augmentation.md says what the numbers mean.
+What comes in: a batch, one key per sample, and the config. `draw_params` draws every number of every sample; `render`
+makes the pixels and `move_keypoints` the labels from the same parameters, so that they cannot disagree. A transform
+whose probability is 0 is not compiled. docs/augmentation.md says what the numbers mean.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.pose import elastic, pixels
-from jaxpose.pose.pixels import Plan, Resolved
+from jaxpose.pose.pixels import Params, Resolved
 from jaxpose.shapes import Array, Float, Int, UInt8
 
 # Every number has its own column of a sample's draw: switching a transform on or off moves no other.
@@ -41,13 +41,15 @@ def sample_keys(seed: int, stream: int, draw: Int[Array, "b"], purpose: int) -> 
     return jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(stream_key, index), purpose))(draw)
 
 
-def plan(keys: Array, augment: Resolved, frame_from_input: Float[Array, "b 2 3"], size_px: tuple[int, int]) -> Plan:
+def draw_params(
+    keys: Array, augment: Resolved, frame_from_input: Float[Array, "b 2 3"], size_px: tuple[int, int]
+) -> Params:
     """Returns every number that decides a sample's augmentation, as small arrays whose first axis is the sample.
 
     Args:
       keys: jax keys (b,), as made by `sample_keys`.
       augment: the resolved config: no option is None.
-      frame_from_input: maps input pixels to frame pixels; its dtype is the dtype of the plan.
+      frame_from_input: maps input pixels to frame pixels; its dtype is the dtype of the parameters.
       size_px: (height, width) of the input.
     """
     bits = jax.vmap(lambda key: jax.random.bits(key, (len(_COLUMNS),), jnp.uint32))(keys)
@@ -57,17 +59,17 @@ def plan(keys: Array, augment: Resolved, frame_from_input: Float[Array, "b 2 3"]
     share = dict(zip(_COLUMNS, jnp.unstack(uniform, axis=1), strict=True))
     linear = frame_from_input[..., :2]
     frame_px_per_px = jnp.sqrt(jnp.abs(linear[:, 0, 0] * linear[:, 1, 1] - linear[:, 0, 1] * linear[:, 1, 0]))
-    drawn = _plan_geometry(share, augment, linear, size_px)
-    drawn |= pixels.plan(share, seeds, augment, frame_px_per_px)
+    drawn = _draw_geometry(share, augment, linear, size_px)
+    drawn |= pixels.draw_params(share, seeds, augment, frame_px_per_px)
     if augment.elastic_p:
         alpha = jnp.where(share["elastic"] < augment.elastic_p, share["elastic_alpha"] * augment.elastic_alpha_px, 0.0)
         seed = jnp.stack([seeds["elastic_seed_x"], seeds["elastic_seed_y"]], axis=-1)
-        drawn |= elastic.plan(alpha, augment.elastic_sigma_px, frame_px_per_px, seed)
+        drawn |= elastic.draw_params(alpha, augment.elastic_sigma_px, frame_px_per_px, seed)
     return drawn
 
 
 def move_keypoints(
-    plan: Plan,
+    params: Params,
     augment: Resolved,
     keypoints_px: Float[Array, "b k 2"],
     visibility: Int[Array, "b k"],
@@ -76,8 +78,8 @@ def move_keypoints(
     """Returns the keypoints in pixels of the augmented input and their visibility; NaN stays NaN.
 
     Args:
-      plan: the numbers of these samples.
-      augment: the config that the plan was made with.
+      params: of these samples, from `draw_params`.
+      augment: the config that the parameters were drawn with.
       keypoints_px: (x, y) in pixels of the input.
       visibility: 0, 1 or 2; it changes places with its keypoint in a flip.
       flip_permutation: the entry that each keypoint becomes in a flip, or None where no flip can happen.
@@ -88,9 +90,9 @@ def move_keypoints(
     if not _moves(augment):
         return keypoints_px, visibility
     with jax.default_matmul_precision("highest"):
-        keypoints_px = geometry.apply(geometry.invert(plan["input_from_augmented"]), keypoints_px)
+        keypoints_px = geometry.apply(geometry.invert(params["input_from_augmented"]), keypoints_px)
     if augment.elastic_p:
-        keypoints_px = elastic.undo(plan, keypoints_px)
+        keypoints_px = elastic.undo(params, keypoints_px)
     if augment.flip_p:
         if flip_permutation is None or len(flip_permutation) != keypoints_px.shape[1]:
             raise ValueError(
@@ -98,31 +100,32 @@ def move_keypoints(
                 f"one entry for each of the {keypoints_px.shape[1]} keypoints (see data.flip_pairs)"
             )
         order = np.array(flip_permutation)
-        flip = plan["flip"][:, None]
+        flip = params["flip"][:, None]
         keypoints_px = jnp.where(flip[..., None], keypoints_px[:, order], keypoints_px)
         visibility = jnp.where(flip, visibility[:, order], visibility)
     return keypoints_px, visibility
 
 
 def render(
-    plan: Plan, augment: Resolved, frames: UInt8[Array, "b t h w 3"], dtype: jax.typing.DTypeLike
+    params: Params, augment: Resolved, frames: UInt8[Array, "b t h w 3"], dtype: jax.typing.DTypeLike
 ) -> Float[Array, "b t h w 3"]:
     """Returns the augmented frames, 0..255, in `dtype`; all frames of a sample are treated alike.
 
     Args:
-      plan: the numbers of these samples.
-      augment: the config that the plan was made with.
+      params: of these samples, from `draw_params`.
+      augment: the config that the parameters were drawn with.
       frames: RGB, at the input's size.
       dtype: of the result; the work is done in it, but never below float32.
     """
     work = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
-    plan = {
-        name: value.astype(work) if jnp.issubdtype(value.dtype, jnp.floating) else value for name, value in plan.items()
+    params = {
+        name: value.astype(work) if jnp.issubdtype(value.dtype, jnp.floating) else value
+        for name, value in params.items()
     }
     pictures = frames.astype(work)
     if _moves(augment):
-        pictures = pixels.warp(frames, *_sampled_px(plan, augment, frames.shape[2], frames.shape[3]))
-    return pixels.filter(plan, augment, pictures).astype(dtype)
+        pictures = pixels.warp(frames, *_sampled_px(params, augment, frames.shape[2], frames.shape[3]))
+    return pixels.apply_filters(params, augment, pictures).astype(dtype)
 
 
 def _turns(augment: Resolved) -> bool:
@@ -135,20 +138,20 @@ def _moves(augment: Resolved) -> bool:
 
 
 def _sampled_px(
-    plan: Plan, augment: Resolved, height: int, width: int
+    params: Params, augment: Resolved, height: int, width: int
 ) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"]]:
     """The point (x, y) of the input that each pixel of the augmented picture shows."""
-    affine = plan["input_from_augmented"][..., None, None]
+    affine = params["input_from_augmented"][..., None, None]
     x = jnp.arange(width, dtype=affine.dtype)[None, None, :]
     y = jnp.arange(height, dtype=affine.dtype)[None, :, None]
     if augment.elastic_p:
-        moved_x, moved_y = elastic.shifts_of_grid(plan, height, width)
+        moved_x, moved_y = elastic.shifts_of_grid(params, height, width)
         x, y = x + moved_x, y + moved_y
     sampled_x, sampled_y = (row[:, 0] * x + row[:, 1] * y + row[:, 2] for row in (affine[:, 0], affine[:, 1]))
     return sampled_x, sampled_y
 
 
-def _plan_geometry(share: Plan, augment: Resolved, frame_from_input: Array, size_px: tuple[int, int]) -> Plan:
+def _draw_geometry(share: Params, augment: Resolved, frame_from_input: Array, size_px: tuple[int, int]) -> Params:
     """The affine: turn, rotate and scale the frame about the centre, shift, move the sides, flip, in this order."""
     if not _moves(augment):
         return {}

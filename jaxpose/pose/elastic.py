@@ -19,7 +19,7 @@ _REACH = 4  # nodes; a bump is below 4e-6 beyond
 _INVERSION_STEPS = 12
 
 
-def plan(
+def draw_params(
     alpha_px: Float[Array, "b"], sigma_px: float, frame_px_per_px: Float[Array, "b"], seed: Array
 ) -> dict[str, Array]:
     """Returns strength, pitch and seed of each sample's field, lengths in input pixels.
@@ -39,10 +39,10 @@ def plan(
 
 
 def shifts_of_grid(
-    plan: dict[str, Array], height: int, width: int
+    params: dict[str, Array], height: int, width: int
 ) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"]]:
     """Returns how far (x, y) every pixel of an input looks aside, in input pixels."""
-    strength, pitch = plan["elastic_strength_px"], plan["elastic_pitch_px"]
+    strength, pitch = params["elastic_strength_px"], params["elastic_pitch_px"]
 
     def nodes_and_bumps(side: int) -> tuple[Array, Array]:
         nodes = jnp.arange(-_REACH, (side - 1) // _SMALLEST_PITCH_PX + _REACH + 1)
@@ -52,30 +52,30 @@ def shifts_of_grid(
     rows, bumps_y = nodes_and_bumps(height)
     columns, bumps_x = nodes_and_bumps(width)
     noise = _noise(
-        plan["elastic_seed"][:, :, None, None], rows[None, None, :, None], columns[None, None, None, :], pitch
+        params["elastic_seed"][:, :, None, None], rows[None, None, :, None], columns[None, None, None, :], pitch
     )
     shifts = jnp.einsum("byi,bcij,bxj->cbyx", bumps_y, noise, bumps_x * strength[:, None, None], precision="highest")
     return shifts[0], shifts[1]
 
 
-def undo(plan: dict[str, Array], shifted_px: Float[Array, "b k 2"]) -> Float[Array, "b k 2"]:
+def undo(params: dict[str, Array], shifted_px: Float[Array, "b k 2"]) -> Float[Array, "b k 2"]:
     """Returns the points p for which p + shift(p) are the given points, in input pixels; NaN stays NaN."""
 
     def step(_: Array, points: Array) -> Array:
-        return shifted_px - _shifts_of_points(plan, points)
+        return shifted_px - _shifts_of_points(params, points)
 
-    return jax.lax.fori_loop(0, _INVERSION_STEPS, step, shifted_px - _shifts_of_points(plan, shifted_px))
+    return jax.lax.fori_loop(0, _INVERSION_STEPS, step, shifted_px - _shifts_of_points(params, shifted_px))
 
 
-def _shifts_of_points(plan: dict[str, Array], points_px: Array) -> Array:
-    strength, pitch = plan["elastic_strength_px"], plan["elastic_pitch_px"]
+def _shifts_of_points(params: dict[str, Array], points_px: Array) -> Array:
+    strength, pitch = params["elastic_strength_px"], params["elastic_pitch_px"]
     places = points_px / pitch[:, None, None]
     # NaN has no node: its shift is NaN by the bumps, whatever node is taken.
     first = jnp.floor(jnp.nan_to_num(places)) - (_REACH - 1)
     nodes = first[..., None] + jnp.arange(2 * _REACH, dtype=pitch.dtype)[None, None, None]
     bumps = _bump(places[..., None] - nodes)
     columns, rows = nodes[:, None, :, 0, None, :].astype(jnp.int32), nodes[:, None, :, 1, :, None].astype(jnp.int32)
-    noise = _noise(plan["elastic_seed"][:, :, None, None, None], rows, columns, pitch)
+    noise = _noise(params["elastic_seed"][:, :, None, None, None], rows, columns, pitch)
     shifts = jnp.sum(noise * bumps[:, None, :, 1, :, None] * bumps[:, None, :, 0, None, :], axis=(-1, -2))
     return strength[:, None, None] * shifts.swapaxes(1, 2)
 

@@ -1,6 +1,7 @@
 """Work on pixels: the bilinear warp, motion blur, black cells, salt and pepper, emboss, brightness, contrast.
 
-`plan` turns a sample's draws into parameters in pixels of the input, `filter` applies them; neither moves a keypoint.
+`draw_params` turns a sample's draws into parameters in pixels of the input, and `apply_filters` applies them; neither
+moves a keypoint.
 """
 
 import math
@@ -12,12 +13,12 @@ import jax.numpy as jnp
 
 from jaxpose.shapes import Array, Bool, Float, UInt8
 
-Plan = dict[str, Array]
+Params = dict[str, Array]
 # A resolved AugmentConfig: no option is None, which a type checker cannot see.
 Resolved = Any
 
 
-def plan(share: Plan, seeds: Plan, augment: Resolved, frame_px_per_px: Float[Array, "b"]) -> Plan:
+def draw_params(share: Params, seeds: Params, augment: Resolved, frame_px_per_px: Float[Array, "b"]) -> Params:
     """Returns the parameters of every filter that is on, for each sample.
 
     Args:
@@ -26,7 +27,7 @@ def plan(share: Plan, seeds: Plan, augment: Resolved, frame_px_per_px: Float[Arr
       augment: the resolved config.
       frame_px_per_px: frame pixels per input pixel.
     """
-    drawn: Plan = {}
+    drawn: Params = {}
     if augment.motion_blur_p:
         drawn["motion_blur_kernel"] = _motion_kernel(share, augment, frame_px_per_px)
     if augment.dropout_p:
@@ -59,23 +60,23 @@ def plan(share: Plan, seeds: Plan, augment: Resolved, frame_px_per_px: Float[Arr
     return drawn
 
 
-def filter(plan: Plan, augment: Resolved, pictures: Float[Array, "b t h w 3"]) -> Float[Array, "b t h w 3"]:
+def apply_filters(params: Params, augment: Resolved, pictures: Float[Array, "b t h w 3"]) -> Float[Array, "b t h w 3"]:
     """Returns the pictures (0..255) after every filter that is on; the frames of a sample get the same."""
     if augment.motion_blur_p:
-        kernel = plan["motion_blur_kernel"]
+        kernel = params["motion_blur_kernel"]
         radius = kernel.shape[1] // 2
         pictures = _where_any(kernel[:, radius, radius] < 1, _blur, pictures, kernel)
     if augment.dropout_p:
-        pictures = jnp.where(_cells(plan, "dropout", pictures), 0.0, pictures)
+        pictures = jnp.where(_cells(params, "dropout", pictures), 0.0, pictures)
     if augment.salt_p or augment.pepper_p:
-        pictures = _salt_and_pepper(plan, augment, pictures)
+        pictures = _salt_and_pepper(params, augment, pictures)
     if augment.emboss_p:
-        alpha = plan["emboss_alpha"]
-        pictures = jnp.clip(_where_any(alpha > 0, _emboss, pictures, alpha, plan["emboss_strength"]), 0.0, 255.0)
+        alpha = params["emboss_alpha"]
+        pictures = jnp.clip(_where_any(alpha > 0, _emboss, pictures, alpha, params["emboss_strength"]), 0.0, 255.0)
     if augment.brightness_p:
-        pictures = jnp.clip(pictures * plan["brightness_factor"][:, None, None, None, None], 0.0, 255.0)
+        pictures = jnp.clip(pictures * params["brightness_factor"][:, None, None, None, None], 0.0, 255.0)
     if augment.contrast_p:
-        factor = plan["contrast_factor"][:, None, None, None, None]
+        factor = params["contrast_factor"][:, None, None, None, None]
         pictures = jnp.clip((pictures - 127.5) * factor + 127.5, 0.0, 255.0)
     return pictures
 
@@ -118,35 +119,35 @@ def _mixed(bits: Array) -> Array:
     return bits ^ (bits >> 16)
 
 
-def _cells(plan: Plan, name: str, pictures: Float[Array, "b t h w 3"]) -> Bool[Array, "b 1 h w c"]:
+def _cells(params: Params, name: str, pictures: Float[Array, "b t h w 3"]) -> Bool[Array, "b 1 h w c"]:
     """Where the random cells of `name` lie; a cell is never smaller than a pixel, which has the same statistics."""
-    per_px = jnp.minimum(plan[f"{name}_cells_per_px"], 1.0)
+    per_px = jnp.minimum(params[f"{name}_cells_per_px"], 1.0)
 
     def cell_of_pixel(side: int) -> Array:
         return ((jnp.arange(side, dtype=per_px.dtype)[None] + 0.5) * per_px[:, None]).astype(jnp.int32)
 
     row, column = cell_of_pixel(pictures.shape[2]), cell_of_pixel(pictures.shape[3])
     noise = hashed(
-        plan[f"{name}_seed"][:, None, None, None], row[:, None, :, None, None], column[:, None, None, :, None]
+        params[f"{name}_seed"][:, None, None, None], row[:, None, :, None, None], column[:, None, None, :, None]
     )
-    threshold = (plan[f"{name}_share"] * 2**24).astype(jnp.uint32)
+    threshold = (params[f"{name}_share"] * 2**24).astype(jnp.uint32)
     return noise >> 8 < threshold[:, None, None, None, None]
 
 
-def _salt_and_pepper(plan: Plan, augment: Resolved, pictures: Array) -> Array:
+def _salt_and_pepper(params: Params, augment: Resolved, pictures: Array) -> Array:
     rows, columns = jnp.arange(pictures.shape[2]), jnp.arange(pictures.shape[3])
-    seed = plan["grain_seed"][:, None, None, None]
+    seed = params["grain_seed"][:, None, None, None]
     noise = hashed(seed, rows[None, None, :, None, None], columns[None, None, None, :, None])
     # cos of a uniform quarter turn follows the arcsine distribution, folded to one side.
     grain = jnp.cos((noise >> 8).astype(pictures.dtype) * (math.pi / 2 / 2**24))
     if augment.salt_p:
-        pictures = jnp.where(_cells(plan, "salt", pictures), 127.5 * (1 + grain), pictures)
+        pictures = jnp.where(_cells(params, "salt", pictures), 127.5 * (1 + grain), pictures)
     if augment.pepper_p:
-        pictures = jnp.where(_cells(plan, "pepper", pictures), 127.5 * (1 - grain), pictures)
+        pictures = jnp.where(_cells(params, "pepper", pictures), 127.5 * (1 - grain), pictures)
     return pictures
 
 
-def _motion_kernel(share: Plan, augment: Resolved, frame_px_per_px: Array) -> Float[Array, "b n n"]:
+def _motion_kernel(share: Params, augment: Resolved, frame_px_per_px: Array) -> Float[Array, "b n n"]:
     """A line of points at a random angle, weighted along its direction, splatted on a grid of input pixels."""
     length = augment.motion_blur_px
     points = max(math.ceil(length), 2)

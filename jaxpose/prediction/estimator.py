@@ -20,7 +20,7 @@ from jaxpose.fitting import fit_image
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.run.load import load_trained, read_run_config
+from jaxpose.run.load import load_network, read_run_config
 from jaxpose.run.pca import Subspaces, load_subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
@@ -222,7 +222,7 @@ def load(
         text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
         raise ValueError(text) from None
     with phase("reading the weights"):
-        trained = load_trained(Path(run))
+        trained = load_network(Path(run))
     mesh = make_mesh(chosen)
     predictor = Predictor(config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size)
     with needed_types(config.train.precision):

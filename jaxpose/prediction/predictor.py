@@ -11,8 +11,9 @@ from jax.sharding import Mesh
 
 from jaxpose.cluster.mesh import put_batch
 from jaxpose.config import Config
+from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data.loader import Samples, evaluation_batches
-from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
+from jaxpose.model.pose_net import needed_types
 from jaxpose.steps.predict_step import build_evaluate_step, build_predict_step
 from jaxpose.video.key_frames import Stopped
 

@@ -1,7 +1,6 @@
-"""The subspaces of poses that a run knows: fitted to its training labels, kept in its folder, measured against."""
+"""The subspaces of poses that a run knows: kept in its folder, and predictions measured against them."""
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,7 @@ import numpy as np
 from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
-from jaxpose.data.dataset import Dataset
-from jaxpose.pose.pca import Pca, columns_of, errors_px, fit_multiview, fit_singleview, from_json, to_json
+from jaxpose.pose.pca import Pca, errors_px, from_json, to_json
 
 _logger = logging.getLogger(__name__)
 
@@ -18,52 +16,6 @@ SUBSPACES_FILE = "pca.json"
 _LOSSES = ("pca_singleview", "pca_multiview")
 
 Subspaces = dict[str, Pca]
-
-
-def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
-    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and what to say.
-
-    One is fitted where its loss is on. Where only its keypoints or views are named it measures predictions; if it
-    cannot be fitted then, a sentence says why, and the run goes without.
-
-    Raises:
-      ValueError: a keypoint is not there or is named twice, the labels are too few for a loss that is on, or it keeps
-        all components.
-    """
-    on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
-    labels = data.project.labelled_frame_px()[data.rows("train")]
-    found: Subspaces = {}
-    messages: list[str] = []
-
-    def fit(name: str, make: Callable[[], Pca]) -> None:
-        try:
-            found[name] = make()
-        except ValueError as error:
-            if name in on:
-                raise
-            messages.append(f"{name} is not measured: {error}")
-
-    if "pca_singleview" in on or losses.pca_singleview.keypoints:
-        chosen = losses.pca_singleview.keypoints or names
-        columns = columns_of(chosen, names, "losses.pca_singleview.keypoints")
-        if config.data.views:
-            messages.append("pca_singleview is not measured: data.views names several cameras")
-        else:
-            fit("pca_singleview", lambda: fit_singleview(labels, columns, losses.pca_singleview))
-    if config.data.views and "pca_multiview" in on:
-        # The keypoints of all views of a moment side by side.
-        keypoints, views = len(names), len(config.data.views)
-        moments = _side_by_side(labels, views)
-        cameras = [tuple(range(view * keypoints, (view + 1) * keypoints)) for view in range(views)]
-        fit("pca_multiview", lambda: fit_multiview(moments, cameras, losses.pca_multiview))
-    elif losses.pca_multiview.views:
-        option = "losses.pca_multiview.views"
-        entries = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
-        # Of all views at once, as none may have what another one has.
-        columns_of([name for entry in entries for name in entry], names, option)
-        mirrors = [columns_of(entry, names, option) for entry in entries]
-        fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))
-    return found, messages
 
 
 def save_subspaces(run: Path, subspaces: Subspaces) -> None:
@@ -113,7 +65,7 @@ def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: 
     found = {}
     for name, pca in subspaces.items():
         if name == "pca_multiview" and views > 1:
-            errors = errors_px(pca, _side_by_side(keypoints_frame_px, views))
+            errors = errors_px(pca, side_by_side(keypoints_frame_px, views))
             found[name] = errors.reshape(-1, views, keypoints).swapaxes(0, 1).reshape(count, keypoints)
         else:
             found[name] = errors_px(pca, keypoints_frame_px)
@@ -125,7 +77,7 @@ def within_a_view(subspaces: Subspaces, views: int) -> Subspaces:
     return {name: pca for name, pca in subspaces.items() if name != "pca_multiview" or views <= 1}
 
 
-def _side_by_side(keypoints_frame_px: np.ndarray, views: int) -> np.ndarray:
+def side_by_side(keypoints_frame_px: np.ndarray, views: int) -> np.ndarray:
     """Returns rows of one view after the other, (views m, k, 2), as moments (m, views k, 2)."""
     moments = keypoints_frame_px.reshape(views, -1, *keypoints_frame_px.shape[1:]).swapaxes(0, 1)
     return moments.reshape(len(moments), -1, 2)

@@ -43,26 +43,26 @@ def slots(step: int, batch_size: int, microbatch: int, devices: int) -> np.ndarr
 
 
 @dataclasses.dataclass(frozen=True)
-class Pieces:
-    """Pieces of clips as they lie on the devices; a whole clip is a piece too.
+class ClipShards:
+    """ClipShards of clips as they lie on the devices; a whole clip is a piece too.
 
     Attributes:
       draws: int64 (devices, micro-batches, slots), the clip's position in the endless stream, or `EMPTY`.
       frame_index: int32 (devices, micro-batches, slots, frames), place of each frame in its clip, or `EMPTY`.
-      owned: bool, of the same shape: the other frames are copies that a window or a pair at the piece's end needs.
+      owned: bool, of the same shape: the other frames are copies that a window or a pair at the shard's end needs.
     """
 
     draws: np.ndarray
     frame_index: np.ndarray
     owned: np.ndarray
 
-    def of_devices(self, chosen: np.ndarray) -> "Pieces":
-        """Returns the pieces of the devices that are chosen by a mask (devices,)."""
-        return Pieces(self.draws[chosen], self.frame_index[chosen], self.owned[chosen])
+    def of_devices(self, chosen: np.ndarray) -> "ClipShards":
+        """Returns the clip shards of the devices that are chosen by a mask (devices,)."""
+        return ClipShards(self.draws[chosen], self.frame_index[chosen], self.owned[chosen])
 
 
-def pieces(step: int, clips_per_step: int, passes: int, devices: int, clip_frames: int, radius: int) -> Pieces:
-    """Returns the pieces of a step: whole clips to devices in turn, or, where those are more, clips cut up.
+def clip_shards(step: int, clips_per_step: int, passes: int, devices: int, clip_frames: int, radius: int) -> ClipShards:
+    """Returns the clip shards of a step: whole clips to devices in turn; with more devices than clips, parts of clips.
 
     Micro-batch m holds the clips [m c, (m + 1) c) of the step, c = ceil(clips per step / micro-batches). A clip of S
     frames has W = S - 2 radius windows. Cut into p parts, part i owns the windows that begin at frames
@@ -99,4 +99,4 @@ def pieces(step: int, clips_per_step: int, passes: int, devices: int, clip_frame
             draws[where] = step * clips_per_step + number
             frame_index[where] = np.where(frames < clip_frames, frames, EMPTY)
             owned[where] = (frames < clip_frames) & (is_last | (frames < first + step_frames))
-    return Pieces(draws, frame_index, owned)
+    return ClipShards(draws, frame_index, owned)

@@ -127,7 +127,7 @@ def moving_average(average: dict, value: dict, decay: float, step: jax.Array) ->
     return jax.tree.map(lambda a, v: a + (1 - now).astype(a.dtype) * (v - a), average, value)
 
 
-def weight_of_step(losses: LossesConfig, step: jax.Array, steps_per_epoch: int) -> jax.Array:
+def clip_loss_factor(losses: LossesConfig, step: jax.Array, steps_per_epoch: int) -> jax.Array:
     """Returns the common factor of the losses on clips at a step, a float32 scalar.
 
     It is `anneal_init` up to the start, then grows to `anneal_end`: by `anneal_increase_per_epoch` with every whole

@@ -1,8 +1,9 @@
-"""From what the network shows to points: the one place that knows how each kind of network is read."""
+"""The network's outputs as points, targets and losses: the one place that knows how each kind of network is decoded."""
 
 import jax
 import jax.numpy as jnp
 
+from jaxpose.codes import VISIBLE
 from jaxpose.config import ModelConfig
 from jaxpose.pose import clip_losses, heatmap, heatmap_lightning_pose, losses
 
@@ -10,7 +11,7 @@ from jaxpose.pose import clip_losses, heatmap, heatmap_lightning_pose, losses
 Outputs = jax.Array
 
 
-def read(outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array) -> tuple[jax.Array, jax.Array]:
+def decode_outputs(outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the points of every head (q, w, heads, k, 2) in input pixels and their confidence (q, w, heads, k).
 
     A network without maps is always sure: its confidence is 1.
@@ -52,23 +53,23 @@ def used_keypoints(
     """
     visibility = heatmap.in_frame(keypoints_px, visibility, size_px)
     if model.kind == "regression":
-        return jnp.where(visibility == heatmap.VISIBLE, visibility, jnp.zeros_like(visibility))
+        return jnp.where(visibility == VISIBLE, visibility, jnp.zeros_like(visibility))
     return visibility
 
 
-def draw(
+def encode_targets(
     keypoints_px: jax.Array,
     visibility: jax.Array,
     frame_from_input: jax.Array,
     size_px: tuple[int, int],
     model: ModelConfig,
 ) -> jax.Array:
-    """Returns the maps (b, k, h, w) that a network with maps should show; `read` reads the points in them.
+    """Returns the maps (b, k, h, w) that a network with maps should show; `decode_outputs` finds the points in them.
 
     Args:
       keypoints_px: (b, k, 2) in input pixels; may be NaN.
       visibility: (b, k); 2 draws a Gaussian, 1 a uniform map, 0 zeros.
-      frame_from_input: affines (b, 2, 3), as `read` has them.
+      frame_from_input: affines (b, 2, 3), as in `decode_outputs`.
       size_px: (height, width) of the input.
       model: options of the network.
     """
@@ -79,7 +80,7 @@ def draw(
     return encode(keypoints_px, visibility, size_px, model.heatmap_stride, model.sigma_cells)
 
 
-def supervised(
+def supervised_loss(
     outputs: Outputs,
     keypoints_px: jax.Array,
     visibility: jax.Array,
@@ -105,7 +106,7 @@ def supervised(
         sums, counts = clip_losses.regression(seen, labelled, visibility > 0)
         return losses.HEATMAP_WEIGHT * sums, counts
     compare = losses.heatmap_loss(model.loss)
-    targets = draw(keypoints_px, visibility, frame_from_input, size_px, model)
+    targets = encode_targets(keypoints_px, visibility, frame_from_input, size_px, model)
     found = [compare(outputs[:, 0, head], targets, visibility > 0) for head in range(heads)]
     sums = jnp.stack([sums for sums, _ in found]).sum(0)
     return losses.HEATMAP_WEIGHT / heads * sums, found[0][1]

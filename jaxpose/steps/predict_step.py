@@ -10,9 +10,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxpose import geometry
 from jaxpose.config import Config
+from jaxpose.config.mesh import AXIS
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
-from jaxpose.steps.outputs import Outputs, most_confident, read, supervised, used_keypoints
-from jaxpose.steps.train_step import AXIS, Batch
+from jaxpose.steps.clip_step import Batch
+from jaxpose.steps.outputs import Outputs, decode_outputs, most_confident, supervised_loss, used_keypoints
 
 Predictions = dict[str, jax.Array]
 
@@ -29,7 +30,7 @@ def build_predict_step(
 
     def predict(params: dict, statistics: dict, batch: Batch) -> Predictions:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
-            return _read(_see(config, graphdef, params, statistics, batch), config, batch)
+            return _decode(_apply(config, graphdef, params, statistics, batch), config, batch)
 
     return _jitted(predict, mesh)
 
@@ -46,11 +47,11 @@ def build_evaluate_step(
         dtype = DTYPES[config.train.precision][1]
         size_px = (batch["frames"].shape[2], batch["frames"].shape[3])
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
-            outputs = _see(config, graphdef, params, statistics, batch)
-            found = {name: value[:, 0] for name, value in _read(outputs, config, batch).items()}
+            outputs = _apply(config, graphdef, params, statistics, batch)
+            found = {name: value[:, 0] for name, value in _decode(outputs, config, batch).items()}
             keypoints_px = batch["keypoints_px"].astype(dtype)
             visibility = used_keypoints(keypoints_px, batch["visibility"], size_px, config.model)
-            sums, counts = supervised(
+            sums, counts = supervised_loss(
                 outputs, keypoints_px, visibility, batch["frame_from_input"].astype(dtype), size_px, config.model
             )
         return found | {"loss_sum": sums, "loss_count": counts}
@@ -62,16 +63,16 @@ def _jitted(work: Callable, mesh: Mesh) -> Callable:
     return jax.jit(jax.shard_map(work, mesh=mesh, in_specs=(P(), P(), P(AXIS)), out_specs=P(AXIS)))
 
 
-def _see(config: Config, graphdef: nnx.GraphDef, params: dict, statistics: dict, batch: Batch) -> Outputs:
+def _apply(config: Config, graphdef: nnx.GraphDef, params: dict, statistics: dict, batch: Batch) -> Outputs:
     frames = batch["frames"].astype(DTYPES[config.train.precision][1])
     all_counted = jnp.ones(frames.shape[:2], bool)
     outputs, _ = apply_network(graphdef, params, statistics, [frames], [all_counted], jnp.ones((), frames.dtype), False)
     return outputs[0]
 
 
-def _read(outputs: Outputs, config: Config, batch: Batch) -> Predictions:
+def _decode(outputs: Outputs, config: Config, batch: Batch) -> Predictions:
     affine = batch["frame_from_input"].astype(outputs.dtype)
-    keypoints_px, confidence = most_confident(*read(outputs, config.model, affine))
+    keypoints_px, confidence = most_confident(*decode_outputs(outputs, config.model, affine))
     return {
         "keypoints_px": keypoints_px,
         "keypoints_frame_px": geometry.apply(affine[:, None], keypoints_px),

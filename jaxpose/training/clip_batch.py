@@ -3,11 +3,11 @@
 import numpy as np
 
 from jaxpose.data.loader import Batch
-from jaxpose.steps.layout import EMPTY, Pieces
+from jaxpose.steps.layout import EMPTY, ClipShards
 from jaxpose.video.clips import ClipSource
 
 
-def empty_clips(cut: Pieces, views: int, size_px: tuple[int, int]) -> Batch:
+def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int]) -> Batch:
     """Returns the batch of pieces before any frame is read: nothing is valid, every frame is black.
 
     Args:
@@ -15,26 +15,26 @@ def empty_clips(cut: Pieces, views: int, size_px: tuple[int, int]) -> Batch:
       views: cameras.
       size_px: (width, height) of the network's input.
     """
-    draws = cut.draws.reshape(-1)
-    frames = cut.frame_index.shape[-1]
+    draws = shards.draws.reshape(-1)
+    frames = shards.frame_index.shape[-1]
     return {
         "frames": np.zeros((len(draws), views, frames, size_px[1], size_px[0], 3), np.uint8),
         "frame_from_input": np.tile(np.eye(2, 3, dtype=np.float32), (len(draws), views, 1, 1)),
         "draw": draws.astype(np.int32),
-        "frame_index": cut.frame_index.reshape(-1, frames),
-        "owned": cut.owned.reshape(-1, frames),
+        "frame_index": shards.frame_index.reshape(-1, frames),
+        "owned": shards.owned.reshape(-1, frames),
         "valid": np.zeros(len(draws), bool),
     }
 
 
-def clip_batch(source: ClipSource, cut: Pieces) -> Batch:
+def clip_batch(source: ClipSource, shards: ClipShards) -> Batch:
     """Returns the batch of pieces with their frames; a clip that does not decode stays `valid = False`.
 
     Args:
       source: the clips.
       cut: pieces (devices, micro-batches, slots) of this host's devices.
     """
-    batch = empty_clips(cut, source.views, source.size_px)
+    batch = empty_clips(shards, source.views, source.size_px)
     for draw in np.unique(batch["draw"][batch["draw"] != EMPTY]):
         # The pieces of a clip on this host are cut from one decoding.
         clip = source.frames(int(draw))

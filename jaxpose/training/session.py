@@ -14,18 +14,22 @@ from jaxpose.cluster.devices import compile_options, describe
 from jaxpose.cluster.mesh import replicate
 from jaxpose.codes import SETS
 from jaxpose.config import Config
+from jaxpose.config.losses import weights
+from jaxpose.config.mesh import AXIS
+from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.video import frames_per_clip
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
-from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.phases import phase
-from jaxpose.steps.layout import Pieces, microbatch_size, pieces, slots
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.layout import ClipShards, clip_shards, microbatch_size, slots
 from jaxpose.steps.optim import make_optimizer, peak_rate
 from jaxpose.steps.state import State, initial_state, parameter_count
-from jaxpose.steps.train_step import Plan, build_train_step
+from jaxpose.steps.train_step import build_train_step
 from jaxpose.threads import allowed_cores, loader_threads
 from jaxpose.training.clip_batch import clip_batch, empty_clips
-from jaxpose.training.setup import Start
-from jaxpose.training.warm_start import describe_backbone_rate
+from jaxpose.training.setup import Setup
+from jaxpose.training.transfer import describe_backbone_rate
 from jaxpose.video.clips import ClipSource
 
 _MIB = 2**20
@@ -51,7 +55,7 @@ class Session:
     config: Config
     mesh: Mesh
     data: Dataset
-    start: Start
+    start: Setup
     state: State
     threads: list[int]
     step: jax.stages.Compiled | None = None
@@ -59,12 +63,12 @@ class Session:
 
     def compiled(self) -> "Session":
         """Returns the same training with its step compiled."""
-        config, mesh, plan = self.config, self.mesh, self.start.plan
+        config, mesh, facts = self.config, self.mesh, self.start.facts
         started = time.monotonic()
         with phase("compiling the training step"):
-            lowered = build_train_step(config, self.start.graphdef, mesh, plan).lower(
+            lowered = build_train_step(config, self.start.graphdef, mesh, facts).lower(
                 jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self.state),
-                _abstract_batch(config, mesh, self.data, plan),
+                _abstract_batch(config, mesh, self.data, facts),
             )
             step = lowered.compile(compile_options(config.mesh, list(mesh.devices.flat)))
         return dataclasses.replace(self, step=step, compile_s=time.monotonic() - started)
@@ -77,7 +81,7 @@ class Session:
             self.data.rows("train"),
             self.draws,
             first_step=first_step,
-            total_steps=self.start.plan.total_steps,
+            total_steps=self.start.facts.total_steps,
             data_seed=config.data.seed,
             train_seed=config.train.seed,
             augment=config.augment,
@@ -93,8 +97,8 @@ class Session:
 
     def _clips(self, source: ClipSource, step: int) -> Batch:
         """Returns this host's pieces of the clips of a step; only the clips of its own pieces are decoded."""
-        cut = _pieces(self.config, self.start.plan, self.mesh, step)
-        return clip_batch(source, cut.of_devices(self._mine()))
+        shards = _shards(self.config, self.start.facts, self.mesh, step)
+        return clip_batch(source, shards.of_devices(self._mine()))
 
     def _mine(self) -> np.ndarray:
         return np.array([device.process_index == jax.process_index() for device in self.mesh.devices.flat])
@@ -115,7 +119,7 @@ class Session:
 
     def describe(self) -> dict[str, str]:
         """Returns the start block: what runs where, how large it is and what it costs."""
-        config, plan = self.config, self.start.plan
+        config, facts = self.config, self.start.facts
         train = config.train
         width, height = self.data.size_px
         stride = config.model.heatmap_stride
@@ -126,7 +130,7 @@ class Session:
         counts = {name: len(self.data.rows(name)) for name in SETS}
         untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
         untested *= not self.data.is_selection_tested(train.monitor)
-        passes = "one pass" if plan.passes == 1 else f"{plan.passes} passes of at most {microbatch_size(train)}"
+        passes = "one pass" if facts.passes == 1 else f"{facts.passes} passes of at most {microbatch_size(train)}"
         return {
             "project": f"{self.data.project.folder}, {len(config.data.keypoint_names)} keypoints",
             "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count) + untested,
@@ -139,8 +143,8 @@ class Session:
             "batch": f"{train.batch_size} frames a step in {passes}, at most {per_device} at once on a device",
             **self._describe_clips(),
             **self._describe_rate(),
-            **({"backbone": describe_backbone_rate(config.optim, plan)} if train.init_from else {}),
-            "length": f"{plan.total_steps} steps; an epoch is {plan.steps_per_epoch}",
+            **({"backbone": describe_backbone_rate(config.optim, facts)} if train.init_from else {}),
+            "length": f"{facts.total_steps} steps; an epoch is {facts.steps_per_epoch}",
             **self._describe_step(),
             "disk": f"about {_CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",
         }
@@ -157,13 +161,13 @@ class Session:
         return {"step": f"compiled in {self.compile_s:.1f} s; {needs}"}
 
     def _describe_clips(self) -> dict[str, str]:
-        plan, clips = self.start.plan.clips, self.start.clips
-        if not plan or not clips:
+        clips, video = self.start.clips, self.config.video
+        if not clips:
             return {}
-        cut = _pieces(self.config, self.start.plan, self.mesh, 0)
+        shards = _shards(self.config, self.start.facts, self.mesh, 0)
         return {
-            "clips": f"{self.config.video.clips_per_step} of {plan.frames} frames a step, at most "
-            f"{cut.frame_index.shape[-1]} of them in a piece on a device; {', '.join(plan.weights)}"
+            "clips": f"{video.clips_per_step} of {frames_per_clip(video, self.config.model)} frames a step, at most "
+            f"{shards.frame_index.shape[-1]} of them in a piece on a device; {', '.join(weights(self.config.losses))}"
         }
 
     def _describe_rate(self) -> dict[str, str]:
@@ -175,26 +179,27 @@ class Session:
         return {"rate": f"{at} (optim.lr_scale: {optim.lr_scale})"}
 
 
-def open_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
+def open_session(config: Config, mesh: Mesh, data: Dataset, start: Setup) -> Session:
     """Puts the first state on the devices; compiles nothing."""
     state = initial_state(start.params, start.statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
     threads = gather_lists([loader_threads(config.data.threads)])
     return Session(config, mesh, data, start, replicate(mesh, state), threads)
 
 
-def build_session(config: Config, mesh: Mesh, data: Dataset, start: Start) -> Session:
+def build_session(config: Config, mesh: Mesh, data: Dataset, start: Setup) -> Session:
     """Puts the first state on the devices and compiles the step."""
     return open_session(config, mesh, data, start).compiled()
 
 
-def _pieces(config: Config, plan: Plan, mesh: Mesh, step: int) -> Pieces:
-    frames = plan.clips.frames if plan.clips else 0
-    return pieces(step, config.video.clips_per_step, plan.passes, mesh.size, frames, CONTEXT_RADIUS[config.model.kind])
+def _shards(config: Config, facts: DataFacts, mesh: Mesh, step: int) -> ClipShards:
+    frames = frames_per_clip(config.video, config.model)
+    radius = CONTEXT_RADIUS[config.model.kind]
+    return clip_shards(step, config.video.clips_per_step, facts.passes, mesh.size, frames, radius)
 
 
-def _abstract_batch(config: Config, mesh: Mesh, data: Dataset, plan: Plan) -> Batch:
+def _abstract_batch(config: Config, mesh: Mesh, data: Dataset, facts: DataFacts) -> Batch:
     """Returns the shapes and types of a step's batch."""
-    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    sharding = NamedSharding(mesh, PartitionSpec(AXIS))
 
     def shapes(example: Batch, rows: int) -> Batch:
         return {
@@ -205,7 +210,7 @@ def _abstract_batch(config: Config, mesh: Mesh, data: Dataset, plan: Plan) -> Ba
     train = config.train
     rows = slots(0, train.batch_size, microbatch_size(train), mesh.size).size
     batch = shapes(data.samples.batch(np.zeros(1, np.int64), np.zeros(1, np.int64)), rows)
-    if plan.clips:
-        cut = _pieces(config, plan, mesh, 0)
-        batch["clips"] = shapes(empty_clips(cut, max(1, len(config.data.views)), data.size_px), cut.draws.size)
+    if weights(config.losses):
+        shards = _shards(config, facts, mesh, 0)
+        batch["clips"] = shapes(empty_clips(shards, max(1, len(config.data.views)), data.size_px), shards.draws.size)
     return batch

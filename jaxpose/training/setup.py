@@ -12,20 +12,21 @@ from jaxpose.cluster.agreement import from_first
 from jaxpose.config import Config
 from jaxpose.config import train as lengths
 from jaxpose.config.losses import LossesConfig, weights
+from jaxpose.config.video import frames_per_clip
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_crop
 from jaxpose.data.sessions import clip_sessions
-from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
+from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
-from jaxpose.run.load import load_trained, transfer
-from jaxpose.run.pca import Subspaces, fit_subspaces
+from jaxpose.run.load import load_network
+from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
-from jaxpose.steps.clip_step import ClipPlan
+from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
-from jaxpose.steps.optim import weight_of_step
-from jaxpose.steps.train_step import Plan
-from jaxpose.training.warm_start import refuse_trained_frames
+from jaxpose.steps.optim import clip_loss_factor
+from jaxpose.training.fit_pca import fit_subspaces
+from jaxpose.training.transfer import refuse_trained_frames, transfer
 from jaxpose.video.clips import ClipSource, open_clips
 
 # What each temporal loss calls the difference that costs nothing.
@@ -33,14 +34,14 @@ _EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "tempo
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class Setup:
     """What a training begins with, before anything is compiled.
 
     Attributes:
       graphdef: definition of the network.
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
-      plan: what the step knows of the data.
+      facts: what the step knows of the data.
       clips: the unlabelled clips, or None where no loss is on them.
       weights_sha256: checksum of the weights that `train.init_from` gives, "" without.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
@@ -51,7 +52,7 @@ class Start:
     graphdef: nnx.GraphDef
     params: dict
     statistics: dict
-    plan: Plan
+    facts: DataFacts
     clips: ClipSource | None
     weights_sha256: str
     trained_before: dict[str, str]
@@ -59,7 +60,7 @@ class Start:
     messages: list[str]
 
 
-def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
+def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     """Makes or loads the first weights and plans the training; compiles nothing.
 
     Raises:
@@ -81,7 +82,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     weights_sha256, trained_before = "", {}
     remade: list[str] = []
     if train.init_from:
-        trained = load_trained(Path(train.init_from))
+        trained = load_network(Path(train.init_from))
         weights_sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
         params, statistics, remade = transfer(trained, names, params, statistics)
         trained_before, untold = refuse_trained_frames(Path(train.init_from), data)
@@ -116,26 +117,25 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
             f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
             f"{pca.epsilon_px:.2f} px cost nothing"
         )
-    clips, clip_plan = None, None
+    clips = None
     if on:
         _refuse_epsilons(config.losses, len(names))
         if reason := _why_they_never_count(config.losses, total_steps, steps_per_epoch):
             messages.append(f"the losses on clips never count: {reason}")
-        radius, video = CONTEXT_RADIUS[config.model.kind], config.video
-        frames = video.context_sequence_length if radius else video.sequence_length
+        video = config.video
+        frames = frames_per_clip(video, config.model)
         clips = open_clips(clip_sessions(config.data, video), frames, config.data, video.cache)
         messages += clips.notes
-        clip_plan = ClipPlan(frames, on, {name: pca for name, pca in subspaces.items() if name in on})
-    plan = Plan(
+    facts = DataFacts(
         size_px=(height, width),
         passes=-(-train.batch_size // microbatch_size(train)),
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         has_new_head=bool(remade),
         flip_permutation=permutation,
-        clips=clip_plan,
+        pca={name: pca for name, pca in subspaces.items() if name in on},
     )
-    return Start(graphdef, params, statistics, plan, clips, weights_sha256, trained_before, subspaces, messages)
+    return Setup(graphdef, params, statistics, facts, clips, weights_sha256, trained_before, subspaces, messages)
 
 
 def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list[str]]:
@@ -148,7 +148,7 @@ def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoc
     """Returns why the factor of the losses on clips is 0 up to the last step, and what to change, or ""."""
 
     def ends_at_zero(losses: LossesConfig) -> bool:
-        return not weight_of_step(losses, jnp.int32(total_steps - 1), steps_per_epoch)
+        return not clip_loss_factor(losses, jnp.int32(total_steps - 1), steps_per_epoch)
 
     if not ends_at_zero(losses):
         return ""

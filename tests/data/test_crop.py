@@ -20,7 +20,7 @@ from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.prediction.estimator import Estimator
 from jaxpose.prediction.image_tables import predict_images
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.run.load import load_trained
+from jaxpose.run.load import load_network
 from jaxpose.video.clips import open_clips
 from jaxpose.video.video import read_chunks, scan
 from tests.small_run import make_config, metrics_of, train
@@ -43,7 +43,7 @@ def run(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def estimator(run: Path) -> Estimator:
     """Its network, read as Lightning Pose reads its own."""
-    trained = load_trained(run)
+    trained = load_network(run)
     config = dataclasses.replace(
         trained.config, model=dataclasses.replace(trained.config.model, decoding="lightning_pose")
     )

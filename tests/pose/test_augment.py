@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxpose import geometry
 from jaxpose.config.augment import AugmentConfig, resolve_preset
 from jaxpose.pose import elastic
-from jaxpose.pose.augment import move_keypoints, plan, render, sample_keys
+from jaxpose.pose.augment import draw_params, move_keypoints, render, sample_keys
 
 MOVES: dict[str, dict[str, Any]] = {
     "rotate": {"rotate_p": 1.0},
@@ -46,19 +46,19 @@ def _frame_from_input(size_px: tuple[int, int], resize: str, count: int, dtype: 
 def _augmented(
     augment: AugmentConfig, frames: np.ndarray, draw: Any, frame_from_input: jax.Array, dtype: Any = np.float32
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The augmented frames and their plan."""
+    """The augmented frames and their parameters."""
 
     @jax.jit
     def run(frames: jax.Array, draw: jax.Array, frame_from_input: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        drawn = plan(sample_keys(7, 0, draw, 1), augment, frame_from_input, (frames.shape[2], frames.shape[3]))
+        drawn = draw_params(sample_keys(7, 0, draw, 1), augment, frame_from_input, (frames.shape[2], frames.shape[3]))
         return render(drawn, augment, frames, dtype), drawn
 
     return jax.tree.map(np.asarray, run(jnp.asarray(frames), jnp.asarray(draw, jnp.int32), frame_from_input))
 
 
-def _plan(augment: AugmentConfig, count: int, size_px: tuple[int, int] = (64, 64), resize: str = "pad") -> Any:
+def _draw(augment: AugmentConfig, count: int, size_px: tuple[int, int] = (64, 64), resize: str = "pad") -> Any:
     draw = jnp.arange(count, dtype=jnp.int32)
-    make = jax.jit(lambda draw, affine: plan(sample_keys(7, 0, draw, 1), augment, affine, size_px))
+    make = jax.jit(lambda draw, affine: draw_params(sample_keys(7, 0, draw, 1), augment, affine, size_px))
     return make(draw, _frame_from_input(size_px, resize, count))
 
 
@@ -76,7 +76,7 @@ def test_keypoints_lie_on_the_dots_that_moved(move: str, size_px: tuple[int, int
     y, x = np.mgrid[:height, :width]
     sites = np.stack(np.meshgrid(np.linspace(8, width - 9, 5), np.linspace(8, height - 9, 5)), -1).reshape(-1, 2)
     sites = sites + np.random.default_rng(3).uniform(-2, 2, sites.shape)
-    # One dot a frame: the dots of one draw are moved by one plan, and cannot be mixed up.
+    # One dot a frame: the dots of one draw are moved by the same parameters, and cannot be mixed up.
     draw = np.repeat(np.arange(6), len(sites))
     dots = np.tile(sites, (6, 1))
     distance2 = (x - dots[:, 0, None, None]) ** 2 + (y - dots[:, 1, None, None]) ** 2
@@ -86,7 +86,7 @@ def test_keypoints_lie_on_the_dots_that_moved(move: str, size_px: tuple[int, int
 
     @jax.jit
     def move_both(frames: jax.Array, draw: jax.Array, dots: jax.Array, affine: jax.Array) -> tuple[jax.Array, ...]:
-        drawn = plan(sample_keys(7, 0, draw, 1), augment, affine, size_px)
+        drawn = draw_params(sample_keys(7, 0, draw, 1), augment, affine, size_px)
         moved, _ = move_keypoints(drawn, augment, dots, jnp.full(dots.shape[:2], 2, jnp.int8), (0,))
         return render(drawn, augment, frames, jnp.float32), moved
 
@@ -176,7 +176,7 @@ def test_a_transform_of_probability_0_is_not_compiled(name: str, trace: str) -> 
     def text(augment: AugmentConfig) -> str:
         def run(frames: jax.Array, affine: jax.Array) -> jax.Array:
             keys = sample_keys(0, 0, jnp.arange(2, dtype=jnp.int32), 1)
-            return render(plan(keys, augment, affine, (32, 40)), augment, frames, jnp.float32)
+            return render(draw_params(keys, augment, affine, (32, 40)), augment, frames, jnp.float32)
 
         return str(jax.make_jaxpr(run)(frames, _frame_from_input((32, 40), "pad", 2)))
 
@@ -223,7 +223,7 @@ def test_devices_change_nothing() -> None:
     dots = jnp.asarray(np.random.default_rng(1).uniform(0, 32, (16, 3, 2)), jnp.float32)
 
     def run(frames: jax.Array, draw: jax.Array, affine: jax.Array, dots: jax.Array) -> tuple[jax.Array, jax.Array]:
-        drawn = plan(sample_keys(7, 0, draw, 1), augment, affine, (32, 40))
+        drawn = draw_params(sample_keys(7, 0, draw, 1), augment, affine, (32, 40))
         moved, _ = move_keypoints(drawn, augment, dots, jnp.full((draw.shape[0], 3), 2, jnp.int8), None)
         return render(drawn, augment, frames, jnp.float32), moved
 
@@ -243,7 +243,7 @@ def test_keys_depend_on_all_four_numbers() -> None:
 
 def test_flip_swaps_left_and_right() -> None:
     augment = _config(flip_p=0.5)
-    drawn = _plan(augment, 16)
+    drawn = _draw(augment, 16)
     keypoints = jnp.asarray(np.random.default_rng(0).uniform(0, 63, (16, 3, 2)), jnp.float32).at[:, 2].set(jnp.nan)
     visibility = jnp.broadcast_to(jnp.array([[2, 1, 0]], jnp.int8), (16, 3))
     moved, seen = move_keypoints(drawn, augment, keypoints, visibility, (1, 0, 2))
@@ -259,7 +259,7 @@ def test_flip_swaps_left_and_right() -> None:
 
 def test_nan_keypoints_stay_nan_and_harm_nobody() -> None:
     augment = _config(**MOVES["all"] | {"flip_p": 0.0})
-    drawn = _plan(augment, 8)
+    drawn = _draw(augment, 8)
     keypoints = np.random.default_rng(0).uniform(0, 63, (8, 4, 2)).astype(np.float32)
     visibility = jnp.full((8, 4), 2, jnp.int8)
     move = jax.jit(lambda drawn, keypoints: move_keypoints(drawn, augment, keypoints, visibility, None)[0])
@@ -272,7 +272,7 @@ def test_nan_keypoints_stay_nan_and_harm_nobody() -> None:
 
 @pytest.mark.parametrize("resize", ["pad", "stretch"])
 def test_a_rotation_turns_the_frame_without_shearing_it(resize: str) -> None:
-    drawn = _plan(_config(rotate_p=1.0, scale_p=1.0, quarter_turns=(0, 1, 2, 3)), 32, (64, 96), resize)
+    drawn = _draw(_config(rotate_p=1.0, scale_p=1.0, quarter_turns=(0, 1, 2, 3)), 32, (64, 96), resize)
     frame_from_input = np.asarray(_frame_from_input((64, 96), resize, 1))[0, :, :2]
     linear = np.asarray(drawn["input_from_augmented"])[:, :, :2]
     in_frame = frame_from_input @ linear @ np.linalg.inv(frame_from_input)
@@ -285,7 +285,7 @@ def test_quarter_turns_keep_the_whole_picture() -> None:
     augment = _config("none", quarter_turns=(1,))
     turned, _ = _augmented(augment, square, np.arange(8), _frame_from_input((32, 32), "pad", 8))
     np.testing.assert_allclose(turned, np.rot90(square, -1, axes=(2, 3)), atol=0.01)
-    drawn = _plan(augment, 1, (32, 64))
+    drawn = _draw(augment, 1, (32, 64))
     corners = np.array([[-0.5, -0.5], [63.5, 31.5]])
     moved = geometry.apply(geometry.invert(np.asarray(drawn["input_from_augmented"])), corners)
     assert moved.min() >= -0.51 and (moved <= np.array([63.51, 31.51])).all()
@@ -293,7 +293,7 @@ def test_quarter_turns_keep_the_whole_picture() -> None:
 
 def test_numbers_of_the_presets() -> None:
     count = 4000
-    drawn = jax.tree.map(np.asarray, _plan(_config("dlc-top-down"), count))
+    drawn = jax.tree.map(np.asarray, _draw(_config("dlc-top-down"), count))
     scale = 396 / 64
     for name, p, most in (("dropout", 0.5, 0.02), ("salt", 0.5, 0.01), ("pepper", 0.5, 0.01)):
         share = drawn[f"{name}_share"]
@@ -315,7 +315,7 @@ def test_numbers_of_the_presets() -> None:
     assert (kernel[:, 2, 2] < 1).mean() == pytest.approx(0.5, abs=0.03)
 
     def angles(augment: AugmentConfig) -> np.ndarray:
-        matrix = np.asarray(_plan(augment, count)["input_from_augmented"])
+        matrix = np.asarray(_draw(augment, count)["input_from_augmented"])
         return np.rad2deg(np.arctan2(matrix[:, 0, 1], matrix[:, 0, 0]))
 
     rotated = angles(_config("dlc", crop_pad_p=0.0))
@@ -324,19 +324,19 @@ def test_numbers_of_the_presets() -> None:
     for preset, choices in (("dlc-lr", [0, 2]), ("dlc-top-down", [0, 1, 2, 3])):
         turns = np.round(angles(_config(preset, crop_pad_p=0.0, rotate_p=0.0)) / 90).astype(int) % 4
         np.testing.assert_allclose([(turns == turn).mean() for turn in choices], 1 / len(choices), atol=0.03)
-    matrix = np.asarray(_plan(_config("dlc", rotate_p=0.0), count)["input_from_augmented"])
+    matrix = np.asarray(_draw(_config("dlc", rotate_p=0.0), count)["input_from_augmented"])
     assert (matrix[:, 0, 0] != 1).mean() == pytest.approx(0.4, abs=0.03)
     assert 0.7 < matrix[:, :, :2].diagonal(axis1=1, axis2=2).min() and matrix[:, 0, 0].max() < 1.3
     sides = (matrix[:, 0, 2] + 0.5 - 0.5 * matrix[:, 0, 0]) / 64
     assert -0.151 < sides.min() < -0.14 and 0.14 < sides.max() < 0.151
-    assert set(_plan(_config("dlc-mv"), 2)) == set(drawn) - {
+    assert set(_draw(_config("dlc-mv"), 2)) == set(drawn) - {
         "input_from_augmented", "elastic_strength_px", "elastic_pitch_px", "elastic_seed"
     }  # fmt: skip
 
 
 def test_the_elastic_field_is_smoothed_noise_and_the_same_at_points() -> None:
     augment = _config(elastic_p=1.0, elastic_alpha_px=100.0, elastic_sigma_px=12.0)
-    drawn = _plan(augment, 64, (96, 128))
+    drawn = _draw(augment, 64, (96, 128))
     drawn["elastic_strength_px"] = jnp.full((64,), drawn["elastic_strength_px"].max())
     scale = 300 / 96
     alpha_px = float(drawn["elastic_strength_px"][0]) * scale * 2 * math.pi * 12 / 1.25

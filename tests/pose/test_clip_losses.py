@@ -13,7 +13,7 @@ from jaxpose.config.losses import LossesConfig, PcaMultiviewConfig, PcaSinglevie
 from jaxpose.pose import clip_losses
 from jaxpose.pose.heatmap import encode
 from jaxpose.pose.pca import errors_px, fit_multiview, fit_singleview
-from jaxpose.steps.layout import pieces
+from jaxpose.steps.layout import clip_shards
 
 CLIPS, WINDOWS, KEYPOINTS, STRIDE, SIGMA, SURE = 3, 7, 4, 4, 1.25, 0.3
 EPSILONS_PX = (3.0, 0.5, 5.0, 2.0)
@@ -195,7 +195,7 @@ def test_a_clip_that_is_cut_up_has_the_same_sums_and_counts(devices, radius):
     frames = 13
     windows = frames - 2 * radius
     clips = {key: array[:1] for key, array in random_clips(windows=windows).items()}
-    plan = pieces(step=0, clips_per_step=1, passes=1, devices=devices, clip_frames=frames, radius=radius)
+    plan = clip_shards(step=0, clips_per_step=1, passes=1, devices=devices, clip_frames=frames, radius=radius)
     parts = []
     for index, owned in zip(plan.frame_index[:, 0, 0], plan.owned[:, 0, 0], strict=True):
         # A window is named by its first frame; a pair belongs to the owner of its first window.

@@ -21,7 +21,7 @@ from jaxpose.data.split import split_text
 from jaxpose.evaluate import evaluate
 from jaxpose.run.folder import default_path, open_run
 from jaxpose.run.weights import export_parameters, load_parameters
-from jaxpose.training.setup import prepare
+from jaxpose.training.setup import make_setup
 from tests.small_run import call, files_in, make_config, train
 
 
@@ -165,7 +165,7 @@ def test_a_run_that_gave_the_weights_may_move_but_not_change(
         """Opens the folder as the verb does, and returns what becomes of the run."""
         config, found = dataset.prepare(c.resolve(config))
         data = dataset.load(found, config)
-        start = prepare(config, make_mesh(jax.devices()[:1]), data)
+        start = make_setup(config, make_mesh(jax.devices()[:1]), data)
         with open_run(config, split_text(found, data.sets, weights_sha256=start.weights_sha256)) as run:
             return run.action
 

@@ -12,8 +12,9 @@ from sklearn.decomposition import PCA
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
-from jaxpose.run.pca import fit_subspaces, load_subspaces, pose_errors_px, save_subspaces
-from jaxpose.training.setup import prepare
+from jaxpose.run.pca import load_subspaces, pose_errors_px, save_subspaces
+from jaxpose.training.fit_pca import fit_subspaces
+from jaxpose.training.setup import make_setup
 
 NAMES = ("nose", "ear", "tail")
 MOMENTS = 40
@@ -123,7 +124,7 @@ def test_labels_that_are_too_few_stop_a_loss_and_nothing_else(tmp_path: Path, we
         with pytest.raises(ValueError, match=f"losses.pca_singleview: {said}"):
             fit_subspaces(config, data)
     else:
-        start = prepare(config, make_mesh(jax.devices()[:1]), data)
+        start = make_setup(config, make_mesh(jax.devices()[:1]), data)
         assert list(start.subspaces) == ["pca_multiview"] and start.clips is None
         (message,) = [message for message in start.messages if "pca_singleview" in message]
         assert message.startswith(f"pca_singleview is not measured: losses.pca_singleview: {said}")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from jaxpose.config.losses import LossesConfig
-from jaxpose.steps.optim import weight_of_step
+from jaxpose.steps.optim import clip_loss_factor
 
 
 def weights(steps, steps_per_epoch=1, **options):
     losses = LossesConfig(**options)
-    schedule = jax.jit(jax.vmap(lambda step: weight_of_step(losses, step, steps_per_epoch)))
+    schedule = jax.jit(jax.vmap(lambda step: clip_loss_factor(losses, step, steps_per_epoch)))
     found = schedule(jnp.asarray(steps, jnp.int32))
     assert found.dtype == jnp.float32
     return np.asarray(found, np.float64)

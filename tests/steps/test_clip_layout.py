@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpose.steps.layout import Pieces, pieces
+from jaxpose.steps.layout import ClipShards, clip_shards
 
 
-def owners(found: Pieces, clip_frames: int, radius: int) -> dict[str, dict]:
-    """How often each (micro-batch, clip, frame), window and pair is owned, the way the step reads the pieces."""
+def owners(found: ClipShards, clip_frames: int, radius: int) -> dict[str, dict]:
+    """How often each (micro-batch, clip, frame), window and pair is owned, the way the step reads the shards."""
     counts: dict[str, dict] = {"frames": {}, "windows": {}, "pairs": {}}
 
     def count(what: str, *key: int) -> None:
@@ -45,8 +45,8 @@ def owners(found: Pieces, clip_frames: int, radius: int) -> dict[str, dict]:
 def test_every_frame_window_and_pair_has_one_owner(
     step: int, clips: int, passes: int, devices: int, clip_frames: int, radius: int
 ) -> None:
-    found = pieces(step, clips, passes, devices, clip_frames, radius)
-    alone = pieces(step, clips, passes, 1, clip_frames, radius)
+    found = clip_shards(step, clips, passes, devices, clip_frames, radius)
+    alone = clip_shards(step, clips, passes, 1, clip_frames, radius)
     ours, reference = owners(found, clip_frames, radius), owners(alone, clip_frames, radius)
     assert ours == reference
     windows = clip_frames - 2 * radius
@@ -55,16 +55,16 @@ def test_every_frame_window_and_pair_has_one_owner(
     assert {draw for _, draw, _ in ours["frames"]} == set(range(step * clips, (step + 1) * clips))
 
 
-def test_sizes_of_the_pieces() -> None:
+def test_sizes_of_the_clip_shards() -> None:
     """As Lightning Pose cuts: ceil((S - 4) / p) + 4 frames, and here one more for the pair at the end."""
-    assert pieces(0, 1, 1, 8, 16, 0).frame_index.shape == (8, 1, 1, 3)
-    assert pieces(0, 1, 1, 2, 28, 2).frame_index.shape == (2, 1, 1, 12 + 4 + 1)
-    assert pieces(0, 1, 1, 3, 16, 2).frame_index.shape == (3, 1, 1, 4 + 4 + 1)
+    assert clip_shards(0, 1, 1, 8, 16, 0).frame_index.shape == (8, 1, 1, 3)
+    assert clip_shards(0, 1, 1, 2, 28, 2).frame_index.shape == (2, 1, 1, 12 + 4 + 1)
+    assert clip_shards(0, 1, 1, 3, 16, 2).frame_index.shape == (3, 1, 1, 4 + 4 + 1)
     # Whole clips first: three on two devices are two and one.
-    whole = pieces(4, 3, 1, 2, 16, 2)
+    whole = clip_shards(4, 3, 1, 2, 16, 2)
     assert whole.frame_index.shape == (2, 1, 2, 16)
     np.testing.assert_array_equal(whole.draws[:, 0], [[12, 14], [13, -1]])
     # Three on eight are two parts each, on six of them.
-    np.testing.assert_array_equal(pieces(0, 3, 1, 8, 16, 0).draws[:, 0, 0], [0, 0, 1, 1, 2, 2, -1, -1])
+    np.testing.assert_array_equal(clip_shards(0, 3, 1, 8, 16, 0).draws[:, 0, 0], [0, 0, 1, 1, 2, 2, -1, -1])
     # Micro-batches hold whole clips, in order.
-    np.testing.assert_array_equal(pieces(0, 3, 2, 1, 16, 0).draws[0], [[0, 1], [2, -1]])
+    np.testing.assert_array_equal(clip_shards(0, 3, 2, 1, 16, 0).draws[0], [[0, 1], [2, -1]])

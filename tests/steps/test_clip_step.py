@@ -8,11 +8,10 @@ import scipy.special
 
 from jaxpose import config as c
 from jaxpose import geometry
-from jaxpose.config.losses import weights
 from jaxpose.pose import heatmap, heatmap_lightning_pose
 from jaxpose.pose.pca import errors_px, fit_multiview
 from jaxpose.steps import clip_step
-from jaxpose.steps.layout import pieces
+from jaxpose.steps.layout import clip_shards
 from jaxpose.training.clip_batch import empty_clips
 from tests.affines import compose
 
@@ -31,27 +30,28 @@ def make_config(decoding="fit", **losses):
     )
 
 
-def make_piece(config, plan):
+def make_microbatch(config):
     """Both clips of a step on one device, each camera with a size of its own; and the frames' affines."""
-    cut = pieces(0, 2, 1, 1, FRAMES, 0)
+    cut = clip_shards(0, 2, 1, 1, FRAMES, 0)
     batch = empty_clips(cut, 2, (WIDTH, HEIGHT))
     batch["valid"][:] = True
     batch["frame_from_input"][:, 0] = geometry.invert(geometry.input_from_frame((160, 120), (WIDTH, HEIGHT), "pad"))
     batch["frame_from_input"][:, 1] = geometry.invert(geometry.input_from_frame((90, 70), (WIDTH, HEIGHT), "pad"))
-    prepared = jax.jit(lambda batch: clip_step.prepare(batch, config, plan, 1))(batch)
+    prepared = jax.jit(lambda batch: clip_step.clip_microbatches(batch, config, 1))(batch)
     return jax.tree.map(lambda leaf: leaf[0], prepared), batch["frame_from_input"]
 
 
-def sums_of(outputs, piece, config, plan):
-    return jax.jit(lambda outputs, piece: clip_step.loss_sums(outputs, piece, config, plan))(outputs, piece)
+def sums_of(outputs, microbatch, config, pca):
+    return jax.jit(lambda outputs, microbatch: clip_step.loss_sums(outputs, microbatch, config, pca))(
+        outputs, microbatch
+    )
 
 
 @pytest.mark.parametrize("decoding", ["fit", "lightning_pose"])
 def test_a_map_that_is_drawn_as_a_label_would_be_costs_nothing(decoding):
     """The target of the unimodal loss is drawn by the rule that the network's labels are drawn by."""
     config = make_config(decoding, unimodal_mse=c.UnimodalConfig(weight=1.0))
-    plan = clip_step.ClipPlan(FRAMES, weights(config.losses), {})
-    piece, frame_from_input = make_piece(config, plan)
+    microbatch, frame_from_input = make_microbatch(config)
     rng = np.random.default_rng(0)
     points = rng.uniform([6, 6], [WIDTH - 7, HEIGHT - 7], (2 * 2 * FRAMES, KEYPOINTS, 2)).astype(np.float32)
     visible = jnp.full(points.shape[:2], 2, jnp.int8)
@@ -65,7 +65,7 @@ def test_a_map_that_is_drawn_as_a_label_would_be_costs_nothing(decoding):
         shift = heatmap_lightning_pose.offset_px(affines)[:, None]
     maps = encode(jnp.asarray(points) + shift, visible, (HEIGHT, WIDTH), STRIDE, config.model.sigma_cells)
     outputs = jnp.log(maps + 1e-30).reshape(4, FRAMES, 1, KEYPOINTS, HEIGHT // STRIDE, WIDTH // STRIDE)
-    sums, counts = sums_of(outputs, piece, config, plan)
+    sums, counts = sums_of(outputs, microbatch, config, {})
     count = 2 * 2 * FRAMES * KEYPOINTS
     assert counts["unimodal_mse"] == count
     # A decoding reads a point not quite where it is drawn. A quarter of a cell off would cost 0.002.
@@ -114,8 +114,7 @@ def test_the_losses_of_several_cameras_are_those_of_numpy():
     config = make_config(**losses)
     labels = rng.normal(size=(50, 2 * KEYPOINTS, 2)) * 20 + 60
     pca = fit_multiview(labels, (range(KEYPOINTS), range(KEYPOINTS, 2 * KEYPOINTS)), config.losses.pca_multiview)
-    plan = clip_step.ClipPlan(FRAMES, weights(config.losses), {"pca_multiview": pca})
-    piece, frame_from_input = make_piece(config, plan)
+    microbatch, frame_from_input = make_microbatch(config)
     shape = (4, FRAMES, 1, KEYPOINTS, HEIGHT // STRIDE, WIDTH // STRIDE)
     outputs = (3 * rng.normal(size=shape)).astype(np.float32)
 
@@ -123,13 +122,13 @@ def test_the_losses_of_several_cameras_are_those_of_numpy():
         flat = jnp.asarray(maps.reshape(-1, KEYPOINTS, *maps.shape[3:]), jnp.float32)
         return jax.jit(lambda maps: heatmap.decode(maps, STRIDE, 1.25))(flat)
 
-    moved = np.float64(piece["plan"]["input_from_augmented"]).reshape(-1, 2, 3)
+    moved = np.float64(microbatch["params"]["input_from_augmented"]).reshape(-1, 2, 3)
     affines = compose(np.float64(frame_from_input).reshape(-1, 2, 3), moved)
     # Each camera is turned and scaled by itself, but all frames of a clip alike.
     assert len(np.unique(moved[:, 0, 0])) == 4
     wanted = numpy_sums(outputs, affines, pca, config.losses, read)
-    sums, late = sums_of(jnp.asarray(outputs), piece, config, plan)
-    counts = clip_step.known_counts(piece, config, plan) | late
+    sums, late = sums_of(jnp.asarray(outputs), microbatch, config, {"pca_multiview": pca})
+    counts = clip_step.known_counts(microbatch, config, {"pca_multiview": pca}) | late
     assert sums.keys() == wanted.keys() == counts.keys()
     for name, (value, count) in wanted.items():
         np.testing.assert_allclose(sums[name], value, rtol=1e-4, err_msg=name)

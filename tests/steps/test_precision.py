@@ -9,7 +9,7 @@ import pytest
 
 from jaxpose import predict
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.run.load import load_trained
+from jaxpose.run.load import load_network
 from jaxpose.run.weights import load_parameters
 from tests.small_run import make_config, metrics_of, train, train_and_stop
 
@@ -23,7 +23,7 @@ def test_f64_is_float64_and_one_device_agrees_with_three_after_a_restart(project
     config = make_config(project, three, **options, mesh__devices=3)
     assert train_and_stop(config, 3)["exit_code"] == 85
     # An unfinished run is read from its checkpoint.
-    assert {leaf.dtype for leaf in jax.tree.leaves(load_trained(three).params)} == {np.dtype(np.float64)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(load_network(three).params)} == {np.dtype(np.float64)}
     assert train(config)["exit_code"] == 0
     losses = [line["loss"] for line in metrics_of(one) if "loss" in line]
     assert all(float(np.float32(loss)) != loss for loss in losses)

@@ -12,7 +12,7 @@ from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import initial_state
 from jaxpose.threads import allowed_cores
 from jaxpose.training.session import Session
-from jaxpose.training.setup import Start, prepare
+from jaxpose.training.setup import Setup, make_setup
 from tests.small_run import call, make_config, small_project
 
 
@@ -21,11 +21,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_project(tmp_path_factory.mktemp("project"))
 
 
-def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Start]:
+def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Setup]:
     """What a training has before it compiles."""
     config, found = dataset.prepare(c.resolve(config))
     data = dataset.load(found, config)
-    return config, data, prepare(config, make_mesh(jax.devices()[:1]), data)
+    return config, data, make_setup(config, make_mesh(jax.devices()[:1]), data)
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,18 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.run.folder import open_run
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.optim import learning_rates
-from jaxpose.training.setup import Start, prepare
-from jaxpose.training.warm_start import describe_backbone_rate
+from jaxpose.training.setup import Setup, make_setup
+from jaxpose.training.transfer import describe_backbone_rate
 from tests.small_run import make_config
 
 BY_FRAME = {"data__split": "frame", "data__train_share": 0.5, "data__val_share": 0.2, "model__width": 4}
 
 
-def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Start]:
+def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Setup]:
     """What a training has before it compiles."""
     config, found = dataset.prepare(c.resolve(config))
     data = dataset.load(found, config)
-    return config, data, prepare(config, make_mesh(jax.devices()[:1]), data)
+    return config, data, make_setup(config, make_mesh(jax.devices()[:1]), data)
 
 
 def here(project: Path, **options: object) -> c.Config:
@@ -60,7 +60,7 @@ def run(project: Path, tmp_path: Path) -> Path:
 
 
 def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: Path, run: Path, tmp_path: Path) -> None:
-    def start(**options: object) -> Start:
+    def start(**options: object) -> Setup:
         return begin(make_config(project, tmp_path / "next", train__init_from=str(run), **(BY_FRAME | options)))[2]
 
     before = pd.read_csv(run / "split.csv", index_col="path")["set"]
@@ -129,37 +129,37 @@ def test_a_renamed_picture_keeps_its_set(project: Path, run: Path, tmp_path: Pat
 
 
 def test_the_backbone_of_a_whole_run_learns_from_the_first_step(project: Path, run: Path, tmp_path: Path) -> None:
-    def rates(start: Start, optim: c.OptimConfig, step: int) -> tuple[float, float]:
-        plan = start.plan
+    def rates(start: Setup, optim: c.OptimConfig, step: int) -> tuple[float, float]:
+        facts = start.facts
         head, backbone = learning_rates(
-            jax.numpy.int32(step), optim, batch_size=5, steps_per_epoch=plan.steps_per_epoch,
-            total_steps=plan.total_steps, has_new_head=plan.has_new_head,
+            jax.numpy.int32(step), optim, batch_size=5, steps_per_epoch=facts.steps_per_epoch,
+            total_steps=facts.total_steps, has_new_head=facts.has_new_head,
         )  # fmt: skip
         return float(head), float(backbone)
 
     options = BY_FRAME | {"train__init_from": str(run)}
     config, _, start = begin(make_config(project, tmp_path / "next", **options))
     head, backbone = rates(start, config.optim, 0)
-    assert backbone == pytest.approx(0.1 * head) and not start.plan.has_new_head
-    assert describe_backbone_rate(config.optim, start.plan) == (
+    assert backbone == pytest.approx(0.1 * head) and not start.facts.has_new_head
+    assert describe_backbone_rate(config.optim, start.facts) == (
         "0.1 of the head's rate, times 1.5 an epoch up to 1 of it, from the first step on"
     )
     # A head that is new in parts, here by its width: the backbone rests, and that is said. An epoch is 2 steps.
     config, _, start = begin(make_config(project, tmp_path / "next", **options, model__head_width=16))
-    assert start.plan.has_new_head and (rates(start, config.optim, 39)[1], rates(start, config.optim, 40)[1] > 0) == (
+    assert start.facts.has_new_head and (rates(start, config.optim, 39)[1], rates(start, config.optim, 40)[1] > 0) == (
         0,
         1,
     )
     why = "(optim.unfreeze_epoch = -1: 20 epochs, as a part of the head is new)"
-    assert describe_backbone_rate(config.optim, start.plan) == (
+    assert describe_backbone_rate(config.optim, start.facts) == (
         f"rate 0 up to step 40 {why}, then 0.1 of the head's rate, times 1.5 an epoch up to 1 of it"
     )
-    short = dataclasses.replace(start.plan, total_steps=40)
+    short = dataclasses.replace(start.facts, total_steps=40)
     assert describe_backbone_rate(config.optim, short) == (
         f"rate 0 in all 40 steps {why}; optim.unfreeze_epoch=0 trains it from the first step"
     )
     at_once = dataclasses.replace(config.optim, unfreeze_epoch=0, unfreeze_factor=1.0)
-    assert describe_backbone_rate(at_once, start.plan) == "1 of the head's rate, from the first step on"
+    assert describe_backbone_rate(at_once, start.facts) == "1 of the head's rate, from the first step on"
 
 
 def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpose.steps.layout import Pieces, pieces
+from jaxpose.steps.layout import ClipShards, clip_shards
 from jaxpose.training.clip_batch import clip_batch
 from jaxpose.video.clip_order import place
 from jaxpose.video.clips import ClipSource, open_clips
@@ -20,7 +20,7 @@ APART = 1000
 Owned = dict[str, collections.Counter[tuple[int, ...]]]
 
 
-def owned(source: ClipSource, cut: Pieces, clip_frames: int, radius: int) -> Owned:
+def owned(source: ClipSource, cut: ClipShards, clip_frames: int, radius: int) -> Owned:
     """How often a host owns each (draw, painted number), each window and each pair, by what is in the pixels."""
     batch = clip_batch(source, cut)
     found: Owned = {name: collections.Counter() for name in ("frames", "windows", "pairs")}
@@ -57,7 +57,7 @@ def test_hosts_together_hold_the_clips_of_one_device_and_a_resumed_run_goes_on_w
 
         def clips_of(steps: list[int], devices: int, mine: np.ndarray) -> list[Owned]:
             with contextlib.closing(open_clips(videos, length, data_config(seed=seed), cache)) as source:
-                cuts = [pieces(s, clips, passes, devices, length, radius).of_devices(mine) for s in steps]
+                cuts = [clip_shards(s, clips, passes, devices, length, radius).of_devices(mine) for s in steps]
                 return [owned(source, cut, length, radius) for cut in cuts]
 
         # The one device reads all steps from the first on, the hosts begin with this one, as after an interruption.

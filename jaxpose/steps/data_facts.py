@@ -1,0 +1,28 @@
+"""What the compiled step knows of the data: fixed for a run, so it is part of the program."""
+
+import dataclasses
+
+from jaxpose.pose.pca import Pca
+
+
+@dataclasses.dataclass(frozen=True)
+class DataFacts:
+    """Sizes, lengths and fitted PCAs that follow from the data of a run.
+
+    Attributes:
+      size_px: (height, width) of the network's input.
+      passes: microbatches per step.
+      steps_per_epoch: ceil(training frames / batch size).
+      total_steps: length of the training.
+      has_new_head: whether the backbone started from loaded weights, and a part of the head did not.
+      flip_permutation: partner of each keypoint in a flip, or None where flips are off.
+      pca: the PCAs of `pca_singleview` and `pca_multiview`, by the name of the loss, where that loss is on.
+    """
+
+    size_px: tuple[int, int]
+    passes: int
+    steps_per_epoch: int
+    total_steps: int
+    has_new_head: bool = False
+    flip_permutation: tuple[int, ...] | None = None
+    pca: dict[str, Pca] = dataclasses.field(default_factory=dict)

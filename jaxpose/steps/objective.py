@@ -1,0 +1,126 @@
+"""The loss of one microbatch: what the network shows, the sum of each term, and the factor of each term."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import lax
+
+from jaxpose.config import Config
+from jaxpose.config.losses import weights
+from jaxpose.config.mesh import AXIS
+from jaxpose.model.pose_net import apply_network
+from jaxpose.pose import augment
+from jaxpose.steps import clip_step
+from jaxpose.steps.clip_step import Batch
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.optim import clip_loss_factor
+from jaxpose.steps.outputs import supervised_loss
+
+Scalars = dict[str, jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """The loss as a function of the weights.
+
+    A microbatch is a dict with `labelled` and, where a loss on clips is on, `clips`. `frames` is the number of frames
+    of the global microbatch that reach the batch statistics, a scalar.
+
+    Attributes:
+      config: the run's config.
+      graphdef: definition of the network.
+      facts: what is known of the data.
+    """
+
+    config: Config
+    graphdef: nnx.GraphDef
+    facts: DataFacts
+
+    def outputs(
+        self, params: dict, statistics: dict, microbatch: dict[str, Batch], frames: jax.Array
+    ) -> tuple[list[jax.Array], dict]:
+        """Returns the outputs of the labelled frames and of the clips, and the moved statistics."""
+        labelled = microbatch["labelled"]
+        pictures = augment.render(labelled["params"], self.config.augment, labelled["frames"], frames.dtype)
+        sequences, counted = [pictures], [jnp.repeat(labelled["valid"][:, None], pictures.shape[1], axis=1)]
+        if weights(self.config.losses):
+            clips, clips_counted = clip_step.network_input(microbatch["clips"], self.config, frames.dtype)
+            sequences.append(clips)
+            counted.append(clips_counted)
+        return apply_network(self.graphdef, params, statistics, sequences, counted, frames, True)
+
+    def sums(self, outputs: list[jax.Array], microbatch: dict[str, Batch]) -> tuple[Scalars, jax.Array, Scalars]:
+        """Returns the sum of each term, the loss of each sample, and the counts that depend on predictions."""
+        labelled = microbatch["labelled"]
+        sample_sums, _ = supervised_loss(
+            outputs[0],
+            labelled["keypoints_px"],
+            labelled["visibility"],
+            labelled["frame_from_input"],
+            self.facts.size_px,
+            self.config.model,
+        )
+        sums, late_counts = {"supervised_loss": jnp.sum(sample_sums)}, {}
+        if weights(self.config.losses):
+            clip_sums, late_counts = clip_step.loss_sums(outputs[1], microbatch["clips"], self.config, self.facts.pca)
+            sums |= clip_sums
+        return sums, sample_sums, late_counts
+
+    def count_confident(
+        self, params: dict, statistics: dict, microbatches: dict[str, Batch], frames: jax.Array
+    ) -> jax.Array:
+        """Returns the global count of `unimodal_mse`: the maps whose prediction is confident enough.
+
+        It is known only after all passes, so one round without gradients counts them. Of a step of one pass the
+        compiler makes no second round.
+
+        Args:
+          params: the parameters, varying over the devices.
+          statistics: the batch statistics.
+          microbatches: each field with a first axis of passes.
+          frames: (passes,).
+        """
+
+        def add(total: jax.Array, inputs: tuple) -> tuple[jax.Array, None]:
+            outputs, _ = self.outputs(params, statistics, *inputs)
+            return total + self.sums(outputs, inputs[0])[2]["unimodal_mse"], None
+
+        zero = lax.pcast(jnp.zeros((), frames.dtype), AXIS, to="varying")
+        confident, _ = lax.scan(add, zero, (microbatches, frames))
+        return lax.psum(confident, AXIS)
+
+    def factors(self, step: jax.Array, dtype: jax.typing.DTypeLike) -> tuple[Scalars, Scalars]:
+        """Returns the factor of each term of the loss at a step, and `clip_factor` where a loss on clips is on."""
+        factors, annealing = {"supervised_loss": jnp.ones((), dtype)}, {}
+        if on_clips := weights(self.config.losses):
+            annealed = clip_loss_factor(self.config.losses, step, self.facts.steps_per_epoch).astype(dtype)
+            factors |= {name: annealed * weight for name, weight in on_clips.items()}
+            annealing = {"clip_factor": annealed}
+        return factors, annealing
+
+    def loss(
+        self,
+        params: dict,
+        statistics: dict,
+        microbatch: dict[str, Batch],
+        frames: jax.Array,
+        factors: Scalars,
+        shares: Scalars,
+    ) -> tuple[jax.Array, tuple[dict, Scalars, jax.Array]]:
+        """Returns this microbatch's part of the loss, and (moved statistics, part of each mean, sample losses).
+
+        Args:
+          params: the parameters, of which the gradient is taken.
+          statistics: the batch statistics.
+          microbatch: of this device.
+          frames: see above.
+          factors: of each term.
+          shares: what a unit of each term's sum adds to the term's mean over the global batch.
+        """
+        outputs, statistics = self.outputs(params, statistics, microbatch, frames)
+        sums, sample_sums, _ = self.sums(outputs, microbatch)
+        means = {name: sums[name] * shares[name] for name in factors}
+        loss = sum((factors[name] * mean for name, mean in means.items()), jnp.zeros_like(frames))
+        return loss, (statistics, means | {"loss": loss}, sample_sums)

@@ -1,0 +1,152 @@
+"""A start from the weights of another run: what is taken over, which frames may measure it, and the backbone's rate."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxpose.config import OptimConfig
+from jaxpose.data.dataset import Dataset
+from jaxpose.data.split import read_split
+from jaxpose.run.identity import SPLIT_FILE
+from jaxpose.run.load import LoadedNetwork
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.optim import rest_epochs
+
+
+def transfer(
+    trained: LoadedNetwork, names: tuple[str, ...], params: dict, statistics: dict
+) -> tuple[dict, dict, list[str]]:
+    """Returns (parameters, statistics, what was not taken over): a new network that starts from a trained one.
+
+    The backbone is taken whole. Of the head, what fits is; the last layer keypoint by keypoint, by name.
+
+    Args:
+      trained: where the weights come from.
+      names: keypoint names of the new network.
+      params: fresh parameters of the new network.
+      statistics: fresh batch statistics of the new network.
+
+    Raises:
+      ValueError: the backbones differ.
+    """
+    old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
+    if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
+        old = trained.config.model
+        raise ValueError(
+            f"train.init_from is a run of {old.backbone}, width {old.width}, norm {old.norm}; "
+            "the backbone, width and kind of norm must be the same"
+        )
+    old_names = trained.config.data.keypoint_names
+    taken: dict = {"backbone": trained.params["backbone"]}
+    remade: list[str] = []
+    for part in (name for name in params if name != "backbone"):
+        old = trained.params.get(part, {})
+        if part == "head" and "layers" in params[part] and "layers" in old:
+            layers, missing = _head(old["layers"], old_names, params[part]["layers"], names)
+            taken[part] = {"layers": layers}
+            remade += missing
+        elif _shapes(old) == _shapes(params[part]) and old_names == names:
+            taken[part] = old
+        else:
+            taken[part] = params[part]
+            remade.append(f"the {part}" if part == "head" else f"the {part} head")
+    # A network of another precision may keep its weights in another type.
+    found = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), (taken, trained.statistics), (params, statistics))
+    return *found, remade
+
+
+def _shapes(tree: dict) -> dict:
+    return jax.tree.map(lambda leaf: leaf.shape, tree)
+
+
+def _head(old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ...]) -> tuple[dict, list[str]]:
+    """Returns the layers of a heatmap head, those that fit taken over, and what was not.
+
+    Layer n takes maps of stride 16 / 2^n to stride 8 / 2^n. Every layer but the last is hidden. A hidden layer fits a
+    hidden one of the same strides; the last layer fits only the last layer of a network of the same heatmap stride.
+    """
+    layers, remade = dict(new), []
+    old_last, last = max(old), max(new)
+    for number in sorted(new):
+        if number == last:
+            continue
+        if number < old_last and _shapes(old[number]) == _shapes(new[number]):
+            layers[number] = old[number]
+        else:
+            remade.append(f"the head layer of stride {8 >> number}")
+    if old_last == last and old[last]["kernel"].shape[2] == new[last]["kernel"].shape[2]:
+        layers[last], missing = _by_name(old[last], old_names, new[last], names)
+        remade += [f"keypoint {name}" for name in missing]
+    else:
+        remade.append("the last head layer")
+    return layers, remade
+
+
+def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[str, ...]) -> tuple[dict, list[str]]:
+    """Returns the last layer with the columns of known keypoints replaced, and the names that were unknown."""
+    kernel = np.array(new["kernel"])
+    # The channels are (phase, keypoint): see `SubPixelConv`.
+    columns = kernel.reshape(*kernel.shape[:3], 4, len(new_names))
+    old_columns = np.asarray(old["kernel"]).reshape(*columns.shape[:4], len(old_names))
+    for column, name in enumerate(new_names):
+        if name in old_names:
+            columns[..., column] = old_columns[..., old_names.index(name)]
+    return {"kernel": kernel}, [name for name in new_names if name not in old_names]
+
+
+def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], list[str]]:
+    """Refuses to measure a network on frames that the run it starts from, or one before that, was trained on.
+
+    Args:
+      run: the run folder that gives the first weights.
+      data: the frames and their sets.
+
+    Returns:
+      {SHA-256: path} of images that trained those weights and do not train here, and a sentence where the run does not
+      tell its frames.
+
+    Raises:
+      ValueError: a frame (same bytes) trained there and validates or tests here.
+    """
+    file = run / SPLIT_FILE
+    if not file.is_file():
+        absent = f"{file} is absent: frames that {run} was trained on may validate or test here, which is not checked"
+        return {}, [absent]
+    known = read_split(file, is_of_run=True)
+    images, checksums = data.project.images, data.project.checksums
+    # An image that lies twice in a project may train and test: where that run knew it so, it is no news.
+    trained = np.array(
+        [
+            checksum in known.trained_before or known.set_of_same(image, checksum) == "train"
+            for image, checksum in zip(images, checksums, strict=True)
+        ]
+    )
+    counts = {name: int((trained & (data.sets == name)).sum()) for name in ("validation", "test")}
+    if any(counts.values()):
+        found = " and ".join(
+            f"{count} of the {len(data.rows(name))} {name} frames" for name, count in counts.items() if count
+        )
+        raise ValueError(
+            f"train.init_from is {run}, which was trained on {found}: their errors would be too small. "
+            f"--config.data.split={run} keeps each of its frames in its set"
+        )
+    here = {checksums[row] for row in data.rows("train")}
+    return {checksum: image for checksum, image in known.trained().items() if checksum not in here}, []
+
+
+def describe_backbone_rate(optim: OptimConfig, facts: DataFacts) -> str:
+    """Returns how the backbone's learning rate goes by the head's, a line."""
+    rest = rest_epochs(optim, facts.has_new_head)
+    rest_steps = rest * facts.steps_per_epoch
+    why = f"optim.unfreeze_epoch = {optim.unfreeze_epoch}"
+    if optim.unfreeze_epoch < 0:
+        why += f": {rest} epochs, as a part of the head is new"
+    if rest_steps >= facts.total_steps:
+        return f"rate 0 in all {facts.total_steps} steps ({why}); optim.unfreeze_epoch=0 trains it from the first step"
+    highest = optim.backbone_lr_factor
+    begins = min(optim.unfreeze_factor, highest)
+    rate = f"{begins:g} of the head's rate"
+    if begins < highest and optim.unfreeze_growth > 1:
+        rate += f", times {optim.unfreeze_growth:g} an epoch up to {highest:g} of it"
+    return f"rate 0 up to step {rest_steps} ({why}), then {rate}" if rest_steps else f"{rate}, from the first step on"
