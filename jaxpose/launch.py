@@ -25,8 +25,8 @@ import time
 from pathlib import Path
 
 from jaxpose.cluster.gpus import nvidia_driver_is_visible, visible_gpus
-from jaxpose.cluster.launcher import ORDERLY, Group
-from jaxpose.cluster.who import FIRST_PORT, PORTS
+from jaxpose.cluster.process_group import ORDERLY, ProcessGroup
+from jaxpose.cluster.process_info import FIRST_PORT, PORTS
 from jaxpose.config.arguments import USERS_MISTAKE, Arguments, Mistake, make_folder
 
 _VERB = "jaxpose.launch"
@@ -92,7 +92,7 @@ def keep_running(
         written = log_file.stat().st_size if log_file.exists() else 0
         # Its folder by name: with resume=extend it is not that of the config.
         named = [f"--config.out={run}"] if run and again else []
-        with Group([*command, *again, *named] if run else command, _with_names(shares), log_folder) as group:
+        with ProcessGroup([*command, *again, *named] if run else command, _with_names(shares), log_folder) as group:
             ending = group.wait()
         if ending.cause:
             _say(ending.cause)

@@ -23,7 +23,7 @@ _SHOWN_S = 60.0
 Result = TypeVar("Result")
 
 
-def together(work: Callable[[], Result]) -> Result:
+def on_all_processes(work: Callable[[], Result]) -> Result:
     """Returns what `work` returns here, once it has ended well on every process.
 
     Raises:
@@ -45,7 +45,7 @@ def together(work: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def from_first(work: Callable[[], Any]) -> Any:
+def broadcast_from_0(work: Callable[[], Any]) -> Any:
     """Returns on every process what `work` returns on process 0, the only one that calls it; it must be JSON-ready.
 
     Raises:
@@ -67,7 +67,7 @@ def from_first(work: Callable[[], Any]) -> Any:
     return told["result"]
 
 
-def refuse_differences(mine: dict[str, Any]) -> None:
+def require_same(mine: dict[str, Any]) -> None:
     """Compares named, JSON-ready values with those of process 0.
 
     Raises:
@@ -75,7 +75,7 @@ def refuse_differences(mine: dict[str, Any]) -> None:
     """
     if jax.process_count() == 1:
         return
-    first = from_first(lambda: mine)
+    first = broadcast_from_0(lambda: mine)
     here = json.loads(json.dumps(mine))
 
     def compare() -> None:
@@ -87,7 +87,7 @@ def refuse_differences(mine: dict[str, Any]) -> None:
                 "start all processes with the same command and the same files"
             )
 
-    together(compare)
+    on_all_processes(compare)
 
 
 def refuse_unshared(folder: Path) -> None:
@@ -104,7 +104,7 @@ def refuse_unshared(folder: Path) -> None:
         (folder / mark).touch()
         return [mark, socket.gethostname()]
 
-    mark, first_host = from_first(leave)
+    mark, first_host = broadcast_from_0(leave)
 
     def look() -> None:
         until = time.monotonic() + _SHOWN_S
@@ -118,7 +118,7 @@ def refuse_unshared(folder: Path) -> None:
             time.sleep(0.1)
 
     try:
-        together(look)
+        on_all_processes(look)
     finally:
         if jax.process_index() == 0:
             (folder / mark).unlink(missing_ok=True)

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxpose.cluster.who import Who
+from jaxpose.cluster.process_info import ProcessInfo
 
 
 def nvidia_driver_is_visible() -> bool:
@@ -28,14 +28,14 @@ def visible_gpus() -> list[str]:
     return entries[: next(is_none, len(entries))]
 
 
-def gpus_of_process(who: Who, visible: int, environment: Mapping[str, str]) -> list[int] | None:
+def gpus_of_process(process: ProcessInfo, visible: int, environment: Mapping[str, str]) -> list[int] | None:
     """Returns which of the visible GPUs a process drives, by their position; None for all.
 
     Three layouts on a machine work: one process for all GPUs, one for each GPU that sees all of them, and one for each
     GPU that sees its own alone.
 
     Args:
-      who: the process.
+      process: the process.
       visible: number of GPUs that it sees.
       environment: its variables, for what SLURM says of the GPUs of the job.
 
@@ -50,16 +50,16 @@ def gpus_of_process(who: Who, visible: int, environment: Mapping[str, str]) -> l
             f"{what}, but the task sees none of them ({visibility()}): let it have them by #SBATCH --gres=gpu:N, and "
             "srun without --gpus or --gres of its own; or ask for the CPU with --config.mesh.platform=cpu"
         )
-    if visible == 0 or who.count_here == 1:
+    if visible == 0 or process.count_here == 1:
         return None
-    if visible == 1 and (of_job is None or of_job >= who.count_here):
+    if visible == 1 and (of_job is None or of_job >= process.count_here):
         return [0]
-    if visible == who.count_here:
-        return [who.index_here]
+    if visible == process.count_here:
+        return [process.index_here]
     right = f"--ntasks-per-node={max(visible, of_job or 0)}"
     raise ValueError(
-        f"{who.count_here} processes of the run are on this machine, and this one sees {visible} GPUs: give each GPU a "
-        f"process (#SBATCH {right}), or all of them to one (#SBATCH --ntasks-per-node=1)"
+        f"{process.count_here} processes of the run are on this machine, and this one sees {visible} GPUs: give each "
+        f"GPU a process (#SBATCH {right}), or all of them to one (#SBATCH --ntasks-per-node=1)"
     )
 
 

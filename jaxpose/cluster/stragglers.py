@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from jaxpose.cluster.agreement import from_first, gather_lists
+from jaxpose.cluster.agreement import broadcast_from_0, gather_lists
 
 # A host is named when its own part is longer than that of the others by so much of a step, a device when the same work
 # takes it so many times as long: less is what measurements scatter by.
@@ -31,7 +31,7 @@ class _Sums:
     data_s: float = 0.0
 
 
-class Pace:
+class StragglerMonitor:
     """The pace of the processes of a run; with one process it measures nothing.
 
     Args:
@@ -65,7 +65,9 @@ class Pace:
 
     def is_due(self) -> bool:
         """Returns whether the processes are to be compared now; to be called by all of them."""
-        return jax.process_count() > 1 and from_first(lambda: time.monotonic() - self._compared_at >= self._every_s)
+        return jax.process_count() > 1 and broadcast_from_0(
+            lambda: time.monotonic() - self._compared_at >= self._every_s
+        )
 
     def compare(self) -> tuple[dict[str, float], list[str]]:
         """Returns figures for the log and sentences about processes that became slow; to be called by all processes."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.checksums import parse_json, write_csv, write_json
-from jaxpose.cluster.agreement import from_first, refuse_unshared
+from jaxpose.cluster.agreement import broadcast_from_0, refuse_unshared
 from jaxpose.config import Config, config_hash
 from jaxpose.files import read_bytes, temporary_name
 from jaxpose.run.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
@@ -159,7 +159,7 @@ def open_run(
         opened.append(_look_at(config, split_text, fetch) if dry_run else _open(config, split_text, fetch))
         return [str(opened[0].path.absolute()), opened[0].action]
 
-    path, action = from_first(open_first)
+    path, action = broadcast_from_0(open_first)
     folder = opened[0] if opened else RunFolder(Path(path), action)
     if not dry_run:
         try:

@@ -14,7 +14,7 @@ _MOST = 3
 _logger = logging.getLogger(__name__)
 
 
-def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> None:
+def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -> None:
     """Notes where a turn of a SLURM job goes on; a job that a person submitted anew may always start.
 
     Once the training is done, the step stays the same, and stretches of the project's videos are what is finished.
@@ -56,7 +56,7 @@ def _finished_stretches(run: Path) -> str:
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
-def is_idle_turn(pieces: int, environment: Mapping[str, str]) -> bool:
+def is_stuck_requeue(pieces: int, environment: Mapping[str, str]) -> bool:
     """Returns whether a turn of a worker that was stopped is one to end with: SLURM had started it before, and again.
 
     Args:

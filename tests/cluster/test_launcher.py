@@ -28,7 +28,7 @@ from pathlib import Path
 from jaxpose import launch
 
 processes, restarts, patience_s, folder, code = sys.argv[1:]
-launch.Group = functools.partial(launch.Group, patience_s=float(patience_s))
+launch.ProcessGroup = functools.partial(launch.ProcessGroup, patience_s=float(patience_s))
 command = [sys.executable, "-c", code, folder]
 shares = [{"SHARE": str(n)} for n in range(int(processes))]
 sys.exit(launch.keep_running(command, ["again"], shares, Path(folder), int(restarts)))

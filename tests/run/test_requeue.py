@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.run.requeue import is_idle_turn, refuse_standstill
+from jaxpose.run.requeue import is_stuck_requeue, refuse_stuck_requeue
 
 
 def turn(run: Path, step: int, count: int, job: str = "7") -> None:
-    refuse_standstill(run, step, {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": str(count)})
+    refuse_stuck_requeue(run, step, {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": str(count)})
 
 
 def test_the_fourth_turn_from_one_step_is_refused(tmp_path: Path) -> None:
@@ -42,15 +42,15 @@ def test_once_the_training_is_done_a_finished_stretch_of_video_is_progress(tmp_p
 
 def test_without_slurm_or_with_a_broken_note_nothing_is_refused(tmp_path: Path) -> None:
     for _ in range(9):
-        refuse_standstill(tmp_path, 20, {})
+        refuse_stuck_requeue(tmp_path, 20, {})
     for content in ("", "[]", '{"job": "7"}'):
         (tmp_path / "restarts.json").write_text(content)
         turn(tmp_path, 20, 9)
 
 
 def test_a_worker_that_finished_nothing_in_its_fourth_turn_ends() -> None:
-    turns = [(pieces, count) for pieces in (0, 1) for count in range(6) if is_idle_turn(pieces, slurm(count))]
-    assert turns == [(0, 3), (0, 4), (0, 5)] and not is_idle_turn(0, {})
+    turns = [(pieces, count) for pieces in (0, 1) for count in range(6) if is_stuck_requeue(pieces, slurm(count))]
+    assert turns == [(0, 3), (0, 4), (0, 5)] and not is_stuck_requeue(0, {})
 
 
 def slurm(count: int) -> dict[str, str]:

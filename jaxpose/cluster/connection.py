@@ -14,12 +14,12 @@ from typing import Any
 _LONGEST = 65536
 
 
-class Line:
-    """A connection to another process; `peer` is its name for people. A line that broke is not `is_open`."""
+class Connection:
+    """A connection to another process; `peer` is its name for people. A connection that broke is not `is_open`."""
 
-    def __init__(self, connection: socket.socket, peer: str):
-        connection.setblocking(False)
-        self.socket, self.peer, self.is_open = connection, peer, True
+    def __init__(self, opened: socket.socket, peer: str):
+        opened.setblocking(False)
+        self.socket, self.peer, self.is_open = opened, peer, True
         self._read = b""
 
     def send(self, message: dict[str, Any] | None) -> None:
@@ -59,12 +59,12 @@ class Line:
         self.socket.close()
 
 
-def wait_until_closed(lines: list[Line], seconds: float) -> None:
-    """Returns when all others have closed their lines, or after a time."""
+def wait_until_closed(connections: list[Connection], seconds: float) -> None:
+    """Returns when all others have closed their connections, or after a time."""
     until = time.monotonic() + seconds
-    for line in lines:
-        while line.is_open and time.monotonic() < until:
-            line.wait(0.05)
+    for connection in connections:
+        while connection.is_open and time.monotonic() < until:
+            connection.wait(0.05)
 
 
 def say(text: str) -> None:

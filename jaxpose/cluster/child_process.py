@@ -14,13 +14,13 @@ from jaxpose.early_signals import EXIT_CODES
 
 # More than a pipe holds: what a process said before it ended is read at once.
 _READ_BYTES = 1 << 20
-# How a process leaves when another one is lost: ended by JAX, or by itself, with a sentence of `company`.
+# How a process leaves when another one is lost: ended by JAX, or by itself, with a sentence of `peers`.
 _SURVIVED = (-signal.SIGABRT, 128 + signal.SIGABRT, LOST)
 _TOLD = re.compile(rb": process \d+ on \S+ (failed|ended|is gone|has been silent)")
 
 
-class Launched:
-    """One process of a group, on a leash: it dies with the thread that makes this object.
+class ChildProcess:
+    """One process of a group, which dies with the thread that makes this object.
 
     Args:
       index: its number in the group; all that number 0 says is shown on the console, of others what goes to stderr.
@@ -38,11 +38,11 @@ class Launched:
         self.code: int | None = None
         self._log_file = log_file
         self._log = open(log_file, "ab", buffering=0)
-        # A signal that is passed on before the process can catch it waits until it does; see `leash`.
+        # A signal that is passed on before the process can catch it waits until it does; see `die_with_parent`.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_CODES)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jaxpose.cluster.leash", str(os.getpid()), *command],
+                [sys.executable, "-m", "jaxpose.cluster.die_with_parent", str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from jaxpose.cluster.launched import Launched
+from jaxpose.cluster.child_process import ChildProcess
 from jaxpose.early_signals import EXIT_CODES
 
 # Exit codes with which a process leaves in good order: the others end by themselves.
@@ -23,7 +23,7 @@ _FOLLOW_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Ending:
+class ExitStatus:
     """How a group ended.
 
     Attributes:
@@ -36,7 +36,7 @@ class Ending:
     cause: str
 
 
-class Group:
+class ProcessGroup:
     """Processes of one run on this machine; a context that leaves none of them behind, even if it is killed itself.
 
     Each is in a process group of its own: a Ctrl-C of the terminal comes from here, once. What they say is added to
@@ -55,13 +55,13 @@ class Group:
     ) -> None:
         self._patience_s = patience_s
         self._selector = selectors.DefaultSelector()
-        self._members: list[Launched] = []
+        self._members: list[ChildProcess] = []
         self._signals: list[int] = []
         self._told = 0
         self._old_handlers = {number: signal.signal(number, self._caught) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             for index, own in enumerate(variables):
-                member = Launched(index, command, own, log_folder / f"process-{index}.log")
+                member = ChildProcess(index, command, own, log_folder / f"process-{index}.log")
                 self._members.append(member)
                 for stream in member.streams:
                     self._selector.register(stream.pipe, selectors.EVENT_READ, stream)
@@ -74,10 +74,10 @@ class Group:
         """Whether a SIGTERM or Ctrl-C came."""
         return bool(self._signals)
 
-    def wait(self) -> Ending:
+    def wait(self) -> ExitStatus:
         """Returns how the processes ended, once all have."""
-        ended: list[Launched] = []
-        stopped: list[Launched] = []
+        ended: list[ChildProcess] = []
+        stopped: list[ChildProcess] = []
         kill_at = stop_at = float("inf")
         while len(ended) < len(self._members):
             self._pass_on_lines()
@@ -101,7 +101,7 @@ class Group:
                 self._tell(signal.SIGTERM)
         return self._ending(ended, stopped)
 
-    def __enter__(self) -> "Group":
+    def __enter__(self) -> "ProcessGroup":
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -141,22 +141,22 @@ class Group:
             if not key.data.pass_on():
                 self._selector.unregister(key.fileobj)
 
-    def _ending(self, ended: list[Launched], stopped: list[Launched]) -> Ending:
+    def _ending(self, ended: list[ChildProcess], stopped: list[ChildProcess]) -> ExitStatus:
         if self._signals.count(signal.SIGINT) > 1:
-            return Ending(130, "")
+            return ExitStatus(130, "")
         failed = [member for member in ended if member.code not in ORDERLY and member not in stopped]
         causes = [member for member in failed if not member.is_survivor()]
         if causes:
-            return Ending(_exit_code(causes[0]), causes[0].describe())
+            return ExitStatus(_exit_code(causes[0]), causes[0].describe())
         if failed and (asked := [member.code for member in ended if member.code in STOPPED]):
             # A signal stopped one process, and the others lost it.
-            return Ending(asked[0], "")
+            return ExitStatus(asked[0], "")
         if failed:
             silent = "".join(f"; process {member.index} did not answer and was killed" for member in stopped)
-            return Ending(_exit_code(failed[0]), failed[0].describe() + silent)
-        return Ending(next((member.code for member in ended if member.code), 0), "")
+            return ExitStatus(_exit_code(failed[0]), failed[0].describe() + silent)
+        return ExitStatus(next((member.code for member in ended if member.code), 0), "")
 
 
-def _exit_code(member: Launched) -> int:
+def _exit_code(member: ChildProcess) -> int:
     code = member.code or 0
     return code if code >= 0 else 128 - code

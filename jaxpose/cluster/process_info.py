@@ -1,6 +1,6 @@
 """Which of the processes of a run this one is, as the config or whoever started it says.
 
-What comes in: the options `mesh.*` and the environment. What goes out: a `Who`. Nothing is started here.
+What comes in: the options `mesh.*` and the environment. What goes out: a `ProcessInfo`. Nothing is started here.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ Environment = Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Who:
+class ProcessInfo:
     """One of the processes of a run.
 
     Attributes:
@@ -46,7 +46,7 @@ class Who:
     name_comes_later: bool = False
 
 
-def who_we_are(environment: Environment, mesh: MeshConfig) -> Who:
+def detect_process(environment: Environment, mesh: MeshConfig) -> ProcessInfo:
     """Returns who this process is: by `mesh.*`, else by the variables of jaxpose, SLURM, Open MPI or torchrun.
 
     Kubernetes tells an index alone (JOB_COMPLETION_INDEX), which stands in for JAXPOSE_PROCESS_ID.
@@ -78,12 +78,12 @@ def who_we_are(environment: Environment, mesh: MeshConfig) -> Who:
             f"this is a pod of an indexed Job (JOB_COMPLETION_INDEX), but {_OURS[0]} and {_OURS[1]} are not set: set "
             f"them as launch/k8s/jobset.yaml does, {alone}"
         )
-    return Who()
+    return ProcessInfo()
 
 
-def _by_config(mesh: MeshConfig) -> Who:
+def _by_config(mesh: MeshConfig) -> ProcessInfo:
     if mesh.processes == 1:
-        return Who(source="mesh.processes")
+        return ProcessInfo(source="mesh.processes")
     if not (mesh.processes and mesh.coordinator and mesh.process >= 0):
         raise ValueError(
             f"mesh.coordinator is {mesh.coordinator!r}, mesh.processes {mesh.processes} and mesh.process "
@@ -91,10 +91,10 @@ def _by_config(mesh: MeshConfig) -> Who:
         )
     values = {"mesh.processes": str(mesh.processes), "mesh.process": str(mesh.process)}
     count, index = _numbers(values, "mesh.processes", "mesh.process")
-    return Who(_checked("mesh.coordinator", mesh.coordinator), count, index, "mesh.*")
+    return ProcessInfo(_checked("mesh.coordinator", mesh.coordinator), count, index, "mesh.*")
 
 
-def _by_ours(environment: Environment) -> Who:
+def _by_ours(environment: Environment) -> ProcessInfo:
     index_name = _OURS[2] if environment.get(_OURS[2]) else "JOB_COMPLETION_INDEX"
     missing = [name for name in (*_OURS[:2], index_name) if not environment.get(name)]
     if missing:
@@ -104,31 +104,31 @@ def _by_ours(environment: Environment) -> Who:
     address = _checked(_OURS[0], environment[_OURS[0]])
     count, index = _numbers(environment, _OURS[1], index_name)
     if count == 1:
-        return Who(source=_OURS[1])
+        return ProcessInfo(source=_OURS[1])
     in_kubernetes = "JOB_COMPLETION_INDEX" in environment
-    return Who(address, count, index, f"{_OURS[1]} and {index_name}", name_comes_later=in_kubernetes)
+    return ProcessInfo(address, count, index, f"{_OURS[1]} and {index_name}", name_comes_later=in_kubernetes)
 
 
-def _by_slurm(environment: Environment) -> Who | None:
+def _by_slurm(environment: Environment) -> ProcessInfo | None:
     if not all(environment.get(name) for name in _SLURM):
         return None
     count, index = _numbers(environment, "SLURM_NTASKS", "SLURM_PROCID")
     if count == 1:
-        return Who(source="SLURM_NTASKS")
+        return ProcessInfo(source="SLURM_NTASKS")
     # Another port for each step: those of a job may run side by side.
     step = environment.get("SLURM_STEP_ID", "0")
     number = int(environment["SLURM_JOB_ID"]) + 97 * (int(step) if step.isdecimal() else 0)
     first = f"{_first_host(environment['SLURM_STEP_NODELIST'])}:{FIRST_PORT + number % PORTS}"
     here = _tasks_here(environment)
-    return Who(_address(environment, first), count, index, "SLURM", here, int(environment["SLURM_LOCALID"]))
+    return ProcessInfo(_address(environment, first), count, index, "SLURM", here, int(environment["SLURM_LOCALID"]))
 
 
-def _by_open_mpi(environment: Environment) -> Who | None:
+def _by_open_mpi(environment: Environment) -> ProcessInfo | None:
     if not all(environment.get(name) for name in _OPEN_MPI):
         return None
     count, index = _numbers(environment, *_OPEN_MPI)
     if count == 1:
-        return Who(source=_OPEN_MPI[0])
+        return ProcessInfo(source=_OPEN_MPI[0])
     local = ("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK")
     count_here, index_here = _numbers(environment, *local) if all(environment.get(name) for name in local) else (1, 0)
     starter = environment.get("OMPI_MCA_orte_hnp_uri", "")
@@ -144,17 +144,17 @@ def _by_open_mpi(environment: Environment) -> Who | None:
             f"Open MPI started {count} processes, but does not say where the first is: add -x {_OURS[0]}=HOST:PORT to "
             "mpirun, with the host of the first process and a free port"
         )
-    return Who(_address(environment, first), count, index, "Open MPI", count_here, index_here)
+    return ProcessInfo(_address(environment, first), count, index, "Open MPI", count_here, index_here)
 
 
-def _by_torchrun(environment: Environment) -> Who | None:
+def _by_torchrun(environment: Environment) -> ProcessInfo | None:
     # With RANK the world counts processes; with NODE_RANK alone, nodes.
     index_name = next((name for name in ("RANK", "NODE_RANK") if environment.get(name)), "")
     if not index_name or not environment.get("WORLD_SIZE"):
         return None
     count, index = _numbers(environment, "WORLD_SIZE", index_name)
     if count == 1:
-        return Who(source="WORLD_SIZE")
+        return ProcessInfo(source="WORLD_SIZE")
     if missing := [name for name in _TORCHRUN if not environment.get(name)]:
         raise ValueError(f"{index_name} and WORLD_SIZE are set, but {missing[0]} is not; set it too, or none of them")
     address = _checked("MASTER_ADDR:MASTER_PORT", f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}")
@@ -165,7 +165,9 @@ def _by_torchrun(environment: Environment) -> Who | None:
     local = ("LOCAL_WORLD_SIZE", "LOCAL_RANK")
     is_told = index_name == "RANK" and all(environment.get(name) for name in local)
     count_here, index_here = _numbers(environment, *local) if is_told else (1, 0)
-    return Who(_address(environment, address), count, index, f"{index_name} and WORLD_SIZE", count_here, index_here)
+    return ProcessInfo(
+        _address(environment, address), count, index, f"{index_name} and WORLD_SIZE", count_here, index_here
+    )
 
 
 def _address(environment: Environment, found: str) -> str:
