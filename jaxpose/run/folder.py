@@ -21,6 +21,7 @@ from jaxpose.config import Config, config_hash
 from jaxpose.files import read_bytes, temporary_name
 from jaxpose.run.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
 from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
+from jaxpose.run.pointer import write_pointer
 from jaxpose.run.refusal import way_on
 from jaxpose.run.status import LOCK_FILE, STATUS_FILE, Status, status_of, write_status
 
@@ -192,6 +193,7 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
             write_config(path / CONFIG_FILE, config)
             write_csv(path / SPLIT_FILE, split_text)
             write_status(path, Status())
+        write_pointer(path, os.environ)
         return RunFolder(path, action, lock, (*fetched, *messages))
     except BaseException as error:
         if lock >= 0:
