@@ -1,6 +1,4 @@
-"""A connection between two processes of a run. What goes over it are lines of JSON; an empty line says that its sender
-lives.
-"""
+"""A connection between two processes of a run. Each message is a line of JSON; an empty line is a heartbeat."""
 
 import contextlib
 import json
@@ -10,12 +8,20 @@ import sys
 import time
 from typing import Any
 
-# A message is much shorter; whoever sends more is nobody of ours.
+# Messages of jaxpose are much shorter; anything longer comes from another program.
 _LONGEST = 65536
 
 
 class Connection:
-    """A connection to another process; `peer` is its name for people. A connection that broke is not `is_open`."""
+    """A connection to another process.
+
+    Args:
+      opened: the connected socket.
+      peer: name of the other process, for messages.
+
+    Attributes:
+      is_open: False once either side has closed the connection, or it broke.
+    """
 
     def __init__(self, opened: socket.socket, peer: str):
         opened.setblocking(False)
@@ -23,12 +29,12 @@ class Connection:
         self._read = b""
 
     def send(self, message: dict[str, Any] | None) -> None:
-        """Sends a message, or a sign of life; what cannot be sent is noticed by `read`."""
+        """Sends a message, or a heartbeat (None). A failure shows at the next `read`."""
         with contextlib.suppress(OSError):
             self.socket.send((json.dumps(message) if message else "").encode() + b"\n")
 
     def read(self) -> list[dict[str, Any]]:
-        """Returns the messages that have come."""
+        """Returns the messages that have arrived."""
         try:
             while data := self.socket.recv(_LONGEST):
                 self._read += data
@@ -41,14 +47,14 @@ class Connection:
             self.is_open = False
         *texts, self._read = self._read.split(b"\n")
         try:
-            found = [json.loads(text) for text in texts if text]
+            messages = [json.loads(text) for text in texts if text]
         except ValueError:
             self.is_open = False
             return []
-        return [message for message in found if isinstance(message, dict)]
+        return [message for message in messages if isinstance(message, dict)]
 
     def wait(self, seconds: float) -> list[dict[str, Any]]:
-        """Returns the messages that have come within a time, at once where there are any."""
+        """Waits at most this long for messages, and returns those that have arrived."""
         with selectors.DefaultSelector() as selector:
             selector.register(self.socket, selectors.EVENT_READ)
             return self.read() if selector.select(seconds) else []
@@ -60,7 +66,7 @@ class Connection:
 
 
 def wait_until_closed(connections: list[Connection], seconds: float) -> None:
-    """Returns when all others have closed their connections, or after a time."""
+    """Waits until the other side has closed every connection, at most this long."""
     until = time.monotonic() + seconds
     for connection in connections:
         while connection.is_open and time.monotonic() < until:
@@ -68,7 +74,7 @@ def wait_until_closed(connections: list[Connection], seconds: float) -> None:
 
 
 def say(text: str) -> None:
-    """Prints a sentence to stderr at once."""
-    # In one piece also where Python does not buffer: others write into the same log.
+    """Prints a line to stderr immediately."""
+    # One write for the whole line, even if Python does not buffer: other processes write to the same log.
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

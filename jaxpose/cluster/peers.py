@@ -1,7 +1,6 @@
-"""The processes of a run, beside JAX: one that fails, dies or falls silent ends the others within seconds, with a
-sentence.
+"""Watches the other processes of a run: if one fails, dies or falls silent, the others end within seconds and say why.
 
-JAX itself ends a process from C++, without a Python exception, when another one is lost.
+This runs beside JAX, which would end a process from C++, without a Python exception, if another one is lost.
 """
 
 import os
@@ -22,10 +21,14 @@ _HOLD_S, _HOLD_FIRST_S = 1.0, 1.3
 
 
 class PeerMonitor:
-    """The processes of a run, as one of them sees them: see `cluster.meeting.meet`.
+    """The connections of this process to others of the run, made by `cluster.rendezvous`.
 
-    Attributes:
+    Process 0 is connected to all others, and each of the others to process 0 only.
+
+    Args:
       process: this process.
+      connections: by process number.
+      heartbeat_s: a process that is silent for this many seconds is lost.
     """
 
     def __init__(self, process: ProcessInfo, connections: dict[int, Connection], heartbeat_s: float):
@@ -37,12 +40,19 @@ class PeerMonitor:
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
 
     def watch(self, verb: str) -> None:
-        """From now on ends this process, with exit code 75, when another one is lost; `verb` begins the sentence."""
+        """Starts to watch: if another process is lost, this one ends with exit code 75 and a message.
+
+        Args:
+          verb: prefix of the message.
+        """
         self._verb = verb
         self._thread.start()
 
     def fail(self, reason: str, code: int) -> None:
-        """Tells the others that this process ends with an exit code and why, and waits a little until they know."""
+        """Sends the others the exit code and the reason for which this process ends, and waits until they have ended.
+
+        The wait is limited to a few seconds.
+        """
         self._leaves.set()
         self._thread.join()
         for connection in self._connections.values():
@@ -50,7 +60,7 @@ class PeerMonitor:
         wait_until_closed(list(self._connections.values()), _ANSWER_S)
 
     def leave(self) -> None:
-        """Says good-bye, once all processes are done: what becomes of the others no longer matters."""
+        """Leaves at the end of a run, when all processes are done. A process that ends later is not lost."""
         self._leaves.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -65,10 +75,10 @@ class PeerMonitor:
         with selectors.DefaultSelector() as selector:
             for index, connection in self._connections.items():
                 selector.register(connection.socket, selectors.EVENT_READ, index)
-            # Not at once when something comes: then all would talk without a pause.
+            # A fixed tick. Answering every message at once would make all processes send without a pause.
             while not self._leaves.wait(tick_s):
                 heard = {key.data for key, _ in selector.select(0)}
-                # The time that this process itself was stopped says nothing about the others.
+                # If this process itself was paused, that time must not count as silence of the others.
                 passed_s, last = min(time.monotonic() - last, 2 * tick_s), time.monotonic()
                 for index, connection in list(self._connections.items()):
                     connection.send(None)
@@ -93,8 +103,8 @@ class PeerMonitor:
             self._end(index, f"{connection.peer} is gone")
 
     def _end(self, lost: int, reason: str, code: int = LOST) -> None:
-        """Ends this process because of another one, once the others know the reason too."""
-        # A mistake of the user is told by each process itself.
+        """Ends this process because another one was lost; process 0 forwards the reason first."""
+        # Each process reports a mistake of the user itself.
         if code == USERS_MISTAKE and self._leaves.wait(_ANSWER_S):
             return
         say(f"{self._verb}: {reason}")

@@ -1,6 +1,6 @@
-"""Starts the processes of a run as one, and sees to it that one that fails takes the others along.
+"""Joins the processes of a run: starts JAX's distributed runtime, and ends all processes if one of them fails.
 
-What comes in: who this process is. What goes out: JAX's distributed runtime, or nothing where there is one process.
+A run of one process starts nothing.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from jaxpose.config import MeshConfig
 from jaxpose.config.arguments import guard
 from jaxpose.early_signals import before_leaving
 
-# All of them decide numbers, or what the processes say to each other.
+# Packages that influence the numbers, or the messages between processes.
 _PACKAGES = ("jaxpose", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy")
 # All processes have connected; JAX starts next.
 _START_S = 120
@@ -32,41 +32,46 @@ _START_S = 120
 _NEVER_S = 10 * 24 * 3600
 # JAX waits this long for all processes to shut down, then ends them.
 _SHUTDOWN_S = 10
-# How long the reason for a lost connection may take to arrive.
+# The reason for a lost connection may take this long to arrive.
 _REASON_S = 5.0
 
 
 def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int:
-    """Joins the processes of a run, calls `work`, and returns exit code 0 once all of them are done.
+    """Joins the processes of a run, calls `work`, and returns exit code 0 once all processes are done.
 
-    With several processes any other exit code ends the process here, all at the same time. Where JAX's start or `work`
-    fails on one process, the others say so and leave within seconds; then this tells the mistake or the traceback and
-    leaves, with exit code 2 or 1. For a process alone `work` is called, and nothing else is done.
+    With several processes, any other exit code ends all processes here, at the same time. If JAX's start or `work`
+    fails on one process, the others report it and exit within seconds. Then the failed process prints the user's
+    mistake or the traceback, and exits with code 2 or 1. A run of one process only calls `work`.
 
     Must be called before anything touches a device.
 
+    Args:
+      verb: prefix of messages.
+      mesh: the options that describe processes and devices.
+      work: does the work of the verb and returns its exit code.
+
     Raises:
-      ValueError: what tells who we are does not make sense, the GPUs do not fit the processes of this machine, or the
-        processes do not fit together.
-      ConnectionError: another process did not come.
+      ValueError: the variables that describe the processes make no sense, the GPUs do not fit the processes of this
+        machine, or the processes do not fit together.
+      ConnectionError: another process did not arrive.
     """
     process = detect_process(os.environ, mesh)
     gpus = None
     if mesh.platform in ("auto", "gpu"):
-        # CUDA_VISIBLE_DEVICES may be left over where there is no GPU.
+        # CUDA_VISIBLE_DEVICES may be set on a machine without GPUs.
         visible = len(visible_gpus()) if nvidia_driver_is_visible() else 0
         gpus = gpus_of_process(process, visible, os.environ)
     if process.count == 1:
         return work()
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     peers = rendezvous(process, versions, mesh.start_s, mesh.heartbeat_s)
-    # From here on, as JAX waits long for a process that is lost while it starts.
+    # Before JAX starts, because JAX waits long for a process that is lost meanwhile.
     peers.watch(verb)
     name = f"process {process.index} on {socket.gethostname()}"
     before_leaving(lambda code: peers.fail(f"{name} ended with exit code {code}: a signal stopped it", code))
     done = False
 
-    def whole() -> int:
+    def run() -> int:
         nonlocal done
         _start_jax(process, gpus)
         code = work()
@@ -75,13 +80,13 @@ def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int
         return code
 
     try:
-        code = guard(verb, whole)
+        code = guard(verb, run)
         if not done:
             peers.fail(f"{name} ended with exit code {code}: see its own output", code)
     except BaseException as error:
         code, first_line = 1, (str(error).splitlines() or [""])[0]
         if isinstance(error, jax.errors.JaxRuntimeError) and re.search("gloo|nccl|coordination", str(error), re.I):
-            # The one to hear of is the process that was lost first; `peers` ends this one with its name.
+            # The cause is the process that was lost first; `peers` ends this process with a message that names it.
             time.sleep(_REASON_S)
         peers.fail(f"{name} failed: {type(error).__name__}: {first_line}; its own output has the traceback", code)
         traceback.print_exc()
@@ -89,8 +94,8 @@ def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int
         _shut_down()
         peers.leave()
     if code or not done:
-        # Not by Python's own way out, which would wait for the others; and together, for a cluster may be told to end
-        # all processes as soon as one of them ends with such a code.
+        # Python's normal exit would wait for the other processes. All must exit together, because a cluster may end all
+        # processes as soon as one exits with such a code.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

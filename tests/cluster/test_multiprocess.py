@@ -371,7 +371,7 @@ def test_another_version_is_refused_with_both(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("present", "coordinator", "code", "message"),
     [
-        (0, "localhost:{port}", 1, "process 1 of 2 did not come to localhost:"),
+        (0, "localhost:{port}", 1, "process 1 of 2 did not arrive at localhost:"),
         (1, "localhost:{port}", 1, "process 0 did not answer at localhost:"),
         (1, "no-such-host.invalid:5", 2, "the coordinator's name 'no-such-host.invalid' (of no-such-host.invalid:5)"),
     ],

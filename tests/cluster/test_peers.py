@@ -88,11 +88,11 @@ def test_processes_that_come_in_any_order_meet(delays_s: tuple[float, ...]) -> N
         ),
         (
             [(0, 2, VERSIONS, 0), (1, 4, VERSIONS, 0)],
-            f"process 1 on {HERE} was told of 4 processes, and process 0 on {HERE} of 2",
+            f"process 1 on {HERE} was started as one of 4 processes, and process 0 on {HERE} as one of 2",
         ),
         (
             [(0, 3, VERSIONS, 0), (1, 3, VERSIONS, 0), (1, 3, VERSIONS, 0.3)],
-            f"process 1 on {HERE} and process 1 on {HERE} were both told to be process 1",
+            f"process 1 on {HERE} and process 1 on {HERE} were both started as process 1",
         ),
     ],
 )
@@ -105,8 +105,8 @@ def test_who_does_not_come_is_named_to_those_who_did() -> None:
     found = all_meet((0, 4, VERSIONS, 0), (2, 4, VERSIONS, 0), start_s=0.8)
     for error in found:
         assert isinstance(error, ConnectionError)
-        assert re.search(r"process 1, 3 of 4 did not come to localhost:\d+ within 0.8 s; there are process 0 on "
-                         rf"{re.escape(HERE)}, process 2 on {re.escape(HERE)}$", str(error))  # fmt: skip
+        assert re.search(r"process 1, 3 of 4 did not arrive at localhost:\d+ within 0.8 s; process 0 on "
+                         rf"{re.escape(HERE)}, process 2 on {re.escape(HERE)} did$", str(error))  # fmt: skip
 
 
 def test_a_process_0_that_does_not_answer_is_told_with_its_address() -> None:
