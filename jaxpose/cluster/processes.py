@@ -17,6 +17,7 @@ import jax
 from jax.experimental import multihost_utils
 
 from jaxpose.cluster.gpus import gpus_of_process, nvidia_driver_is_visible, visible_gpus
+from jaxpose.cluster.peers import PeerMonitor
 from jaxpose.cluster.process_info import ProcessInfo, detect_process
 from jaxpose.cluster.rendezvous import rendezvous
 from jaxpose.config import MeshConfig
@@ -69,11 +70,31 @@ def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int
     peers.watch(verb)
     name = f"process {process.index} on {socket.gethostname()}"
     before_leaving(lambda code: peers.fail(f"{name} ended with exit code {code}: a signal stopped it", code))
+
+    def start_and_work() -> int:
+        _start_jax(process, gpus)
+        return work()
+
+    code, done = _run_with_peers(verb, name, peers, start_and_work)
+    if code or not done:
+        # Python's normal exit would wait for the other processes. All must exit together, because a cluster may end all
+        # processes as soon as one exits with such a code.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def _run_with_peers(verb: str, name: str, peers: PeerMonitor, work: Callable[[], int]) -> tuple[int, bool]:
+    """Calls `work`, and tells the other processes if it fails here.
+
+    Returns:
+      The exit code, and whether all processes have finished their work.
+    """
     done = False
 
     def run() -> int:
         nonlocal done
-        _start_jax(process, gpus)
         code = work()
         multihost_utils.sync_global_devices("done")  # process 0 may still be writing
         done = True
@@ -91,15 +112,10 @@ def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int
         peers.fail(f"{name} failed: {type(error).__name__}: {first_line}; its own output has the traceback", code)
         traceback.print_exc()
     if done:
-        _shut_down()
+        with contextlib.suppress(Exception):
+            jax.distributed.shutdown()
         peers.leave()
-    if code or not done:
-        # Python's normal exit would wait for the other processes. All must exit together, because a cluster may end all
-        # processes as soon as one exits with such a code.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return code
+    return code, done
 
 
 def _start_jax(process: ProcessInfo, gpus: list[int] | None) -> None:
@@ -113,8 +129,3 @@ def _start_jax(process: ProcessInfo, gpus: list[int] | None) -> None:
         heartbeat_timeout_seconds=_NEVER_S,
         shutdown_timeout_seconds=_SHUTDOWN_S,
     )
-
-
-def _shut_down() -> None:
-    with contextlib.suppress(Exception):
-        jax.distributed.shutdown()

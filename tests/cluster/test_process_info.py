@@ -91,9 +91,17 @@ def test_the_config_comes_first() -> None:
         (OURS | {"JAXPOSE_COORDINATOR": "a:70000"}, {}, "JAXPOSE_COORDINATOR is 'a:70000'; it must be HOST:PORT"),
         (OURS | {"JAXPOSE_NUM_PROCESSES": "0"}, {}, "JAXPOSE_NUM_PROCESSES is '0'; it must be a whole number from 1"),
         (OURS | {"JAXPOSE_PROCESS_ID": "2"}, {}, "JAXPOSE_PROCESS_ID is '2'; it must be a whole number from 0 to 1"),
-        (BATCH, {}, "this is a SLURM job of 3 tasks (SLURM_NTASKS), but no task of it: start the command by srun"),
+        (
+            BATCH,
+            {},
+            "this is a SLURM job of 3 tasks (SLURM_NTASKS), but the command was started without srun: use srun",
+        ),
         ({"JOB_COMPLETION_INDEX": "1"}, {}, "but JAXPOSE_COORDINATOR and JAXPOSE_NUM_PROCESSES are not set: set them"),
-        (MPI, {}, "Open MPI started 4 processes, but does not say where the first is: add -x JAXPOSE_COORDINATOR="),
+        (
+            MPI,
+            {},
+            "Open MPI started 4 processes without the address of process 0: add -x JAXPOSE_COORDINATOR=",
+        ),
         ({"RANK": "1", "WORLD_SIZE": "4"}, {}, "RANK and WORLD_SIZE are set, but MASTER_ADDR is not"),
         (TORCH | {"RANK": "4"}, {}, "RANK is '4'; it must be a whole number from 0 to 3"),
         ({}, {"processes": 2}, "mesh.coordinator is '', mesh.processes 2 and mesh.process -1; give all three"),
@@ -121,20 +129,20 @@ def test_what_makes_no_sense_is_refused(variables: dict[str, str], mesh: dict, m
 def test_three_layouts_of_gpus(
     count_here: int, index_here: int, visible: int, of_job: str, expected: list[int] | None
 ) -> None:
-    process = ProcessInfo("a:5", 8, 3, "SLURM", count_here, index_here)
+    process = ProcessInfo("a:5", 8, 3, count_here, index_here)
     assert gpus_of_process(process, visible, {"SLURM_GPUS_ON_NODE": of_job}) == expected
 
 
 @pytest.mark.parametrize(
     ("count_here", "visible", "of_job", "message"),
     [
-        (2, 8, "8", "2 processes of the run are on this machine, and this one sees 8 GPUs: give each GPU a process "
-                    "(#SBATCH --ntasks-per-node=8), or all of them to one (#SBATCH --ntasks-per-node=1)"),
-        (4, 1, "1", "4 processes of the run are on this machine, and this one sees 1 GPUs: give each GPU"),
+        (2, 8, "8", "2 processes of the run are on this machine, and this one sees 8 GPUs: start one process for each "
+                    "GPU (#SBATCH --ntasks-per-node=8), or one for all GPUs (#SBATCH --ntasks-per-node=1)"),
+        (4, 1, "1", "4 processes of the run are on this machine, and this one sees 1 GPU: start one process"),
         (1, 0, "8", "the job has 8 GPUs on this node (SLURM_GPUS_ON_NODE), but the task sees none of them"),
     ],
 )  # fmt: skip
 def test_gpus_that_do_not_fit_are_refused(count_here: int, visible: int, of_job: str, message: str) -> None:
-    process = ProcessInfo("a:5", 8, 3, "SLURM", count_here, 0)
+    process = ProcessInfo("a:5", 8, 3, count_here, 0)
     with pytest.raises(ValueError, match=re.escape(message)):
         gpus_of_process(process, visible, {"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": of_job})
