@@ -36,7 +36,7 @@ class PeerMonitor:
         self._connections = connections
         self._heartbeat_s = heartbeat_s
         self._verb = ""
-        self._leaves = threading.Event()
+        self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peers", daemon=True)
 
     def watch(self, verb: str) -> None:
@@ -53,7 +53,7 @@ class PeerMonitor:
 
         The wait is limited to a few seconds.
         """
-        self._leaves.set()
+        self._leaving.set()
         self._thread.join()
         for connection in self._connections.values():
             connection.send({"failed": self.process.index, "reason": reason, "code": code})
@@ -61,7 +61,7 @@ class PeerMonitor:
 
     def leave(self) -> None:
         """Leaves at the end of a run, when all processes are done. A process that ends later is not lost."""
-        self._leaves.set()
+        self._leaving.set()
         if self._thread.is_alive():
             self._thread.join()
         for connection in self._connections.values():
@@ -76,7 +76,7 @@ class PeerMonitor:
             for index, connection in self._connections.items():
                 selector.register(connection.socket, selectors.EVENT_READ, index)
             # A fixed tick. Answering every message at once would make all processes send without a pause.
-            while not self._leaves.wait(tick_s):
+            while not self._leaving.wait(tick_s):
                 heard = {key.data for key, _ in selector.select(0)}
                 # If this process itself was paused, that time must not count as silence of the others.
                 passed_s, last = min(time.monotonic() - last, 2 * tick_s), time.monotonic()
@@ -105,7 +105,7 @@ class PeerMonitor:
     def _end(self, lost: int, reason: str, code: int = LOST) -> None:
         """Ends this process because another one was lost; process 0 forwards the reason first."""
         # Each process reports a mistake of the user itself.
-        if code == USERS_MISTAKE and self._leaves.wait(_ANSWER_S):
+        if code == USERS_MISTAKE and self._leaving.wait(_ANSWER_S):
             return
         say(f"{self._verb}: {reason}")
         others = [connection for index, connection in self._connections.items() if index != lost]
