@@ -172,6 +172,13 @@ def test_the_first_turn_overwrites(tmp_path: Path) -> None:
     assert (tmp_path / RUN_FILE).read_text() == ""
 
 
+def test_a_job_in_a_folder_that_is_read_only_runs_without_the_file(tmp_path: Path) -> None:
+    (tmp_path / RUN_FILE).symlink_to(tmp_path / "absent" / "file")
+    ends = 'echo "${JAXPOSE_RUN_FILE-none}" >named'
+    assert _batch_job(tmp_path, "slurm.sbatch", ENDS=ends).wait(LIMIT_S) == 0
+    assert (tmp_path / "named").read_text() == "none\n"
+
+
 def test_the_turns_of_a_job_overwrite_once(tmp_path: Path) -> None:
     # The fake run opens its folder in its second turn.
     given = []
