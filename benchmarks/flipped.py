@@ -26,7 +26,7 @@ from jaxpose.prediction.index import DONE, PredictionIndex, row_of
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.video_tables import tables_beside
 from jaxpose.prediction.worker import Work
-from jaxpose.run.requeue import refuse_standstill
+from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.video.video import scan
 from jaxpose.watch import Watched
 
@@ -143,7 +143,7 @@ class FlippedRun:
         shutil.rmtree(self._out, ignore_errors=True)
         shutil.copytree(self._half, self._out)
         (self._open / "restarts.json").unlink(missing_ok=True)
-        refuse_standstill(self._open, 20, _SLURM)
+        refuse_stuck_requeue(self._open, 20, _SLURM)
 
     def _load(self) -> Any:
         return _loaded(self._run)
@@ -173,7 +173,7 @@ class FlippedRun:
         return told.getvalue(), {file.name: file.read_bytes() for file in (self._run / "video_preds").iterdir()}
 
     def _restart(self) -> Any:
-        refuse_standstill(self._open, 20, _SLURM)
+        refuse_stuck_requeue(self._open, 20, _SLURM)
         return read_json(self._open / "restarts.json")
 
     def _join(self) -> Any:

@@ -47,9 +47,9 @@ class Start:
         variables = {"JAX_COMPILATION_CACHE_DIR": str(work / "programs"), "JAX_PLATFORMS": "cpu"}
         variables |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2", "PYTHONUNBUFFERED": "1"}
         # Not to train for ever where the benchmark itself is ended.
-        leash = [sys.executable, "-m", "jaxpose.cluster.leash", str(os.getpid())]
+        command = [sys.executable, "-m", "jaxpose.cluster.die_with_parent", str(os.getpid())]
         self.process = subprocess.Popen(
-            [*leash, sys.executable, "-m", "jaxpose.train", "--config", str(file)],
+            [*command, sys.executable, "-m", "jaxpose.train", "--config", str(file)],
             env=os.environ | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self._lines: list[str] = []

@@ -65,12 +65,12 @@ def _train() -> int:
 
 
 def _train_with(config: "Config", options: "Options") -> int:
-    from jaxpose.cluster.who import Who, who_we_are
+    from jaxpose.cluster.process_info import ProcessInfo, detect_process
 
     # A look at the data is one process's work, whatever the variables say.
-    who = Who() if options.dry_run == "data" else who_we_are(os.environ, config.mesh)
+    process = ProcessInfo() if options.dry_run == "data" else detect_process(os.environ, config.mesh)
     doing = "looks at the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else "trains on"
-    speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", who.index == 0)
+    speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", process.index == 0)
     with phase(_LOADING):
         from jaxpose.data.project import refuse_absent
 
@@ -83,7 +83,7 @@ def _train_with(config: "Config", options: "Options") -> int:
     if options.dry_run == "data":
         show_data(config)
         return DONE
-    if who.count == 1:
+    if process.count == 1:
         _keep_programs()
     return train.main(config, options)
 

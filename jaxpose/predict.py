@@ -38,7 +38,7 @@ from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.video_tables import bytes_a_frame, tables_beside, write_moment_errors
 from jaxpose.prediction.worker import Work
 from jaxpose.run.load import read_run_config
-from jaxpose.run.requeue import is_idle_turn
+from jaxpose.run.requeue import is_stuck_requeue
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import scan
 
@@ -98,7 +98,7 @@ def _run(given: argparse.Namespace) -> int:
             work.run()
             pieces = work.pieces
         if interrupt.signal is not None:
-            if is_idle_turn(pieces, os.environ):
+            if is_stuck_requeue(pieces, os.environ):
                 print(
                     "jaxpose.predict: SLURM has started this job again and again, and in this turn not one stretch was "
                     "finished: give it more time, or a smaller --stretch_minutes, and submit it anew",

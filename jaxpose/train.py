@@ -20,13 +20,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpose.cluster.agreement import from_first, gather_lists, refuse_differences, together
+from jaxpose.cluster.agreement import broadcast_from_0, gather_lists, on_all_processes, require_same
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh
-from jaxpose.cluster.processes import as_one
+from jaxpose.cluster.processes import run_distributed
 from jaxpose.cluster.replicas import Replicas
 from jaxpose.cluster.signals import Interrupt
-from jaxpose.cluster.stragglers import Pace
+from jaxpose.cluster.stragglers import StragglerMonitor
 from jaxpose.config import Config, portable_options, resolve
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
@@ -47,7 +47,7 @@ from jaxpose.run.folder import PARAMETERS_FILE, RunFolder, open_run
 from jaxpose.run.identity import CONFIG_FILE
 from jaxpose.run.log import RunLog
 from jaxpose.run.pca import save_subspaces
-from jaxpose.run.requeue import refuse_standstill
+from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.run.status import Status
 from jaxpose.run.weights import checksum, export_parameters
 from jaxpose.steps.state import State, evaluated_weights
@@ -90,17 +90,17 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
     config = resolve(config)
     with phase("starting the devices"):
         mesh = make_mesh(start_backend(config.mesh))
-    refuse_differences({name: value for name, value in portable_options(config).items() if name != "mesh.process"})
+    require_same({name: value for name, value in portable_options(config).items() if name != "mesh.process"})
     is_first = jax.process_index() == 0
-    config, data = together(lambda: _read(config, shows=dry_run and is_first))
+    config, data = on_all_processes(lambda: _read(config, shows=dry_run and is_first))
     with phase("making the network"):
-        start = together(lambda: make_setup(config, mesh, data))
+        start = on_all_processes(lambda: make_setup(config, mesh, data))
     clip_files = start.clips.files() if start.clips else []
-    files_beside = together(lambda: dataset.files_beside(data.project, config))
+    files_beside = on_all_processes(lambda: dataset.files_beside(data.project, config))
     split_text = split.split_text(
         data.project, data.sets, clip_files, files_beside, start.weights_sha256, start.trained_before
     )
-    refuse_differences({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
+    require_same({f"line {n} of split.csv": line for n, line in enumerate(split_text.splitlines(), 1)})
     fetch = functools.partial(restore, config, dry_run=dry_run)
     if dry_run:
         folder = open_run(config, split_text, fetch, dry_run=True)
@@ -128,11 +128,11 @@ def _train(config: Config, dry_run: bool) -> dict[str, Any]:
         # Of checkpoints that are there; whether they are whole is seen when they are read. A start that is stopped
         # while it compiles counts too.
         newest = max((order(name)[0] for name in published(folder.path / "checkpoints")), default=0)
-        from_first(lambda: refuse_standstill(folder.path, newest, os.environ))
+        broadcast_from_0(lambda: refuse_stuck_requeue(folder.path, newest, os.environ))
         # 3. The first state.
         session = open_session(config, mesh, data, start)
         if jax.process_count() > 1:
-            refuse_differences({"the checksum of the initial parameters": checksum(session.state.params)})
+            require_same({"the checksum of the initial parameters": checksum(session.state.params)})
         with Checkpoints(folder.path / "checkpoints") as checkpoints:
             return _train_in(folder, session, checkpoints, interrupt)
 
@@ -199,7 +199,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             val_every=config.train.val_every_steps
             or config.train.val_every_epochs * session.start.facts.steps_per_epoch,
             replicas=Replicas(session.mesh),
-            pace=Pace(config.log.pace_s),
+            pace=StragglerMonitor(config.log.pace_s),
         )
         try:
             outcome = loop.run(state, session.batches(first_step))
@@ -284,7 +284,7 @@ def _require_usable(clips: ClipSource, draw: int) -> None:
             pass  # a signal: the loop ends before its first step
         return ""
 
-    if text := from_first(find):
+    if text := broadcast_from_0(find):
         raise UnusableClips(text)
 
 
@@ -337,4 +337,4 @@ def main(config: Config, options: Options) -> int:
                 print(f"jaxpose.train: {error}", file=sys.stderr)
             return 1
 
-    return as_one(_VERB, config.mesh, work)
+    return run_distributed(_VERB, config.mesh, work)

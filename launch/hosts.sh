@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Starts one run on several plain machines over ssh, one process on each, which drives all GPUs of its machine.
+# Starts one run on several plain machines over ssh. Each machine gets one process, which uses all its GPUs.
 #
 #   bash launch/hosts.sh "node1 node2" python -m jaxpose.train --config configs/pose.py
 #   bash launch/hosts.sh "$(cat hosts.txt)" python -m jaxpose.train --config configs/pose.py
 #
-# - The first host is process 0: it prints, and it writes the run folder.
-# - Every host needs the same jaxpose, and sees the same files under the same paths (a shared folder): the command runs
-#   there in the folder that you start this in. `ssh HOST` must work without a password.
-# - To look at the hosts first: bash launch/hosts.sh "node1 node2" python -m jaxpose.doctor
-# - Ctrl-C, or SIGTERM to this script: every process saves and stops (exit code 85); the same command goes on from there.
+# - The first host is process 0: it prints the progress and writes the run folder.
+# - Every host needs the same jaxpose and the same files under the same paths (a shared folder). On every host the command
+#   runs in the folder in which you start this script. `ssh HOST` must work without a password.
+# - To check the hosts first: bash launch/hosts.sh "node1 node2" python -m jaxpose.doctor
+# - Ctrl-C, or SIGTERM to this script: every process saves and stops (exit code 85). The same command resumes the run.
 #   A second Ctrl-C kills. If one process fails, or this script dies, the others are stopped.
-# - What each host says is added to logs/<date>-<time>/<index>-<host>.log; what the first one says is shown here too.
+# - The output of each host is appended to logs/<date>-<time>/<index>-<host>.log. The first host's output is shown here
+#   too.
 #
-# What you may want to change, as variables before the command:
+# Variables that you may set before the command:
 #   PORT=12355         a port that is open between the hosts
-#   COORDINATOR=host   the first host as the others know it, if that is not its ssh name
+#   COORDINATOR=host   name of the first host on the other hosts, if it differs from its ssh name
 #   SETUP='...'        a line that each host runs first, such as SETUP='source ~/venv/bin/activate'
-#   LOGS=folder        where the logs go
-#   PATIENCE_S=10      seconds until a process that was told to stop, because another one failed, is killed
+#   LOGS=folder        folder of the logs
+#   PATIENCE_S=10      after a failure the other processes are asked to stop, and killed this many seconds later
 set -uo pipefail
 
 if (($# < 2)); then
@@ -34,8 +35,8 @@ patience_s=${PATIENCE_S:-10}
 mkdir -p "$logs" || exit 1
 work=$(mktemp -d) || exit 1
 
-# The script of process $1. Each host reads it from ssh, and after it the names of signals, a line each; the end of these
-# lines means that nobody here is left to send one.
+# Prints the script of process $1. Each host reads it from ssh, followed by names of signals, one a line. The end of the
+# input means that this script has died.
 on_host() {
   cat <<REMOTE
 {
@@ -59,11 +60,12 @@ exit \$code
 REMOTE
 }
 
-# The pipe of each host is held open here alone: if this script dies, even by kill -9, every host sees its end.
+# Only this script holds the pipes open: if it dies, even by kill -9, every host sees the end of its input.
 trap '' PIPE
 pipes=() pids=()
-# What runs beside this script: without those pipes, and deaf to the Ctrl-C of the terminal, which comes from here.
-apart() {
+# Prepares a background process of this script: it must not hold the pipes open, and it ignores the terminal's Ctrl-C,
+# which this script forwards itself.
+detach() {
   trap '' INT
   for pipe in ${pipes[@]+"${pipes[@]}"}; do exec {pipe}>&-; done
 }
@@ -71,27 +73,28 @@ for index in "${!hosts[@]}"; do
   mkfifo "$work/$index"
   log=$logs/$index-${hosts[index]}.log
   (
-    apart
+    detach
     exec ssh -o BatchMode=yes -o ServerAliveInterval=15 "${hosts[index]}" bash <"$work/$index" >>"$log" 2>&1
   ) &
   pids+=($!)
   exec {pipe}>"$work/$index"
   pipes+=("$pipe")
-  on_host "$index" "$@" >&"$pipe" 2>/dev/null # no reader is left where ssh has failed already
+  on_host "$index" "$@" >&"$pipe" 2>/dev/null # the write fails if ssh has failed already
 done
 rm -r "$work"
 echo "${#hosts[@]} processes, process 0 on ${hosts[0]}; logs in $logs" >&2
-(apart && exec tail -n +1 -F --pid="${pids[0]}" "$logs/0-${hosts[0]}.log" 2>/dev/null) &
+(detach && exec tail -n +1 -F --pid="${pids[0]}" "$logs/0-${hosts[0]}.log" 2>/dev/null) &
 shown=$!
 
-tell() {
+send() {
   for pipe in "${pipes[@]}"; do echo "$1" >&"$pipe"; done 2>/dev/null
 }
 asked=0
-trap 'tell TERM' TERM
-trap 'if ((asked++)); then tell KILL; else tell TERM; fi' INT
+trap 'send TERM' TERM
+trap 'if ((asked++)); then send KILL; else send TERM; fi' INT
 
-# Until all have ended; $failed is the code of the first that failed, and not of one that ended because of it (75, or 134 by JAX).
+# Waits until all have ended. $failed is the code of the process that failed first, and not the code of one that ended
+# because of that failure (75, or 134 by JAX).
 running=${#hosts[@]} failed=0 kill_at=0
 while ((running)); do
   sleep 0.5 &
@@ -105,13 +108,13 @@ while ((running)); do
     ((code == 0)) && continue
     echo "process $index on ${hosts[index]} ended with exit code $code; see $logs/$index-${hosts[index]}.log" >&2
     ((failed == 0 || failed == 75 || failed == 134)) && failed=$code
-    # 3, 4, 85 and 130 are ends in good order.
+    # 3, 4, 85 and 130 are orderly ends.
     case $code in
       3 | 4 | 85 | 130) ;;
-      *) ((kill_at)) || { tell TERM; kill_at=$((SECONDS + patience_s)); } ;;
+      *) ((kill_at)) || { send TERM; kill_at=$((SECONDS + patience_s)); } ;;
     esac
   done
-  if ((kill_at && running && SECONDS >= kill_at)); then tell KILL; fi
+  if ((kill_at && running && SECONDS >= kill_at)); then send KILL; fi
 done
 wait "$shown"
 exit "$failed"

@@ -17,6 +17,8 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "launch"
 LIMIT_S = 120
+# Of job 26; see launch/slurm.sbatch.
+RUN_FILE = "jaxpose-26.run_folder.txt"
 
 # Runs the command here, as ssh does there: without the fake's own terminal, and told apart by a variable.
 FAKE_SSH = """#!/usr/bin/env bash
@@ -134,21 +136,20 @@ def test_a_batch_script_that_is_told_to_stop_waits_for_the_run(tmp_path: Path, s
 
 
 @pytest.mark.parametrize(
-    ("log", "is_auto"),
+    ("opened", "is_auto"),
     [
-        ("job 26, turn 1, nodes n1\n  run folder  r\n", True),
-        ("job 26, turn 1, nodes n1\njob 26, turn 2, nodes n1\n  run folder  r\n", True),
-        # Lost before it opened the folder, and one of another job that wrote into this log.
-        ("job 26, turn 1, nodes n1\n", False),
-        ("job 25, turn 1, nodes n1\n  run folder  r\njob 26, turn 1, nodes n1\n", False),
-        # The log of that turn is gone: nothing is lost for certain.
-        ("", True),
+        ("runs/my-project/0a1b2c3d\n", True),
+        # All turns were lost before they opened the run folder.
+        ("", False),
+        # Somebody removed the file. Then nothing may be overwritten.
+        (None, True),
     ],
 )
-def test_a_later_turn_overwrites_only_where_none_has_opened_the_run_folder(
-    tmp_path: Path, log: str, is_auto: bool
+def test_a_later_turn_overwrites_only_if_none_has_opened_the_run_folder(
+    tmp_path: Path, opened: str | None, is_auto: bool
 ) -> None:
-    (tmp_path / "job.log").write_text(re.sub("^job", "Nov 21 job", log, flags=re.MULTILINE))
+    if opened is not None:
+        (tmp_path / RUN_FILE).write_text(opened)
     job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=overwrite", SLURM_RESTART_COUNT="2", ENDS="exit 0")
     assert job.wait(LIMIT_S) == 0
     expected = " --config.resume=overwrite" + " --config.resume=auto" * is_auto
@@ -156,16 +157,40 @@ def test_a_later_turn_overwrites_only_where_none_has_opened_the_run_folder(
 
 
 def test_a_later_turn_of_an_extension_still_extends(tmp_path: Path) -> None:
-    (tmp_path / "job.log").write_text("Nov 21 job 26, turn 1, nodes n1\n  run folder  r\n")
+    (tmp_path / RUN_FILE).write_text("runs/my-project/0a1b2c3d\n")
     job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=extend", SLURM_RESTART_COUNT="1", ENDS="exit 0")
     assert job.wait(LIMIT_S) == 0
     assert (tmp_path / "given").read_text().endswith("jaxpose.train --config.resume=extend\n")
 
 
 def test_the_first_turn_overwrites(tmp_path: Path) -> None:
+    # Of an earlier job with the same number.
+    (tmp_path / RUN_FILE).write_text("runs/my-project/0a1b2c3d\n")
     job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=overwrite", ENDS="exit 0")
     assert job.wait(LIMIT_S) == 0
     assert (tmp_path / "given").read_text().endswith("jaxpose.train --config.resume=overwrite\n")
+    assert (tmp_path / RUN_FILE).read_text() == ""
+
+
+def test_a_job_in_a_folder_that_is_read_only_runs_without_the_file(tmp_path: Path) -> None:
+    (tmp_path / RUN_FILE).symlink_to(tmp_path / "absent" / "file")
+    ends = 'echo "${JAXPOSE_RUN_FILE-none}" >named'
+    assert _batch_job(tmp_path, "slurm.sbatch", ENDS=ends).wait(LIMIT_S) == 0
+    assert (tmp_path / "named").read_text() == "none\n"
+
+
+def test_the_turns_of_a_job_overwrite_once(tmp_path: Path) -> None:
+    # The fake run opens its folder in its second turn.
+    given = []
+    for turn, opens in enumerate(("", "echo runs/a >$JAXPOSE_RUN_FILE; ", "")):
+        ends = f"{opens}exit 75"
+        job = _batch_job(
+            tmp_path, "slurm.sbatch", "--config.resume=overwrite", SLURM_RESTART_COUNT=str(turn), ENDS=ends
+        )
+        assert job.wait(LIMIT_S) == 75
+        given.append((tmp_path / "given").read_text().partition("jaxpose.train ")[2].split())
+    overwrite = ["--config.resume=overwrite"]
+    assert given == [overwrite, overwrite, [*overwrite, "--config.resume=auto"]]
 
 
 class Hosts:

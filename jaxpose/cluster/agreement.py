@@ -1,7 +1,6 @@
-"""What the processes of a run tell each other beside gradients: a mistake of one, a decision of the first, and whether
-they do the same work.
+"""What the processes of a run exchange besides gradients: errors, decisions of process 0, and proof of equal input.
 
-Every function here is to be called by every process, at the same place; with one process none of them costs anything.
+Every process must call these functions at the same place of the program. With one process they cost nothing.
 """
 
 import json
@@ -17,17 +16,17 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-# A file system of a network may show a new file to other machines only after so long.
+# Network file systems may take this long to show a new file.
 _SHOWN_S = 60.0
 
 Result = TypeVar("Result")
 
 
-def together(work: Callable[[], Result]) -> Result:
-    """Returns what `work` returns here, once it has ended well on every process.
+def on_all_processes(work: Callable[[], Result]) -> Result:
+    """Calls `work` on every process, and returns its result on this one once it has succeeded everywhere.
 
     Raises:
-      ValueError: `work` raised one on some process; it is raised on all of them.
+      ValueError: `work` raised a ValueError on some process; then all processes raise it.
     """
     if jax.process_count() == 1:
         return work()
@@ -37,7 +36,7 @@ def together(work: Callable[[], Result]) -> Result:
     except ValueError as error:
         problem = error
     here = f"process {jax.process_index()} on {socket.gethostname()}"
-    texts = _everyones("" if problem is None else f"{here}: {problem}")
+    texts = _all_texts("" if problem is None else f"{here}: {problem}")
     if problem is not None:
         raise problem
     if any(texts):
@@ -45,37 +44,37 @@ def together(work: Callable[[], Result]) -> Result:
     return results[0]
 
 
-def from_first(work: Callable[[], Any]) -> Any:
-    """Returns on every process what `work` returns on process 0, the only one that calls it; it must be JSON-ready.
+def broadcast_from_0(work: Callable[[], Any]) -> Any:
+    """Calls `work` on process 0 only, and returns its result, which must be JSON-ready, on every process.
 
     Raises:
-      ValueError: `work` raised one.
+      ValueError: `work` raised a ValueError; then all processes raise it.
     """
     if jax.process_count() == 1:
         return work()
-    told, problem = {}, None
+    answer, problem = {}, None
     if jax.process_index() == 0:
         try:
-            told = {"result": work()}
+            answer = {"result": work()}
         except ValueError as error:
-            told, problem = {"problem": str(error)}, error
-    told = json.loads(_everyones(json.dumps(told))[0])
+            answer, problem = {"problem": str(error)}, error
+    answer = json.loads(_all_texts(json.dumps(answer))[0])
     if problem is not None:
         raise problem
-    if "problem" in told:
-        raise ValueError(told["problem"])
-    return told["result"]
+    if "problem" in answer:
+        raise ValueError(answer["problem"])
+    return answer["result"]
 
 
-def refuse_differences(mine: dict[str, Any]) -> None:
+def require_same(mine: dict[str, Any]) -> None:
     """Compares named, JSON-ready values with those of process 0.
 
     Raises:
-      ValueError: some process has others; names the process, its host, what differs and both values.
+      ValueError: the values of some process differ; the message has the process, its host, the name and both values.
     """
     if jax.process_count() == 1:
         return
-    first = from_first(lambda: mine)
+    first = broadcast_from_0(lambda: mine)
     here = json.loads(json.dumps(mine))
 
     def compare() -> None:
@@ -87,14 +86,14 @@ def refuse_differences(mine: dict[str, Any]) -> None:
                 "start all processes with the same command and the same files"
             )
 
-    together(compare)
+    on_all_processes(compare)
 
 
 def refuse_unshared(folder: Path) -> None:
-    """Looks whether a folder of process 0 is the same for every process.
+    """Checks that a folder of process 0 is the same folder for every process.
 
     Raises:
-      ValueError: for some process it is another one, or none.
+      ValueError: for some process this path is another folder, or does not exist.
     """
     if jax.process_count() == 1:
         return
@@ -104,11 +103,11 @@ def refuse_unshared(folder: Path) -> None:
         (folder / mark).touch()
         return [mark, socket.gethostname()]
 
-    mark, first_host = from_first(leave)
+    mark, first_host = broadcast_from_0(leave)
 
     def look() -> None:
         until = time.monotonic() + _SHOWN_S
-        # A listing, and not the question for the file: that it was absent may be remembered.
+        # List the folder instead of asking for the file: the system may have cached that the file was absent.
         while not folder.is_dir() or mark not in os.listdir(folder):
             if time.monotonic() > until:
                 raise ValueError(
@@ -118,28 +117,28 @@ def refuse_unshared(folder: Path) -> None:
             time.sleep(0.1)
 
     try:
-        together(look)
+        on_all_processes(look)
     finally:
         if jax.process_index() == 0:
             (folder / mark).unlink(missing_ok=True)
 
 
 def gather_rows(rows: np.ndarray) -> np.ndarray:
-    """Returns the rows (n, ...) of every process, one process after the other; each must have the same number."""
+    """Returns the rows (n, ...) of all processes in their order; every process must have the same number of rows."""
     return rows if jax.process_count() == 1 else multihost_utils.process_allgather(rows, tiled=True)
 
 
 def gather_lists(mine: list[Any]) -> list[Any]:
-    """Returns the JSON-ready items of every process, one process after the other; each may have any number of them."""
+    """Returns the JSON-ready items of all processes in their order; each process may have any number of items."""
     if jax.process_count() == 1:
         return mine
-    return [item for text in _everyones(json.dumps(mine)) for item in json.loads(text)]
+    return [item for text in _all_texts(json.dumps(mine)) for item in json.loads(text)]
 
 
-def _everyones(text: str) -> list[str]:
+def _all_texts(text: str) -> list[str]:
     data = np.frombuffer(text.encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(len(data)))
-    # A power of two: each size is a program to compile.
+    # Rounded up to a power of two, because JAX compiles a program for every size.
     width = 1 << int(sizes.max()).bit_length()
     padded = multihost_utils.process_allgather(np.pad(data, (0, width - len(data))))
     return [row[:size].tobytes().decode() for row, size in zip(padded, sizes, strict=True)]

@@ -1,6 +1,6 @@
-"""Which devices do the work: chosen by `mesh.platform` and `mesh.devices`, never by accident the CPU.
+"""Selects the devices of a run from `mesh.platform` and `mesh.devices`; never falls back to the CPU by accident.
 
-What comes in: the config. What goes out: the list of devices that `cluster/mesh.py` makes a mesh of.
+Input: the config. Output: the list of devices that `cluster/mesh.py` makes a mesh of.
 """
 
 # pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
@@ -20,21 +20,22 @@ from jaxpose.config import MeshConfig
 
 _FORMS = "give auto, a number of devices, a list such as 0,2 or gpu:1, a glob such as gpu:*, or re:EXPRESSION"
 
-# The numbers of the GPUs that `start_backend` left visible, in the order of jax.local_devices(). CUDA counts them anew
-# from 0; the user's numbers must stay the same when the same process asks again.
+# The user's numbers of the GPUs that `start_backend` left visible, in the order of jax.local_devices(). CUDA numbers
+# the visible GPUs from 0, but a second call in the same process must understand the same numbers as the first.
 _numbers_left: list[int] = []
 
 
 def select_devices(spec: object, names: list[str]) -> list[int]:
-    """Returns the positions in `names` of the devices that `spec` asks for, in the order in which it asks.
+    """Returns the positions in `names` of the devices that `spec` selects, in the order of `spec`.
 
     Args:
-      spec: "auto" (all), a number (the first ones), or entries in a list or separated by commas: a device's number, its
-        name, a glob or "re:" and a regular expression. Each must match a whole name; upper and lower case are the same.
-      names: what is there, such as ["gpu:0", "gpu:1"]; a device's number is the one in its name.
+      spec: "auto" (all), a number of devices (the first ones), or entries in a list or separated by commas. An entry is
+        a device's number, its name, a glob, or "re:" and a regular expression. It must match the whole name; case does
+        not matter.
+      names: names of the available devices, such as ["gpu:0", "gpu:1"]. A device's number is the one in its name.
 
     Raises:
-      ValueError: it asks for nothing, for what is not there or twice for the same, or is no such text.
+      ValueError: `spec` selects nothing, an absent device, or a device twice, or has none of these forms.
     """
     if isinstance(spec, str):
         spec = _read_text(spec)
@@ -49,30 +50,30 @@ def select_devices(spec: object, names: list[str]) -> list[int]:
     chosen: list[int] = []
     by_name: set[int] = set()
     for entry in spec:
-        found, is_pattern = _match(entry, names)
-        if not found:
-            raise ValueError(f"mesh.devices asks for {entry!r}, but {_what_is_there(names)}")
-        if not is_pattern and by_name.intersection(found):
-            raise ValueError(f"mesh.devices names {names[found[0]]} twice; leave one of them out")
+        matching, is_pattern = _match(entry, names)
+        if not matching:
+            raise ValueError(f"mesh.devices asks for {entry!r}, but {_available(names)}")
+        if not is_pattern and by_name.intersection(matching):
+            raise ValueError(f"mesh.devices names {names[matching[0]]} twice; leave one of them out")
         if not is_pattern:
-            by_name.update(found)
-        chosen.extend(position for position in found if position not in chosen)
+            by_name.update(matching)
+        chosen.extend(position for position in matching if position not in chosen)
     return chosen
 
 
 def start_backend(mesh: MeshConfig) -> list[jax.Device]:
-    """Starts JAX on the platform and devices that the config asks for and returns those devices, of every process.
+    """Starts JAX on the platform and devices of the config, and returns these devices of all processes.
 
-    GPUs that are not asked for are hidden first, so that nothing is reserved on them. A backend that runs already is
-    left as it is and its devices are selected from. Must be called before anything else touches a device.
+    GPUs that are not selected are hidden first, so that JAX reserves nothing on them. If a backend runs already, the
+    devices are selected from its devices. Must be called before anything else touches a device.
 
     Raises:
-      ValueError: the platform or a device is not there, or a GPU is there but JAX could only use the CPU.
+      ValueError: the platform or a device is absent, or the machine has a GPU that JAX cannot use.
     """
     if not _backend_runs():
         if mesh.platform != "auto":
             jax.config.update("jax_platforms", {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}.get(mesh.platform, mesh.platform))
-        # CUDA_VISIBLE_DEVICES alone says nothing: it may be left over where there is no GPU.
+        # CUDA_VISIBLE_DEVICES alone proves nothing: it may be set on a machine without GPUs.
         gpus_expected = mesh.platform == "gpu" or nvidia_driver_is_visible()
         if gpus_expected and (jax.config.jax_platforms or "cuda").startswith("cuda"):
             _hide_other_gpus(mesh.devices)
@@ -85,8 +86,8 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     unasked = mesh.platform == "auto" and not jax.config.jax_platforms
     if unasked and devices[0].platform == "cpu" and nvidia_driver_is_visible():
         raise ValueError(
-            "an NVIDIA driver is here, but JAX found no GPU and would train on the CPU: install the plug-in with "
-            "pip install '.[cuda12]' (or '.[cuda13]', for a driver of CUDA 13), or ask for the CPU with "
+            "this machine has an NVIDIA driver, but JAX found no GPU and would train on the CPU: install the plug-in "
+            "with pip install '.[cuda12]' (or '.[cuda13]' for a CUDA 13 driver), or choose the CPU with "
             "--config.mesh.platform=cpu"
         )
     if _numbers_left and local[0].platform == "gpu" and len(local) != len(_numbers_left):
@@ -95,17 +96,17 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     positions = select_devices(mesh.devices, _names(local))
     processes = sorted({device.process_index for device in devices})
     of_process = {index: [device for device in devices if device.process_index == index] for index in processes}
-    for index, there in of_process.items():
-        if len(there) <= max(positions):
+    for index, own in of_process.items():
+        if len(own) <= max(positions):
             raise ValueError(
-                f"mesh.devices asks each process for device {max(positions)}, but process {index} has {len(there)} "
-                "devices; each process must have as many"
+                f"mesh.devices asks each process for device {max(positions)}, but process {index} has {len(own)} "
+                "devices; every process must have the same number of devices"
             )
     return [of_process[index][position] for index in processes for position in positions]
 
 
 def describe(devices: list[jax.Device]) -> list[str]:
-    """Returns lines for people: kind, number, memory and names of the devices, and what CUDA was told to show."""
+    """Returns lines of text: kind, number, memory and names of the devices, and CUDA's variables."""
     here = [device for device in devices if device.process_index == jax.process_index()]
     local = jax.local_devices(backend=here[0].platform)
     names = dict(zip(local, _names(local), strict=True))
@@ -120,7 +121,7 @@ def describe(devices: list[jax.Device]) -> list[str]:
 
 
 def compile_options(mesh: MeshConfig, devices: list[jax.Device]) -> dict[str, bool]:
-    """Returns the XLA options of the train step. The CPU repeats bit for bit without any."""
+    """Returns the XLA options of the train step. The CPU needs none to repeat results bit for bit."""
     return {"xla_gpu_deterministic_ops": True} if mesh.deterministic and devices[0].platform == "gpu" else {}
 
 
@@ -144,7 +145,7 @@ def _read_text(spec: str) -> object:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Splits at commas outside of brackets: an expression may hold some inside, as in re:gpu:[0-9]{1,2}."""
+    """Splits at commas outside brackets; a regular expression may have commas inside, as in re:gpu:[0-9]{1,2}."""
     depth = start = 0
     for position, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
@@ -165,7 +166,7 @@ def _first(count: int, names: list[str]) -> list[int]:
             f"'[{max(count, 0)}]', for the CPU --config.mesh.platform=cpu)"
         )
     if count > len(names):
-        raise ValueError(f"mesh.devices asks for {count} devices, but {_what_is_there(names)}")
+        raise ValueError(f"mesh.devices asks for {count} devices, but {_available(names)}")
     return list(range(count))
 
 
@@ -187,7 +188,7 @@ def _match(entry: Any, names: list[str]) -> tuple[list[int], bool]:
     return matching, any(letter in text for letter in "*?[")
 
 
-def _what_is_there(names: list[str]) -> str:
+def _available(names: list[str]) -> str:
     text = f"there is {', '.join(names) or 'no device'}"
     if any(name.startswith("gpu") for name in names):
         return f"{text} ({visibility()})"
@@ -202,7 +203,7 @@ def _names(local: list[jax.Device]) -> list[str]:
 
 
 def _backend_runs() -> bool:
-    # There is no public question for this, but this option refuses to be changed once a backend runs.
+    # JAX has no public function for this, but this option cannot be changed once a backend runs.
     before = jax.config.jax_num_cpu_devices
     try:
         jax.config.update("jax_num_cpu_devices", before + 2)
@@ -214,8 +215,8 @@ def _backend_runs() -> bool:
 
 def _hide_other_gpus(spec: object) -> None:
     count = len(visible_gpus())
-    # Each of several processes on this machine has its own GPU already. WSL has no files of devices; they are selected
-    # after the start.
+    # If several processes run on this machine, each has its own GPU already. WSL has no device files, so its GPUs are
+    # selected after the start of the backend.
     if count == 0 or jax.config.read("jax_cuda_visible_devices") != "all":
         return
     positions = select_devices(spec, [f"gpu:{number}" for number in range(count)])
@@ -229,7 +230,7 @@ def _why_absent(platform: str, error: RuntimeError) -> str:
     if platform == "gpu":
         return (
             "mesh.platform is gpu, but JAX finds no GPU. Install the plug-in with pip install '.[cuda12]' (or "
-            "'.[cuda13]', for a driver of CUDA 13), or ask for the CPU with --config.mesh.platform=cpu. "
+            "'.[cuda13]' for a CUDA 13 driver), or choose the CPU with --config.mesh.platform=cpu. "
             f"JAX says: {first_line}"
         )
     return f"mesh.platform is {platform}, which JAX cannot start: {first_line}"

@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, as far as they can be seen before CUDA or JAX is asked, and whose they are."""
+"""The NVIDIA GPUs of this machine, as visible before CUDA or JAX starts, and which process uses which of them."""
 
 import glob
 import os
@@ -6,11 +6,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxpose.cluster.who import Who
+from jaxpose.cluster.process_info import ProcessInfo
 
 
 def nvidia_driver_is_visible() -> bool:
-    """Tells whether this process may use NVIDIA GPUs, as far as that can be seen before CUDA is asked."""
+    """Returns whether this process may use NVIDIA GPUs, as far as this is visible before CUDA starts."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return False
     has_device_files = bool(glob.glob("/dev/nvidia[0-9]*"))
@@ -18,59 +18,60 @@ def nvidia_driver_is_visible() -> bool:
 
 
 def visible_gpus() -> list[str]:
-    """Returns what CUDA calls the GPUs that it would find: numbers or names, as in CUDA_VISIBLE_DEVICES."""
+    """Returns CUDA's names of the visible GPUs: numbers or identifiers, as in CUDA_VISIBLE_DEVICES."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [str(number) for number in range(len(glob.glob("/dev/nvidia[0-9]*")))]
     entries = [entry.strip() for entry in visible.split(",")]
-    # CUDA stops reading at the first entry that is no device.
+    # CUDA ignores all entries from the first invalid one on.
     is_none = (place for place, entry in enumerate(entries) if entry in ("", "-1", "NoDevFiles"))
     return entries[: next(is_none, len(entries))]
 
 
-def gpus_of_process(who: Who, visible: int, environment: Mapping[str, str]) -> list[int] | None:
-    """Returns which of the visible GPUs a process drives, by their position; None for all.
+def gpus_of_process(process: ProcessInfo, visible: int, environment: Mapping[str, str]) -> list[int] | None:
+    """Returns the positions of the visible GPUs that a process uses, or None for all of them.
 
-    Three layouts on a machine work: one process for all GPUs, one for each GPU that sees all of them, and one for each
-    GPU that sees its own alone.
+    Three layouts are possible on a machine: one process for all GPUs, one process for each GPU where every process sees
+    all GPUs, and one process for each GPU where every process sees only its own.
 
     Args:
-      who: the process.
+      process: the process.
       visible: number of GPUs that it sees.
-      environment: its variables, for what SLURM says of the GPUs of the job.
+      environment: its variables, which include SLURM's number of GPUs.
 
     Raises:
-      ValueError: processes and GPUs do not match; names the line of the batch script to change.
+      ValueError: processes and GPUs do not match; the message names the line of the batch script to change.
     """
-    has_step, told = "SLURM_STEP_ID" in environment, environment.get("SLURM_GPUS_ON_NODE", "")
-    of_job = int(told) if told.isdecimal() else None
+    has_step, on_node = "SLURM_STEP_ID" in environment, environment.get("SLURM_GPUS_ON_NODE", "")
+    of_job = int(on_node) if on_node.isdecimal() else None
     if has_step and visible == 0 and (of_job or glob.glob("/dev/nvidia[0-9]*")):
-        what = f"the job has {of_job} GPUs on this node (SLURM_GPUS_ON_NODE)" if of_job else "this node has GPUs"
+        gpus = f"the job has {of_job} GPUs on this node (SLURM_GPUS_ON_NODE)" if of_job else "this node has GPUs"
         raise ValueError(
-            f"{what}, but the task sees none of them ({visibility()}): let it have them by #SBATCH --gres=gpu:N, and "
-            "srun without --gpus or --gres of its own; or ask for the CPU with --config.mesh.platform=cpu"
+            f"{gpus}, but the task sees none of them ({visibility()}): request them with #SBATCH --gres=gpu:N, and "
+            "call srun without --gpus or --gres; or use the CPU with --config.mesh.platform=cpu"
         )
-    if visible == 0 or who.count_here == 1:
+    if visible == 0 or process.count_here == 1:
         return None
-    if visible == 1 and (of_job is None or of_job >= who.count_here):
+    if visible == 1 and (of_job is None or of_job >= process.count_here):
         return [0]
-    if visible == who.count_here:
-        return [who.index_here]
+    if visible == process.count_here:
+        return [process.index_here]
     right = f"--ntasks-per-node={max(visible, of_job or 0)}"
     raise ValueError(
-        f"{who.count_here} processes of the run are on this machine, and this one sees {visible} GPUs: give each GPU a "
-        f"process (#SBATCH {right}), or all of them to one (#SBATCH --ntasks-per-node=1)"
+        f"{process.count_here} processes of the run are on this machine, and this one sees {visible} "
+        f"{'GPU' if visible == 1 else 'GPUs'}: start one process for each GPU (#SBATCH {right}), or one for all GPUs "
+        "(#SBATCH --ntasks-per-node=1)"
     )
 
 
 def cuda_visible_devices(positions: list[int], visible: str | None) -> str:
-    """Returns the CUDA_VISIBLE_DEVICES that shows only `positions` of what its value `visible` (None: unset) shows."""
+    """Returns the CUDA_VISIBLE_DEVICES that selects `positions` from the current value `visible` (None: unset)."""
     entries = None if visible is None else [entry.strip() for entry in visible.split(",")]
     return ",".join(str(position) if entries is None else entries[position] for position in positions)
 
 
 def visibility() -> str:
-    """Returns what CUDA was told to show, for people."""
+    """Returns the variables that control which GPUs CUDA shows, as text for messages."""
     shown = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
     if shown["CUDA_VISIBLE_DEVICES"] is None:
         return "CUDA_VISIBLE_DEVICES is not set"

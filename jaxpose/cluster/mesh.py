@@ -1,6 +1,6 @@
-"""The mesh: every device holds all parameters and its share of the batch along the axis `data`.
+"""The mesh: every device holds all parameters, and its share of the batch along the axis `data`.
 
-What comes in: devices, and this host's rows of a batch as numpy arrays. What goes out: global arrays for the step.
+Input: devices, and this host's rows of a batch as numpy arrays. Output: global arrays for the step.
 """
 
 # pyright: reportInvalidTypeForm=false
@@ -16,7 +16,7 @@ from jaxpose.config.mesh import AXIS
 
 
 def make_mesh(devices: list[jax.Device]) -> Mesh:
-    """Returns the mesh of one axis, `data`, over the devices in the order given."""
+    """Returns a mesh with one axis, `data`, over the devices in the given order."""
     return Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
 
 
@@ -25,9 +25,9 @@ def put_batch(mesh: Mesh, host_batch: dict[str, Any]) -> dict[str, Any]:
 
     Args:
       mesh: the mesh.
-      host_batch: this process's rows of each field, (its devices * rows per device, ...), in the order of its devices;
-        a field may be a batch itself, with rows of its own number. Must not be written to afterwards: on the CPU a
-        device may use the same memory.
+      host_batch: this process's rows of each field, (its devices * rows per device, ...), in the order of its devices.
+        A field may itself be a batch, with its own number of rows. Do not modify the arrays afterwards: a CPU device
+        may use the same memory.
 
     Raises:
       ValueError: the rows of a field cannot be divided evenly over this process's devices.
@@ -50,11 +50,11 @@ def put_batch(mesh: Mesh, host_batch: dict[str, Any]) -> dict[str, Any]:
 
 
 def replicate(mesh: Mesh, tree: Any) -> Any:
-    """Returns the tree with every leaf (numpy or a fully readable jax array) copied whole onto every device."""
+    """Returns the tree with a full copy of every leaf (numpy or a fully addressable jax array) on every device."""
     sharding = NamedSharding(mesh, PartitionSpec())
 
     def put(leaf: Any) -> jax.Array:
-        # From numpy: put over two processes, a jax array becomes one whose shards cannot be listed (jax 0.10.2).
+        # Via numpy: from a jax array, with two processes, jax 0.10.2 makes an array whose shards cannot be listed.
         array = np.asarray(leaf)
         return jax.make_array_from_process_local_data(sharding, array, array.shape)
 

@@ -1,8 +1,8 @@
-"""Compiled programs, kept from one start to the next: the verbs compile a program once on a machine.
+"""A cache of compiled programs: a machine compiles each program of the verbs only once.
 
-JAX decides what is kept and under which key. Entries are programs that this process runs, so they lie in a folder of
-the user alone, and each is checked before it is used. JAX's own files have no checksum, are not written atomically and
-would have to be bounded with a lock.
+JAX chooses the entries and their keys. This process executes the entries, so they are in a folder that belongs to the
+user alone, and each is verified before use. JAX's own cache files have no checksum, are not written atomically, and
+need a lock to limit their size.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import jax
 
-# Private, and the same in the releases of JAX that pyproject.toml allows.
+# Private modules. They are the same in all JAX releases that pyproject.toml allows.
 from jax._src import compilation_cache
 from jax._src.compilation_cache_interface import CacheInterface
 
@@ -31,19 +31,19 @@ from jaxpose.threads import allowed_cores
 LIMIT_BYTES = 2**30
 _MAGIC = b"jaxpose program 1\n"
 _SUFFIX = ".program"
-# Lines of /proc/cpuinfo, of x86 and of Arm.
+# Lines of /proc/cpuinfo, on x86 and on Arm.
 _PROCESSOR = r"vendor_id|cpu family|model|model name|stepping|flags|Features|CPU \w+"
 
 
 def keep_programs() -> str:
-    """Keeps the programs that this process compiles in the cache folder, and takes those that are there.
+    """Makes JAX load compiled programs from the cache folder, and save new ones there.
 
-    Leaves JAX as it is where the user has given it a folder (JAX_COMPILATION_CACHE_DIR) or has turned its cache off.
-    To be called before anything is compiled, and by a run of one process alone: of several only the first one writes,
-    and those that compile would wait for one that does not.
+    Changes nothing if the user has set a folder (JAX_COMPILATION_CACHE_DIR) or has disabled JAX's cache. Call it before
+    anything is compiled, and only in a run of one process: of several processes JAX lets only the first one write, and
+    processes that compile would then wait for one that does not.
 
     Returns:
-      A sentence where the folder cannot be used, else "".
+      A sentence if the folder cannot be used, else "".
     """
     if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
         return ""
@@ -58,19 +58,19 @@ def keep_programs() -> str:
     compilation_cache.get_file_cache = lambda path: (ProgramFiles(Path(path)), path)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # What XLA would write there itself has no checksum and no limit.
+    # XLA's own caches have no checksum and no size limit.
     jax.config.update("jax_persistent_cache_enable_xla_caches", "")
-    # A program that is whole and yet cannot be loaded is compiled again, as one that is absent.
+    # If JAX cannot load an intact program, it compiles the program again, as if it were absent.
     warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
     return ""
 
 
 class ProgramFiles(CacheInterface):
-    """The programs in a folder, a file each, as JAX asks for them.
+    """The programs in a folder, one file for each, with the interface that JAX expects of a cache.
 
     Args:
-      folder: is there, and private.
-      limit_bytes: size of all files together; those used longest ago go first.
+      folder: an existing, private folder.
+      limit_bytes: maximum size of all files together. The least recently used files are removed first.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = LIMIT_BYTES) -> None:
@@ -78,10 +78,10 @@ class ProgramFiles(CacheInterface):
         self._limit_bytes = limit_bytes
 
     def get(self, key: str) -> bytes | None:
-        """Returns the program of a key as it was put, or None: none is there, or it is damaged or somebody else's."""
+        """Returns the program of a key, or None if it is absent, damaged or belongs to another user."""
         file = self._file(key)
         try:
-            # No link is followed, and a FIFO does not block.
+            # The flags refuse links and do not block on a FIFO.
             with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
                 if _why_not_private(stream.fileno()) or not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                     return None
@@ -93,7 +93,7 @@ class ProgramFiles(CacheInterface):
         return program if content.startswith(_head(file, program)) else None
 
     def put(self, key: str, value: bytes) -> None:
-        """Keeps a program, after making room for it; what cannot be written is not kept."""
+        """Saves a program and first makes room for it. A program that cannot be written is skipped."""
         if len(value) > self._limit_bytes:
             return
         file = self._file(key)
@@ -101,7 +101,7 @@ class ProgramFiles(CacheInterface):
         with contextlib.suppress(OSError):
             make_room(self._path, float(self._limit_bytes - len(value)), _SUFFIX)
             try:
-                # Of two processes that write one program the last one's stays, whole.
+                # If two processes write the same program, the last complete file wins.
                 with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
                     stream.write(_head(file, value) + value)
                 os.replace(unfinished, file)
@@ -113,12 +113,12 @@ class ProgramFiles(CacheInterface):
 
 
 def _head(file: Path, program: bytes) -> bytes:
-    """Returns what a file begins with; a program under another name is not accepted."""
+    """Returns the first bytes of a file. They include the file name, so a renamed file is not accepted."""
     return _MAGIC + hashlib.sha256(file.name.encode() + b"\n" + program).digest()
 
 
 def _why_not_private(place: Path | int) -> str:
-    """Returns why others could have written in a folder or an open file, or ""."""
+    """Returns why another user could have written to a folder or an open file, or ""."""
     status = os.fstat(place) if isinstance(place, int) else place.lstat()
     if stat.S_ISLNK(status.st_mode):
         return "it is a link"
@@ -131,9 +131,9 @@ def _why_not_private(place: Path | int) -> str:
 
 @functools.cache
 def _machine() -> str:
-    """Returns a name for what a program on the CPU is made for: the processor, and how many cores may be used.
+    """Returns an identifier of the target of a CPU program: the processor, and the number of usable cores.
 
-    A home folder may be that of many machines, and JAX's keys do not tell their processors apart.
+    Many machines may share a home folder, and JAX's keys do not distinguish their processors.
     """
     kind = platform.processor()
     with contextlib.suppress(OSError):

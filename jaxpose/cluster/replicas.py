@@ -1,4 +1,4 @@
-"""Whether all devices hold the same state: each has its own copy, and only equal gradients keep them so."""
+"""Checks that all devices hold the same state: each has a copy, and only equal gradients keep the copies equal."""
 
 from typing import Any
 
@@ -26,15 +26,15 @@ class Replicas:
         self._checksums = jax.jit(jax.shard_map(self._of_each, mesh=mesh, in_specs=P(), out_specs=P()))
 
     def differing(self, state: Any) -> list[str]:
-        """Returns the names of devices whose copy is not the one that most of them hold; to be called by every process.
+        """Returns the names of the devices whose copy differs from that of the majority; every process must call this.
 
-        Where none is held by most of them, all devices.
+        If no copy has a majority, all devices are returned.
         """
         if self._mesh.size == 1:
             return []
         sums = np.asarray(self._checksums(jax.tree.leaves(state)))
         values, counts = np.unique(sums, return_counts=True)
-        # None is, if there are as many of another one.
+        # -1 if no value has a majority.
         usual = values[np.argmax(counts)] if 2 * counts.max() > len(sums) else -1
         devices = list(self._mesh.devices.flat)
         return [
@@ -44,14 +44,14 @@ class Replicas:
         ]
 
     def _of_each(self, leaves: list[jax.Array]) -> jax.Array:
-        """Returns a number for each device's bits, uint32 (devices,): a bit that flips anywhere changes it."""
+        """Returns a checksum of each device's copy, uint32 (devices,). Any flipped bit changes it."""
         total = jnp.uint32(0)
         for leaf in leaves:
             bits = lax.bitcast_convert_type(leaf, _BITS[leaf.dtype.itemsize]).reshape(-1)
             words = bits.astype(jnp.uint32)
             if bits.dtype == jnp.uint64:
                 words = words ^ (bits >> jnp.uint64(32)).astype(jnp.uint32)
-            # Odd, so that no bit is lost, and different from place to place, so that an exchange is seen.
+            # Odd factors lose no bit; different factors detect exchanged values.
             place = 2 * lax.iota(jnp.uint32, words.size) + 1
             total = total * jnp.uint32(31) + jnp.sum(words * place, dtype=jnp.uint32)
         mine = lax.axis_index(AXIS) == lax.iota(jnp.int32, self._mesh.size)

@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C as a flag that the training loop reads between two steps; takes over from `early_signals`.
+"""SIGTERM and Ctrl-C as a flag that the training loop reads between two steps; replaces `early_signals`.
 
-With more than one process jax.distributed catches SIGTERM itself, tells the others, and all agree on a step.
+With several processes, jax.distributed catches SIGTERM itself and informs the others, so that all stop at one step.
 """
 
 import os
@@ -16,15 +16,15 @@ from jaxpose.early_signals import EXIT_CODES
 
 
 class Interrupt:
-    """A context in which SIGTERM and SIGINT set `signal` (None or the first one's number) instead of killing.
+    """A context in which SIGTERM and SIGINT set `signal` (None, or the number of the first one) instead of killing.
 
-    Only the main thread may install handlers: in another thread nothing is installed and `signal` stays None.
+    Only the main thread may install handlers. In another thread nothing is installed, and `signal` stays None.
 
     Args:
-      processes: number of processes of the run. With more than one, SIGTERM is left to jax.distributed, and SIGINT is
-        passed on as one.
-      on_signal: called by the handler of the first signal that is caught here; quick, and safe wherever that may be.
-      what_follows: what the handler says will be done; may be changed as the work goes on.
+      processes: number of processes of the run. With more than one, jax.distributed handles SIGTERM, and SIGINT is
+        forwarded to it as SIGTERM.
+      on_signal: called by the handler of the first signal. It must be quick, and safe at any point of the program.
+      what_follows: text for the handler's message: what happens next. It may be changed during the work.
     """
 
     def __init__(
@@ -44,17 +44,17 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """The exit code to use: 85 after SIGTERM (requeue, please), 130 after Ctrl-C, 0 without a signal."""
+        """The exit code to use: 85 after SIGTERM (asks for a requeue), 130 after Ctrl-C, 0 without a signal."""
         return 0 if self.signal is None else EXIT_CODES[signal.Signals(self.signal)]
 
     def stops_here(self) -> bool:
-        """Returns whether to save and stop now; to be called after every step, by every process alike.
+        """Returns whether to save and stop now; every process must call this after every step.
 
-        Once it was true it stays so.
+        Once true, it stays true.
         """
         if not self._several:
             return self.signal is not None
-        # Counted from 1: after a signal that came before the first call, JAX agrees to stop at number 1.
+        # Counted from 1: if a signal arrived before the first call, JAX agrees on step 1.
         self._steps += 1
         reached = multihost_utils.reached_preemption_sync_point(self._steps)
         self._is_agreed |= reached
@@ -70,13 +70,13 @@ class Interrupt:
 
     def __exit__(self, *error: Any) -> None:
         for number, handler in self._old_handlers.items():
-            # None: the old handler was not installed from Python and cannot be put back from here.
+            # None: the old handler was not installed from Python, so Python cannot restore it.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._old_handlers.clear()
 
     def _caught(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._asked_by_hand:
-            _say("leaving at once; what was not saved is lost")
+            _say("leaving at once; unsaved work is lost")
             os._exit(130)
         self._asked_by_hand |= number == signal.SIGINT
         if self.signal is None:
@@ -90,5 +90,5 @@ class Interrupt:
 
 
 def _say(message: str) -> None:
-    # os.write and not print: a handler may run in the middle of another print, which raises.
+    # os.write instead of print: a handler may interrupt another print, and a nested print raises an exception.
     os.write(2, f"\n{message}\n".encode())

@@ -4,7 +4,7 @@ import os
 import re
 import socket
 
-from jaxpose.cluster.who import Who, who_we_are
+from jaxpose.cluster.process_info import ProcessInfo, detect_process
 from jaxpose.config import MeshConfig
 from jaxpose.doctor.finding import OK, PROBLEM, WARNING, Finding
 
@@ -82,12 +82,12 @@ def count_processes() -> int:
     return _who_or_alone().count
 
 
-def _who() -> Who:
-    return who_we_are(os.environ, MeshConfig())
+def _who() -> ProcessInfo:
+    return detect_process(os.environ, MeshConfig())
 
 
-def _who_or_alone() -> Who:
+def _who_or_alone() -> ProcessInfo:
     try:
         return _who()
     except ValueError:
-        return Who()
+        return ProcessInfo()

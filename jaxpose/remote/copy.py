@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from jaxpose.cluster.agreement import from_first
+from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import LogConfig
 from jaxpose.remote.hook import Hook, load_hook
@@ -68,7 +68,7 @@ class RemoteCopy:
         To be called by every process, once nothing writes in the run folder any more. After a signal it takes
         `log.remote_stop_s` at most; without one, as long as the store or the hook answers now and then.
         """
-        return summary | {"exit_code": from_first(lambda: self._finish(summary["exit_code"], interrupt))}
+        return summary | {"exit_code": broadcast_from_0(lambda: self._finish(summary["exit_code"], interrupt))}
 
     def __enter__(self) -> "RemoteCopy":
         return self

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.checksums import parse_json, write_csv, write_json
-from jaxpose.cluster.agreement import from_first, refuse_unshared
+from jaxpose.cluster.agreement import broadcast_from_0, refuse_unshared
 from jaxpose.config import Config, config_hash
 from jaxpose.files import read_bytes, temporary_name
 from jaxpose.run.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
 from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
 from jaxpose.run.lock import lock_folder
+from jaxpose.run.pointer import write_pointer
 from jaxpose.run.refusal import way_on
 from jaxpose.run.status import LOCK_FILE, STATUS_FILE, Status, status_of, write_status
 
@@ -152,7 +153,7 @@ def open_run(
         opened.append(_look_at(config, split_text, fetch) if dry_run else _open(config, split_text, fetch))
         return [str(opened[0].path.absolute()), opened[0].action]
 
-    path, action = from_first(open_first)
+    path, action = broadcast_from_0(open_first)
     folder = opened[0] if opened else RunFolder(Path(path), action)
     if not dry_run:
         try:
@@ -185,6 +186,7 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
             write_config(path / CONFIG_FILE, config)
             write_csv(path / SPLIT_FILE, split_text)
             write_status(path, Status())
+        write_pointer(path, os.environ)
         return RunFolder(path, action, lock, (*fetched, *messages))
     except BaseException as error:
         if lock >= 0:

@@ -1,4 +1,4 @@
-"""Turns of a job that SLURM starts again by itself and that get nowhere: after some of them the next one is refused."""
+"""Refuses another requeue of a SLURM job after three turns without progress."""
 
 import hashlib
 import logging
@@ -8,59 +8,59 @@ from pathlib import Path
 from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.run.folder import RESTARTS_FILE
 
-# Turns from one and the same step.
-_MOST = 3
+# Maximum number of turns that start from the same place.
+_MAX_TURNS = 3
 
 _logger = logging.getLogger(__name__)
 
 
-def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> None:
-    """Notes where a turn of a SLURM job goes on; a job that a person submitted anew may always start.
+def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -> None:
+    """Records from where a turn of a SLURM job resumes. A newly submitted job may always start.
 
-    Once the training is done, the step stays the same, and stretches of the project's videos are what is finished.
+    Progress is a later step or, after the end of training, another finished segment of the project's videos.
 
     Args:
       run: the run folder.
-      step: of the newest whole checkpoint, 0 without one.
+      step: step of the newest complete checkpoint, 0 if there is none.
       environment: the variables of this process.
 
     Raises:
-      ValueError: SLURM started the job again and again at this step, with the same stretches finished.
+      ValueError: SLURM restarted the job repeatedly without progress.
     """
     job, file = environment.get("SLURM_JOB_ID", ""), run / RESTARTS_FILE
     if not job or environment.get("SLURM_RESTART_COUNT", "0") == "0":
         file.unlink(missing_ok=True)
         return
-    place = {"job": job, "step": step, "videos": _finished_stretches(run)}
+    place = {"job": job, "step": step, "videos": _finished_segments(run)}
     turns = 1
     if file.exists():
         try:
-            noted = read_json(file, "the turns are counted from 1 again")
-            turns += noted["turns"] if place.items() <= noted.items() else 0
+            last = read_json(file, "turns are counted from 1 again")
+            turns += last["turns"] if place.items() <= last.items() else 0
         except DamagedFile as error:
-            # A night of training is worth more than three turns in vain.
+            # Three more useless turns cost less than a night of training that does not start.
             _logger.warning("%s", error)
-    if turns > _MOST:
+    if turns > _MAX_TURNS:
         raise ValueError(
-            f"SLURM has started job {job} {_MOST} times from step {step}, and no later step was saved and no stretch "
-            "of video finished: look at how each turn ended in the job's log (a time limit shorter than a start and a "
-            "save?), then submit it anew"
+            f"SLURM has started job {job} {_MAX_TURNS} times from step {step}, but no later step was saved and no "
+            "segment of video finished: see in the job's log how each turn ended (is the time limit too short for a "
+            "start and a save?), then submit the job again"
         )
     write_json(file, place | {"turns": turns})
 
 
-def _finished_stretches(run: Path) -> str:
-    """Returns a checksum of which tables of videos, and which stretches of others, are there."""
-    found = [file for pattern in ("*.csv", "*.parts/[!.]*") for file in (run / "video_preds").glob(pattern)]
-    names = sorted(file.relative_to(run).as_posix() for file in found)
+def _finished_segments(run: Path) -> str:
+    """Returns a checksum of the names of finished video tables and of finished segments of other videos."""
+    files = [file for pattern in ("*.csv", "*.parts/[!.]*") for file in (run / "video_preds").glob(pattern)]
+    names = sorted(file.relative_to(run).as_posix() for file in files)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 
 
-def is_idle_turn(pieces: int, environment: Mapping[str, str]) -> bool:
-    """Returns whether a turn of a worker that was stopped is one to end with: SLURM had started it before, and again.
+def is_stuck_requeue(segments: int, environment: Mapping[str, str]) -> bool:
+    """Returns whether a stopped worker should fail instead of asking for another requeue.
 
     Args:
-      pieces: of work that it finished in this turn.
+      segments: number of segments that it finished in this turn.
       environment: the variables of this process.
     """
-    return not pieces and int(environment.get("SLURM_RESTART_COUNT") or 0) >= _MOST
+    return not segments and int(environment.get("SLURM_RESTART_COUNT") or 0) >= _MAX_TURNS

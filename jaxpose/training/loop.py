@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxpose.cluster.agreement import from_first, gather_lists, gather_rows
+from jaxpose.cluster.agreement import broadcast_from_0, gather_lists, gather_rows
 from jaxpose.cluster.mesh import put_batch, replicate
 from jaxpose.cluster.replicas import Replicas
 from jaxpose.cluster.signals import Interrupt
-from jaxpose.cluster.stragglers import Pace
+from jaxpose.cluster.stragglers import StragglerMonitor
 from jaxpose.config import Config
 from jaxpose.config.losses import LARGEST_FACTOR, weights
 from jaxpose.run.checkpoint import Checkpoints
@@ -88,7 +88,7 @@ class Loop:
     total_steps: int
     val_every: int
     replicas: Replicas
-    pace: Pace
+    pace: StragglerMonitor
     told: set[str] = dataclasses.field(default_factory=set)
 
     def run(self, state: State, batches: Iterator[HostBatch]) -> Outcome:
@@ -155,7 +155,7 @@ class Loop:
         if saved_step != step or step == 0:
             self._save(step, state, False)
         is_saved = self.checkpoints.wait()
-        return Outcome(state, reason, from_first(lambda: is_saved))
+        return Outcome(state, reason, broadcast_from_0(lambda: is_saved))
 
     def _save(self, step: int, state: State, is_best: bool) -> None:
         if differing := self.replicas.differing(state):
@@ -178,7 +178,7 @@ class Loop:
         # With several processes the first one's clock decides; asking it takes all of them, so only now and then.
         if jax.process_count() > 1 and step % self.config.log.every_steps:
             return False
-        return from_first(lambda: time.monotonic() - saved_at >= 60 * train.save_every_minutes)
+        return broadcast_from_0(lambda: time.monotonic() - saved_at >= 60 * train.save_every_minutes)
 
     def _watch(self, pending: "_Pending") -> dict[str, float]:
         """Logs a step and returns its metrics; names what was not finite in a skipped one."""
@@ -248,7 +248,7 @@ class Loop:
         """Returns the state with its best metric and patience brought up to date, and whether it is the best."""
         # One process's figures for all: another machine may round the last digit otherwise.
         metrics = self.validate(state)
-        found = from_first(lambda: {f"val_{name}": value for name, value in metrics.items()})
+        found = broadcast_from_0(lambda: {f"val_{name}": value for name, value in metrics.items()})
         if found:
             self.log.event(step, found)
         monitored = (training | found).get(self.config.train.monitor)

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxpose.cluster.agreement import from_first
+from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.config import Config
 from jaxpose.config import train as lengths
 from jaxpose.config.losses import LossesConfig, weights
@@ -109,7 +109,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         messages.append("model.norm=local: the numbers of this run depend on the number of devices")
     width, height = data.size_px
     # The first process's for all: another machine may round the last digit otherwise.
-    told, unfitted = from_first(lambda: _fit_subspaces(config, data))
+    told, unfitted = broadcast_from_0(lambda: _fit_subspaces(config, data))
     subspaces, on = {name: from_json(stored) for name, stored in told.items()}, weights(config.losses)
     messages += unfitted
     for name, pca in subspaces.items():

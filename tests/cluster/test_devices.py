@@ -166,7 +166,7 @@ def test_a_machine_with_a_driver_but_no_usable_gpu_does_not_train_on_the_cpu_una
         "print(start_backend(MeshConfig(platform='cpu', devices='cpu:0')))\n"
     )
     result = _in_a_fresh_process(code, PATH=f"{tmp_path}:{os.environ['PATH']}", CUDA_VISIBLE_DEVICES="0")
-    assert "an NVIDIA driver is here, but JAX found no GPU" in result.stdout, result.stderr
+    assert "this machine has an NVIDIA driver, but JAX found no GPU" in result.stdout, result.stderr
     assert "[CpuDevice(id=0)]" in result.stdout
 
 

@@ -371,7 +371,7 @@ def test_another_version_is_refused_with_both(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("present", "coordinator", "code", "message"),
     [
-        (0, "localhost:{port}", 1, "process 1 of 2 did not come to localhost:"),
+        (0, "localhost:{port}", 1, "process 1 of 2 did not arrive at localhost:"),
         (1, "localhost:{port}", 1, "process 0 did not answer at localhost:"),
         (1, "no-such-host.invalid:5", 2, "the coordinator's name 'no-such-host.invalid' (of no-such-host.invalid:5)"),
     ],
@@ -403,7 +403,7 @@ def test_the_slower_process_is_named_with_its_times(folder: Path) -> None:
     config = small(folder, "slow", log__pace_s=0.0, log__every_steps=10)
     with Pair(config, folder / "slow-logs", "slow") as pair:
         assert pair.codes() == [0, 0], pair.logs()
-        said = re.findall(r"warning: process (\d) on \S+ holds the others up: its host needs (\d+) ms", pair.text(0))
+        said = re.findall(r"warning: process (\d) on \S+ holds up the others: its host needs (\d+) ms", pair.text(0))
     assert [index for index, _ in said] == ["1"] and float(said[0][1]) >= 100, pair.logs()
     figures = [line for line in metrics_of(Path(config.out)) if "process1_own_s" in line]
     assert len(figures) >= 3

@@ -138,7 +138,7 @@ def test_a_forgotten_srun_is_told(folder: Path) -> None:
     with Job(logs, *arguments, options=("--nodes=2", "--ntasks-per-node=1"), script=script) as job:
         assert job.end() == "FAILED 2:0", job.text()
         assert (
-            "jaxpose.train: this is a SLURM job of 2 tasks (SLURM_NTASKS), but no task of it: start the command by srun"
+            "jaxpose.train: this is a SLURM job of 2 tasks (SLURM_NTASKS), but the command was started without srun"
             in job.text()
         )
     assert not (folder / "forgotten").exists()

@@ -12,31 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.cluster.company import Company
-from jaxpose.cluster.meeting import meet
-from jaxpose.cluster.who import Who
+from jaxpose.cluster.peers import PeerMonitor
+from jaxpose.cluster.process_info import ProcessInfo
+from jaxpose.cluster.rendezvous import rendezvous
 
 VERSIONS = {"jax": "0.10.2", "numpy": "2.4"}
 HERE = socket.gethostname()
 # A process of a run that does nothing but to be there, until it is told to fail, to leave or to end by itself.
 PROCESS = """
 import sys, time, traceback
-from jaxpose.cluster.meeting import meet
-from jaxpose.cluster.who import Who
+from jaxpose.cluster.rendezvous import rendezvous
+from jaxpose.cluster.process_info import ProcessInfo
 
 address, event, index, heartbeat_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-company = meet(Who(address, 3, index), {}, 30.0, heartbeat_s)
-company.watch("verb")
+peers = rendezvous(ProcessInfo(address, 3, index), {}, 30.0, heartbeat_s)
+peers.watch("verb")
 sys.stdout.write("met\\n")
 sys.stdout.flush()
 if event in ("fail", "mistake"):
     time.sleep(0.3)
-    company.fail(f"process {index} failed: it was told to", 1 if event == "fail" else 2)
+    peers.fail(f"process {index} failed: it was told to", 1 if event == "fail" else 2)
     print("Traceback of it", file=sys.stderr, flush=True)
     import os
     os._exit(1 if event == "fail" else 2)
 if event == "leave":
-    company.leave()
+    peers.leave()
     sys.exit(0)
 time.sleep(60)
 """
@@ -50,29 +50,29 @@ def free_port() -> int:
 
 def all_meet(
     *arrivals: tuple[int, int, dict[str, str], float], start_s: float = 5.0, address: str = ""
-) -> list[Company | Exception]:
+) -> list[PeerMonitor | Exception]:
     """What becomes of processes that come as (index, count, versions, seconds after the start)."""
     address = address or f"localhost:{free_port()}"
 
-    def come(index: int, count: int, versions: dict[str, str], after_s: float) -> Company | Exception:
+    def come(index: int, count: int, versions: dict[str, str], after_s: float) -> PeerMonitor | Exception:
         time.sleep(after_s)
         try:
-            return meet(Who(address, count, index), versions, start_s, 30.0)
+            return rendezvous(ProcessInfo(address, count, index), versions, start_s, 30.0)
         except (ValueError, ConnectionError) as error:
             return error
 
     with concurrent.futures.ThreadPoolExecutor(len(arrivals)) as pool:
         found = list(pool.map(lambda arrival: come(*arrival), arrivals))
-    for company in found:
-        if isinstance(company, Company):
-            company.leave()
+    for peers in found:
+        if isinstance(peers, PeerMonitor):
+            peers.leave()
     return found
 
 
 @pytest.mark.parametrize("delays_s", [(0.0, 0.2, 0.1), (0.6, 0.0, 0.3)])
 def test_processes_that_come_in_any_order_meet(delays_s: tuple[float, ...]) -> None:
     found = all_meet(*((index, 3, VERSIONS, after_s) for index, after_s in enumerate(delays_s)))
-    assert [company.who.index for company in found if isinstance(company, Company)] == [0, 1, 2]
+    assert [peers.process.index for peers in found if isinstance(peers, PeerMonitor)] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_processes_that_come_in_any_order_meet(delays_s: tuple[float, ...]) -> N
         ),
         (
             [(0, 2, VERSIONS, 0), (1, 4, VERSIONS, 0)],
-            f"process 1 on {HERE} was told of 4 processes, and process 0 on {HERE} of 2",
+            f"process 1 on {HERE} was started as one of 4 processes, and process 0 on {HERE} as one of 2",
         ),
         (
             [(0, 3, VERSIONS, 0), (1, 3, VERSIONS, 0), (1, 3, VERSIONS, 0.3)],
-            f"process 1 on {HERE} and process 1 on {HERE} were both told to be process 1",
+            f"process 1 on {HERE} and process 1 on {HERE} were both started as process 1",
         ),
     ],
 )
@@ -105,8 +105,8 @@ def test_who_does_not_come_is_named_to_those_who_did() -> None:
     found = all_meet((0, 4, VERSIONS, 0), (2, 4, VERSIONS, 0), start_s=0.8)
     for error in found:
         assert isinstance(error, ConnectionError)
-        assert re.search(r"process 1, 3 of 4 did not come to localhost:\d+ within 0.8 s; there are process 0 on "
-                         rf"{re.escape(HERE)}, process 2 on {re.escape(HERE)}$", str(error))  # fmt: skip
+        assert re.search(r"process 1, 3 of 4 did not arrive at localhost:\d+ within 0.8 s; process 0 on "
+                         rf"{re.escape(HERE)}, process 2 on {re.escape(HERE)} did$", str(error))  # fmt: skip
 
 
 def test_a_process_0_that_does_not_answer_is_told_with_its_address() -> None:
@@ -144,7 +144,7 @@ def test_strangers_at_the_port_change_nothing_and_one_that_went_away_comes_again
         arrivals = (0, 3, VERSIONS, 0.0), (1, 3, VERSIONS, 1.0), (2, 3, VERSIONS, 1.5)
         found = all_meet(*arrivals, address=f"localhost:{port}")
         disturbing.result()
-    assert all(isinstance(company, Company) for company in found), found
+    assert all(isinstance(peers, PeerMonitor) for peers in found), found
 
 
 class Crowd:

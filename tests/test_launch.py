@@ -13,11 +13,11 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import launch
-from jaxpose.launch import device_shares, newest_step, shared_gpus
+from jaxpose.launch import newest_step
 from tests.small_run import command, environment, make_config, small_project, wait_for_step
 from tests.test_train_process import assert_same_run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 # Only a hang takes so long: two processes that compile on two busy cores need minutes.
 LIMIT_S = 600
 
@@ -28,7 +28,7 @@ from pathlib import Path
 from jaxpose import launch
 
 processes, restarts, patience_s, folder, code = sys.argv[1:]
-launch.Group = functools.partial(launch.Group, patience_s=float(patience_s))
+launch.ProcessGroup = functools.partial(launch.ProcessGroup, patience_s=float(patience_s))
 command = [sys.executable, "-c", code, folder]
 shares = [{"SHARE": str(n)} for n in range(int(processes))]
 sys.exit(launch.keep_running(command, ["again"], shares, Path(folder), int(restarts)))
@@ -241,8 +241,7 @@ starts = folder / f"starts{index}"
 starts.write_text((starts.read_text() if starts.exists() else "") + ".")
 number = len(starts.read_text())
 if index == 0:
-    print("jaxpose")
-    print("  run folder  ", folder)
+    Path(os.environ["JAXPOSE_RUN_FILE"]).write_text(f"{folder}\\n")
     if number in STEPS:
         checkpoint = folder / "checkpoints" / str(STEPS[number])
         checkpoint.mkdir(parents=True)
@@ -283,14 +282,14 @@ def test_a_crash_starts_all_again_until_it_brings_nothing(
 
 
 def test_once_a_run_folder_is_open_a_restart_does_not_overwrite_it(tmp_path: Path) -> None:
-    (tmp_path / "process-0.log").write_text("jaxpose\n  run folder  of_another_launch\n")
+    (tmp_path / "run_folder.txt").write_text("of_another_launch\n")
     child = """
 starts = folder / "starts"
 number = len(starts.read_text()) if starts.exists() else 0
 starts.write_text("." * (number + 1))
 print("started with", sys.argv[2:], flush=True)
 if number == 1:
-    print("jaxpose\\n  run folder  ", folder)
+    Path(os.environ["JAXPOSE_RUN_FILE"]).write_text(f"{folder}\\n")
 sys.exit(1)
 """
     code, out, _ = Launcher(tmp_path, child, processes=1, restarts=3).end()
@@ -307,57 +306,6 @@ def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) 
         if is_whole:
             (run / "checkpoints" / step / "manifest.json").touch()
     assert newest_step(run) == 12
-
-
-@pytest.mark.parametrize(
-    ("processes", "each", "gpus", "expected"),
-    [
-        (2, None, "0,1,2,3", ["0,1", "2,3"]),
-        (4, None, "0,1,2,3", ["0", "1", "2", "3"]),
-        (2, 1, "0,1,2,3", ["0", "1"]),
-        (3, 1, "4,5,6,7", ["4", "5", "6"]),
-        (2, None, "GPU-aa,MIG-bb", ["GPU-aa", "MIG-bb"]),
-        (3, None, "0,1,2,3", "the visible GPUs are 4 (0,1,2,3), which 3 processes cannot share evenly"),
-        (2, None, "0", "the visible GPUs are 1 (0), which 2 processes cannot share evenly"),
-        (2, 3, "0,1,2,3", "but 2 processes with 3 each need 6"),
-        (2, 0, "0,1,2,3", "--devices_per_process is 0; it must be at least 1"),
-    ],
-)
-def test_gpus_are_divided(processes: int, each: int | None, gpus: str, expected: list[str] | str) -> None:
-    if isinstance(expected, str):
-        with pytest.raises(ValueError, match=re.escape(expected)):
-            device_shares(processes, each, gpus.split(","))
-    else:
-        shares = device_shares(processes, each, gpus.split(","))
-        assert shares == [{"CUDA_VISIBLE_DEVICES": share} for share in expected]
-
-
-def test_without_gpus_each_process_has_one_cpu_or_so_many() -> None:
-    assert device_shares(2, None, []) == [{"JAX_NUM_CPU_DEVICES": "1"}] * 2
-    assert device_shares(3, 2, []) == [{"JAX_NUM_CPU_DEVICES": "2"}] * 3
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({}, ["0", "1", "2"]),
-        ({"CUDA_VISIBLE_DEVICES": "2, 0"}, ["2", "0"]),
-        ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, ["1"]),
-        ({"CUDA_VISIBLE_DEVICES": ""}, []),
-        ({"JAX_PLATFORMS": "cpu"}, []),
-        ({"JAX_PLATFORMS": "cuda,cpu", "CUDA_VISIBLE_DEVICES": "1"}, ["1"]),
-    ],
-)
-def test_shared_gpus(variables: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("glob.glob", lambda pattern: [f"/dev/nvidia{n}" for n in range(3)])
-    assert shared_gpus() == expected
-    # The variable may be left over where there is no GPU.
-    monkeypatch.setattr("glob.glob", lambda pattern: [])
-    assert shared_gpus() == []
 
 
 @pytest.mark.parametrize(
@@ -384,7 +332,7 @@ def test_the_verb_starts_a_verb_and_keeps_its_mistake(
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert launch.main(["--processes", "1", "--", "--config", "absent.py"]) == 2
     shown = capsys.readouterr().err
-    assert "starts 1 x jaxpose.train, the first with JAX_NUM_CPU_DEVICES=1; logs in logs/" in shown
+    assert "starts 1 x jaxpose.train, process 0 with JAX_NUM_CPU_DEVICES=1; logs in logs/" in shown
     assert "jaxpose.train: --config: there is no file 'absent.py'" in shown and "starts all" not in shown
     (log,) = tmp_path.glob("logs/*/process-0.log")
     assert log.read_text() == "jaxpose.train: --config: there is no file 'absent.py'\n"

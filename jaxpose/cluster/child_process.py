@@ -1,4 +1,4 @@
-"""One process that was started here: what it says, and how it ended."""
+"""One process that was started here: its output, and how it ended."""
 
 import contextlib
 import os
@@ -12,24 +12,24 @@ from typing import Any
 from jaxpose.config.arguments import LOST
 from jaxpose.early_signals import EXIT_CODES
 
-# More than a pipe holds: what a process said before it ended is read at once.
+# More than a pipe can hold, so that one read returns all output of a process that has ended.
 _READ_BYTES = 1 << 20
-# How a process leaves when another one is lost: ended by JAX, or by itself, with a sentence of `company`.
+# Exit codes of a process that lost another one: JAX aborted it, or `peers` ended it with a message.
 _SURVIVED = (-signal.SIGABRT, 128 + signal.SIGABRT, LOST)
-_TOLD = re.compile(rb": process \d+ on \S+ (failed|ended|is gone|has been silent)")
+_PEER_LOST = re.compile(rb": process \d+ on \S+ (failed|ended|is gone|has been silent)")
 
 
-class Launched:
-    """One process of a group, on a leash: it dies with the thread that makes this object.
+class ChildProcess:
+    """One process of a group, which dies with the thread that creates this object.
 
     Args:
-      index: its number in the group; all that number 0 says is shown on the console, of others what goes to stderr.
+      index: number of the process in the group. The console shows all output of process 0, and the stderr of others.
       command: program and arguments.
-      variables: what its environment has beside, or in place of, this one's.
-      log_file: grows by all that it says.
+      variables: environment variables to add to those of this process, or to replace.
+      log_file: all output is appended to it.
 
     Attributes:
-      code: None, or how it ended: its exit code, or -N where signal number N killed it.
+      code: None while the process runs, then its exit code, or -N if signal number N killed it.
       streams: its stdout and stderr.
     """
 
@@ -38,11 +38,11 @@ class Launched:
         self.code: int | None = None
         self._log_file = log_file
         self._log = open(log_file, "ab", buffering=0)
-        # A signal that is passed on before the process can catch it waits until it does; see `leash`.
+        # A signal that is forwarded before the new process can handle it stays pending; see `die_with_parent`.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_CODES)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jaxpose.cluster.leash", str(os.getpid()), *command],
+                [sys.executable, "-m", "jaxpose.cluster.die_with_parent", str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -57,17 +57,17 @@ class Launched:
             Stream(self._process.stderr, self._log, sys.stderr, name),
         ]
 
-    def look(self) -> bool:
-        """Returns whether it has ended; if so, `code` is set and all that it said was passed on."""
+    def has_ended(self) -> bool:
+        """Returns whether the process has ended; if so, sets `code` and forwards the rest of its output."""
         if self.code is None and self._process.poll() is not None:
             for stream in self.streams:
-                stream.pass_on()
+                stream.forward()
                 stream.end_line()
             self.code = self._process.returncode
         return self.code is not None
 
-    def tell(self, number: int) -> None:
-        """Sends a signal; SIGKILL also to what it started itself."""
+    def send(self, number: int) -> None:
+        """Sends a signal to the process; SIGKILL also goes to the processes that it started."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 if number == signal.SIGKILL:
@@ -76,17 +76,17 @@ class Launched:
                     self._process.send_signal(number)
 
     def is_survivor(self) -> bool:
-        """Tells whether it only failed because another process of the run was lost."""
-        return self.code in _SURVIVED or any(stream.tells_of_a_lost_one for stream in self.streams)
+        """Returns whether the process failed only because another process of the run was lost."""
+        return self.code in _SURVIVED or any(stream.reports_lost_peer for stream in self.streams)
 
     def describe(self) -> str:
-        """Returns how it ended, and where it says more."""
+        """Returns a sentence that says how the process ended, and where its log is."""
         code = self.code or 0
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return f"process {self.index} {how}; see {self._log_file}"
 
     def close(self) -> None:
-        """Waits for its end and closes its log and pipes."""
+        """Waits for the end of the process and closes its log and pipes."""
         self._process.wait()
         for stream in self.streams:
             stream.pipe.close()
@@ -94,46 +94,46 @@ class Launched:
 
 
 class Stream:
-    """What a process writes to stdout or stderr, passed on line by line.
+    """The stdout or stderr of a process, forwarded line by line.
 
     Args:
-      pipe: its reading end.
-      log: gets every line.
+      pipe: the reading end of the pipe.
+      log: a binary file that gets every line.
       console: a text stream that gets every line too, or None.
-      name: what lines on the console begin with.
+      name: prefix of the lines on the console.
 
     Attributes:
-      tells_of_a_lost_one: whether a line said that another process failed or is lost.
+      reports_lost_peer: whether a line reported that another process failed or was lost.
     """
 
     def __init__(self, pipe: Any, log: Any, console: Any, name: str) -> None:
         self.pipe = pipe
-        self.tells_of_a_lost_one = False
+        self.reports_lost_peer = False
         self._log = log
         self._console = console
         self._name = name
         self._unfinished = b""
         os.set_blocking(pipe.fileno(), False)
 
-    def pass_on(self) -> bool:
-        """Passes on what can be read now; returns False once nothing more can come."""
+    def forward(self) -> bool:
+        """Forwards the output that can be read now; returns False at the end of the stream."""
         try:
             read = os.read(self.pipe.fileno(), _READ_BYTES)
         except BlockingIOError:
             return True
         *lines, self._unfinished = (self._unfinished + read).split(b"\n")
         for line in lines:
-            self._line(line + b"\n")
+            self._write(line + b"\n")
         return bool(read)
 
     def end_line(self) -> None:
-        """Passes on a last line without its end."""
+        """Forwards a last line that has no newline."""
         if self._unfinished:
-            self._line(self._unfinished + b"\n")
+            self._write(self._unfinished + b"\n")
             self._unfinished = b""
 
-    def _line(self, line: bytes) -> None:
-        self.tells_of_a_lost_one |= _TOLD.search(line) is not None
+    def _write(self, line: bytes) -> None:
+        self.reports_lost_peer |= _PEER_LOST.search(line) is not None
         # A full disk or a closed terminal must not end a training.
         with contextlib.suppress(OSError):
             self._log.write(line)

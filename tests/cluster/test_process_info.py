@@ -5,7 +5,7 @@ import re
 import pytest
 
 from jaxpose.cluster.gpus import gpus_of_process
-from jaxpose.cluster.who import Who, who_we_are
+from jaxpose.cluster.process_info import ProcessInfo, detect_process
 from jaxpose.config import MeshConfig
 
 OURS = {"JAXPOSE_COORDINATOR": "a:5", "JAXPOSE_NUM_PROCESSES": "2", "JAXPOSE_PROCESS_ID": "1"}
@@ -18,8 +18,8 @@ TORCH = {"MASTER_ADDR": "h", "MASTER_PORT": "29500", "WORLD_SIZE": "4"}
 RANK = {"RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 
-def brief(who: Who) -> tuple:
-    return who.address, who.count, who.index, who.count_here, who.index_here
+def brief(process: ProcessInfo) -> tuple:
+    return process.address, process.count, process.index, process.count_here, process.index_here
 
 
 @pytest.fixture(autouse=True)
@@ -59,25 +59,27 @@ def no_scontrol(monkeypatch: pytest.MonkeyPatch) -> None:
         (TORCH | {"WORLD_SIZE": "1", "RANK": "0"}, ("", 1, 0, 1, 0)),
     ],
 )
-def test_who_we_are(variables: dict[str, str], expected: tuple) -> None:
-    assert brief(who_we_are(variables, MeshConfig())) == expected
+def test_detect_process(variables: dict[str, str], expected: tuple) -> None:
+    assert brief(detect_process(variables, MeshConfig())) == expected
 
 
 def test_mpi_on_one_machine_needs_no_address() -> None:
     ranks = [
-        who_we_are(MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
+        detect_process(MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
                           "OMPI_COMM_WORLD_RANK": str(rank), "PMIX_NAMESPACE": "job-1"}, MeshConfig())
         for rank in range(4)
     ]  # fmt: skip
-    assert [(who.index, who.index_here, who.count_here) for who in ranks] == [(rank, rank, 4) for rank in range(4)]
-    assert len({who.address for who in ranks}) == 1 and ranks[0].address.startswith("127.0.0.1:")
+    assert [(process.index, process.index_here, process.count_here) for process in ranks] == [
+        (rank, rank, 4) for rank in range(4)
+    ]
+    assert len({process.address for process in ranks}) == 1 and ranks[0].address.startswith("127.0.0.1:")
 
 
 def test_the_config_comes_first() -> None:
     mesh = MeshConfig(coordinator="c:7", processes=3, process=2)
-    assert brief(who_we_are(STEP | OURS | MPI, mesh)) == ("c:7", 3, 2, 1, 0)
+    assert brief(detect_process(STEP | OURS | MPI, mesh)) == ("c:7", 3, 2, 1, 0)
     # One process alone, whatever the variables are; even in the body of a batch script.
-    assert brief(who_we_are(BATCH, MeshConfig(processes=1))) == ("", 1, 0, 1, 0)
+    assert brief(detect_process(BATCH, MeshConfig(processes=1))) == ("", 1, 0, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +91,17 @@ def test_the_config_comes_first() -> None:
         (OURS | {"JAXPOSE_COORDINATOR": "a:70000"}, {}, "JAXPOSE_COORDINATOR is 'a:70000'; it must be HOST:PORT"),
         (OURS | {"JAXPOSE_NUM_PROCESSES": "0"}, {}, "JAXPOSE_NUM_PROCESSES is '0'; it must be a whole number from 1"),
         (OURS | {"JAXPOSE_PROCESS_ID": "2"}, {}, "JAXPOSE_PROCESS_ID is '2'; it must be a whole number from 0 to 1"),
-        (BATCH, {}, "this is a SLURM job of 3 tasks (SLURM_NTASKS), but no task of it: start the command by srun"),
+        (
+            BATCH,
+            {},
+            "this is a SLURM job of 3 tasks (SLURM_NTASKS), but the command was started without srun: use srun",
+        ),
         ({"JOB_COMPLETION_INDEX": "1"}, {}, "but JAXPOSE_COORDINATOR and JAXPOSE_NUM_PROCESSES are not set: set them"),
-        (MPI, {}, "Open MPI started 4 processes, but does not say where the first is: add -x JAXPOSE_COORDINATOR="),
+        (
+            MPI,
+            {},
+            "Open MPI started 4 processes without the address of process 0: add -x JAXPOSE_COORDINATOR=",
+        ),
         ({"RANK": "1", "WORLD_SIZE": "4"}, {}, "RANK and WORLD_SIZE are set, but MASTER_ADDR is not"),
         (TORCH | {"RANK": "4"}, {}, "RANK is '4'; it must be a whole number from 0 to 3"),
         ({}, {"processes": 2}, "mesh.coordinator is '', mesh.processes 2 and mesh.process -1; give all three"),
@@ -101,7 +111,7 @@ def test_the_config_comes_first() -> None:
 )
 def test_what_makes_no_sense_is_refused(variables: dict[str, str], mesh: dict, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        who_we_are(variables, MeshConfig(**mesh))
+        detect_process(variables, MeshConfig(**mesh))
 
 
 @pytest.mark.parametrize(
@@ -119,20 +129,20 @@ def test_what_makes_no_sense_is_refused(variables: dict[str, str], mesh: dict, m
 def test_three_layouts_of_gpus(
     count_here: int, index_here: int, visible: int, of_job: str, expected: list[int] | None
 ) -> None:
-    who = Who("a:5", 8, 3, "SLURM", count_here, index_here)
-    assert gpus_of_process(who, visible, {"SLURM_GPUS_ON_NODE": of_job}) == expected
+    process = ProcessInfo("a:5", 8, 3, count_here, index_here)
+    assert gpus_of_process(process, visible, {"SLURM_GPUS_ON_NODE": of_job}) == expected
 
 
 @pytest.mark.parametrize(
     ("count_here", "visible", "of_job", "message"),
     [
-        (2, 8, "8", "2 processes of the run are on this machine, and this one sees 8 GPUs: give each GPU a process "
-                    "(#SBATCH --ntasks-per-node=8), or all of them to one (#SBATCH --ntasks-per-node=1)"),
-        (4, 1, "1", "4 processes of the run are on this machine, and this one sees 1 GPUs: give each GPU"),
+        (2, 8, "8", "2 processes of the run are on this machine, and this one sees 8 GPUs: start one process for each "
+                    "GPU (#SBATCH --ntasks-per-node=8), or one for all GPUs (#SBATCH --ntasks-per-node=1)"),
+        (4, 1, "1", "4 processes of the run are on this machine, and this one sees 1 GPU: start one process"),
         (1, 0, "8", "the job has 8 GPUs on this node (SLURM_GPUS_ON_NODE), but the task sees none of them"),
     ],
 )  # fmt: skip
 def test_gpus_that_do_not_fit_are_refused(count_here: int, visible: int, of_job: str, message: str) -> None:
-    who = Who("a:5", 8, 3, "SLURM", count_here, 0)
+    process = ProcessInfo("a:5", 8, 3, count_here, 0)
     with pytest.raises(ValueError, match=re.escape(message)):
-        gpus_of_process(who, visible, {"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": of_job})
+        gpus_of_process(process, visible, {"SLURM_STEP_ID": "0", "SLURM_GPUS_ON_NODE": of_job})
