@@ -37,7 +37,7 @@ from jaxpose.flags import evaluate_arguments
 from jaxpose.formats.lightning_pose.tables import SCORERS, write_errors, write_predictions
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
-from jaxpose.prediction.estimator import Estimator, load
+from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.run.identity import SPLIT_FILE
 from jaxpose.run.load import read_run_config
 from jaxpose.run.pca import pose_errors_px
@@ -52,7 +52,7 @@ Say = Callable[[str], None]
 def evaluate_dataset(
     config: Config,
     data: Dataset,
-    estimator: Estimator,
+    predictor: Predictor,
     folder: Path,
     say: Say,
     stops: Callable[[], bool] = lambda: False,
@@ -62,7 +62,7 @@ def evaluate_dataset(
     Args:
       config: the run's config, with everything filled in.
       data: the labelled frames and their sets.
-      estimator: the trained network.
+      predictor: the trained network.
       folder: where the files are written.
       say: is called with each table.
       stops: is asked before every batch whether to leave, by every process alike.
@@ -76,16 +76,16 @@ def evaluate_dataset(
       Stopped: `stops` said so.
     """
     with phase("predicting the labelled frames"):
-        found = estimator.predictor.labelled(*estimator.weights, data.samples, np.arange(len(data.sets)), stops)
+        found = predictor.runner.labelled(*predictor.weights, data.samples, np.arange(len(data.sets)), stops)
     predicted, confidence = found["keypoints_frame_px"], found["confidence"]
-    _write(folder, "", data.project, predicted, confidence, data.sets, estimator)
+    _write(folder, "", data.project, predicted, confidence, data.sets, predictor)
     results: Summaries = {}
     for name in SETS:
         rows = data.rows(name)
         if len(rows):
             results[name] = _summarize(config, predicted[rows], data.labelled_frame_px(rows), confidence[rows])
     for extra in extra_projects(config, say):
-        results[extra.label_file.name] = _evaluate_extra(config, extra, estimator, folder, say, stops)
+        results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, folder, say, stops)
     shown = next((name for name in ("test", "validation") if name in results), "")
     compared = _baselines(data, shown) if shown else {}
     say(_table(results))
@@ -166,13 +166,13 @@ def evaluate(
     make_folder(folder)
     # Another batch rounds otherwise: by default the run's own figures come out again.
     labelled = batch_size or validation_batch(config.train, list(known.sets.values()).count("validation"))
-    estimator = load(
+    predictor = load(
         run, devices=devices, platform=platform, batch_size=batch_size, labelled_batch_size=labelled, is_compiled=False
     )
-    say(f"{run} ({estimator.weights_label}) on {'; '.join(estimator.devices)}")
-    config = dataclasses.replace(estimator.config, data=config.data)
+    say(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
+    config = dataclasses.replace(predictor.config, data=config.data)
     if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
-        summary = _evaluate_extra(config, found, estimator, folder, say)
+        summary = _evaluate_extra(config, found, predictor, folder, say)
         results = {found.label_file.name: summary}
         say(_table(results))
         say(metrics.format_summary(summary))
@@ -185,7 +185,7 @@ def evaluate(
     for message in messages:
         say(message)
     data = Dataset(found, sets, samples, size_px, messages)
-    return evaluate_dataset(config, data, estimator, folder, say)
+    return evaluate_dataset(config, data, predictor, folder, say)
 
 
 def _project(config: Config, labels: str, say: Say) -> Project:
@@ -204,7 +204,7 @@ def _project(config: Config, labels: str, say: Say) -> Project:
 def _evaluate_extra(
     config: Config,
     found: Project,
-    estimator: Estimator,
+    predictor: Predictor,
     folder: Path,
     say: Say,
     stops: Callable[[], bool] = lambda: False,
@@ -212,10 +212,10 @@ def _evaluate_extra(
     samples, messages = dataset.decode(found, config)
     for message in messages:
         say(f"{found.label_file.name}: {message}")
-    predictions = estimator.predictor.labelled(*estimator.weights, samples, np.arange(len(found.images)), stops)
+    predictions = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.images)), stops)
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
     ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
-    _write(folder, ending, found, predicted, confidence, None, estimator)
+    _write(folder, ending, found, predicted, confidence, None, predictor)
     return _summarize(config, predicted, found.labelled_frame_px(), confidence)
 
 
@@ -226,18 +226,18 @@ def _write(
     predicted: np.ndarray,
     confidence: np.ndarray,
     sets: np.ndarray | None,
-    estimator: Estimator,
+    predictor: Predictor,
 ) -> None:
     """Writes predictions[_VIEW][_ENDING].csv, and the errors, for each view."""
     if jax.process_index() != 0:
         return
     errors = metrics.pixel_errors(predicted, found.labelled_frame_px())
     names = found.keypoint_names
-    scorer = SCORERS[estimator.config.model.kind]
+    scorer = SCORERS[predictor.config.model.kind]
     measured = {"pixel_error": errors}
     measured |= {
         f"{name}_error": error
-        for name, error in pose_errors_px(estimator.subspaces, predicted, len(set(found.views))).items()
+        for name, error in pose_errors_px(predictor.subspaces, predicted, len(set(found.views))).items()
     }
     for view in dict.fromkeys(found.views):
         rows = np.flatnonzero(np.array(found.views) == view)

@@ -14,7 +14,7 @@ def predict_arguments() -> RunArguments:
     arguments.add_argument("--out", metavar="FOLDER", help="where the predictions go; default: the run folder")
     arguments.add_argument("--overwrite", action="store_true", help="replace predictions that are there")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="of video that is claimed at a time")
-    arguments.add_argument("--decoders", type=int, metavar="N", help="stretches per device that are decoded at once")
+    arguments.add_argument("--decoders", type=int, metavar="N", help="segments per device that are decoded at once")
     return arguments
 
 

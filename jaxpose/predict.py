@@ -32,9 +32,9 @@ from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
 from jaxpose.data.inputs import Inputs, find_inputs
 from jaxpose.flags import predict_arguments
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.estimator import Estimator, load
 from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, Row, row_of
 from jaxpose.prediction.job import Job, remove_parts
+from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.prediction.video_tables import bytes_a_frame, tables_beside, write_moment_errors
 from jaxpose.prediction.worker import Work
 from jaxpose.run.load import read_run_config
@@ -42,13 +42,13 @@ from jaxpose.run.requeue import is_idle_turn
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import scan
 
-__all__ = ["Estimator", "load", "main", "plan"]
+__all__ = ["Predictor", "load", "main", "output_files"]
 
 _LISTED = 20
 _GB = 1e9
 
 # Output file -> the video, or the images, that it has a row for each frame of.
-Plan = dict[Path, Path | list[Path]]
+OutputFiles = dict[Path, Path | list[Path]]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,13 +60,13 @@ def _run(given: argparse.Namespace) -> int:
     # All that can be checked is checked before the network is built.
     run, out = Path(given.run), Path(given.out or given.run)
     options = _options(given, read_run_config(run))
-    tables = plan(find_inputs(given.inputs), out)
+    tables = output_files(find_inputs(given.inputs), out)
     make_folder(out)
-    estimator = load(
+    predictor = load(
         run, devices=given.devices, platform=given.platform, batch_size=given.batch_size, is_compiled=False
     )
-    estimator.config = dataclasses.replace(estimator.config, predict=options)
-    print(f"{run} ({estimator.weights_label}) on {'; '.join(estimator.devices)}", flush=True)
+    predictor.config = dataclasses.replace(predictor.config, predict=options)
+    print(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}", flush=True)
     told: set[str] = set()
 
     def tell(problem: str) -> None:
@@ -75,10 +75,10 @@ def _run(given: argparse.Namespace) -> int:
             tqdm.tqdm.write(f"jaxpose.predict: {line}", file=sys.stderr)
 
     stopping = Interrupt(what_follows="stopping at the next batch")
-    with Claims(out, estimator.config.mesh.heartbeat_s) as claims, stopping as interrupt:
-        index = PredictionIndex(out, claims, tables_beside(estimator))
+    with Claims(out, predictor.config.mesh.heartbeat_s) as claims, stopping as interrupt:
+        index = PredictionIndex(out, claims, tables_beside(predictor))
         index.rows()  # one that cannot be read is told once, not for each input
-        looked = [_look(estimator, table, source, out, index, given.overwrite) for table, source in tables.items()]
+        looked = [_look(predictor, table, source, out, index, given.overwrite) for table, source in tables.items()]
         known = [row for row in looked if isinstance(row, Row)]
         refused = [problem for problem in looked if isinstance(problem, str)]
         waiting = [row for row in known if row.state == WAITING]
@@ -89,18 +89,18 @@ def _run(given: argparse.Namespace) -> int:
             if row.state != WAITING:
                 remove_parts(out / row.table)  # a killed process may have left them
         _tell_what_is_there([out / row.table for row in known if row.state == DONE], tables)
-        pieces = 0
+        finished_segments = 0
         if jobs:
-            _announce(estimator, jobs, out)
-            estimator.compile()
+            _announce(predictor, jobs, out)
+            predictor.compile()
             index.begin([job.row for job in jobs], given.overwrite)
-            work = Work(estimator, jobs, index, claims, lambda: interrupt.signal is not None, _say, tell)
+            work = Work(predictor, jobs, index, claims, lambda: interrupt.signal is not None, _say, tell)
             work.run()
-            pieces = work.pieces
+            finished_segments = work.finished_segments
         if interrupt.signal is not None:
-            if is_idle_turn(pieces, os.environ):
+            if is_idle_turn(finished_segments, os.environ):
                 print(
-                    "jaxpose.predict: SLURM has started this job again and again, and in this turn not one stretch was "
+                    "jaxpose.predict: SLURM has started this job again and again, and in this turn not one segment was "
                     "finished: give it more time, or a smaller --stretch_minutes, and submit it anew",
                     file=sys.stderr,
                 )
@@ -112,7 +112,7 @@ def _run(given: argparse.Namespace) -> int:
         done = {out / row.table: row.table_sha256 for row in ended if row.state == DONE}
         # Several may have predicted the views of a session, but one writes what is measured over all of them.
         with claims.waited_for("moments"):
-            for line in write_moment_errors(estimator, done):
+            for line in write_moment_errors(predictor, done):
                 print(line, flush=True)
     for row in ended:
         if row.state != DONE and row.reason not in told:
@@ -138,25 +138,25 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
     return options
 
 
-def plan(inputs: Inputs, out: Path) -> Plan:
+def output_files(inputs: Inputs, out: Path) -> OutputFiles:
     """Returns which file is written for what: the results mirror the tree of the inputs."""
     videos = {out / "video_preds" / place.with_name(f"{place.name}.csv"): file for place, file in inputs.videos.items()}
     return videos | {out / "image_preds" / place / "predictions.csv": files for place, files in inputs.images.items()}
 
 
 def _look(
-    estimator: Estimator, table: Path, source: Path | list[Path], out: Path, index: PredictionIndex, overwrite: bool
+    predictor: Predictor, table: Path, source: Path | list[Path], out: Path, index: PredictionIndex, overwrite: bool
 ) -> Row | str:
     """Returns the row of an input, which waits if its table has to be made; or why it is refused."""
     try:
         path, sources = (source, [source]) if isinstance(source, Path) else (source[0].parent, source)
-        row = row_of(out, table, path, sources, estimator)
+        row = row_of(out, table, path, sources, predictor)
         return index.rows()[row.table] if index.is_there(row, overwrite) else row
     except (ValueError, OSError) as error:
         return str(error)
 
 
-def _job(row: Row, table: Path, tables: Plan) -> Job:
+def _job(row: Row, table: Path, tables: OutputFiles) -> Job:
     """Returns the job of a row, with the frames that the video announces."""
     source = tables[table]
     if not isinstance(source, Path):
@@ -168,7 +168,7 @@ def _job(row: Row, table: Path, tables: Plan) -> Job:
         return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
 
 
-def _announce(estimator: Estimator, jobs: list[Job], out: Path) -> None:
+def _announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
     """Says what there is to do.
 
     Raises:
@@ -177,10 +177,10 @@ def _announce(estimator: Estimator, jobs: list[Job], out: Path) -> None:
     videos = [job for job in jobs if job.video or job.problem]
     frames = sum(job.row.frames_announced for job in jobs)
     of_video = sum(job.row.frames_announced for job in videos)
-    # The stretches of a video are on the disk beside the table that is made of them.
+    # The segments of a video are on the disk beside the table that is made of them.
     most = max(job.row.frames_announced for job in jobs)
     there = sum(file.stat().st_size for job in jobs for file in job.parts.glob("*/*.csv"))
-    needed_gb = max(0, (frames + most) * bytes_a_frame(estimator) - there) / _GB
+    needed_gb = max(0, (frames + most) * bytes_a_frame(predictor) - there) / _GB
     free_gb = shutil.disk_usage(out).free / _GB
     print(
         f"to do: {len(videos):,} videos with {of_video:,} frames, {frames - of_video:,} images; "
@@ -194,7 +194,7 @@ def _announce(estimator: Estimator, jobs: list[Job], out: Path) -> None:
         )
 
 
-def _tell_what_is_there(tables: list[Path], sources: Plan) -> None:
+def _tell_what_is_there(tables: list[Path], sources: OutputFiles) -> None:
     for table in tables[:_LISTED]:
         source = sources[table]
         first = source if isinstance(source, Path) else source[0]

@@ -31,7 +31,7 @@ from jaxpose.data import dataset
 from jaxpose.model.pose_net import apply_network
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config, write_config
-from jaxpose.run.load import Trained, load_trained
+from jaxpose.run.load import LoadedNetwork, load_network
 from jaxpose.run.weights import load_parameters
 from jaxpose.training.session import build_session
 from jaxpose.training.setup import Start, prepare
@@ -357,7 +357,7 @@ def test_early_stop_and_best_by_any_metric_and_the_patience_outlives_a_restart(p
 def test_init_from_takes_all_weights_of_the_same_keypoints(whole: Path, project: Path, tmp_path: Path):
     _, _, start = begin(make_config(project, tmp_path / "run", train__init_from=str(whole)))
     stored, _ = load_parameters(whole / "best.safetensors")
-    trained = load_trained(whole)
+    trained = load_network(whole)
     assert_same((start.params, start.statistics), (trained.params, trained.statistics))
     np.testing.assert_array_equal(
         start.params["backbone"]["conv1"]["kernel"], stored["params"]["backbone"]["conv1"]["kernel"]
@@ -382,12 +382,12 @@ def renamed(whole: Path, project: Path, tmp_path: Path) -> c.Config:
 
 def test_init_from_matches_keypoints_by_name(whole: Path, renamed: c.Config):
     _, _, start = begin(renamed)
-    old = load_trained(whole)
+    old = load_network(whole)
     assert start.messages[0].endswith("made anew: keypoint snout, keypoint collar")
     assert_same(start.params["backbone"], old.params["backbone"])
     frame = np.random.default_rng(0).uniform(0, 255, (1, 32, 32, 3)).astype(np.float32)
 
-    def maps_of(net: Start | Trained) -> np.ndarray:
+    def maps_of(net: Start | LoadedNetwork) -> np.ndarray:
         inputs = [jnp.asarray(frame)[None]], [jnp.ones((1, 1), bool)], jnp.float32(1)
         apply = jax.jit(lambda *weights: apply_network(net.graphdef, *weights, *inputs, False)[0][0])
         return np.asarray(apply(net.params, net.statistics))[0, 0, 0]
@@ -402,7 +402,7 @@ def test_init_from_matches_keypoints_by_name(whole: Path, renamed: c.Config):
 
 @pytest.mark.slow
 def test_frozen_norms_stay_as_they_were_loaded(whole: Path, renamed: c.Config):
-    run, old = Path(renamed.out), load_trained(whole)
+    run, old = Path(renamed.out), load_network(whole)
     assert train(renamed)["exit_code"] == 0
     state = checkpoint_of(run)
     assert_same(state.statistics, old.statistics)

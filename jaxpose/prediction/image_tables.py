@@ -14,41 +14,43 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.files import read_regular
 from jaxpose.formats.lightning_pose.tables import SCORERS, PredictionWriter
 from jaxpose.pose.pca import errors_px
-from jaxpose.prediction.estimator import Estimator
-from jaxpose.prediction.video_tables import Incomplete, Stopped, open_pose_errors
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.video_tables import Incomplete, open_pose_errors
 from jaxpose.threads import map_in_threads
+from jaxpose.video.key_frames import Stopped
 
 _LISTED_PROBLEMS = 20
 
 
 def predict_images(
-    estimator: Estimator, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
+    predictor: Predictor, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
 ) -> int:
     """Writes the predictions of images and how far they lie from poses that occur; returns the number of rows.
 
     Args:
-      estimator: the trained network.
+      predictor: the trained network.
       paths: images of any sizes.
       file: the table of predictions; the others lie beside it.
       stops: is asked after every batch whether to leave.
       count: is called with the number of rows of every batch.
 
     Raises:
-      Incomplete: an image cannot be read, or is smaller than the run's crop; or `stops` said so.
+      Incomplete: an image cannot be read, or is smaller than the run's crop.
+      Stopped: `stops` returned true.
     """
-    project = Path(estimator.config.data.project)
+    project = Path(predictor.config.data.project)
     index = [_row_name(path, project) for path in paths]
     names: list[str] = []
     problems: list[str] = []
 
     def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
         try:
-            return estimator.fit(decode_image(read_regular(path)))
+            return predictor.fit(decode_image(read_regular(path)))
         except (ValueError, OSError) as error:
             return f"{path}: {error}"
 
     def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        images = map_in_threads(read, paths, estimator.config.data.threads, paths[0].parent.name)
+        images = map_in_threads(read, paths, predictor.config.data.threads, paths[0].parent.name)
         for name, image in zip(index, images, strict=True):
             if isinstance(image, str):
                 problems.append(image)
@@ -58,11 +60,11 @@ def predict_images(
 
     done = 0
     with contextlib.ExitStack() as opened:
-        scorer = SCORERS[estimator.config.model.kind]
-        rows = opened.enter_context(PredictionWriter(file, estimator.keypoint_names, scorer))
+        scorer = SCORERS[predictor.config.model.kind]
+        rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer))
         # Which images are views of one moment is not known.
-        errors = open_pose_errors(opened, estimator, file)
-        for keypoints, confidence in estimator.fitted(frames()):
+        errors = open_pose_errors(opened, predictor, file)
+        for keypoints, confidence in predictor.fitted(frames()):
             of_batch = names[done : done + len(keypoints)]
             rows.append(of_batch, keypoints, confidence)
             for pca, writer in errors:
@@ -70,7 +72,7 @@ def predict_images(
             done += len(keypoints)
             count(len(keypoints))
             if stops():
-                raise Stopped(f"{paths[0].parent}: stopped after {done} of {len(paths)} images", done)
+                raise Stopped(f"{paths[0].parent}: stopped after {done} of {len(paths)} images")
         if problems:
             raise Incomplete("\n".join(problems[:_LISTED_PROBLEMS]), done)
     return done

@@ -18,7 +18,7 @@ from jaxpose.config import config_hash
 from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.files import open_regular
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.predictor import Predictor
 
 INDEX_FILE = "index.csv"
 CHECKSUM_DIGITS = 16
@@ -178,7 +178,7 @@ class PredictionIndex:
                     return
 
 
-def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimator: Estimator) -> Row:
+def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predictor: Predictor) -> Row:
     """Returns the row of an input that waits.
 
     Args:
@@ -186,7 +186,7 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
       table: the table of predictions, below it.
       path: the video, or the folder of the images.
       sources: the video, or the images.
-      estimator: the trained network.
+      predictor: the trained network.
 
     Raises:
       OSError: a file is not there any more.
@@ -197,7 +197,7 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
         size=size,
         mtime=mtime,
         files=files,
-        model=estimator.checksum[:CHECKSUM_DIGITS],
+        model=predictor.checksum[:CHECKSUM_DIGITS],
         frames_announced=len(sources),
         frames_delivered=0,
         seconds=0.0,
@@ -206,7 +206,7 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
         table=table.relative_to(out).as_posix(),
         table_size=0,
         table_sha256="",
-        run=config_hash(estimator.config),
+        run=config_hash(predictor.config),
     )
 
 

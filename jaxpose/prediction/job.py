@@ -49,7 +49,7 @@ class Job:
 
     @functools.cached_property
     def parts(self) -> Path:
-        """The folder of its stretches; that of other frames or another network is another one."""
+        """The folder of its segments; that of other frames or another network is another one."""
         decides = (self.row.size, self.row.mtime, self.row.files, self.row.model, self.row.run)
         return self.table.with_name(f"{self.table.name}.{hashlib.sha256(repr(decides).encode()).hexdigest()[:8]}.parts")
 
@@ -67,7 +67,7 @@ class Job:
         return DAMAGED
 
     def join(self, parts: Sequence[Path], name: str, file: Path) -> int:
-        """Joins one of the tables of stretches into a file, and returns the number of rows."""
+        """Joins one of the tables of segments into a file, and returns the number of rows."""
         return join_tables([part / name for part in parts], file, self._header_rows(name))
 
     def rescue(self, scratch: Path) -> int:
@@ -110,6 +110,6 @@ class Job:
 
 
 def remove_parts(table: Path) -> None:
-    """Removes the stretches of a table that is done, also those that a killed process left behind."""
+    """Removes the segments of a table that is done, also those that a killed process left behind."""
     for folder in table.parent.glob(f"{glob.escape(table.name)}.*.parts"):
         shutil.rmtree(folder, ignore_errors=True)

@@ -16,9 +16,10 @@ from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import SCORERS, ErrorWriter, PredictionWriter, read_predictions, write_errors
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.pose.pca import Pca, errors_px
-from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.pca import pose_errors_px, within_a_view
-from jaxpose.video.segments import Stretch
+from jaxpose.video.key_frames import Stopped
+from jaxpose.video.segments import Segment
 from jaxpose.video.video import Video
 
 # A number of the tables has this many digits, signs and commas, at most; the number of a frame too.
@@ -36,60 +37,57 @@ class Incomplete(Exception):
         self.rows = rows
 
 
-class Stopped(Incomplete):
-    """There was nothing in the way, but it was told to stop."""
-
-
-def predict_video(estimator: Estimator, video: Video, file: Path, stops: Callable[[], bool] = lambda: False) -> int:
+def predict_video(predictor: Predictor, video: Video, file: Path, stops: Callable[[], bool] = lambda: False) -> int:
     """Writes the predictions of a whole video and what is measured of them; returns the number of rows.
 
     Args:
-      estimator: the trained network.
+      predictor: the trained network.
       video: as `scan` returned it.
       file: the table of predictions; the others lie beside it.
       stops: is asked after every batch whether to leave.
 
     Raises:
       ValueError: the frames are smaller than the run's crop.
-      Incomplete: the file is damaged, or `stops` said so.
+      Incomplete: the file is damaged.
+      Stopped: `stops` returned true.
     """
     announced = video.announced_frames
     with tqdm.tqdm(total=announced, desc=video.path.name, unit="frame", disable=None, leave=False) as bar:
-        return predict_stretch(estimator, video, None, file, stops, bar.update)
+        return predict_segment(predictor, video, None, file, stops, bar.update)
 
 
-def predict_stretch(
-    estimator: Estimator,
+def predict_segment(
+    predictor: Predictor,
     video: Video,
-    stretch: Stretch | None,
+    segment: Segment | None,
     file: Path,
     stops: Callable[[], bool],
     count: Callable[[int], object],
 ) -> int:
-    """Writes the rows of a stretch of a video (None: of all of it), as `predict_video` does.
+    """Writes the rows of a segment of a video (None: of all of it), as `predict_video` does.
 
     The rows are, byte for byte, those that `predict_video` writes for the same frames.
 
     Args:
-      estimator, video, file, stops: as in `predict_video`.
-      stretch: one of those that `cut` returned.
+      predictor, video, file, stops: as in `predict_video`.
+      segment: one of those that `cut` returned.
       count: is called with the number of rows of every batch.
 
     Raises:
-      ValueError, Incomplete: as `predict_video` does.
+      ValueError, Incomplete, Stopped: as `predict_video` does.
     """
-    reader, found = estimator.stream(video, stretch)
-    names = estimator.keypoint_names
-    first = done = stretch.first if stretch else 0
+    reader, found = predictor.stream(video, segment)
+    names = predictor.keypoint_names
+    first = done = segment.first if segment else 0
     before: np.ndarray | None = None
     with contextlib.ExitStack() as opened:
         opened.enter_context(contextlib.closing(reader))
-        rows = opened.enter_context(PredictionWriter(file, names, SCORERS[estimator.config.model.kind]))
+        rows = opened.enter_context(PredictionWriter(file, names, SCORERS[predictor.config.model.kind]))
         steps = opened.enter_context(ErrorWriter(file.with_name(f"{file.stem}_temporal_norm.csv"), names))
-        errors = open_pose_errors(opened, estimator, file)
+        errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in found:
             if first and before is None:
-                # Of the frame before the stretch only the step to the next one is wanted.
+                # Of the frame before the segment only the step to the next one is wanted.
                 before, keypoints, confidence = keypoints[0], keypoints[1:], confidence[1:]
             if len(keypoints):
                 index = range(done, done + len(keypoints))
@@ -100,57 +98,57 @@ def predict_stretch(
                 before, done = keypoints[-1], done + len(keypoints)
                 count(len(keypoints))
             if stops():
-                raise Stopped(f"{video.path}: stopped after {done} of {video.announced_frames} frames", done - first)
+                raise Stopped(f"{video.path}: stopped after {done} of {video.announced_frames} frames")
         if reader.problem:
             raise Incomplete(reader.problem, done - first)
     return done - first
 
 
-def bytes_a_frame(estimator: Estimator) -> int:
+def bytes_a_frame(predictor: Predictor) -> int:
     """Returns how large the rows of a frame are in all tables together, at most."""
-    tables = len(within_a_view(estimator.subspaces, len(_views(estimator)))) + ("pca_multiview" in estimator.subspaces)
+    tables = len(within_a_view(predictor.subspaces, len(_views(predictor)))) + ("pca_multiview" in predictor.subspaces)
     # x, y, confidence and step of each keypoint, and its errors.
-    cells = len(estimator.keypoint_names) * (4 + tables)
+    cells = len(predictor.keypoint_names) * (4 + tables)
     return cells * _CELL_BYTES + (2 + tables) * _INDEX_BYTES
 
 
-def tables_beside(estimator: Estimator) -> tuple[str, ...]:
+def tables_beside(predictor: Predictor) -> tuple[str, ...]:
     """Returns what the names of the tables that `predict_video` writes beside that of predictions have more."""
-    subspaces = within_a_view(estimator.subspaces, len(_views(estimator)))
+    subspaces = within_a_view(predictor.subspaces, len(_views(predictor)))
     return ("_temporal_norm", *(f"_{name}_error" for name in subspaces))
 
 
-def open_pose_errors(opened: contextlib.ExitStack, estimator: Estimator, file: Path) -> list[tuple[Pca, ErrorWriter]]:
+def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: Path) -> list[tuple[Pca, ErrorWriter]]:
     """Opens a table beside `file` for each subspace that the predictions of one camera can be measured against alone.
 
     Over several cameras the poses are known only once all views are predicted: see `write_moment_errors`.
     """
-    subspaces = within_a_view(estimator.subspaces, len(_views(estimator)))
+    subspaces = within_a_view(predictor.subspaces, len(_views(predictor)))
     return [
         (
             pca,
             opened.enter_context(
-                ErrorWriter(file.with_name(f"{file.stem}_{name}_error.csv"), estimator.keypoint_names)
+                ErrorWriter(file.with_name(f"{file.stem}_{name}_error.csv"), predictor.keypoint_names)
             ),
         )
         for name, pca in subspaces.items()
     ]
 
 
-def write_moment_errors(estimator: Estimator, predictions: Mapping[Path, str]) -> list[str]:
+def write_moment_errors(predictor: Predictor, predictions: Mapping[Path, str]) -> list[str]:
     """Writes the multi-view PCA errors of videos of several cameras, once all views of a session are predicted.
 
     Where they cannot be written, those of earlier predictions are removed.
 
     Args:
-      estimator: the trained network.
+      predictor: the trained network.
       predictions: tables of predictions, <session>_<view>.csv, that are whole, and their `table_sha256` of the index;
         other tables are left alone.
 
     Returns:
       A line for each session that has none, with the reason.
     """
-    pca, views = estimator.subspaces.get("pca_multiview"), _views(estimator)
+    pca, views = predictor.subspaces.get("pca_multiview"), _views(predictor)
     if pca is None or not views:
         return []
     found: dict[Path, dict[str, Path]] = {}
@@ -185,5 +183,5 @@ def write_moment_errors(estimator: Estimator, predictions: Mapping[Path, str]) -
     return messages
 
 
-def _views(estimator: Estimator) -> tuple[str, ...]:
-    return estimator.config.data.views
+def _views(predictor: Predictor) -> tuple[str, ...]:
+    return predictor.config.data.views

@@ -1,8 +1,8 @@
 """The work on a list of videos and folders of images, which any number of threads, processes and hosts share.
 
 What comes in: jobs, and the index and the claims of the folder of results. What goes out: the table of each job, and
-its row in the index. A video is predicted in stretches; each is a folder in <table>.<hash>.parts that has its name only
-when it is whole. Who claims the joining of a video whose stretches are all there makes the table of them. A video that
+its row in the index. A video is predicted in segments; each is a folder in <table>.<hash>.parts that has its name only
+when it is whole. Who claims the joining of a video whose segments are all there makes the table of them. A video that
 turns out to be damaged is predicted again without a cut, so that what is left of it depends on the video alone.
 """
 
@@ -20,19 +20,20 @@ import tqdm
 
 from jaxpose.files import sha256_of
 from jaxpose.prediction.claims import Claim, Claims
-from jaxpose.prediction.estimator import Estimator
 from jaxpose.prediction.image_tables import predict_images
 from jaxpose.prediction.index import CHECKSUM_DIGITS, DAMAGED, DONE, FAILED, PredictionIndex, Row
 from jaxpose.prediction.job import Job, remove_parts
-from jaxpose.prediction.video_tables import Incomplete, Stopped, predict_stretch
-from jaxpose.run.manifest import damage, read_manifest, write_manifest
-from jaxpose.video.segments import Stretch, cut
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.video_tables import Incomplete, predict_segment
+from jaxpose.run.manifest import find_damage, read_manifest, write_manifest
+from jaxpose.video.key_frames import Stopped
+from jaxpose.video.segments import Segment, cut
 
 # After so many frames it is told how long the others will take.
 _TIMED_FRAMES = 500
 # How often it is looked whether others have left something to do.
 _LOOK_S = 1.0
-# Beside the stretches: the video is not to be cut.
+# Beside the segments: the video is not to be cut.
 _UNCUT_FILE = "uncut"
 
 
@@ -40,7 +41,7 @@ class Work:
     """The work on jobs that the index says are waiting.
 
     Args:
-      estimator: the trained network.
+      predictor: the trained network.
       jobs: each with a row in the index.
       index: of the folder of results.
       claims: those on the work in that folder.
@@ -49,12 +50,12 @@ class Work:
       warn: is called with a line, or several, for each that cannot be.
 
     Attributes:
-      pieces: stretches, or whole inputs, that were finished here.
+      finished_segments: segments, or whole inputs, that were finished here.
     """
 
     def __init__(
         self,
-        estimator: Estimator,
+        predictor: Predictor,
         jobs: Sequence[Job],
         index: PredictionIndex,
         claims: Claims,
@@ -62,11 +63,11 @@ class Work:
         say: Callable[[str], None],
         warn: Callable[[str], None],
     ):
-        self._estimator, self._jobs, self._index, self._claims = estimator, jobs, index, claims
+        self._predictor, self._jobs, self._index, self._claims = predictor, jobs, index, claims
         self._is_told_to_stop, self._say, self._warn = stops, say, warn
-        self.pieces = 0
+        self.finished_segments = 0
         self._lock = threading.Lock()
-        self._cuts: dict[str, list[Stretch | None]] = {}
+        self._cuts: dict[str, list[Segment | None]] = {}
         self._failed: set[str] = set()
         self._is_ended = False
         self._frames, self._is_timed, self._started = 0, False, 0.0
@@ -79,7 +80,7 @@ class Work:
           OSError: the index or the claims cannot be written.
         """
         self._started = time.monotonic()
-        threads = self._estimator.config.predict.decoders * self._estimator.predictor.device_count
+        threads = self._predictor.config.predict.decoders * self._predictor.runner.device_count
         with (
             tqdm.tqdm(total=self._all_frames, unit="frame", disable=None, leave=False) as self._bar,
             concurrent.futures.ThreadPoolExecutor(threads, "predict") as pool,
@@ -120,18 +121,18 @@ class Work:
     def _advance(self, job: Job) -> bool:
         """Does one piece of a job; returns False where others have all of it in hand."""
         try:
-            stretches = self._stretches(job)
+            segments = self._segments(job)
         except (ValueError, OSError) as error:
             self._settle_damaged(job, str(error))
             return True
-        parts = [job.parts / _part_name(stretch) for stretch in stretches]
+        parts = [job.parts / _part_name(segment) for segment in segments]
         absent = [place for place, part in enumerate(parts) if not part.is_dir()]
         for place in absent:
             if claim := self._claims.take(f"{job.key}-{parts[place].name}"):
                 with claim:
                     # It may have been done since.
                     if not parts[place].is_dir() and not self._is_settled(job):
-                        self._predict(job, stretches[place], parts[place], claim)
+                        self._predict(job, segments[place], parts[place], claim)
                 return True
         if not absent and (claim := self._claims.take(f"{job.key}-join")):
             with claim:
@@ -140,18 +141,18 @@ class Work:
             return True
         return False
 
-    def _stretches(self, job: Job) -> Sequence[Stretch | None]:
+    def _segments(self, job: Job) -> Sequence[Segment | None]:
         if job.problem:
             raise ValueError(job.problem)
         if job.video is None or (job.parts / _UNCUT_FILE).exists():
             return [None]
         with self._lock:
             if job.row.table not in self._cuts:
-                stretches = cut(job.video, self._estimator.config.predict.stretch_minutes)
-                self._cuts[job.row.table] = list(stretches) if stretches else [None]
+                segments = cut(job.video, self._predictor.config.predict.stretch_minutes)
+                self._cuts[job.row.table] = list(segments) if segments else [None]
             return self._cuts[job.row.table]
 
-    def _predict(self, job: Job, stretch: Stretch | None, part: Path, claim: Claim) -> None:
+    def _predict(self, job: Job, segment: Segment | None, part: Path, claim: Claim) -> None:
         # A name of its own: should the claim be lost, and the other be as fast, both write.
         scratch, started = job.parts / f".{claim.token}", time.monotonic()
 
@@ -162,16 +163,16 @@ class Work:
             scratch.mkdir(parents=True)
             file = scratch / job.table.name
             if job.video:
-                rows = predict_stretch(self._estimator, job.video, stretch, file, stops, self._count)
+                rows = predict_segment(self._predictor, job.video, segment, file, stops, self._count)
             else:
-                rows = predict_images(self._estimator, job.sources, file, stops, self._count)
+                rows = predict_images(self._predictor, job.sources, file, stops, self._count)
             if change := job.change():
                 self._settle_changed(job, change)
                 return
             write_manifest(scratch, {"frames": rows, "seconds": time.monotonic() - started}, part.name)
             os.rename(scratch, part)
             with self._lock:
-                self.pieces += 1
+                self.finished_segments += 1
         except Stopped as error:
             if not claim.is_lost:
                 self._is_ended = True
@@ -179,7 +180,7 @@ class Work:
         except Incomplete as error:
             if change := job.change():
                 self._settle_changed(job, change)
-            elif stretch:
+            elif segment:
                 # One that found other frames under the same name may have removed the folder.
                 with contextlib.suppress(FileNotFoundError):
                     (job.parts / _UNCUT_FILE).touch()
@@ -202,7 +203,7 @@ class Work:
         scratch = job.parts / f".{claim.token}"
         rows = 0
         try:
-            problem = next((f"{part}: {found}" for part in parts if (found := damage(part))), "")
+            problem = next((f"{part}: {found}" for part in parts if (found := find_damage(part))), "")
             if problem and job.parts.is_dir() and not self._is_settled(job):
                 self._settle_lost(job, f"{problem}; {job.parts} is removed, and the same command predicts it again")
             if problem:
@@ -299,8 +300,8 @@ class Work:
             self._say(f"after {done} frames: {speed:.1f} frames/s, about {hours} left for this process alone")
 
 
-def _part_name(stretch: Stretch | None) -> str:
-    return f"{stretch.first:09}-{stretch.end:09}" if stretch else "whole"
+def _part_name(segment: Segment | None) -> str:
+    return f"{segment.first:09}-{segment.end:09}" if segment else "whole"
 
 
 def _tables_in(folder: Path) -> list[str]:

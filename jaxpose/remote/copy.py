@@ -163,7 +163,7 @@ class RemoteCopy:
         assert self._mirror and self._remote
         self._reasons.pop("copy", None)
         try:
-            self._mirror.follow()
+            self._mirror.sync()
         # Each kind of store has exceptions of its own.
         except Exception as error:
             self._failed("copy", f"{self._remote.url} cannot be written", error)

@@ -12,8 +12,8 @@ from jaxpose.remote.plan import (
     Stamp,
     contents_of,
     is_growing,
-    plan,
     stamp_of,
+    sync_actions,
 )
 from jaxpose.run.manifest import MANIFEST_FILE
 
@@ -62,7 +62,7 @@ class Hook:
 
     def _new(self, is_last: bool) -> Iterator[tuple[str, Stamp]]:
         here = contents_of(self._folder)
-        for what, name in plan(here, Contents({}, {})):
+        for what, name in sync_actions(here, Contents({}, {})):
             if what == PUT_CHECKPOINT:
                 listed = parse_json(here.checkpoints[name], MANIFEST_FILE)["files"]
                 files = [path for path in listed if not path.endswith("/")]

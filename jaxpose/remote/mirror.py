@@ -15,9 +15,9 @@ from jaxpose.remote.plan import (
     Contents,
     Stamp,
     contents_of,
-    plan,
+    sync_actions,
 )
-from jaxpose.remote.record import COPIED_FILE, lead, manifests, read_record, size_and_checksum
+from jaxpose.remote.record import COPIED_FILE, copy_is_ahead, manifests, read_record, size_and_checksum
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.folder import FINISHED_FILE, RESULTS
 from jaxpose.run.identity import CONFIG_FILE
@@ -27,13 +27,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Mirror:
-    """The copy of one run; whatever fails, the next `follow` goes on where the last one stopped.
+    """The copy of one run; whatever fails, the next `sync` goes on where the last one stopped.
 
     Args:
       folder: the run folder.
       remote: its copy.
       starts_anew: the run is at its start, so what is there is another's.
-      leaving: stops `follow` between two files.
+      leaving: stops `sync` between two files.
     """
 
     def __init__(self, folder: Path, remote: RemoteFolder, starts_anew: bool, leaving: threading.Event):
@@ -48,7 +48,7 @@ class Mirror:
         self._record_there: dict[str, list | None] = {}
         self._damaged: set[str] = set()
 
-    def follow(self) -> None:
+    def sync(self) -> None:
         """Brings the copy to the state of the run folder.
 
         Raises:
@@ -58,21 +58,23 @@ class Mirror:
         if not self._has_looked:
             self._look()
             self._has_looked = True
-        # Again where a checkpoint turned out to be gone or damaged: what came after it in the plan relied on it.
-        while not self._follow_plan():
+        # Again where a checkpoint turned out to be gone or damaged: what comes after it relies on it.
+        while not self._sync_once():
             if self._leaving.is_set():
                 return
 
     def missing(self) -> list[str]:
         """Returns what is in the run folder, and not in the copy as it is here."""
         names = {PUT: "{}", PUT_CHECKPOINT: CHECKPOINTS + "/{}"}
-        missing = [names[what].format(name) for what, name in plan(self._here(), self._there()) if what in names]
+        missing = [
+            names[what].format(name) for what, name in sync_actions(self._here(), self._there()) if what in names
+        ]
         return missing or [COPIED_FILE] * (self._record != self._record_there)
 
-    def _follow_plan(self) -> bool:
-        """Returns whether all of the plan could be done."""
+    def _sync_once(self) -> bool:
+        """Returns whether every action succeeded."""
         here = self._here()
-        actions = plan(here, self._there())
+        actions = sync_actions(here, self._there())
         # The record names every file before it is there, so that nothing there is unknown.
         self._record |= {path: None for what, path in actions if what == PUT}
         self._put_record()
@@ -100,7 +102,7 @@ class Mirror:
     def _look(self) -> None:
         """Finds out what is there, and removes what another run has left."""
         # The start has asked too, but a copy that could not be read lets a run go on.
-        if not self._starts_anew and (ahead := lead(self._remote, self._folder)):
+        if not self._starts_anew and (ahead := copy_is_ahead(self._remote, self._folder)):
             raise ValueError(ahead)
         self._remote.remove_leftovers()
         record = read_record(self._remote)

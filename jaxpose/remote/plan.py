@@ -46,7 +46,7 @@ def contents_of(folder: Path) -> Contents:
                 if file.is_dir() or path.suffix == ".partial":
                     continue
                 if any(part.startswith(".") or part.endswith(".parts") for part in path.parts):
-                    continue  # claims, and stretches of videos that are not whole yet
+                    continue  # claims, and segments of videos that are not whole yet
                 if stamp := stamp_of(file):
                     files[path.as_posix()] = stamp
     for name in published(folder / CHECKPOINTS):
@@ -73,7 +73,7 @@ def is_growing(path: str) -> bool:
     return path in ("train.log", "metrics.jsonl", STATUS_FILE) or path.startswith(("tensorboard/", "profile/"))
 
 
-def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
+def sync_actions(here: Contents, there: Contents) -> list[tuple[str, str]]:
     """Returns what brings a copy to the state of a run folder, as (what, path of a file or name of a checkpoint).
 
     What tells of extensions comes first, then config and list of frames, then what is finished, what grows, the

@@ -12,7 +12,7 @@ from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
 from jaxpose.run.extension import EXTENSIONS_FILE, entries, parse
 from jaxpose.run.folder import FINISHED_FILE
-from jaxpose.run.manifest import MANIFEST_FILE, damage
+from jaxpose.run.manifest import MANIFEST_FILE, find_damage
 
 COPIED_FILE = "copied.json"
 
@@ -45,7 +45,7 @@ def size_and_checksum(data: bytes) -> list:
     return [len(data), hashlib.sha256(data).hexdigest()]
 
 
-def lead(remote: RemoteFolder, folder: Path) -> str:
+def copy_is_ahead(remote: RemoteFolder, folder: Path) -> str:
     """Returns how far the copy of a run is ahead of its run folder, "" where it is not.
 
     It is ahead where it is finished and the folder is not, or has a checkpoint newer than the newest whole one here.
@@ -61,7 +61,9 @@ def lead(remote: RemoteFolder, folder: Path) -> str:
     is_finished, there = more_there >= 0 and _is_finished(remote), manifests(remote)
     if not is_finished and not any(there.values()):
         return ""
-    here = next((name for name in published(folder / CHECKPOINTS)[::-1] if not damage(folder / CHECKPOINTS / name)), "")
+    here = next(
+        (name for name in published(folder / CHECKPOINTS)[::-1] if not find_damage(folder / CHECKPOINTS / name)), ""
+    )
     newer = sorted((name for name in there if not here or order(name) > order(here)), key=order, reverse=True)
     newest = next((name for name in newer if not is_finished and _is_whole(remote, name, there[name])), "")
     if not is_finished and not newest:

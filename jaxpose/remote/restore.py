@@ -13,7 +13,7 @@ from jaxpose.checksums import parse_json
 from jaxpose.config import Config, differing_keys
 from jaxpose.files import write_atomic
 from jaxpose.remote.plan import CHECKPOINTS
-from jaxpose.remote.record import COPIED_FILE, lead, manifests, size_and_checksum
+from jaxpose.remote.record import COPIED_FILE, copy_is_ahead, manifests, size_and_checksum
 from jaxpose.remote.store import RemoteFolder, is_leftover, run_name
 from jaxpose.run.extension import with_length_of
 from jaxpose.run.folder import NO_RUN, RESTORING_FOLDER
@@ -25,7 +25,7 @@ from jaxpose.run.identity import (
     read_split_rows,
     share_frames,
 )
-from jaxpose.run.manifest import MANIFEST_FILE, damage
+from jaxpose.run.manifest import MANIFEST_FILE, find_damage
 
 
 def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]:
@@ -59,7 +59,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
     try:
         stored = _stored_config(remote)
         is_both = stored is not None and not is_empty and config.resume != "overwrite"
-        ahead = lead(remote, folder) if is_both else ""
+        ahead = copy_is_ahead(remote, folder) if is_both else ""
         is_of_another_project = is_both and not _share_frames(remote, folder)
     except ValueError:
         raise
@@ -174,7 +174,7 @@ def _download_checkpoint(remote: RemoteFolder, name: str, text: bytes, folder: P
         except FileNotFoundError:
             return f"{path} is missing"
     (folder / MANIFEST_FILE).write_bytes(text)
-    return damage(folder)
+    return find_damage(folder)
 
 
 def _move_in(staging: Path, folder: Path) -> None:

@@ -19,7 +19,7 @@ from jaxpose.steps.state import evaluated_weights, initial_state
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class LoadedNetwork:
     """A network with its weights, as numpy arrays.
 
     Attributes:
@@ -53,7 +53,7 @@ def read_run_config(run: Path) -> Config:
     return config
 
 
-def load_trained(run: Path) -> Trained:
+def load_network(run: Path) -> LoadedNetwork:
     """Returns the best network of a run: of a finished one its exported weights, else its best checkpoint.
 
     Raises:
@@ -68,13 +68,13 @@ def load_trained(run: Path) -> Trained:
         filled = {"params": params, "statistics": statistics}
         filled = jax.tree_util.tree_map_with_path(lambda path, like: _stored(stored, path, like, exported), filled)
         label = f"the weights of step {notes['step']}{unfinished}"
-        return Trained(config, graphdef, filled["params"], filled["statistics"], label)
+        return LoadedNetwork(config, graphdef, filled["params"], filled["statistics"], label)
     with needed_types(train.precision), Checkpoints(run / "checkpoints") as checkpoints:
         like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
     if found is None:
         raise ValueError(f"{run} holds no whole checkpoint yet: train it first")
-    return Trained(config, graphdef, *evaluated_weights(found[1]), f"the weights of step {found[0]}{unfinished}")
+    return LoadedNetwork(config, graphdef, *evaluated_weights(found[1]), f"the weights of step {found[0]}{unfinished}")
 
 
 def _stored(stored: dict, path: tuple, like: Any, file: Path) -> np.ndarray:
@@ -87,7 +87,9 @@ def _stored(stored: dict, path: tuple, like: Any, file: Path) -> np.ndarray:
     return value.astype(like.dtype)
 
 
-def transfer(trained: Trained, names: tuple[str, ...], params: dict, statistics: dict) -> tuple[dict, dict, list[str]]:
+def transfer(
+    trained: LoadedNetwork, names: tuple[str, ...], params: dict, statistics: dict
+) -> tuple[dict, dict, list[str]]:
     """Returns (parameters, statistics, what was not taken over): a new network that starts from a trained one.
 
     The backbone is taken whole. Of the head, what fits is; the last layer keypoint by keypoint, by name.

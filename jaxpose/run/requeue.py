@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> None:
     """Notes where a turn of a SLURM job goes on; a job that a person submitted anew may always start.
 
-    Once the training is done, the step stays the same, and stretches of the project's videos are what is finished.
+    Once the training is done, the step stays the same, and segments of the project's videos are what is finished.
 
     Args:
       run: the run folder.
@@ -25,13 +25,13 @@ def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> N
       environment: the variables of this process.
 
     Raises:
-      ValueError: SLURM started the job again and again at this step, with the same stretches finished.
+      ValueError: SLURM started the job again and again at this step, with the same segments finished.
     """
     job, file = environment.get("SLURM_JOB_ID", ""), run / RESTARTS_FILE
     if not job or environment.get("SLURM_RESTART_COUNT", "0") == "0":
         file.unlink(missing_ok=True)
         return
-    place = {"job": job, "step": step, "videos": _finished_stretches(run)}
+    place = {"job": job, "step": step, "videos": _finished_segments(run)}
     turns = 1
     if file.exists():
         try:
@@ -42,15 +42,15 @@ def refuse_standstill(run: Path, step: int, environment: Mapping[str, str]) -> N
             _logger.warning("%s", error)
     if turns > _MOST:
         raise ValueError(
-            f"SLURM has started job {job} {_MOST} times from step {step}, and no later step was saved and no stretch "
+            f"SLURM has started job {job} {_MOST} times from step {step}, and no later step was saved and no segment "
             "of video finished: look at how each turn ended in the job's log (a time limit shorter than a start and a "
             "save?), then submit it anew"
         )
     write_json(file, place | {"turns": turns})
 
 
-def _finished_stretches(run: Path) -> str:
-    """Returns a checksum of which tables of videos, and which stretches of others, are there."""
+def _finished_segments(run: Path) -> str:
+    """Returns a checksum of which tables of videos, and which segments of others, are there."""
     found = [file for pattern in ("*.csv", "*.parts/[!.]*") for file in (run / "video_preds").glob(pattern)]
     names = sorted(file.relative_to(run).as_posix() for file in found)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]

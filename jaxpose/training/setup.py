@@ -18,7 +18,7 @@ from jaxpose.data.images import outside_crop
 from jaxpose.data.sessions import clip_sessions
 from jaxpose.model.pose_net import CONTEXT_RADIUS, make_network
 from jaxpose.pose.pca import from_json, to_json
-from jaxpose.run.load import load_trained, transfer
+from jaxpose.run.load import load_network, transfer
 from jaxpose.run.pca import Subspaces, fit_subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.steps.clip_step import ClipPlan
@@ -81,7 +81,7 @@ def prepare(config: Config, mesh: Mesh, data: Dataset) -> Start:
     weights_sha256, trained_before = "", {}
     remade: list[str] = []
     if train.init_from:
-        trained = load_trained(Path(train.init_from))
+        trained = load_network(Path(train.init_from))
         weights_sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
         params, statistics, remade = transfer(trained, names, params, statistics)
         trained_before, untold = refuse_trained_frames(Path(train.init_from), data)

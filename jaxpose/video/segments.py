@@ -9,7 +9,7 @@ from jaxpose.video.key_frames import can_begin_at_key_frames
 
 
 @dataclasses.dataclass(frozen=True)
-class Stretch:
+class Segment:
     """The frames [first, end) of the video of an index, which knows the time of each."""
 
     index: VideoIndex
@@ -17,8 +17,8 @@ class Stretch:
     end: int
 
 
-def cut(video: Video, minutes: float) -> list[Stretch] | None:
-    """Returns the stretches of a video, each but the last at least so many minutes long; None where it is not cut.
+def cut(video: Video, minutes: float) -> list[Segment] | None:
+    """Returns the segments of a video, each but the last at least so many minutes long; None where it is not cut.
 
     It is not cut where it is no longer than that, where its file says neither its rate nor when its frames are shown,
     where decoding cannot begin at its key frames, or where the file is damaged: then it is read from its start until it
@@ -47,18 +47,18 @@ def cut(video: Video, minutes: float) -> list[Stretch] | None:
         if place == len(index.key_frames):
             break
         firsts.append(index.key_frames[place])
-    return [Stretch(index, first, end) for first, end in zip(firsts, [*firsts[1:], index.frame_count], strict=True)]
+    return [Segment(index, first, end) for first, end in zip(firsts, [*firsts[1:], index.frame_count], strict=True)]
 
 
-def padded(stretch: Stretch, margin_frames: int, radius: int, batch: int) -> Stretch:
-    """Returns the frames that a network is fed so that every row of a stretch is what it is of the whole video.
+def padded(segment: Segment, margin_frames: int, radius: int, batch: int) -> Segment:
+    """Returns the frames that a network is fed so that every row of a segment is what it is of the whole video.
 
     Args:
-      stretch: whose rows are wanted.
+      segment: whose rows are wanted.
       margin_frames: rows before it that are wanted too.
       radius: neighbours on either side that the network looks at.
       batch: frames of a step. What is fed begins at a multiple of it, so that a frame has the place in its batch that
         it has in the whole video: the order of a sum, and so its last bit, may depend on the place.
     """
-    first = max(0, stretch.first - margin_frames - radius) // batch * batch
-    return dataclasses.replace(stretch, first=first, end=min(stretch.index.frame_count, stretch.end + radius))
+    first = max(0, segment.first - margin_frames - radius) // batch * batch
+    return dataclasses.replace(segment, first=first, end=min(segment.index.frame_count, segment.end + radius))

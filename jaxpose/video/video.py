@@ -27,7 +27,7 @@ from jaxpose.video.file import (
     video_stream,
 )
 from jaxpose.video.key_frames import key_frame_before, packets_from
-from jaxpose.video.segments import Stretch
+from jaxpose.video.segments import Segment
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -42,7 +42,7 @@ def read_chunks(
     size_px: tuple[int, int],
     chunk_frames: int,
     read_ahead: int = 2,
-    stretch: Stretch | None = None,
+    segment: Segment | None = None,
     crop_px: tuple[int, ...] = (),
 ) -> "ChunkReader":
     """Returns an iterator over the frames of a video, fitted into the network's input.
@@ -53,10 +53,10 @@ def read_chunks(
       size_px: (width, height) of the input.
       chunk_frames: frames in each chunk but the last, at least 1.
       read_ahead: chunks that are decoded ahead of the consumer, at least 1.
-      stretch: the frames that are wanted; None is all of them, without a look at their time stamps.
+      segment: the frames that are wanted; None is all of them, without a look at their time stamps.
       crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
     """
-    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, stretch, crop_px)
+    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, segment, crop_px)
 
 
 class ChunkReader:
@@ -79,14 +79,14 @@ class ChunkReader:
         size_px: tuple[int, int],
         chunk_frames: int,
         read_ahead: int,
-        stretch: Stretch | None,
+        segment: Segment | None,
         crop_px: tuple[int, ...],
     ):
         self.delivered = 0
         self.problem = ""
         self._video = video
-        self._stretch = stretch
-        self._announced = stretch.end - stretch.first if stretch else video.announced_frames
+        self._segment = segment
+        self._announced = segment.end - segment.first if segment else video.announced_frames
         self._input_from_frame, self._crop_px = input_from_frame, crop_px
         self._chunk_shape = (chunk_frames, size_px[1], size_px[0], 3)
         # Chunks, and at the end the problem or an error of the program.
@@ -138,12 +138,12 @@ class ChunkReader:
         """Puts all chunks and returns the problem."""
         size_px = (self._chunk_shape[2], self._chunk_shape[1])
         chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
-        first = self._stretch.first if self._stretch else 0
+        first = self._segment.first if self._segment else 0
         stopped, converter = "", VideoReformatter()
         turns = self._video.quarter_turns
         stored_px = turned_size_px(self._video.width_px, self._video.height_px, turns)
         try:
-            for frame in self._frames_of(self._stretch) if self._stretch else self._all_frames():
+            for frame in self._frames_of(self._segment) if self._segment else self._all_frames():
                 if (frame.width, frame.height) != stored_px:
                     raise _Unusable(f"frame {first + count} has {frame.width} x {frame.height} pixels")
                 if frame.is_corrupt:
@@ -160,7 +160,7 @@ class ChunkReader:
             stopped = str(error)
         if filled:
             self._put(chunk[:filled])
-        return _problem(self._video, self._stretch, count, self._announced, stopped, mended)
+        return _problem(self._video, self._segment, count, self._announced, stopped, mended)
 
     def _all_frames(self) -> Iterator[VideoFrame]:
         last_decoded = None
@@ -177,14 +177,14 @@ class ChunkReader:
                 yield from packet.decode()
             self._announced -= unshown_at_end(self._video.path, container, stream)
 
-    def _frames_of(self, stretch: Stretch) -> Iterator[VideoFrame]:
-        expected = stretch.first
-        key = key_frame_before(stretch.index, stretch.first, self._stop.is_set)
-        for packet in packets_from(stretch.index, key, threads=0):
+    def _frames_of(self, segment: Segment) -> Iterator[VideoFrame]:
+        expected = segment.first
+        key = key_frame_before(segment.index, segment.first, self._stop.is_set)
+        for packet in packets_from(segment.index, key, threads=0):
             if self._stop.is_set():
                 return
             for frame in packet.decode():
-                number = stretch.index.number_of(frame.pts)
+                number = segment.index.number_of(frame.pts)
                 if number == key and number and not frame.key_frame:
                     raise _Unusable(f"frame {number} is marked as a key frame, but is none")
                 # The decoder begins at a key frame, and gives out what is shown before it too.
@@ -194,7 +194,7 @@ class ChunkReader:
                     raise _Unusable(f"frame {expected} is missing")
                 yield frame
                 expected += 1
-                if expected == stretch.end:
+                if expected == segment.end:
                     return
 
 
@@ -202,14 +202,14 @@ class _Unusable(Exception):
     """A frame is not there, or does not have the size that the file says."""
 
 
-def _problem(video: Video, stretch: Stretch | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
+def _problem(video: Video, segment: Segment | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
     """Returns one sentence about all that was wrong, or ""."""
-    parts, of = [], f" from frame {stretch.first} on" if stretch else ""
+    parts, of = [], f" from frame {segment.first} on" if segment else ""
     if stopped:
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
     elif count != announced:
         parts.append(f"{count} frames were decoded{of}, but the file announces {announced}")
-    elif not stretch and (lack := cut_short(video.path)):
+    elif not segment and (lack := cut_short(video.path)):
         parts.append(f"{count} frames were decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")

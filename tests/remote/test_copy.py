@@ -26,13 +26,13 @@ from jaxpose.remote import copy
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.remote.hook import load_hook
 from jaxpose.remote.mirror import Mirror
-from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, plan
+from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, sync_actions
 from jaxpose.remote.restore import restore
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
-from jaxpose.run.manifest import damage
+from jaxpose.run.manifest import find_damage
 from tests.remote_stores import EveryThird, Hanging, Store, Switched
 from tests.run.test_log import lines_of, scalars_of
 from tests.small_run import environment, files_in
@@ -73,9 +73,9 @@ def restored_step(run: Path, which: str = "newest") -> int | None:
     return found[0]
 
 
-def follow(folder: RunFolder, url: str) -> Mirror:
+def synced(folder: RunFolder, url: str) -> Mirror:
     mirror = Mirror(folder.path, RemoteFolder(url, folder.path.name), folder.action == "start", threading.Event())
-    mirror.follow()
+    mirror.sync()
     return mirror
 
 
@@ -107,7 +107,7 @@ def assert_whole(url: str, run: Path) -> None:
     }
 
 
-# The plan.
+# The actions.
 
 names = st.integers(0, 9).map(str)
 manifests = st.dictionaries(names, st.sampled_from([b"one", b"other"]))
@@ -117,7 +117,7 @@ manifests = st.dictionaries(names, st.sampled_from([b"one", b"other"]))
 @given(manifests, st.dictionaries(names, st.sampled_from([b"", b"one", b"other"])))
 def test_plan_ends_there_and_a_run_can_go_on_from_every_state_between(here: dict[str, bytes], there: dict[str, bytes]):
     state = dict(there)
-    for what, name in plan(Contents({}, here), Contents({}, there)):
+    for what, name in sync_actions(Contents({}, here), Contents({}, there)):
         if what == PUT_CHECKPOINT:
             state[name] = here[name]
             continue
@@ -133,14 +133,16 @@ def test_plan_ends_there_and_a_run_can_go_on_from_every_state_between(here: dict
 def test_plan_orders_what_others_rely_on():
     stamp = (1, 1)
     files = ["finished.json", "metrics.jsonl", "best.safetensors", "split.csv", "tensorboard/x", "config.json"]
-    actions = plan(Contents(dict.fromkeys(files, stamp), {"20": b"a", "100": b"b", "20-2": b"c"}), Contents({}, {}))
+    actions = sync_actions(
+        Contents(dict.fromkeys(files, stamp), {"20": b"a", "100": b"b", "20-2": b"c"}), Contents({}, {})
+    )
     assert actions == [
         *[(PUT, name) for name in ("config.json", "split.csv", "best.safetensors", "metrics.jsonl", "tensorboard/x")],
         *[(PUT_CHECKPOINT, name) for name in ("20", "20-2", "100")],
         (PUT, "finished.json"),
     ]
     there = Contents({"config.json": stamp, "split.csv": (2, 1)}, {"10": b"a", "20": b"", "300": b"z"})
-    assert plan(Contents({"config.json": stamp, "split.csv": stamp}, {"200": b"b"}), there) == [
+    assert sync_actions(Contents({"config.json": stamp, "split.csv": stamp}, {"200": b"b"}), there) == [
         (PUT, "split.csv"),
         (REMOVE_CHECKPOINT, "20"),
         (PUT_CHECKPOINT, "200"),
@@ -254,20 +256,20 @@ def test_checksum_of_the_store_is_enough(in_base_64: bool, monkeypatch: pytest.M
 def test_copy_follows_the_run_folder(url: str, tmp_path: Path):
     run = tmp_path / "run"
     with opened(config_of(run, url)) as folder, RunLog(run, c.LogConfig(every_steps=1), 90, 0) as log:
-        mirror = follow(folder, url)
+        mirror = synced(folder, url)
         for step in (10, 20, 30, 40):
             for number in range(step - 9, step + 1):
                 log.step(number, {"loss": 1 / number}, images=1, wait_s=0.0)
             save(run, step, best=10)
-            mirror.follow()
+            mirror.sync()
             assert mirror.missing() == []
             assert_whole(url, run)
         calls = EveryThird.calls
-        mirror.follow()
+        mirror.sync()
         assert EveryThird.calls == calls, "asks although nothing has changed"
         folder.finish({"steps": 40})
         assert mirror.missing() == ["finished.json"]
-        mirror.follow()
+        mirror.sync()
         assert_whole(url, run)
     assert {path.split("/")[1] for path in files_at(url) if path.startswith("checkpoints/")} == {"10", "30", "40"}
 
@@ -277,12 +279,12 @@ def test_another_process_goes_on_without_copying_again(tmp_path: Path):
     with opened(config_of(run, url)) as folder:
         save(run, 10, 20)
         (run / "best.safetensors").write_bytes(b"weights")
-        follow(folder, url)
+        synced(folder, url)
     before = {path: id(file) for path, file in EveryThird.store.items()}
     (run / "metrics.jsonl").write_text("{}\n")
     with opened(config_of(run, url)) as folder:
         assert folder.action == "resume"
-        follow(folder, url)
+        synced(folder, url)
     assert_whole(url, run)
     after = {path: id(file) for path, file in EveryThird.store.items()}
     changed = {Path(path).name for path in after if after[path] != before.get(path)}
@@ -294,7 +296,7 @@ def test_half_a_line_is_not_copied(tmp_path: Path):
     with opened(config_of(run, url)) as folder:
         (run / "metrics.jsonl").write_text('{"step": 1}\n{"st')
         (run / "train.log").write_text("no line yet")
-        follow(folder, url)
+        synced(folder, url)
         there = files_at(url)
         assert (there["metrics.jsonl"], there["train.log"]) == (b'{"step": 1}\n', b"")
 
@@ -304,9 +306,9 @@ def test_run_started_anew_leaves_nothing_of_the_one_before(tmp_path: Path):
     with opened(config_of(run, url)) as folder:
         save(run, 10, 20)
         folder.finish({"steps": 20})
-        follow(folder, url)
+        synced(folder, url)
     with opened(config_of(run, url, resume="overwrite", train__seed=5)) as folder:
-        follow(folder, url)
+        synced(folder, url)
         assert_whole(url, run)
     assert set(files_at(url)) == {"config.json", "split.csv", "status.json", "copied.json"}
 
@@ -316,7 +318,7 @@ def test_damaged_checkpoint_is_told_and_replaces_none(tmp_path: Path, caplog: py
     run, url = tmp_path / "run", "memory://copies"
     with opened(config_of(run, url)) as folder:
         save(run, 10)
-        mirror = follow(folder, url)
+        mirror = synced(folder, url)
         shutil.rmtree(run / "checkpoints" / "10")
         save(run, 20)
         file = max((run / "checkpoints" / "20").rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
@@ -324,8 +326,8 @@ def test_damaged_checkpoint_is_told_and_replaces_none(tmp_path: Path, caplog: py
             file.unlink()
         else:
             file.write_bytes(file.read_bytes()[:-1] + b"?")
-        mirror.follow()
-        mirror.follow()
+        mirror.sync()
+        mirror.sync()
         assert mirror.missing() == []
         shutil.rmtree(run / "checkpoints")
     assert caplog.text.count(f"checkpoints/20 is damaged ({file}" if "missing" in reason else file.name) == 1
@@ -345,9 +347,9 @@ def test_leftovers_of_a_killed_process_go(tmp_path: Path):
         (half / "20" / "manifest.json").unlink()
         (half / "20" / "extra").write_text("of another save")
         (tmp_path / "mounted" / "run" / ".uploading-0123").write_text("half")
-        follow(folder, url)
+        synced(folder, url)
         assert_whole(url, run)
-    assert damage(half / "20") == ""
+    assert find_damage(half / "20") == ""
 
 
 # The thread.
@@ -649,7 +651,7 @@ def test_tensorboard_and_metrics_are_read_from_the_copy(tmp_path: Path):
     with opened(config_of(run, url)) as folder, RunLog(run, c.LogConfig(every_steps=1), 9, 0) as log:
         for step in range(1, 6):
             log.step(step, {"loss": 1 / step}, images=1, wait_s=0.0)
-        follow(folder, url)
+        synced(folder, url)
         for step in range(6, 10):
             log.step(step, {"loss": 1 / step}, images=1, wait_s=0.0)
     there = tmp_path / "mounted" / "run"

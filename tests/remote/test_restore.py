@@ -10,7 +10,7 @@ import pytest
 
 from jaxpose.checksums import signed_json, write_csv
 from jaxpose.remote.restore import restore
-from tests.remote.test_copy import SPLIT, config_of, files_at, follow, opened, restored_step, save
+from tests.remote.test_copy import SPLIT, config_of, files_at, opened, restored_step, save, synced
 from tests.remote_stores import Switched
 from tests.small_run import files_in
 
@@ -24,7 +24,7 @@ def copy_a_run(run: Path, url: str, *steps: int, best: int = -1) -> Mapping[str,
         (run / "metrics.jsonl").write_text('{"step": 1}\n')
         (run / "tensorboard").mkdir()
         (run / "tensorboard" / "events.out.tfevents.1").write_bytes(bytes(99))
-        follow(folder, url)
+        synced(folder, url)
     files = files_in(run)
     shutil.rmtree(run)
     return files
@@ -162,7 +162,7 @@ def test_never_must_and_a_finished_run(tmp_path: Path):
     with opened(config_of(run, url, resume="must")) as folder:
         assert folder.action == "resume"
         folder.finish({"steps": 10})
-        follow(folder, url)
+        synced(folder, url)
     shutil.rmtree(run)
     with opened(config_of(run, url)) as folder:
         assert folder.action == "finished" and folder.summary() == {"steps": 10}
@@ -227,7 +227,7 @@ def behind(run: Path, url: str, *steps: int, finished: bool = False) -> None:
     if finished:
         with opened(config_of(run, url)) as folder:
             folder.finish({"steps": 40})
-            follow(folder, url)
+            synced(folder, url)
         shutil.rmtree(run)
     opened(config_of(run, "")).close()
     save(run, *steps)
@@ -291,11 +291,11 @@ def test_folder_that_is_not_behind_its_copy_goes_on(tmp_path: Path, state: str):
         (run / "finished.json").write_text("{}")
     with opened(config_of(run, url)) as folder:
         assert folder.action == ("finished" if state == "finished" else "resume") and folder.messages == ()
-        mirror = follow(folder, url)
+        mirror = synced(folder, url)
         assert not (there / "finished.json").exists() or state == "finished"
         if state != "finished":
             save(run, 60, 70)
-            mirror.follow()
+            mirror.sync()
             assert mirror.missing() == [] and (there / "checkpoints" / "70" / "manifest.json").exists()
 
 
@@ -308,8 +308,8 @@ def test_copy_that_could_not_be_read_at_the_start_is_not_replaced_by_a_folder_be
         Switched.is_off = False
         before = files_at(url)
         with pytest.raises(ValueError, match=f"it is at checkpoint 40, and {run} at checkpoint 10"):
-            follow(folder, url)
+            synced(folder, url)
         assert files_at(url) == before
         # It has caught up.
         save(run, 40)
-        assert follow(folder, url).missing() == []
+        assert synced(folder, url).missing() == []

@@ -26,7 +26,7 @@ def test_turns_that_get_on_may_be_many(tmp_path: Path) -> None:
         turn(tmp_path, 20 * (count // 2), count)
 
 
-def test_once_the_training_is_done_a_finished_stretch_of_video_is_progress(tmp_path: Path) -> None:
+def test_once_the_training_is_done_a_finished_segment_of_video_is_progress(tmp_path: Path) -> None:
     tables, parts = tmp_path / "video_preds", tmp_path / "video_preds" / "b.csv.0123.parts"
     for count, made in enumerate(("", "a.csv", parts / "000000000-000000300", parts / "000000300-000000600", "b.csv")):
         if made:
@@ -36,7 +36,7 @@ def test_once_the_training_is_done_a_finished_stretch_of_video_is_progress(tmp_p
     # What is being predicted is not finished.
     (parts / ".0a1b").mkdir()
     turn(tmp_path, 20, 9)
-    with pytest.raises(ValueError, match="no stretch of video finished"):
+    with pytest.raises(ValueError, match="no segment of video finished"):
         turn(tmp_path, 20, 9)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from jaxpose.config import Config, DataConfig, ModelConfig, TrainConfig
 from jaxpose.model.pose_net import make_network
-from jaxpose.run.load import Trained, transfer
+from jaxpose.run.load import LoadedNetwork, transfer
 
 NAMES = ("nose", "neck", "left_paw", "right_paw")
 # As many channels between the layers as keypoints: the shapes do not tell the layers of the head apart.
@@ -18,14 +18,14 @@ HEAD_WIDTH = len(NAMES)
 
 
 @functools.cache
-def network(stride: int, seed: int, head_width: int = HEAD_WIDTH) -> Trained:
+def network(stride: int, seed: int, head_width: int = HEAD_WIDTH) -> LoadedNetwork:
     model = ModelConfig(backbone="resnet18", width=4, heatmap_stride=stride, head_width=head_width)
     config = Config(model=model, data=DataConfig(keypoint_names=NAMES), train=TrainConfig(seed=seed))
     graphdef, params, statistics = make_network(model, len(NAMES), "f32", seed)
     # Biases begin at 0 in every network.
     rng = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: np.asarray(leaf) + rng.uniform(0.1, 1, leaf.shape).astype(leaf.dtype), params)
-    return Trained(config, graphdef, params, statistics, "")
+    return LoadedNetwork(config, graphdef, params, statistics, "")
 
 
 def same(a: dict, b: dict) -> bool:
