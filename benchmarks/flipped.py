@@ -24,8 +24,8 @@ from jaxpose.pose.pca import to_json
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, PredictionIndex, row_of
 from jaxpose.prediction.job import Job
-from jaxpose.prediction.video_tables import tables_beside
-from jaxpose.prediction.worker import Work
+from jaxpose.prediction.table_files import suffixes_beside
+from jaxpose.prediction.worker import Worker
 from jaxpose.run.requeue import refuse_standstill
 from jaxpose.video.video import scan
 from jaxpose.watch import Watched
@@ -188,11 +188,11 @@ class FlippedRun:
         row, video = row_of(out, table, self._cut, [self._cut], self._predictor), scan(self._cut)
         job = Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [self._cut], video)
         with Claims(out, 30) as claims:
-            index = PredictionIndex(out, claims, tables_beside(self._predictor))
+            index = PredictionIndex(out, claims, suffixes_beside(self._predictor))
             index.begin([job.row])
-            work = Work(self._predictor, [job], index, claims, stops, lambda _: None, problems.append)
-            work.run()
-            return problems if work.rows()[0].state != DONE else []
+            worker = Worker(self._predictor, [job], index, claims, stops, lambda _: None, problems.append)
+            worker.run()
+            return problems if worker.rows()[0].state != DONE else []
 
 
 def _config(project: Path, out: Path) -> c.Config:

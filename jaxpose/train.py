@@ -33,10 +33,10 @@ from jaxpose.config.command_line import Options
 from jaxpose.data import dataset, split
 from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
-from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
-from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.prediction.batch_runner import BatchRunner, validation_batch
+from jaxpose.prediction.evaluation import evaluate_dataset, extra_projects
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.project_videos import predict_project
 from jaxpose.remote.copy import RemoteCopy
@@ -54,7 +54,7 @@ from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.loop import Diverged, Loop, Outcome, end_reason
 from jaxpose.training.session import Session, build_session, open_session
 from jaxpose.training.setup import Start, prepare
-from jaxpose.training.validation import validate, validation_batch
+from jaxpose.training.validation import validate
 from jaxpose.video.clips import ClipSource, UnusableClips
 from jaxpose.video.key_frames import Stopped
 

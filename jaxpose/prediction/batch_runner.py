@@ -10,9 +10,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from jaxpose.cluster.mesh import put_batch
-from jaxpose.config import Config
+from jaxpose.config import Config, TrainConfig
 from jaxpose.data.loader import Samples, evaluation_batches
 from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
+from jaxpose.steps.layout import microbatch_size
 from jaxpose.steps.predict_step import build_evaluate_step, build_predict_step
 from jaxpose.video.key_frames import Stopped
 
@@ -189,6 +190,19 @@ class BatchRunner:
         with needed_types(self._precision):
             parts = _gather(found) if jax.process_count() > 1 else found
             return {name: _rows(np.asarray(part), name)[:count] for name, part in parts.items()}
+
+
+def validation_batch(train: TrainConfig, validating: int) -> int:
+    """Returns how many labelled frames are predicted at once: as many as fit in a pass of the training.
+
+    The batch size affects rounding, and validation decides which weights are the best, so no option that may change
+    between resumes decides it. It is not much larger than the validation set, as the rest would be padding.
+
+    Args:
+      train: the run's options.
+      validating: number of validation frames.
+    """
+    return min(microbatch_size(train), max(8, validating))
 
 
 def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:

@@ -19,6 +19,7 @@ from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.files import open_regular
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.table_files import size_of
 
 INDEX_FILE = "index.csv"
 CHECKSUM_DIGITS = 16
@@ -81,11 +82,11 @@ class PredictionIndex:
     Args:
       out: the folder of results.
       claims: those on the work in that folder.
-      beside: what the names of the tables beside each table of predictions have more: see `tables_beside`.
+      suffixes: of the tables beside each table of predictions: see `suffixes_beside`.
     """
 
-    def __init__(self, out: Path, claims: Claims, beside: Sequence[str] = ()):
-        self._out, self._file, self._claims, self._beside = out, out / INDEX_FILE, claims, beside
+    def __init__(self, out: Path, claims: Claims, suffixes: Sequence[str] = ()):
+        self._out, self._file, self._claims, self._suffixes = out, out / INDEX_FILE, claims, suffixes
         self._lock = threading.Lock()
         self._read: tuple[tuple[int, int, int] | None, dict[str, Row]] = (None, {})
 
@@ -129,12 +130,11 @@ class PredictionIndex:
         if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
             return False
         what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
-        raise ValueError(f"{table} is there already, of {what}: give --overwrite to replace it, or another --out")
+        raise ValueError(f"{table} exists already, of {what}: give --overwrite to replace it, or choose another --out")
 
     def bytes_of(self, table: Path) -> int:
         """Returns the size of a table of predictions and of those beside it, as far as they are there."""
-        files = [table, *(table.with_name(f"{table.stem}{more}.csv") for more in self._beside)]
-        return sum(file.stat().st_size for file in files if file.is_file())
+        return size_of(table, self._suffixes)
 
     def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:
         """Notes the inputs that are to be predicted, but for those that others have noted or done by now."""

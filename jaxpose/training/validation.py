@@ -2,28 +2,13 @@
 
 import numpy as np
 
-from jaxpose.config import TrainConfig
 from jaxpose.data.picture import draw_keypoints
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.run.log import RunLog
-from jaxpose.steps.layout import microbatch_size
 from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.session import Session
-
-
-def validation_batch(train: TrainConfig, validating: int) -> int:
-    """Returns how many labelled frames are predicted at once: what fits a pass of the training fits here.
-
-    Another batch rounds otherwise, and what validates decides which weights are the best, so no option that is free to
-    change has a say. A small validation set is not outgrown: it would be filled up in vain.
-
-    Args:
-      train: the run's options.
-      validating: frames of its validation set.
-    """
-    return min(microbatch_size(train), max(8, validating))
 
 
 def validate(state: State, session: Session, runner: BatchRunner, log: RunLog) -> dict[str, float]:

@@ -25,8 +25,9 @@ from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, identity_of, row_of
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.prediction.video_tables import Incomplete, predict_video, tables_beside
-from jaxpose.prediction.worker import Work
+from jaxpose.prediction.table_files import suffixes_beside
+from jaxpose.prediction.video_tables import Incomplete, predict_video
+from jaxpose.prediction.worker import Worker
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.video.video import scan
@@ -95,11 +96,11 @@ class Shared:
     def work(self, stops: Callable[[], bool] = lambda: False) -> list[str]:
         """Returns the states of the jobs after the work."""
         with Claims(self.out, 30) as claims:
-            index = PredictionIndex(self.out, claims, tables_beside(self.predictor))
+            index = PredictionIndex(self.out, claims, suffixes_beside(self.predictor))
             index.begin([job.row for job in self.jobs])
-            work = Work(self.predictor, self.jobs, index, claims, stops, self.said.append, self.warned.append)
-            work.run()
-            return [row.state for row in work.rows()]
+            worker = Worker(self.predictor, self.jobs, index, claims, stops, self.said.append, self.warned.append)
+            worker.run()
+            return [row.state for row in worker.rows()]
 
     def parts(self) -> list[Path]:
         return sorted(part for part in self.out.glob("video_preds/*.parts/*") if not part.name.startswith("."))
@@ -116,15 +117,15 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
     assert predict.main([*flags, "--out", str(whole)]) == 2
     shown = capsys.readouterr()
-    assert "to do: 2 videos with 590 frames, 0 images; " in shown.out and "1e-06 GB are free" in shown.out
-    assert f"{whole} has 1e-06 GB left, but the predictions need 0.0" in shown.err and not names_in(whole)
+    assert "to do: 2 videos with 590 frames, 0 images; disk: at most " in shown.out and ", 1 kB free" in shown.out
+    assert f"{whole} has 1 kB left, but the predictions need up to " in shown.err and not names_in(whole)
     monkeypatch.undo()
 
     assert predict.main([*flags, "--out", str(whole)]) == 0
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
     assert shown.count("to do: 2 videos with 590 frames, 0 images; ") == 2
-    estimates = [line for line in shown.splitlines() if "hours left for this process alone" in line]
+    estimates = [line for line in shown.splitlines() if " left if no other process helps" in line]
     assert len(estimates) == 2 and all(500 <= int(line.split()[1]) < 590 for line in estimates)
     assert "x.avi: 540 frames of 540 announced, " in shown
     tables = [f"video_preds/{name}" for name in ("a", "b")]
@@ -145,7 +146,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     before = {file: file.stat().st_mtime_ns for file in parts.rglob("*")}
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("is there already") == 2 and "to do" not in shown
+    assert shown.count("exists already") == 2 and "to do" not in shown
     assert before == {file: file.stat().st_mtime_ns for file in parts.rglob("*")}
 
     write(second, 50, 3)
@@ -155,7 +156,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     (left / "whole").mkdir(parents=True)
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("is there already") == 1 and "to do: 1 videos with 50 frames" in shown
+    assert shown.count("exists already") == 1 and "to do: 1 video with 50 frames" in shown
     assert (parts / "video_preds" / "b" / "x.csv").read_bytes() != old
     assert not left.exists()
     changed = {file for file in before if file.is_file() and file.stat().st_mtime_ns != before[file]}
@@ -164,7 +165,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     before = files_in(parts / "video_preds")
     (parts / "video_preds" / "b" / "x_temporal_norm.csv").unlink()
     assert predict.main([*flags, *cut]) == 0
-    assert "to do: 1 videos with 50 frames" in capsys.readouterr().out and files_in(parts / "video_preds") == before
+    assert "to do: 1 video with 50 frames" in capsys.readouterr().out and files_in(parts / "video_preds") == before
 
 
 def test_what_was_stopped_goes_on_at_the_first_missing_segment(predictor: Predictor, tmp_path: Path) -> None:
@@ -269,7 +270,7 @@ def test_frames_that_were_lost_before_are_told(predictor: Predictor, tmp_path: P
     video = clips.write(tmp_path / "video.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)])
     shared = Shared(predictor, tmp_path / "out", [video], 1000)
     assert shared.work() == [DONE]
-    reason = f"{video}: by its time stamps frames are lost before frame 10; the rows count those that are there"
+    reason = f"{video}: its timestamps show dropped frames before frame 10; rows count the frames in the file"
     assert shared.warned == [reason]
     assert rows_of(tmp_path / "out")["video_preds/video.csv"]["reason"] == reason
 
@@ -447,7 +448,7 @@ def test_three_workers_of_which_one_is_killed_make_what_one_makes(trained_run: P
 
     before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}
     shown = ended(started("three"))
-    assert shown.count("is there already") == 20 and "and 19 more are there already" in shown and "to do" not in shown
+    assert shown.count("exists already") == 20 and "and 19 more exist already" in shown and "to do" not in shown
     assert before == {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}
 
 

@@ -63,7 +63,7 @@ def test_auto_gives_the_command_where_it_takes_long(
     monkeypatch.setattr(project_videos, "_AUTO_S", 1e-3)
     (said,) = say_of(predictor, tmp_path / "run")
     files = " ".join(f"{tmp_path}/project/videos/{name}.mp4" for name in ("a", "session00", "session01", "session02"))
-    assert said.startswith("the 103 frames of video would take about 0 minutes; predict them by ")
+    assert said.startswith("the 103 frames of video would take about 1 s; predict them by ")
     assert said.endswith(f"python -m jaxpose.predict --run {tmp_path}/run {files}")
     assert tables_in(tmp_path / "run") == []
 
@@ -101,7 +101,7 @@ def test_a_signal_leaves_whole_tables_and_the_next_start_keeps_them(predictor: P
     videos = Path(predictor.config.data.project) / "videos"
     (videos / "session02.mp4").write_bytes(b"no video")
     said = say_of(predictor, run)
-    kept = [line for line in said if line.endswith(f"{run}/video_preds/a.csv is there already")]
+    kept = [line for line in said if line.endswith(f"{run}/video_preds/a.csv exists already")]
     assert len(kept) == 1 and [line for line in said if line.startswith("warning: not predicted: ")]
     assert len(tables_in(run)) == 6 and not list(run.glob("video_preds/*.parts"))
 
@@ -112,9 +112,9 @@ def test_a_table_of_other_weights_or_cut_short_is_replaced(predictor: Predictor,
     table, index = run / "video_preds" / "a.csv", run / "index.csv"
     whole = table.read_bytes()
     table.write_bytes(whole[:-9])
-    assert sum(line.endswith("is there already") for line in say_of(predictor, run)) == 3
+    assert sum(line.endswith("exists already") for line in say_of(predictor, run)) == 3
     assert table.read_bytes() == whole
     table.write_bytes(whole.replace(b"1", b"2"))
     write_csv(index, pd.DataFrame(read_csv(index)).assign(model="0" * 16).to_csv(index=False))
-    assert not [line for line in say_of(predictor, run) if line.endswith("is there already")]
+    assert not [line for line in say_of(predictor, run) if line.endswith("exists already")]
     assert table.read_bytes() == whole
