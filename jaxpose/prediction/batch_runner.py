@@ -1,4 +1,4 @@
-"""Predictions for any number of frames, on all devices of the mesh, in batches of one fixed shape."""
+"""Runs a network on any number of frames, on all devices of the mesh, in batches of one fixed shape."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -22,13 +22,13 @@ Batch = dict[str, np.ndarray]
 
 
 class BatchRunner:
-    """A compiled network with its batch size.
+    """A network, compiled for a batch size.
 
     Args:
       config: the run's config.
-      graphdef: definition of the network.
+      graphdef: the definition of the network.
       mesh: the devices.
-      frames_per_step: frames of one step over all devices; rounded up to a multiple of their number.
+      frames_per_step: frames of one step over all devices, rounded up to a multiple of their number.
       labelled_per_step: the same for labelled frames; None = as `frames_per_step`.
     """
 
@@ -66,13 +66,13 @@ class BatchRunner:
           statistics: batch statistics on the mesh.
           samples: labelled frames.
           rows: int array (n,), rows of the samples.
-          stops: is asked before every batch whether to leave, by every process alike.
+          stops: called before every batch; True stops. All processes must get the same answer.
 
         Returns:
           `keypoints_px` and `keypoints_frame_px` (n, k, 2), `confidence` (n, k), `loss_sum` and `loss_count` (n,).
 
         Raises:
-          Stopped: `stops` said so.
+          Stopped: `stops` returned true.
         """
         fields = ("frames", "keypoints_px", "visibility", "frame_from_input")
         batches = (
@@ -85,15 +85,15 @@ class BatchRunner:
     def frames(
         self, params: dict, statistics: dict, chunks: Iterable[tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[Predictions]:
-        """Yields the predictions of frames that stand for themselves, while the devices work on the next chunk.
+        """Yields the predictions of independent frames, while the devices work on the next chunk.
 
-        A network that looks at five frames sees each of them five times.
+        A network that looks at five frames sees each frame five times.
 
         Args:
           params: parameters on the mesh.
           statistics: batch statistics on the mesh.
           chunks: frames uint8 (m, h, w, 3), m at most `frames_per_step`, with their frame_from_input: (m, 2, 3), or
-            (2, 3) for all of them.
+            (2, 3) for all frames.
         """
         batches = (
             (self._batch(np.repeat(frames[:, None], 2 * self.radius + 1, axis=1), frame_from_input), len(frames))
@@ -104,9 +104,9 @@ class BatchRunner:
     def video(
         self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray
     ) -> Iterator[Predictions]:
-        """Yields the predictions of consecutive frames, one row for each; borders of chunks change nothing.
+        """Yields the predictions of consecutive frames, a row for each; they do not depend on the chunks.
 
-        A network that looks at five frames sees the first and the last frame again beyond the ends.
+        A network that looks at five frames sees the first and the last frame repeated beyond the ends.
 
         Args:
           params: parameters on the mesh.
@@ -120,7 +120,7 @@ class BatchRunner:
         return self._run(self._predict, params, statistics, windows)
 
     def _runs(self, chunks: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
-        """Yields (frames (m + 2 radius), m): each run with the frames on either side of it."""
+        """Yields (frames (m + 2 radius), m): m consecutive frames with their neighbours on either side."""
         held: list[np.ndarray] = []
         radius, most = self.radius, self.frames_per_step
 
@@ -141,7 +141,7 @@ class BatchRunner:
                 yield cut(min(most, len(held) - 2 * radius))
 
     def _sequences(self, run: np.ndarray, frame_from_input: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a run as one sequence for each device, (devices, frames + 2 radius, h, w, 3), and the affine."""
+        """Returns frames as one sequence for each device, (devices, frames + 2 radius, h, w, 3), and the affine."""
         each, halo = self.frames_per_step // self._mesh.size, 2 * self.radius
         padded = np.zeros((self.frames_per_step + halo, *run.shape[1:]), np.uint8)
         padded[: len(run)] = run
@@ -149,16 +149,16 @@ class BatchRunner:
         return np.stack([padded[start : start + each + halo] for start in starts]), frame_from_input
 
     def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray) -> Batch:
-        """Returns sequences with their affines, filled up to a multiple of the devices: all steps have one shape.
+        """Returns sequences with their affines, padded so that all steps have one shape.
 
         Args:
           sequences: (q, s, h, w, 3).
-          frame_from_input: (q, 2, 3), or (2, 3) for all of them.
+          frame_from_input: (q, 2, 3), or (2, 3) for all sequences.
         """
         count = self.frames_per_step // (sequences.shape[1] - 2 * self.radius)
         frames = np.zeros((count, *sequences.shape[1:]), np.uint8)
         frames[: len(sequences)] = sequences
-        # An affine that can be inverted, in empty places too.
+        # Padding gets an affine that can be inverted.
         affines = np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1))
         affines[: len(sequences)] = frame_from_input
         return {"frames": frames, "frame_from_input": affines}
@@ -166,11 +166,11 @@ class BatchRunner:
     def _run(
         self, step: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
     ) -> Iterator[Predictions]:
-        # One batch is in flight while the one before is fetched.
+        # While one batch is in flight, the previous one is fetched.
         flying: tuple[dict[str, jax.Array], int] | None = None
         for batch, count in batches:
             mine = {name: self._own_rows(rows) for name, rows in batch.items()}
-            # Videos that are decoded at the same time take turns: all devices get the steps in one order.
+            # The threads of several videos take turns, so that all devices get the steps in the same order.
             with self._lock, needed_types(self._precision):
                 started = step(params, statistics, put_batch(self._mesh, mine)), count
             if flying:
@@ -213,7 +213,7 @@ def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batc
 
 
 def _rows(part: np.ndarray, name: str) -> np.ndarray:
-    """Returns the windows of all sequences one after the other; labelled frames have no axis of windows."""
+    """Concatenates the windows of all sequences; labelled frames have no axis of windows."""
     per_row = {"keypoints_px": 2, "keypoints_frame_px": 2, "confidence": 1}.get(name, 0)
     return part.reshape(-1, *part.shape[part.ndim - per_row :]) if part.ndim > per_row + 1 else part
 

@@ -1,7 +1,7 @@
-"""Predictions of a folder's images in files: keypoints, and how far they lie from poses that occur.
+"""The tables of a folder of images: their keypoints, and the distance from plausible poses.
 
-What comes in: a trained network and images. What goes out: predictions.csv and, where the run knows subspaces of poses,
-predictions_pca_..._error.csv, a row for each image.
+Input: a trained network and images. Output: predictions.csv and, where the run has subspaces of poses,
+predictions_pca_..._error.csv, with a row for each image.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ _LISTED_PROBLEMS = 20
 def predict_images(
     predictor: Predictor, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
 ) -> int:
-    """Writes the predictions of images and how far they lie from poses that occur; returns the number of rows.
+    """Writes the predictions of images and the tables beside them; returns the number of rows.
 
     Args:
       predictor: the trained network.
       paths: images of any sizes.
       file: the table of predictions; the others lie beside it.
-      stops: is asked after every batch whether to leave.
-      count: is called with the number of rows of every batch.
+      stops: called after every batch; True stops.
+      count: called with the number of rows of every batch.
 
     Raises:
       Incomplete: an image cannot be read, or is smaller than the run's crop.
@@ -62,7 +62,7 @@ def predict_images(
     with contextlib.ExitStack() as opened:
         scorer = SCORERS[predictor.config.model.kind]
         rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer))
-        # Which images are views of one moment is not known.
+        # Which images show the same moment is unknown, so there are no multi-view errors.
         errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in predictor.fitted(frames()):
             of_batch = names[done : done + len(keypoints)]
@@ -79,7 +79,7 @@ def predict_images(
 
 
 def _row_name(path: Path, project: Path) -> str:
-    """Returns what an image is called in the CSV: as in the label file if it is the run's project's, else as given."""
+    """Returns the name of an image in the CSV: as in the label file if it is in the run's project, else as given."""
     with contextlib.suppress(ValueError):
         return path.resolve().relative_to(project.resolve()).as_posix()
     return path.as_posix()

@@ -1,4 +1,4 @@
-"""A trained run, ready for frames of any size and for videos: what comes out is in pixels of the original frame."""
+"""A trained run, ready to predict frames of any size and videos, in pixels of the original frame."""
 
 import contextlib
 import dataclasses
@@ -37,13 +37,13 @@ class Predictor:
     """A trained network, compiled for its devices: see `load`.
 
     Attributes:
-      config: the run's config, with the devices and the batch size that were asked for.
+      config: the run's config, with the requested devices and batch size.
       keypoint_names: k names, in the order of the results.
-      runner: the compiled network.
+      runner: the network, compiled on first use.
       weights: (parameters, batch statistics) on the mesh.
-      devices: what it runs on, lines for people.
-      subspaces: of the training labels' poses, by the name of their loss; those that the run knows.
-      weights_label: which weights these are, for people: their step, and that the run is not finished where it is not.
+      devices: descriptions of its devices.
+      subspaces: of the poses in the training labels, by the name of their loss, as far as the run has them.
+      weights_label: a description of the weights: their step, and whether the run is unfinished.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Predictor:
     def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 
-        Each frame stands for itself: a network that looks at its neighbours too sees it in their place (see
-        `predict_video` for frames that follow each other).
+        Each frame is independent: a network with context frames sees the frame itself in place of its neighbours (see
+        `predict_video` for consecutive frames).
 
         Args:
           frames: uint8, (n, h, w, 3) RGB or (n, h, w) grey, or a list of n such images of any sizes.
@@ -77,7 +77,7 @@ class Predictor:
         Raises:
           ValueError: a frame is of another type or shape, or is smaller than the run's crop.
         """
-        # Most probably one colour frame, which would pass for h grey ones.
+        # Most likely one colour frame, which would be read as h grey ones.
         if isinstance(frames, np.ndarray) and frames.ndim == 3 and frames.shape[-1] == 3:
             raise ValueError(f"frames has shape {frames.shape}; a single colour frame must be given as frames[None]")
         return self._joined(self.fitted(self.fit(frame) for frame in frames))
@@ -85,11 +85,11 @@ class Predictor:
     def predict_video(self, path: str | os.PathLike) -> Found:
         """Returns keypoints (n, k, 2) in frame pixels and their confidence (n, k), of every frame of a video.
 
-        A rotation that the file notes is applied, unless the run's labelled images have the size of the stored frames;
-        the pixels are those of the frame as it is then.
+        The rotation in the file's metadata is applied, unless the run's labelled images have the size of the stored
+        frames; coordinates are in pixels of the rotated frame.
 
         Raises:
-          ValueError: the file is no video, is damaged, or its frames are smaller than the run's crop.
+          ValueError: the file is not a video, is damaged, or has frames that are smaller than the run's crop.
         """
         reader, stream = self.stream(scan(Path(path)))
         with contextlib.closing(reader):
@@ -99,14 +99,14 @@ class Predictor:
         return found
 
     def stream(self, video: Video, segment: Segment | None = None) -> tuple[ChunkReader, Iterator[Found]]:
-        """Returns the reader of a video, to be closed, and an iterator over the results of its frames, in order.
+        """Returns the reader of a video, which must be closed, and an iterator over the results of its frames.
 
         A thread decodes while the devices work.
 
         Args:
           video: as `scan` returned it.
-          segment: the frames that are wanted, None for all. The results begin one frame earlier, where there is one,
-            and are those of the whole video bit for bit.
+          segment: the wanted frames, None for all. The results begin with the frame before, if there is one, and are
+            equal to those of the whole video, bit for bit.
 
         Raises:
           ValueError: the frames are smaller than the run's crop.
@@ -126,12 +126,12 @@ class Predictor:
 
     @functools.cached_property
     def checksum(self) -> str:
-        """What the weights are known by."""
+        """The checksum of the weights."""
         params, statistics = jax.device_get(self.weights)
         return checksum({"params": params, "statistics": statistics})
 
     def fit(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a frame, (h, w, 3) or (h, w) uint8, as the network takes it, and its frame_from_input (2, 3).
+        """Returns a frame, (h, w, 3) or (h, w) uint8, as input of the network, and its frame_from_input (2, 3).
 
         Raises:
           ValueError: the frame is of another type or shape, or is smaller than the run's crop.
@@ -147,7 +147,7 @@ class Predictor:
         return fit_image(colour, affine, self._size_px, self.config.data.crop_px), geometry.invert(affine)
 
     def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
-        """Yields the results of frames that `fit` returned, some at a time, in their order."""
+        """Yields the results of frames that `fit` returned, in order, a batch at a time."""
 
         def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             waiting = iter(frames)
@@ -172,14 +172,14 @@ class Predictor:
         return geometry.input_from_frame(frame_size_px, self._size_px, data.resize, data.crop_px)
 
     def compile(self) -> None:
-        """Compiles, so that the first frames take no longer than the others."""
+        """Compiles the network, so that the first frames take no longer than others."""
         black = np.zeros((self._size_px[1], self._size_px[0], 3), np.uint8)
         with phase("compiling the network"):
             list(self.fitted([(black, np.eye(2, 3))]))
 
 
 def _rows_of(segment: Segment, number: int, found: Iterable[Found]) -> Iterator[Found]:
-    """Yields the results from the frame before a segment to its end, of results that begin at a frame number."""
+    """Yields the results from the frame before a segment to its end; `found` begins at frame `number`."""
     for keypoints, confidence in found:
         rows = slice(max(0, segment.first - 1 - number), max(0, segment.end - number))
         number += len(keypoints)
@@ -196,18 +196,18 @@ def load(
     labelled_batch_size: int | None = None,
     is_compiled: bool = True,
 ) -> Predictor:
-    """Returns the best network of a run (of an unfinished one: the best of its checkpoints so far), compiled.
+    """Returns the best network of a run, compiled; of an unfinished run, its best checkpoint so far.
 
     Args:
       run: a run folder of `jaxpose.train`.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
       batch_size: frames at once, over all devices; None is the run's eval.batch_size.
-      labelled_batch_size: labelled frames at once; None is as `batch_size`.
-      is_compiled: False leaves it to `Predictor.compile`, for there may be nothing to do.
+      labelled_batch_size: labelled frames at once; None is `batch_size`.
+      is_compiled: False leaves compiling to `Predictor.compile`, as there may be nothing to predict.
 
     Raises:
-      ValueError: the folder is no run or has no weights, or a device is not there.
+      ValueError: the folder is not a run or has no weights, or a device does not exist.
     """
     config = read_run_config(Path(run))
     config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
@@ -218,7 +218,7 @@ def load(
         with phase("starting the devices"):
             chosen = start_backend(config.mesh)
     except ValueError as error:
-        # What is --config.mesh.devices for train is --devices here.
+        # jaxpose.train calls it --config.mesh.devices, these verbs --devices.
         text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
         raise ValueError(text) from None
     with phase("reading the weights"):

@@ -374,7 +374,7 @@ def test_no_row_is_lost_when_several_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,2\n", "index.csv has no checksums .*; remove the file and give --overwrite, or give another --out"),
+        ("a,b\n1,2\n", "index.csv has no checksums .*; remove the file and give --overwrite, or choose another --out"),
         ("\udcff, ", "index.csv is damaged: it cannot be read as CSV"),
         ("x\n", "index.csv:2: the row was damaged, changed by hand, added or moved"),
     ],
