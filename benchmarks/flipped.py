@@ -26,9 +26,9 @@ from jaxpose.prediction.index import DONE, PredictionIndex, row_of
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
+from jaxpose.remote.watched import Watched
 from jaxpose.run.requeue import refuse_standstill
 from jaxpose.video.video import scan
-from jaxpose.watch import Watched
 
 # From the best to the worst.
 OUTCOMES = (
@@ -161,7 +161,7 @@ class FlippedRun:
 
     def _watch(self) -> Any:
         watched = Watched(str(self._run))
-        assert watched.lacks() == ""
+        assert watched.missing() == ""
         return json.dumps(dataclasses.asdict(watched.look()))
 
     def _predict(self) -> Any:

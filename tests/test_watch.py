@@ -175,10 +175,10 @@ def test_waits_for_a_run_that_is_starting(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (Status(85, "interrupted"), "stopped by a signal (exit code 85); the same command goes on"),
-        (Status(130, "interrupted"), "stopped by a signal (exit code 130); the same command goes on"),
+        (Status(85, "interrupted"), "stopped by a signal (exit code 85); the same command continues it"),
+        (Status(130, "interrupted"), "stopped by a signal (exit code 130); the same command continues it"),
         (Status(1, "Diverged: 3 steps"), "failed with exit code 1: Diverged: 3 steps"),
-        (None, "ended without a word: it was killed, or its machine failed; the same command goes on"),
+        (None, "ended without a word: it was killed, or its machine failed; the same command continues it"),
     ],
 )
 def test_a_run_that_has_ended_is_known_at_once(
@@ -244,7 +244,7 @@ def test_length_by_steps_and_a_run_that_has_told_nothing(tmp_path: Path):
     config = config_of(tmp_path / "run", "", train__steps=77)
     with open_run(config, SPLIT):
         watched = watch.Watched(str(tmp_path / "run"))
-        assert watched.lacks() == ""
+        assert watched.missing() == ""
         progress = watched.look()
     assert (progress.step, progress.total_steps, progress.summary) == (0, 77, None)
     assert progress.line() == "step 0/77" and progress.rows()["step"].startswith("0 of 77  0%")

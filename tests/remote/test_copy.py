@@ -392,7 +392,7 @@ def test_dead_store_is_one_warning_and_exit_code_3(
     assert copied(config, interrupt, code) == expected
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
     assert len(told) == 2, told
-    assert "switched://copies/run cannot be written: call " in told[0] and "the run goes on" in told[0]
+    assert "switched://copies/run cannot be written: call " in told[0] and "the run continues" in told[0]
     assert "the copy in switched://copies/run lacks config.json, " in told[1] and "the same command" in told[1]
     Switched.is_off = False
     assert copied(config, Interrupt()) == 0
@@ -422,8 +422,7 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
             assert copy.finish({"exit_code": 85}, interrupt)["exit_code"] == 85
         Hanging.gate.set()
     assert (
-        "lacks config.json, split.csv, status.json: there was no time left; the same command goes on with it"
-        in caplog.text
+        "lacks config.json, split.csv, status.json: there was no time left; the same command tries again" in caplog.text
     )
 
 
@@ -443,9 +442,9 @@ def test_finished_run_waits_not_for_ever_for_a_store_that_hangs(
         with RemoteCopy(folder, config.log) as copy:
             assert copy.finish({"exit_code": 0}, interrupt)["exit_code"] == 3
         Hanging.gate.set()
-    assert capsys.readouterr().out == "waits for the copy in hanging://copies/run\n"
+    assert capsys.readouterr().out == "waiting for the copy in hanging://copies/run\n"
     assert (
-        "lacks config.json, split.csv, status.json: nothing arrived for 2 s; the same command goes on with it"
+        "lacks config.json, split.csv, status.json: nothing arrived for 2 s; the same command tries again"
         in caplog.text
     )
 
@@ -476,7 +475,7 @@ def test_finished_run_waits_as_long_as_something_arrives(
     config = config_of(tmp_path / "run", "slow://copies", log__remote_every_s=600.0)
     assert copied(config, interrupt) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told == ["waits for the copy in slow://copies/run", "everything is copied to slow://copies/run"]
+    assert told == ["waiting for the copy in slow://copies/run", "everything is copied to slow://copies/run"]
 
 
 def test_run_that_fails_leaves_what_it_had(tmp_path: Path):
@@ -529,7 +528,7 @@ def test_failing_hook_is_one_warning_and_exit_code_3(
     assert any(path.endswith("config.json") for path in hooks)
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
     assert len(told) == 2 and "log.remote_hook failed for checkpoints/" in told[0] and "no such bucket" in told[0]
-    assert "log.remote_hook was not called, or in vain, with checkpoints/20/manifest.json" in told[1]
+    assert "log.remote_hook was not called, or failed, for checkpoints/20/manifest.json" in told[1]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -545,12 +544,12 @@ def test_hanging_hook_stops_neither_the_copy_nor_the_end(
     assert_whole("memory://copies", tmp_path / "run")
     assert hooks[-1] == str(tmp_path / "run" / "split.csv")
     assert capsys.readouterr().out.splitlines() == [
-        "waits for log.remote_hook with split.csv",
+        "waiting for log.remote_hook with split.csv",
         "everything is copied to memory://copies/run",
     ]
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
-    assert len(told) == 1 and told[0].startswith("log.remote_hook was not called, or in vain, with split.csv, ")
-    assert told[0].endswith(" more: nothing arrived for 2 s; the same command goes on with it")
+    assert len(told) == 1 and told[0].startswith("log.remote_hook was not called, or failed, for split.csv, ")
+    assert told[0].endswith(" more: nothing arrived for 2 s; the same command tries again")
 
 
 def test_stopped_run_does_not_wait_for_a_hook_that_hangs(tmp_path: Path, hooks: list[str], interrupt: Interrupt):
@@ -616,7 +615,7 @@ def test_option_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, str
         ("my_absent:keep", "cannot be imported: ModuleNotFoundError: No module named 'my_absent'"),
         ("my_hooks:absent", "cannot be imported: AttributeError"),
         ("my_broken:keep", "cannot be imported: ValueError: broken"),
-        ("my_hooks:number", "is no function but int"),
+        ("my_hooks:number", "is not a function but of type int"),
     ],
 )
 def test_hook_that_cannot_be_called_is_refused(hooks: list[str], name: str, message: str):

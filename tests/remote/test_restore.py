@@ -89,7 +89,7 @@ def test_damaged_file_is_left_there_and_a_damaged_config_refused(tmp_path: Path)
     assert not (run / "metrics.jsonl").exists()
     shutil.rmtree(run)
     (there / "config.json").write_text((there / "config.json").read_text() + " ")
-    with pytest.raises(ValueError, match="config.json is not as it was written"):
+    with pytest.raises(ValueError, match="config.json is damaged: it differs from what was uploaded"):
         opened(config_of(run, url))
     (there / "config.json").write_text("{")
     with pytest.raises(ValueError, match="config.json is damaged: it cannot be read as JSON"):
@@ -174,7 +174,7 @@ def test_folder_that_is_no_copy_is_refused(tmp_path: Path):
         opened(config_of(run, str(tmp_path)))
     (tmp_path / "mounted" / "run").mkdir(parents=True)
     (tmp_path / "mounted" / "run" / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds files that are no copy of a run \(thesis.txt\)"):
+    with pytest.raises(ValueError, match=r"holds files that are not the copy of a run \(thesis.txt\)"):
         opened(config_of(run, f"file://{tmp_path}/mounted", resume="overwrite"))
     assert (tmp_path / "mounted" / "run" / "thesis.txt").read_text() == "mine"
 
@@ -252,8 +252,8 @@ def test_folder_that_its_copy_has_left_behind_is_refused(
         with pytest.raises(ValueError) as refused:
             restore(config_of(run, url), run, dry_run=dry_run)
         assert str(refused.value) == (
-            f"{url}/run is ahead of the run folder: it is {there}, and {run} {here}. Move {run} away to go on from the "
-            "copy, or choose another log.remote_url; resume=overwrite would start anew"
+            f"{url}/run is ahead of the run folder: it is {there}, and {run} {here}. Move {run} away to continue from "
+            "the copy, or choose another log.remote_url; resume=overwrite would start anew"
         )
     assert files_at(url) == before
     # The ways out.
