@@ -24,11 +24,11 @@ from jaxpose.pose.pca import to_json
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, PredictionIndex, row_of
 from jaxpose.prediction.job import Job
-from jaxpose.prediction.video_tables import tables_beside
-from jaxpose.prediction.worker import Work
+from jaxpose.prediction.table_files import suffixes_beside
+from jaxpose.prediction.worker import Worker
+from jaxpose.remote.watched import Watched
 from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.video.video import scan
-from jaxpose.watch import Watched
 
 # From the best to the worst.
 OUTCOMES = (
@@ -82,13 +82,13 @@ class FlippedRun:
         self._evaluated = work / "evaluated"
         self._video = sorted((project / "videos").iterdir())[0]
         self._cut = _write_video(work / "cut.avi")
-        self._estimator = predict.load(self._run, devices=1, platform="cpu")
-        options = dataclasses.replace(self._estimator.config.predict, stretch_minutes=_STRETCH_MINUTES, decoders=1)
-        self._estimator.config = dataclasses.replace(self._estimator.config, predict=options)
+        self._predictor = predict.load(self._run, devices=1, platform="cpu")
+        options = dataclasses.replace(self._predictor.config.predict, stretch_minutes=_STRETCH_MINUTES, decoders=1)
+        self._predictor.config = dataclasses.replace(self._predictor.config, predict=options)
         self._half.mkdir()
-        self._work(self._half, lambda: len(_stretches(self._half)) == 2)
+        self._work(self._half, lambda: len(_segments(self._half)) == 2)
         self._restore()
-        run, parts = self._run, _stretches(self._out)[0].parent
+        run, parts = self._run, _segments(self._out)[0].parent
         checkpoints = self._open / "checkpoints"
         self.kinds = {
             "config.json": Kind(run, [Path("config.json")], [self._load, self._evaluate, self._train, self._watch]),
@@ -99,7 +99,7 @@ class FlippedRun:
             "best.safetensors": Kind(run, [Path("best.safetensors")], [self._load]),
             "restarts.json": Kind(self._open, [Path("restarts.json")], [self._restart]),
             "files of checkpoints": Kind(checkpoints, _files(checkpoints), [self._load_open]),
-            "files of finished stretches": Kind(parts, _files(parts), [self._join]),
+            "files of finished segments": Kind(parts, _files(parts), [self._join]),
         }
         self._meant = {}
         for kind in self.kinds.values():
@@ -161,7 +161,7 @@ class FlippedRun:
 
     def _watch(self) -> Any:
         watched = Watched(str(self._run))
-        assert watched.lacks() == ""
+        assert watched.missing() == ""
         return json.dumps(dataclasses.asdict(watched.look()))
 
     def _predict(self) -> Any:
@@ -182,17 +182,17 @@ class FlippedRun:
         return {file.name: file.read_bytes() for file in (self._out / "video_preds").iterdir()}
 
     def _work(self, out: Path, stops: Callable[[], bool]) -> list[str]:
-        """Predicts the video in stretches until it is done or `stops`; returns what was said of a failure."""
+        """Predicts the video in segments until it is done or `stops`; returns what was said of a failure."""
         problems: list[str] = []
         table = out / "video_preds" / f"{self._cut.stem}.csv"
-        row, video = row_of(out, table, self._cut, [self._cut], self._estimator), scan(self._cut)
+        row, video = row_of(out, table, self._cut, [self._cut], self._predictor), scan(self._cut)
         job = Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [self._cut], video)
         with Claims(out, 30) as claims:
-            index = PredictionIndex(out, claims, tables_beside(self._estimator))
+            index = PredictionIndex(out, claims, suffixes_beside(self._predictor))
             index.begin([job.row])
-            work = Work(self._estimator, [job], index, claims, stops, lambda _: None, problems.append)
-            work.run()
-            return problems if work.rows()[0].state != DONE else []
+            worker = Worker(self._predictor, [job], index, claims, stops, lambda _: None, problems.append)
+            worker.run()
+            return problems if worker.rows()[0].state != DONE else []
 
 
 def _config(project: Path, out: Path) -> c.Config:
@@ -226,7 +226,7 @@ def _loaded(run: Path) -> Any:
     return json.dumps([dataclasses.asdict(found.config), pcas, found.checksum, found.weights_label])
 
 
-def _stretches(out: Path) -> list[Path]:
+def _segments(out: Path) -> list[Path]:
     return sorted(part for part in out.glob("video_preds/*.parts/*") if not part.name.startswith("."))
 
 

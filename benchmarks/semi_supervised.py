@@ -31,7 +31,7 @@ from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.metrics import pixel_errors, step_lengths_px
 from jaxpose.pose.pca import errors_px
-from jaxpose.prediction.estimator import load
+from jaxpose.prediction.predictor import load
 from jaxpose.run.pca import Subspaces
 from jaxpose.train import train
 
@@ -126,9 +126,9 @@ def measure_synthetic(work: Path, seed: int, name: str) -> dict[str, Any]:
     """Trains a variant on the synthetic project of a seed; returns its JSON line."""
     folder = make_synthetic(work, seed)
     line = measure(synthetic_config(folder, seed, name))
-    estimator = load(run_folder(folder, name))
+    predictor = load(run_folder(folder, name))
     videos = sorted((folder / "project" / "videos").glob("*.mp4"))[TRAIN_VIDEOS:]
-    predicted = [estimator.predict_video(video)[0] for video in videos]
+    predicted = [predictor.predict_video(video)[0] for video in videos]
     truth = [
         read_labels(folder / "project" / "ground_truth" / f"{video.stem}.csv", "ignore")[0].keypoints_frame_px
         for video in videos
@@ -136,7 +136,7 @@ def measure_synthetic(work: Path, seed: int, name: str) -> dict[str, Any]:
     errors = pixel_errors(np.concatenate(predicted), np.concatenate(truth))
     labels = read_labels(folder / "project" / "CollectedData.csv", "ignore")[0].keypoints_frame_px
     line |= {"mean_px": float(errors.mean()), "median_px": float(np.median(errors))}
-    return line | implausible(predicted, estimator.subspaces, labels[: TRAIN_VIDEOS * LABELS_PER_VIDEO])
+    return line | implausible(predicted, predictor.subspaces, labels[: TRAIN_VIDEOS * LABELS_PER_VIDEO])
 
 
 def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, Any]:
@@ -155,14 +155,14 @@ def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, A
         labels.keypoint_names[column] for column in (*range(7), *range(8, 15))
     )
     line = measure(_with_losses(config, name))
-    estimator = load(run)
+    predictor = load(run)
     found = read_predictions(run / "predictions.csv")
     held_out = np.isin(np.array(found.sets), ("validation", "test"))
     errors = pixel_errors(found.keypoints_frame_px, labels.keypoints_frame_px)[held_out]
-    predicted = [estimator.predict_video(video)[0] for video in sorted((project / "videos").glob("*.mp4"))]
+    predicted = [predictor.predict_video(video)[0] for video in sorted((project / "videos").glob("*.mp4"))]
     line |= {"mean_px": float(np.nanmean(errors)), "median_px": float(np.nanmedian(errors))}
     training = labels.keypoints_frame_px[np.array(found.sets) == "train"]
-    return line | implausible(predicted, estimator.subspaces, training)
+    return line | implausible(predicted, predictor.subspaces, training)
 
 
 def implausible(predicted: list[np.ndarray], subspaces: Subspaces, labels: np.ndarray) -> dict[str, float]:

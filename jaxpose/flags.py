@@ -11,10 +11,10 @@ def predict_arguments() -> RunArguments:
     arguments.add_argument(
         "inputs", nargs="+", metavar="FRAMES_OR_VIDEO", help="images, videos, folders of them, globs, or @LIST"
     )
-    arguments.add_argument("--out", metavar="FOLDER", help="where the predictions go; default: the run folder")
-    arguments.add_argument("--overwrite", action="store_true", help="replace predictions that are there")
-    arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="of video that is claimed at a time")
-    arguments.add_argument("--decoders", type=int, metavar="N", help="stretches per device that are decoded at once")
+    arguments.add_argument("--out", metavar="FOLDER", help="folder of the predictions; default: the run folder")
+    arguments.add_argument("--overwrite", action="store_true", help="replace existing predictions")
+    arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
+    arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at a time, per device")
     return arguments
 
 
@@ -25,5 +25,5 @@ def evaluate_arguments() -> RunArguments:
         "--project", default="", metavar="FOLDER", help="labelled frames; default: the run's project"
     )
     arguments.add_argument("--labels", default="", metavar="FILE", help="a label file of the project, evaluated alone")
-    arguments.add_argument("--out", metavar="FOLDER", help="where the files are written; default: the run folder")
+    arguments.add_argument("--out", metavar="FOLDER", help="folder of the results; default: the run folder")
     return arguments

@@ -1,8 +1,9 @@
 """Predicts the keypoints of images and videos: `python -m jaxpose.predict`, or `load(run).predict(frames)` from Python.
 
-What comes in: a run, and files or folders. What goes out: <out>/video_preds/<video>.csv and
-<out>/image_preds/<folder>/predictions.csv, in the form of Lightning Pose, in pixels of the original frame; and
-<out>/index.csv: what became of each. The same command again, or at the same time elsewhere, does what is missing.
+Input: a run, and files or folders. Output: <out>/video_preds/<video>.csv and
+<out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; and
+<out>/index.csv, the outcome of each input. The same command, started again or on several machines at once, predicts
+what is missing.
 """
 
 if __name__ == "__main__":
@@ -29,26 +30,22 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
-from jaxpose.data.inputs import Inputs, find_inputs
+from jaxpose.data.inputs import find_inputs
 from jaxpose.flags import predict_arguments
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.estimator import Estimator, load
-from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, Row, row_of
+from jaxpose.prediction.index import DONE, PredictionIndex, Row
 from jaxpose.prediction.job import Job, remove_parts
-from jaxpose.prediction.video_tables import bytes_a_frame, tables_beside, write_moment_errors
-from jaxpose.prediction.worker import Work
+from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, needed_bytes, output_files
+from jaxpose.prediction.moment_errors import write_moment_errors
+from jaxpose.prediction.predictor import Predictor, load
+from jaxpose.prediction.table_files import suffixes_beside
+from jaxpose.prediction.worker import Worker
+from jaxpose.quantities import count, size
 from jaxpose.run.load import read_run_config
-from jaxpose.run.requeue import is_stuck_requeue
-from jaxpose.threads import map_in_threads
-from jaxpose.video.video import scan
 
-__all__ = ["Estimator", "load", "main", "plan"]
+__all__ = ["Predictor", "load", "main"]
 
 _LISTED = 20
-_GB = 1e9
-
-# Output file -> the video, or the images, that it has a row for each frame of.
-Plan = dict[Path, Path | list[Path]]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,71 +57,58 @@ def _run(given: argparse.Namespace) -> int:
     # All that can be checked is checked before the network is built.
     run, out = Path(given.run), Path(given.out or given.run)
     options = _options(given, read_run_config(run))
-    tables = plan(find_inputs(given.inputs), out)
+    outputs = output_files(find_inputs(given.inputs), out)
     make_folder(out)
-    estimator = load(
+    predictor = load(
         run, devices=given.devices, platform=given.platform, batch_size=given.batch_size, is_compiled=False
     )
-    estimator.config = dataclasses.replace(estimator.config, predict=options)
-    print(f"{run} ({estimator.weights_label}) on {'; '.join(estimator.devices)}", flush=True)
-    told: set[str] = set()
+    predictor.config = dataclasses.replace(predictor.config, predict=options)
+    print(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}", flush=True)
+    problems = _Problems()
+    stopping = Interrupt(what_follows="stopping at the next batch")
+    with Claims(out, predictor.config.mesh.heartbeat_s) as claims, stopping as interrupt:
+        index = PredictionIndex(out, claims, suffixes_beside(predictor))
+        listing = list_jobs(predictor, outputs, out, index, given.overwrite)
+        for problem in listing.refused:
+            problems.report(problem)
+        for table in listing.settled_tables(out):
+            remove_parts(table)  # a killed process may have left them
+        _print_existing(listing.done_tables(out), outputs)
+        finished_segments = 0
+        if listing.jobs:
+            _announce(predictor, listing.jobs, out)
+            predictor.compile()
+            index.begin([job.row for job in listing.jobs], given.overwrite)
+            worker = Worker(
+                predictor, listing.jobs, index, claims, lambda: interrupt.signal is not None, _say, problems.report
+            )
+            worker.run()
+            finished_segments = worker.finished_segments
+        if interrupt.signal is not None:
+            return _stop(finished_segments, interrupt.exit_code)
+        ended = _ended(listing, index)
+        done = {out / row.table: row.table_sha256 for row in ended if row.state == DONE}
+        # Several processes may have predicted the views of a session; one of them writes the errors over all views.
+        with claims.waited_for("moments"):
+            for line in write_moment_errors(predictor, done):
+                print(line, flush=True)
+    return _finish(ended, len(outputs), problems)
 
-    def tell(problem: str) -> None:
-        told.add(problem)
+
+class _Problems:
+    """Prints problems on stderr, and remembers them."""
+
+    def __init__(self) -> None:
+        self.reported: set[str] = set()
+
+    def report(self, problem: str) -> None:
+        self.reported.add(problem)
         for line in problem.splitlines():
             tqdm.tqdm.write(f"jaxpose.predict: {line}", file=sys.stderr)
 
-    stopping = Interrupt(what_follows="stopping at the next batch")
-    with Claims(out, estimator.config.mesh.heartbeat_s) as claims, stopping as interrupt:
-        index = PredictionIndex(out, claims, tables_beside(estimator))
-        index.rows()  # one that cannot be read is told once, not for each input
-        looked = [_look(estimator, table, source, out, index, given.overwrite) for table, source in tables.items()]
-        known = [row for row in looked if isinstance(row, Row)]
-        refused = [problem for problem in looked if isinstance(problem, str)]
-        waiting = [row for row in known if row.state == WAITING]
-        jobs = list(map_in_threads(lambda row: _job(row, out / row.table, tables), waiting, 0, "reading the videos"))
-        for problem in refused:
-            tell(problem)
-        for row in known:
-            if row.state != WAITING:
-                remove_parts(out / row.table)  # a killed process may have left them
-        _tell_what_is_there([out / row.table for row in known if row.state == DONE], tables)
-        pieces = 0
-        if jobs:
-            _announce(estimator, jobs, out)
-            estimator.compile()
-            index.begin([job.row for job in jobs], given.overwrite)
-            work = Work(estimator, jobs, index, claims, lambda: interrupt.signal is not None, _say, tell)
-            work.run()
-            pieces = work.pieces
-        if interrupt.signal is not None:
-            if is_stuck_requeue(pieces, os.environ):
-                print(
-                    "jaxpose.predict: SLURM has started this job again and again, and in this turn not one stretch was "
-                    "finished: give it more time, or a smaller --stretch_minutes, and submit it anew",
-                    file=sys.stderr,
-                )
-                return FAILED
-            print("stopped by a signal; the same command goes on", flush=True)
-            return interrupt.exit_code
-        rows = index.rows()
-        ended = [rows[row.table] for row in known]
-        done = {out / row.table: row.table_sha256 for row in ended if row.state == DONE}
-        # Several may have predicted the views of a session, but one writes what is measured over all of them.
-        with claims.waited_for("moments"):
-            for line in write_moment_errors(estimator, done):
-                print(line, flush=True)
-    for row in ended:
-        if row.state != DONE and row.reason not in told:
-            tell(row.reason)
-    failed = len(tables) - len(done)
-    if failed:
-        print(f"jaxpose.predict: {failed} of {len(tables)} inputs failed, the others are done", file=sys.stderr)
-    return SOME_FAILED if failed else ALL_DONE
-
 
 def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
-    """Returns how to predict: by the run's config, but for what the flags say.
+    """Returns the run's options of predicting, with those that flags replace.
 
     Raises:
       ValueError: a flag breaks its option's rule.
@@ -138,72 +122,67 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
     return options
 
 
-def plan(inputs: Inputs, out: Path) -> Plan:
-    """Returns which file is written for what: the results mirror the tree of the inputs."""
-    videos = {out / "video_preds" / place.with_name(f"{place.name}.csv"): file for place, file in inputs.videos.items()}
-    return videos | {out / "image_preds" / place / "predictions.csv": files for place, files in inputs.images.items()}
-
-
-def _look(
-    estimator: Estimator, table: Path, source: Path | list[Path], out: Path, index: PredictionIndex, overwrite: bool
-) -> Row | str:
-    """Returns the row of an input, which waits if its table has to be made; or why it is refused."""
-    try:
-        path, sources = (source, [source]) if isinstance(source, Path) else (source[0].parent, source)
-        row = row_of(out, table, path, sources, estimator)
-        return index.rows()[row.table] if index.is_there(row, overwrite) else row
-    except (ValueError, OSError) as error:
-        return str(error)
-
-
-def _job(row: Row, table: Path, tables: Plan) -> Job:
-    """Returns the job of a row, with the frames that the video announces."""
-    source = tables[table]
-    if not isinstance(source, Path):
-        return Job(row, table, source)
-    try:
-        video = scan(source)
-        return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [source], video)
-    except (ValueError, OSError) as error:
-        return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))
-
-
-def _announce(estimator: Estimator, jobs: list[Job], out: Path) -> None:
-    """Says what there is to do.
+def _announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
+    """Prints what there is to do.
 
     Raises:
-      ValueError: the disk has no room for it.
+      ValueError: the disk is too small for the tables.
     """
     videos = [job for job in jobs if job.video or job.problem]
     frames = sum(job.row.frames_announced for job in jobs)
     of_video = sum(job.row.frames_announced for job in videos)
-    # The stretches of a video are on the disk beside the table that is made of them.
-    most = max(job.row.frames_announced for job in jobs)
-    there = sum(file.stat().st_size for job in jobs for file in job.parts.glob("*/*.csv"))
-    needed_gb = max(0, (frames + most) * bytes_a_frame(estimator) - there) / _GB
-    free_gb = shutil.disk_usage(out).free / _GB
+    needed, free = needed_bytes(predictor, jobs), shutil.disk_usage(out).free
     print(
-        f"to do: {len(videos):,} videos with {of_video:,} frames, {frames - of_video:,} images; "
-        f"{needed_gb:.3g} GB of disk are needed, {free_gb:.3g} GB are free",
+        f"to do: {count(len(videos), 'video')} with {count(of_video, 'frame')}, {count(frames - of_video, 'image')}; "
+        f"disk: at most {size(needed)} needed, {size(free)} free",
         flush=True,
     )
-    if needed_gb > free_gb:
+    if needed > free:
         raise ValueError(
-            f"{out} has {free_gb:.3g} GB left, but the predictions need {needed_gb:.3g} GB: make room, or give another "
-            "--out"
+            f"{out} has {size(free)} left, but the predictions need up to {size(needed)}: free some space, or choose "
+            "another --out"
         )
 
 
-def _tell_what_is_there(tables: list[Path], sources: Plan) -> None:
+def _print_existing(tables: list[Path], outputs: OutputFiles) -> None:
     for table in tables[:_LISTED]:
-        source = sources[table]
+        source = outputs[table]
         first = source if isinstance(source, Path) else source[0]
-        print(f"{first}: {table} is there already (--overwrite predicts it again)", flush=True)
+        print(f"{first}: {table} exists already (--overwrite predicts it again)", flush=True)
     if len(tables) > _LISTED:
-        print(f"and {len(tables) - _LISTED:,} more are there already", flush=True)
+        print(f"and {len(tables) - _LISTED:,} more exist already", flush=True)
+
+
+def _stop(finished_segments: int, exit_code: int) -> int:
+    """Prints that a signal stopped the command, and returns the exit code."""
+    if is_idle_turn(finished_segments, os.environ):
+        print(
+            "jaxpose.predict: SLURM has restarted this job several times, and this restart completed no segment: "
+            "submit the job again with more time, or with a smaller --stretch_minutes",
+            file=sys.stderr,
+        )
+        return FAILED
+    print("stopped by a signal; the same command continues", flush=True)
+    return exit_code
+
+
+def _ended(listing: Listing, index: PredictionIndex) -> list[Row]:
+    rows = index.rows()
+    return [rows[row.table] for row in listing.rows]
+
+
+def _finish(ended: list[Row], inputs: int, problems: _Problems) -> int:
+    """Prints which inputs failed, and returns the exit code."""
+    for row in ended:
+        if row.state != DONE and row.reason not in problems.reported:
+            problems.report(row.reason)
+    failed = inputs - sum(row.state == DONE for row in ended)
+    if failed:
+        print(f"jaxpose.predict: {failed} of {count(inputs, 'input')} failed, the others are done", file=sys.stderr)
+    return SOME_FAILED if failed else ALL_DONE
 
 
 def _say(line: str) -> None:
-    # Above the bar, where there is one.
+    # Above the progress bar, where there is one.
     tqdm.tqdm.write(line)
     sys.stdout.flush()

@@ -33,10 +33,10 @@ from jaxpose.config.command_line import Options
 from jaxpose.data import dataset, split
 from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
-from jaxpose.evaluate import evaluate_dataset, extra_projects
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
-from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.batch_runner import BatchRunner, validation_batch
+from jaxpose.prediction.evaluation import evaluate_dataset, extra_projects
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.project_videos import predict_project
 from jaxpose.remote.copy import RemoteCopy
@@ -54,7 +54,7 @@ from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.loop import Diverged, Loop, Outcome, end_reason
 from jaxpose.training.session import Session, build_session, open_session
 from jaxpose.training.setup import Setup, make_setup
-from jaxpose.training.validation import validate, validation_batch
+from jaxpose.training.validation import validate
 from jaxpose.video.clips import ClipSource, UnusableClips
 from jaxpose.video.key_frames import Stopped
 
@@ -176,7 +176,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         if session.start.clips and first_step < session.start.facts.total_steps:
             _require_usable(session.start.clips, first_step * config.video.clips_per_step)
         # 5. The loop.
-        predictor = Predictor(
+        runner = BatchRunner(
             config,
             session.start.graphdef,
             session.mesh,
@@ -187,7 +187,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             config=config,
             mesh=session.mesh,
             step=session.step,
-            validate=lambda state: validate(state, session, predictor, log),
+            validate=lambda state: validate(state, session, runner, log),
             names_of=session.names_of,
             clips_of=session.clip_names,
             notes=session.notes,
@@ -240,11 +240,11 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         log.text(f"kept are the weights of step {best_step}, {why}")
         devices = describe(list(session.mesh.devices.flat))
         label = f"the weights of step {best_step}"
-        estimator = Estimator(config, predictor, (params, statistics), devices, session.start.subspaces, label)
+        predictor = Predictor(config, runner, (params, statistics), devices, session.start.subspaces, label)
         try:
-            results = evaluate_dataset(config, data, estimator, folder.path, log.text, interrupt.stops_here)
+            results = evaluate_dataset(config, data, predictor, folder.path, log.text, interrupt.stops_here)
             # 7. The project's videos.
-            predict_project(estimator, folder.path, lambda: interrupt.signal is not None, log.text)
+            predict_project(predictor, folder.path, lambda: interrupt.signal is not None, log.text)
         except Stopped:
             step = summary["steps"]
             log.text(f"stopped by a signal; trained and saved at step {step}, the same command does what is left")

@@ -162,7 +162,7 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
         (["--run", run, "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
         (["--run", run, "--labels", "a.csv"], "has no such file; its CSV files are CollectedData.csv"),
         (["--run", run, "--project", str(tmp_path / "foreignn")], "did you mean"),
-        (["--run", run, "--project", str(foreign)], "give --out FOLDER, so that the run's own predictions stay"),
+        (["--run", run, "--project", str(foreign)], "give --out FOLDER to keep the run's own predictions"),
         (["--run", run, "--out", str(tmp_path / "file")], "file, which cannot be made: File exists"),
         (["--run", run, "--devices", "9"], "devices asks for 9 devices, but there is cpu:0"),
         (["--run", run, "--batch_size", "0"], "batch_size is 0; it must be at least 1"),
@@ -178,7 +178,7 @@ def test_a_project_that_moved_is_asked_for(trained_run: Path, tmp_path: Path):
     config = read_config(run / "config.json")
     config.data.project = str(tmp_path / "gone")
     write_config(run / "config.json", config)
-    with pytest.raises(ValueError, match="gone, is not there; give it with --project FOLDER"):
+    with pytest.raises(ValueError, match="gone, does not exist; give its folder with --project FOLDER"):
         evaluate.evaluate(run)
 
 

@@ -22,10 +22,10 @@ from jaxpose.files import NotRegularFile
 from jaxpose.pose.pca import fit_multiview, fit_singleview, to_json
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import PredictionIndex
+from jaxpose.remote.watched import Watched
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.identity import differences, read_config, write_config
 from jaxpose.run.pca import load_subspaces, save_subspaces
-from jaxpose.watch import Watched
 from tests.prediction.test_many_videos import row
 
 NAMES = ("nose", "neck", "tail")
@@ -69,7 +69,7 @@ def read(run: Path, name: str) -> Any:
     if name == "split.csv":
         # A resume, evaluate and data.split=RUN, and watch.
         watched = Watched(str(run))
-        assert watched.lacks() == ""
+        assert watched.missing() == ""
         progress = watched.look()
         return differences(run, config_of(run), SPLIT), read_split(run / name, is_of_run=True), progress.total_steps
     if name == "pca.json":

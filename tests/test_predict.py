@@ -26,7 +26,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def estimator(trained_run: Path) -> predict.Estimator:
+def predictor(trained_run: Path) -> predict.Predictor:
     return predict.load(trained_run, devices=1, batch_size=8)
 
 
@@ -63,42 +63,42 @@ def _assert_close(found: Predictions, expected: Predictions) -> None:
     np.testing.assert_allclose(found.confidence, expected.confidence, rtol=0, atol=1e-4)
 
 
-def test_a_frame_given_as_an_array_is_the_frame_of_the_project(trained_run: Path, estimator: predict.Estimator):
+def test_a_frame_given_as_an_array_is_the_frame_of_the_project(trained_run: Path, predictor: predict.Predictor):
     expected = read_predictions(trained_run / "predictions.csv")
-    assert list(estimator.keypoint_names) == expected.keypoint_names
+    assert list(predictor.keypoint_names) == expected.keypoint_names
     frames = np.stack([_rgb(path) for path in _images(trained_run)])
     for given in (frames, list(frames)):
-        keypoints, confidence = estimator.predict(given)
+        keypoints, confidence = predictor.predict(given)
         assert keypoints.shape == (18, 7, 2) and confidence.shape == (18, 7)
         np.testing.assert_allclose(keypoints, expected.keypoints_frame_px, rtol=0, atol=1e-3)
         np.testing.assert_allclose(confidence, expected.confidence, rtol=0, atol=1e-4)
-    one, _ = estimator.predict(frames[3:4])
+    one, _ = predictor.predict(frames[3:4])
     np.testing.assert_allclose(one, expected.keypoints_frame_px[3:4], rtol=0, atol=1e-3)
 
 
-def test_a_grey_frame_is_a_colour_frame_of_equal_channels(trained_run: Path, estimator: predict.Estimator):
+def test_a_grey_frame_is_a_colour_frame_of_equal_channels(trained_run: Path, predictor: predict.Predictor):
     grey = np.stack([_rgb(path)[..., 1] for path in _images(trained_run)[:3]])
-    keypoints, confidence = estimator.predict(grey)
-    again, confidence_again = estimator.predict(np.repeat(grey[..., None], 3, axis=-1))
+    keypoints, confidence = predictor.predict(grey)
+    again, confidence_again = predictor.predict(np.repeat(grey[..., None], 3, axis=-1))
     np.testing.assert_array_equal(keypoints, again)
     np.testing.assert_array_equal(confidence, confidence_again)
 
 
 def test_frames_of_several_sizes_are_each_predicted_in_their_own_pixels(
-    trained_run: Path, estimator: predict.Estimator
+    trained_run: Path, predictor: predict.Predictor
 ):
     frame = _rgb(_images(trained_run)[0])
     larger = frame.repeat(2, axis=0).repeat(2, axis=1)
     # Fitting adds 16 black rows above and below the lower one, which are in the other already.
     lower, barred = frame[16:48], frame.copy()
     barred[:16] = barred[48:] = 0
-    (plain, twice, of_lower, of_barred), _ = estimator.predict([frame, larger, lower, barred])
+    (plain, twice, of_lower, of_barred), _ = predictor.predict([frame, larger, lower, barred])
     np.testing.assert_allclose(twice, 2 * plain + 0.5, atol=1e-3)
     np.testing.assert_allclose(of_lower, of_barred - [0, 16], atol=1e-3)
 
 
-def test_no_frames_give_no_rows(estimator: predict.Estimator):
-    keypoints, confidence = estimator.predict([])
+def test_no_frames_give_no_rows(predictor: predict.Predictor):
+    keypoints, confidence = predictor.predict([])
     assert keypoints.shape == (0, 7, 2) and confidence.shape == (0, 7)
 
 
@@ -114,19 +114,19 @@ def test_no_frames_give_no_rows(estimator: predict.Estimator):
         (np.zeros((2, 0, 64, 3), np.uint8), r"shape \(0, 64, 3\)"),
     ],
 )
-def test_what_is_no_frame_is_refused(estimator: predict.Estimator, frames: np.ndarray, message: str):
+def test_what_is_no_frame_is_refused(predictor: predict.Predictor, frames: np.ndarray, message: str):
     with pytest.raises(ValueError, match=message):
-        estimator.predict(frames)
+        predictor.predict(frames)
 
 
 @pytest.mark.parametrize("frames", [1, 5, 33])
-def test_a_video_has_a_row_for_each_frame(trained_run: Path, estimator: predict.Estimator, tmp_path: Path, frames: int):
+def test_a_video_has_a_row_for_each_frame(trained_run: Path, predictor: predict.Predictor, tmp_path: Path, frames: int):
     video = _write_video(tmp_path / "video.mkv", _session(trained_run), frames)
-    keypoints, confidence = estimator.predict_video(video)
+    keypoints, confidence = predictor.predict_video(video)
     assert keypoints.shape == (frames, 7, 2) and confidence.shape == (frames, 7)
     with av.open(str(video)) as container:
         decoded = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-    np.testing.assert_allclose(keypoints, estimator.predict(decoded)[0], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(keypoints, predictor.predict(decoded)[0], rtol=0, atol=1e-3)
 
 
 def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
@@ -163,7 +163,7 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
     before = files[0].stat().st_mtime_ns
     assert predict.main([*arguments, "--out", str(tmp_path / "on1"), "--devices", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "of1.csv is there already (--overwrite predicts it again)" in shown
+    assert "of1.csv exists already (--overwrite predicts it again)" in shown
     assert "of5.avi: 5 frames of 5" in shown and "of33.avi: 33 frames of 33" in shown
     assert files[0].stat().st_mtime_ns == before and len(read_predictions(files[1]).index) == 5
     arguments = [*arguments, "--out", str(tmp_path / "on1"), "--devices", "1", "--overwrite"]
@@ -227,7 +227,7 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     # The second command knows what became of each by the index.
     assert predict.main(arguments) == 4
     shown = capsys.readouterr()
-    assert "=f/2²9.png: out/image_preds/=f/predictions.csv is there already" in shown.out
+    assert "=f/2²9.png: out/image_preds/=f/predictions.csv exists already" in shown.out
     assert "@g/half.jpg: the image file is cut short" in shown.err and "=v.mp4 is no video" in shown.err
 
 
@@ -260,7 +260,7 @@ def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, cap
     np.testing.assert_allclose(found.keypoints_frame_px, expected.keypoints_frame_px[rows], rtol=0, atol=1e-3)
     capsys.readouterr()
     assert predict.main(arguments) == 0
-    assert capsys.readouterr().out.count("is there already") == 2
+    assert capsys.readouterr().out.count("exists already") == 2
 
 
 def test_predictions_of_something_else_are_neither_kept_nor_replaced(
@@ -287,9 +287,9 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
     table, of_images = out / "video_preds" / "x.csv", out / "image_preds" / images[0].parent.name / "predictions.csv"
     before = table.read_bytes(), of_images.read_bytes()
     for run, given, what in (
-        (trained_run, second, "x.csv is there already, of other frames"),
-        (other_run, first, "x.csv is there already, of another run"),
-        (other_run, images[0], "predictions.csv is there already, of another run"),
+        (trained_run, second, "x.csv exists already, of other frames"),
+        (other_run, first, "x.csv exists already, of another run"),
+        (other_run, images[0], "predictions.csv exists already, of another run"),
     ):
         code, shown = call(run, given)
         assert code == 4 and what in shown and "--overwrite" in shown
@@ -319,23 +319,23 @@ def test_a_signal_leaves_no_half_file(
     pressing = threading.Thread(target=press)
     pressing.start()
     arguments = ["--run", str(trained_run), "--devices", "1", "--out", str(tmp_path / "out"), str(video)]
-    # In stretches of 60 frames, each written to the disk for good: the signal comes long before the last one.
+    # In segments of 60 frames, each written to the disk for good: the signal comes long before the last one.
     assert predict.main([*arguments, "--batch_size", "4", "--stretch_minutes", "0.03"]) == code
     pressing.join()
     shown = capfd.readouterr()
     assert (
         f"{number.name}: stopping at the next batch" in shown.err
-        and "stopped by a signal; the same command goes on" in shown.out
+        and "stopped by a signal; the same command continues" in shown.out
     )
     assert not list(folder.rglob("*.partial")) and not (tmp_path / "out" / ".claims").exists()
-    # Whole stretches stay: the same command goes on after them.
+    # Whole segments stay: the same command goes on after them.
     assert not (folder / "long.csv").exists()
     assert all((part.parent / "manifest.json").is_file() for part in folder.rglob("long.csv"))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("decode ", "predict", "claims"))]
 
 
 def test_an_unfinished_run_predicts_from_its_checkpoints(
-    trained_run: Path, estimator: predict.Estimator, tmp_path: Path
+    trained_run: Path, predictor: predict.Predictor, tmp_path: Path
 ):
     run = shutil.copytree(trained_run, tmp_path / "run")
     (run / "best.safetensors").unlink()
@@ -343,7 +343,7 @@ def test_an_unfinished_run_predicts_from_its_checkpoints(
     frames = np.stack([_rgb(path) for path in _images(trained_run)[:4]])
     unfinished = predict.load(run, devices=2)
     assert unfinished.weights_label == "the weights of step 40; the run is not finished"
-    np.testing.assert_allclose(unfinished.predict(frames)[0], estimator.predict(frames)[0], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(unfinished.predict(frames)[0], predictor.predict(frames)[0], rtol=0, atol=1e-3)
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(ValueError, match="holds no whole checkpoint yet: train it first"):
         predict.load(run)

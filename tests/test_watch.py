@@ -15,7 +15,7 @@ from jaxpose.checksums import DamagedFile
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.status import Status, parse_status
-from tests.remote.test_copy import config_of, follow
+from tests.remote.test_copy import config_of, synced
 from tests.remote_stores import Switched
 from tests.terminal import screen_of
 
@@ -90,7 +90,7 @@ def test_watches_a_copy(folder: RunFolder, url: str, tmp_path: Path, capsys: pyt
     url = url if "://" in url else str(tmp_path / url)
     write(folder.path, 0, 12)
     folder.finish(SUMMARY)
-    follow(folder, url)
+    synced(folder, url)
     assert watch.main([f"{url}/run"]) == 0
     assert "step 12/12  loss 0.08333" in capsys.readouterr().out
 
@@ -175,10 +175,10 @@ def test_waits_for_a_run_that_is_starting(tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        (Status(85, "interrupted"), "stopped by a signal (exit code 85); the same command goes on"),
-        (Status(130, "interrupted"), "stopped by a signal (exit code 130); the same command goes on"),
+        (Status(85, "interrupted"), "stopped by a signal (exit code 85); the same command continues it"),
+        (Status(130, "interrupted"), "stopped by a signal (exit code 130); the same command continues it"),
         (Status(1, "Diverged: 3 steps"), "failed with exit code 1: Diverged: 3 steps"),
-        (None, "ended without a word: it was killed, or its machine failed; the same command goes on"),
+        (None, "ended without a word: it was killed, or its machine failed; the same command continues it"),
     ],
 )
 def test_a_run_that_has_ended_is_known_at_once(
@@ -188,7 +188,7 @@ def test_a_run_that_has_ended_is_known_at_once(
     # As long as a process holds the folder, it may be the next start of the run that noted this.
     if status:
         folder.note_end(status)
-    follow(folder, "memory://copies")
+    synced(folder, "memory://copies")
     capsys.readouterr()
     watching = Watching(capsys, "--every_s", "0.02", str(folder.path))
     watching.wait_for("  running\n")
@@ -244,7 +244,7 @@ def test_length_by_steps_and_a_run_that_has_told_nothing(tmp_path: Path):
     config = config_of(tmp_path / "run", "", train__steps=77)
     with open_run(config, SPLIT):
         watched = watch.Watched(str(tmp_path / "run"))
-        assert watched.lacks() == ""
+        assert watched.missing() == ""
         progress = watched.look()
     assert (progress.step, progress.total_steps, progress.summary) == (0, 77, None)
     assert progress.line() == "step 0/77" and progress.rows()["step"].startswith("0 of 77  0%")

@@ -11,5 +11,5 @@ class PredictConfig(Section):
         10.0, "length of video that one worker claims at a time, cut at key frames", minimum=1e-3, harmless=True
     )
     decoders: int = option(
-        1, "stretches of video per device that are decoded at the same time, each by a thread", minimum=1, harmless=True
+        1, "segments of video per device that are decoded at the same time, each by a thread", minimum=1, harmless=True
     )

@@ -1,8 +1,9 @@
-"""Claims on pieces of work that processes on any hosts share by one folder: each piece is in one pair of hands.
+"""Claims on work that processes on any hosts share through one folder: each claim has one holder.
 
-A claim is a file <name>.<generation>, made so that exactly one can make it. Its holder touches it now and then; where
-its time stays the same for long enough, the holder is taken for dead, and whoever makes the file of the next generation
-has the claim. Times are compared with earlier times of the same file only, so the clocks of the hosts do not matter.
+A claim is a file <name>.<generation>, created so that exactly one process can create it. Its holder touches it
+regularly. When its time has not changed for long enough, the holder counts as dead, and the process that creates the
+file of the next generation has the claim. Times are compared only with earlier times of the same file, so the clocks
+of the hosts do not matter.
 """
 
 import contextlib
@@ -15,19 +16,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLAIMS_FOLDER = ".claims"
-# A holder is looked at, and gives a sign of life, this many times before it counts as dead.
+# A holder touches its claim, and others look at it, this many times before the holder counts as dead.
 _BEATS = 5
-# How long to wait for a claim that is held for moments only.
+# Seconds between two attempts to take a claim that is held only briefly.
 _MOMENT_S = 0.02
 
 
 class Claim:
-    """A claim that this process holds: a context manager that releases it.
+    """A claim that this process holds; a context manager, which releases it.
 
     Attributes:
-      token: of this claim and no other.
-      text: what its file says.
-      is_lost: whether it was found to be taken over, as this process had been frozen for long.
+      token: unique to this claim.
+      text: content of its file.
+      is_lost: whether another process has taken it over, as this process had been frozen for long.
     """
 
     def __init__(self, claims: "Claims", name: str, generation: int):
@@ -37,7 +38,7 @@ class Claim:
         self._claims, self._name, self._generation = claims, name, generation
 
     def refresh(self) -> bool:
-        """Gives a sign of life and returns whether the claim is still this one's."""
+        """Touches the claim and returns whether this process still holds it."""
         file = self._file(self._generation)
         try:
             os.utime(file)
@@ -45,12 +46,12 @@ class Claim:
         except FileNotFoundError:
             self.is_lost = True
         except OSError:
-            # A network folder may be away for a moment; the others do not see it either.
+            # A network folder may be away for a moment; then other processes cannot see it either.
             pass
         return not self.is_lost
 
     def release(self) -> None:
-        """Gives the work free."""
+        """Releases the claim."""
         self._claims.drop(self)
         if self.refresh():
             for generation in range(self._generation + 1):
@@ -68,11 +69,11 @@ class Claim:
 
 
 class Claims:
-    """The claims in a folder: a context manager, for as long as work is claimed.
+    """The claims in a folder; a context manager, open while work is claimed.
 
     Args:
-      out: the folder that all who share the work write to.
-      silent_s: seconds without a sign of life after which a holder counts as dead.
+      out: the folder that all workers write to.
+      silent_s: seconds without a touch after which a holder counts as dead.
     """
 
     def __init__(self, out: Path, silent_s: float | int):
@@ -80,7 +81,7 @@ class Claims:
         self.beat_s = silent_s / _BEATS
         self._silent_s = silent_s
         self._held: set[Claim] = set()
-        # File of another's claim -> what it looked like, when it was looked at, and for how long it has been the same.
+        # File of another process's claim -> time and inode, when it was looked at, for how long it is unchanged.
         self._seen: dict[Path, tuple[tuple[int, int], float, float]] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -97,15 +98,15 @@ class Claims:
             self.folder.rmdir()
 
     def take(self, name: str) -> Claim | None:
-        """Returns the claim on a piece of work, or None where somebody else has it.
+        """Returns the claim on some work, or None if another process holds it.
 
-        One that is dead is found out only by looking several times.
+        Only repeated calls find out that a holder is dead.
 
         Args:
-          name: of the piece; letters, digits and hyphens.
+          name: of the work; letters, digits and hyphens.
 
         Raises:
-          OSError: the folder cannot be written in.
+          OSError: the folder is not writable.
         """
         newest = self._newest(name)
         if newest >= 0 and not self._is_dead(self.folder / f"{name}.{newest}"):
@@ -118,14 +119,14 @@ class Claims:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         except (FileExistsError, FileNotFoundError):
-            # Somebody was faster, in making the file or in removing the empty folder.
+            # Another process was faster, in creating the file or in removing the empty folder.
             return None
         claim = Claim(self, name, newest + 1)
         try:
             with os.fdopen(descriptor, "w") as stream:
                 stream.write(claim.text)
         except OSError as error:
-            # On a full disk: an empty claim would be waited for until it counts as dead.
+            # On a full disk: other workers would wait for the empty claim until it counts as dead.
             file.unlink(missing_ok=True)
             error.filename = str(file)
             raise
@@ -134,16 +135,16 @@ class Claims:
         return claim
 
     def drop(self, claim: Claim) -> None:
-        """Gives no more signs of life for a claim."""
+        """Touches a claim no more."""
         with self._lock:
             self._held.discard(claim)
 
     @contextlib.contextmanager
     def waited_for(self, name: str) -> Iterator[Claim]:
-        """Takes a claim that everybody holds for moments only, once it is free.
+        """Waits for a claim that every process holds only briefly, and takes it.
 
         Raises:
-          OSError: the folder cannot be written in.
+          OSError: the folder is not writable.
         """
         while (claim := self.take(name)) is None:
             time.sleep(_MOMENT_S)
@@ -151,19 +152,19 @@ class Claims:
             yield claim
 
     def forget(self, prefix: str) -> None:
-        """Removes all claims whose name begins so: those of the dead on work that is done."""
+        """Removes all claims with a prefix: those of dead holders on finished work."""
         for file in self.folder.glob(f"{prefix}*"):
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
 
     def _newest(self, name: str) -> int:
-        """Returns the newest generation of a claim that is there, or -1."""
+        """Returns the newest generation of a claim, or -1 if there is none."""
         numbers = [file.suffix[1:] for file in self.folder.glob(f"{name}.*")]
         return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
     def _is_dead(self, file: Path) -> bool:
         try:
-            # Opening a file makes a network folder ask its server for the times anew.
+            # Opening a file makes a network folder ask its server for the present times.
             with file.open("rb") as stream:
                 status = os.fstat(stream.fileno())
         except OSError:
@@ -171,7 +172,7 @@ class Claims:
         look, now = (status.st_mtime_ns, status.st_ino), time.monotonic()
         with self._lock:
             before, looked, silent_s = self._seen.get(file, (None, now, 0.0))
-            # If this process was frozen, so may the holder have been: a long time without a look proves little.
+            # If this process was frozen, the holder may have been too: a long time without a look proves little.
             silent_s = silent_s + min(now - looked, 2 * self.beat_s) if look == before else 0.0
             self._seen[file] = look, now, silent_s
         return silent_s > self._silent_s

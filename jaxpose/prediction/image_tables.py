@@ -1,7 +1,7 @@
-"""Predictions of a folder's images in files: keypoints, and how far they lie from poses that occur.
+"""The tables of a folder of images: their keypoints, and the distance from plausible poses.
 
-What comes in: a trained network and images. What goes out: predictions.csv and, where the run knows subspaces of poses,
-predictions_pca_..._error.csv, a row for each image.
+Input: a trained network and images. Output: predictions.csv and, where the run has subspaces of poses,
+predictions_pca_..._error.csv, with a row for each image.
 """
 
 import contextlib
@@ -14,41 +14,43 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.files import read_bytes
 from jaxpose.formats.lightning_pose.tables import SCORERS, PredictionWriter
 from jaxpose.pose.pca import errors_px
-from jaxpose.prediction.estimator import Estimator
-from jaxpose.prediction.video_tables import Incomplete, Stopped, open_pose_errors
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.video_tables import Incomplete, open_pose_errors
 from jaxpose.threads import map_in_threads
+from jaxpose.video.key_frames import Stopped
 
 _LISTED_PROBLEMS = 20
 
 
 def predict_images(
-    estimator: Estimator, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
+    predictor: Predictor, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
 ) -> int:
-    """Writes the predictions of images and how far they lie from poses that occur; returns the number of rows.
+    """Writes the predictions of images and the tables beside them; returns the number of rows.
 
     Args:
-      estimator: the trained network.
+      predictor: the trained network.
       paths: images of any sizes.
       file: the table of predictions; the others lie beside it.
-      stops: is asked after every batch whether to leave.
-      count: is called with the number of rows of every batch.
+      stops: called after every batch; True stops.
+      count: called with the number of rows of every batch.
 
     Raises:
-      Incomplete: an image cannot be read, or is smaller than the run's crop; or `stops` said so.
+      Incomplete: an image cannot be read, or is smaller than the run's crop.
+      Stopped: `stops` returned true.
     """
-    project = Path(estimator.config.data.project)
+    project = Path(predictor.config.data.project)
     index = [_row_name(path, project) for path in paths]
     names: list[str] = []
     problems: list[str] = []
 
     def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
         try:
-            return estimator.fit(decode_image(read_bytes(path, most_bytes=None)))
+            return predictor.fit(decode_image(read_bytes(path, most_bytes=None)))
         except (ValueError, OSError) as error:
             return f"{path}: {error}"
 
     def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        images = map_in_threads(read, paths, estimator.config.data.threads, paths[0].parent.name)
+        images = map_in_threads(read, paths, predictor.config.data.threads, paths[0].parent.name)
         for name, image in zip(index, images, strict=True):
             if isinstance(image, str):
                 problems.append(image)
@@ -58,11 +60,11 @@ def predict_images(
 
     done = 0
     with contextlib.ExitStack() as opened:
-        scorer = SCORERS[estimator.config.model.kind]
-        rows = opened.enter_context(PredictionWriter(file, estimator.keypoint_names, scorer))
-        # Which images are views of one moment is not known.
-        errors = open_pose_errors(opened, estimator, file)
-        for keypoints, confidence in estimator.fitted(frames()):
+        scorer = SCORERS[predictor.config.model.kind]
+        rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer))
+        # Which images show the same moment is unknown, so there are no multi-view errors.
+        errors = open_pose_errors(opened, predictor, file)
+        for keypoints, confidence in predictor.fitted(frames()):
             of_batch = names[done : done + len(keypoints)]
             rows.append(of_batch, keypoints, confidence)
             for pca, writer in errors:
@@ -70,14 +72,14 @@ def predict_images(
             done += len(keypoints)
             count(len(keypoints))
             if stops():
-                raise Stopped(f"{paths[0].parent}: stopped after {done} of {len(paths)} images", done)
+                raise Stopped(f"{paths[0].parent}: stopped after {done} of {len(paths)} images")
         if problems:
             raise Incomplete("\n".join(problems[:_LISTED_PROBLEMS]), done)
     return done
 
 
 def _row_name(path: Path, project: Path) -> str:
-    """Returns what an image is called in the CSV: as in the label file if it is the run's project's, else as given."""
+    """Returns the name of an image in the CSV: as in the label file if it is in the run's project, else as given."""
     with contextlib.suppress(ValueError):
         return path.resolve().relative_to(project.resolve()).as_posix()
     return path.as_posix()

@@ -1,6 +1,6 @@
-"""What a table of predictions is of: index.csv in the folder of results, a row for each input.
+"""index.csv in the folder of results: a row for each input, with what its table was made from.
 
-By it a table is neither taken for something else nor lost, and a second command does only what is missing or changed.
+By the index, a table is never mistaken for another, and a second command predicts only what is missing or changed.
 """
 
 import csv
@@ -18,7 +18,8 @@ from jaxpose.config import config_hash
 from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.files import open_regular
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.table_files import size_of
 
 INDEX_FILE = "index.csv"
 CHECKSUM_DIGITS = 16
@@ -27,22 +28,22 @@ WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What is known of an input.
+    """The row of an input.
 
     Attributes:
       path: absolute, of the video or of the folder of images.
       size: bytes, of all images together.
-      mtime: when it was last changed, seconds since 1970; of images the newest.
-      files: checksum of name, size and time of each image; of a video of its own.
+      mtime: when it was last changed, seconds since 1970; of images, the newest time.
+      files: checksum of name, size and time of each image, or of the video.
       model: checksum of the weights.
-      frames_announced: by the file.
+      frames_announced: frames by the header of the file.
       frames_delivered: rows of the table.
-      seconds: that predicting took, by all who took part.
+      seconds: computing time of all workers.
       state: waiting, done, damaged (the input cannot be predicted to the end; not tried again while it is the same) or
-        failed (something else was in the way; tried again by the next command).
-      reason: why it is not done, or what else is to be known of it.
-      table: below the folder of results.
-      table_size: bytes, of all tables of the input together.
+        failed (for another reason; the next command tries again).
+      reason: why it is not done, or a remark on it.
+      table: path below the folder of results.
+      table_size: bytes of all tables of the input together.
       table_sha256: digits of the checksum of the table of predictions, "" before it is done.
       run: hash of the run's config.
     """
@@ -63,11 +64,11 @@ class Row:
     run: str
 
     def is_of_same(self, other: "Row") -> bool:
-        """Returns whether both are of the same frames and the same network."""
+        """Returns whether both rows have the same frames and the same network."""
         return self._frames() == other._frames() and (self.model, self.run) == (other.model, other.run)
 
     def _frames(self) -> tuple[str, int, str, str]:
-        # Hosts may see the same folder by other names.
+        # Hosts may know the same folder under different paths.
         return Path(self.path).name, self.size, self.mtime, self.files
 
 
@@ -81,20 +82,20 @@ class PredictionIndex:
     Args:
       out: the folder of results.
       claims: those on the work in that folder.
-      beside: what the names of the tables beside each table of predictions have more: see `tables_beside`.
+      suffixes: of the tables beside each table of predictions: see `suffixes_beside`.
     """
 
-    def __init__(self, out: Path, claims: Claims, beside: Sequence[str] = ()):
-        self._out, self._file, self._claims, self._beside = out, out / INDEX_FILE, claims, beside
+    def __init__(self, out: Path, claims: Claims, suffixes: Sequence[str] = ()):
+        self._out, self._file, self._claims, self._suffixes = out, out / INDEX_FILE, claims, suffixes
         self._lock = threading.Lock()
         self._read: tuple[tuple[int, int, int] | None, dict[str, Row]] = (None, {})
 
     def rows(self) -> dict[str, Row]:
-        """Returns all rows by their table; the file is read anew where it has changed.
+        """Returns all rows by their table; a changed file is read again.
 
-          Raises:
-            DamagedFile: the file is not such an index, or not as jaxpose wrote it.
-        OSError: it cannot be read.
+        Raises:
+          DamagedFile: the file is not an index, or not as jaxpose wrote it.
+          OSError: it cannot be read.
         """
         try:
             with open_regular(self._file) as stream:
@@ -106,38 +107,37 @@ class PredictionIndex:
                     self._read = look, rows
                 return rows
         except FileNotFoundError:
-            # Without it every table is of unknown origin.
+            # Without the index, every table is of unknown origin.
             return {}
 
     def is_there(self, row: Row, overwrite: bool = False) -> bool:
-        """Returns whether the table of an input is there, or cannot be made; False where it has to be made.
+        """Returns whether the table of an input exists or cannot be made; False if it has to be made.
 
         Args:
           row: of the input as it is now.
-          overwrite: whatever is there is made anew.
+          overwrite: make existing tables again.
 
         Raises:
-          ValueError: the table is there, but of other frames or of another run.
+          ValueError: the table exists, but is of other frames or of another run.
         """
         noted, table = self.rows().get(row.table), self._out / row.table
         if overwrite:
             return False
         if noted and noted.is_of_same(row):
-            # Tables of which somebody shortened or removed one are no longer whole.
+            # If one of the tables was shortened or removed, all are made again.
             is_whole = noted.state == DONE and table.is_file() and self.bytes_of(table) == noted.table_size
             return is_whole or noted.state == DAMAGED
         if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
             return False
         what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
-        raise ValueError(f"{table} is there already, of {what}: give --overwrite to replace it, or another --out")
+        raise ValueError(f"{table} exists already, of {what}: give --overwrite to replace it, or choose another --out")
 
     def bytes_of(self, table: Path) -> int:
-        """Returns the size of a table of predictions and of those beside it, as far as they are there."""
-        files = [table, *(table.with_name(f"{table.stem}{more}.csv") for more in self._beside)]
-        return sum(file.stat().st_size for file in files if file.is_file())
+        """Returns the size of a table of predictions and of the tables beside it, as far as they exist."""
+        return size_of(table, self._suffixes)
 
     def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:
-        """Notes the inputs that are to be predicted, but for those that others have noted or done by now."""
+        """Adds the inputs that are to be predicted, except those that other processes have added or finished by now."""
         rows = list(rows)
 
         def change(known: dict[str, Row]) -> None:
@@ -150,7 +150,7 @@ class PredictionIndex:
         self._write(change)
 
     def note(self, row: Row) -> None:
-        """Notes what became of an input; that it failed only where nobody has noted the same table of other frames."""
+        """Records the outcome of an input; a failure only if the row is not of other frames by now."""
 
         def change(known: dict[str, Row]) -> None:
             noted = known.get(row.table)
@@ -160,7 +160,7 @@ class PredictionIndex:
         self._write(change)
 
     def _write(self, change: Callable[[dict[str, Row]], None]) -> None:
-        """Writes the index as `change` leaves it; nobody else writes it meanwhile."""
+        """Applies `change` to the rows and writes them; no other process writes meanwhile."""
         while True:
             with self._lock, self._claims.waited_for("index") as claim:
                 rows = dict(self.rows())
@@ -172,24 +172,24 @@ class PredictionIndex:
                 writer.writerow(_COLUMNS)
                 # The reason may begin with the name of a file.
                 writer.writerows([path_cell(str(cell)) for cell in dataclasses.astuple(row)] for row in rows.values())
-                # If this process was frozen for long in these moments, somebody else may have written.
+                # If this process was frozen for long meanwhile, another process may have written.
                 if claim.refresh():
                     write_csv(self._file, text.getvalue())
                     return
 
 
-def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimator: Estimator) -> Row:
-    """Returns the row of an input that waits.
+def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predictor: Predictor) -> Row:
+    """Returns the row of a waiting input.
 
     Args:
       out: the folder of results.
       table: the table of predictions, below it.
       path: the video, or the folder of the images.
       sources: the video, or the images.
-      estimator: the trained network.
+      predictor: the trained network.
 
     Raises:
-      OSError: a file is not there any more.
+      OSError: a file no longer exists.
     """
     size, mtime, files = identity_of(sources)
     return Row(
@@ -197,7 +197,7 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
         size=size,
         mtime=mtime,
         files=files,
-        model=estimator.checksum[:CHECKSUM_DIGITS],
+        model=predictor.checksum[:CHECKSUM_DIGITS],
         frames_announced=len(sources),
         frames_delivered=0,
         seconds=0.0,
@@ -206,15 +206,15 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], estimato
         table=table.relative_to(out).as_posix(),
         table_size=0,
         table_sha256="",
-        run=config_hash(estimator.config),
+        run=config_hash(predictor.config),
     )
 
 
 def identity_of(sources: Sequence[Path]) -> tuple[int, str, str]:
-    """Returns `size`, `mtime` and `files` of the row of a video, or of images.
+    """Returns `size`, `mtime` and `files` of the row of a video or of images.
 
     Raises:
-      OSError: a file is not there any more.
+      OSError: a file no longer exists.
     """
     status = [source.stat() for source in sources]
     newest_ns = max(entry.st_mtime_ns for entry in status)
@@ -224,7 +224,7 @@ def identity_of(sources: Sequence[Path]) -> tuple[int, str, str]:
 
 
 def _rows(file: Path, data: bytes) -> dict[str, Row]:
-    mend = "remove the file and give --overwrite, or give another --out"
+    mend = "remove the file and give --overwrite, or choose another --out"
     rows = {}
     for number, cells in enumerate(parse_csv(data, file, mend), 1):
         try:

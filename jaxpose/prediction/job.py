@@ -1,4 +1,4 @@
-"""One table to be made, and where the work on it lies."""
+"""A job: one table to be made, and the folder of the work on it."""
 
 import dataclasses
 import functools
@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxpose.data.inputs import TABLES_BESIDE
 from jaxpose.formats.lightning_pose.tables import join_tables
 from jaxpose.prediction.index import DAMAGED, FAILED, WAITING, Row, identity_of
+from jaxpose.prediction.table_files import PARTIAL
 from jaxpose.video.index import ends_checksum, read_index
 from jaxpose.video.video import Video
 
-# Lines at the head of a table of predictions, and of one of errors.
+# Header lines of a table of predictions, and of a table of errors.
 _HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 1
 _LISTED = 5
 
@@ -24,9 +24,9 @@ class Job:
     """A table to be made.
 
     Attributes:
-      row: of the index.
+      row: its row in the index.
       table: the table of predictions; the others lie beside it.
-      sources: a video, or images of one folder.
+      sources: a video, or the images of one folder.
       video: as `scan` returned it, None for images.
       problem: why the video cannot be read at all, or "".
     """
@@ -44,21 +44,21 @@ class Job:
 
     @functools.cached_property
     def key(self) -> str:
-        """What the claims on its work begin with."""
+        """The prefix of the names of the claims on its work."""
         return hashlib.sha256(self.row.table.encode()).hexdigest()[:16]
 
     @functools.cached_property
     def parts(self) -> Path:
-        """The folder of its stretches; that of other frames or another network is another one."""
+        """The folder of its segments; other frames or another network have another folder."""
         decides = (self.row.size, self.row.mtime, self.row.files, self.row.model, self.row.run)
         return self.table.with_name(f"{self.table.name}.{hashlib.sha256(repr(decides).encode()).hexdigest()[:8]}.parts")
 
     def is_settled_by(self, row: Row | None) -> bool:
-        """Returns whether a row of the index says what became of this job."""
+        """Returns whether a row of the index is the result of this job."""
         return row is not None and row.is_of_same(self.row) and row.state != WAITING
 
     def state_without_frames(self) -> str:
-        """Returns the state where frames cannot be read: that the files are damaged, if they can be read at all."""
+        """Returns the state of a job whose frames do not decode: DAMAGED if the files can be read, else FAILED."""
         try:
             for source in self.sources:
                 ends_checksum(source)
@@ -67,49 +67,43 @@ class Job:
         return DAMAGED
 
     def join(self, parts: Sequence[Path], name: str, file: Path) -> int:
-        """Joins one of the tables of stretches into a file, and returns the number of rows."""
+        """Joins one table of all segments into a file; returns the number of rows."""
         return join_tables([part / name for part in parts], file, self._header_rows(name))
 
     def rescue(self, scratch: Path) -> int:
-        """Puts the rows of a folder in which predicting broke off beside the table, and returns their number."""
+        """Copies the rows of a folder in which predicting broke off to beside the table; returns their number."""
         rows = 0
-        for partial in scratch.glob("*.csv.partial"):
-            name = partial.name.removesuffix(".partial")
+        for partial in scratch.glob(f"*.csv{PARTIAL}"):
+            name = partial.name.removesuffix(PARTIAL)
             count = join_tables([partial], self.table.with_name(partial.name), self._header_rows(name))
             rows = count if name == self.table.name else rows
         return rows
 
-    def remove_tables(self) -> None:
-        """Removes the tables, and what was rescued: those of the frames that were here before, under the same name."""
-        for more in ("", *TABLES_BESIDE):
-            for suffix in (".csv", ".csv.partial"):
-                self.table.with_name(f"{self.table.stem}{more}{suffix}").unlink(missing_ok=True)
-
     def change(self) -> str:
-        """Returns that the files are no longer those of the row, or ""."""
+        """Returns a message if the files are no longer those of the row, else ""."""
         try:
             now = identity_of(self.sources)
         except OSError:
-            return ""  # what is gone is told by whoever reads it
+            return ""  # whoever reads a missing file reports it
         is_same = now == (self.row.size, self.row.mtime, self.row.files)
         return "" if is_same else f"{self.name} changed while it was read; the same command predicts it again"
 
-    def holes(self) -> str:
-        """Returns that the time stamps of a video tell of frames that were lost before it was written, or ""."""
+    def dropped_frames(self) -> str:
+        """Returns a message if the timestamps of a video show dropped frames, else ""."""
         try:
-            leaps = read_index(self.video.path).leaps if self.video else []
+            gaps = read_index(self.video.path).leaps if self.video else []
         except (ValueError, OSError):
             return ""
-        some = f"{', '.join(map(str, leaps[:_LISTED]))}{', ...' if len(leaps) > _LISTED else ''}"
+        some = f"{', '.join(map(str, gaps[:_LISTED]))}{', ...' if len(gaps) > _LISTED else ''}"
         return (
-            f"{self.name}: by its time stamps frames are lost before frame {some}; the rows count those that are there"
-        ) * bool(leaps)
+            f"{self.name}: its timestamps show dropped frames before frame {some}; rows count the frames in the file"
+        ) * bool(gaps)
 
     def _header_rows(self, name: str) -> int:
         return _HEADER_ROWS if name == self.table.name else _ERROR_HEADER_ROWS
 
 
 def remove_parts(table: Path) -> None:
-    """Removes the stretches of a table that is done, also those that a killed process left behind."""
+    """Removes the segments of a finished table, including those that a killed process left."""
     for folder in table.parent.glob(f"{glob.escape(table.name)}.*.parts"):
         shutil.rmtree(folder, ignore_errors=True)

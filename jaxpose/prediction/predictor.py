@@ -1,209 +1,234 @@
-"""Predictions for any number of frames, on all devices of the mesh, in batches of one fixed shape."""
+"""A trained run, ready to predict frames of any size and videos, in pixels of the original frame."""
 
-import threading
-from collections.abc import Callable, Iterable, Iterator
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
-from flax import nnx
-from jax.experimental import multihost_utils
-from jax.sharding import Mesh
 
-from jaxpose.cluster.mesh import put_batch
-from jaxpose.config import Config
-from jaxpose.config.model import CONTEXT_RADIUS
-from jaxpose.data.loader import Samples, evaluation_batches
+from jaxpose import geometry
+from jaxpose.cluster.devices import describe, start_backend
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.config import Config, validate
+from jaxpose.fitting import fit_image
 from jaxpose.model.pose_net import needed_types
-from jaxpose.steps.predict_step import build_evaluate_step, build_predict_step
-from jaxpose.video.key_frames import Stopped
+from jaxpose.phases import phase
+from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.run.load import load_network, read_run_config
+from jaxpose.run.pca import Subspaces, load_subspaces
+from jaxpose.run.weights import checksum
+from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
+from jaxpose.video.segments import Segment, padded
+from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
 
-Predictions = dict[str, np.ndarray]
-Batch = dict[str, np.ndarray]
+_logger = logging.getLogger(__name__)
+
+# Keypoints (m, k, 2) in frame pixels and confidences (m, k), both float32, or float64 of a run of that precision.
+Found = tuple[np.ndarray, np.ndarray]
 
 
 class Predictor:
-    """A compiled network with its batch size.
+    """A trained network, compiled for its devices: see `load`.
 
-    Args:
-      config: the run's config.
-      graphdef: definition of the network.
-      mesh: the devices.
-      frames_per_step: frames of one step over all devices; rounded up to a multiple of their number.
-      labelled_per_step: the same for labelled frames; None = as `frames_per_step`.
+    Attributes:
+      config: the run's config, with the requested devices and batch size.
+      keypoint_names: k names, in the order of the results.
+      runner: the network, compiled on first use.
+      weights: (parameters, batch statistics) on the mesh.
+      devices: descriptions of its devices.
+      subspaces: of the poses in the training labels, by the name of their loss, as far as the run has them.
+      weights_label: a description of the weights: their step, and whether the run is unfinished.
     """
 
     def __init__(
         self,
         config: Config,
-        graphdef: nnx.GraphDef,
-        mesh: Mesh,
-        frames_per_step: int,
-        labelled_per_step: int | None = None,
+        runner: BatchRunner,
+        weights: tuple[dict, dict],
+        devices: list[str],
+        subspaces: Subspaces,
+        weights_label: str,
     ):
-        self._mesh = mesh
-        self._lock = threading.Lock()
-        self._precision = config.train.precision
-        self.device_count = mesh.size
-        self._evaluate = build_evaluate_step(config, graphdef, mesh)
-        self._predict = build_predict_step(config, graphdef, mesh)
-        self.radius = CONTEXT_RADIUS[config.model.kind]
-        self.frames_per_step, self._labelled_per_step = (
-            -(-frames // mesh.size) * mesh.size for frames in (frames_per_step, labelled_per_step or frames_per_step)
-        )
+        self.config = config
+        self.devices = devices
+        self.keypoint_names = config.data.keypoint_names
+        self.runner = runner
+        self.weights = weights
+        self.subspaces = subspaces
+        self.weights_label = weights_label
+        self._size_px = config.data.input_width_px, config.data.input_height_px
+        self._described: set[Path] = set()
 
-    def labelled(
-        self,
-        params: dict,
-        statistics: dict,
-        samples: Samples,
-        rows: np.ndarray,
-        stops: Callable[[], bool] = lambda: False,
-    ) -> Predictions:
-        """Returns predictions and losses of the given rows, in their order.
+    def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
+        """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
+
+        Each frame is independent: a network with context frames sees the frame itself in place of its neighbours (see
+        `predict_video` for consecutive frames).
 
         Args:
-          params: parameters on the mesh.
-          statistics: batch statistics on the mesh.
-          samples: labelled frames.
-          rows: int array (n,), rows of the samples.
-          stops: is asked before every batch whether to leave, by every process alike.
-
-        Returns:
-          `keypoints_px` and `keypoints_frame_px` (n, k, 2), `confidence` (n, k), `loss_sum` and `loss_count` (n,).
+          frames: uint8, (n, h, w, 3) RGB or (n, h, w) grey, or a list of n such images of any sizes.
 
         Raises:
-          Stopped: `stops` said so.
+          ValueError: a frame is of another type or shape, or is smaller than the run's crop.
         """
-        fields = ("frames", "keypoints_px", "visibility", "frame_from_input")
-        batches = (
-            ({name: batch[name] for name in fields}, int(batch["valid"].sum()))
-            for batch in _until(stops, evaluation_batches(samples, rows, self._labelled_per_step))
-        )
-        found = list(self._run(self._evaluate, params, statistics, batches))
-        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+        # Most likely one colour frame, which would be read as h grey ones.
+        if isinstance(frames, np.ndarray) and frames.ndim == 3 and frames.shape[-1] == 3:
+            raise ValueError(f"frames has shape {frames.shape}; a single colour frame must be given as frames[None]")
+        return self._joined(self.fitted(self.fit(frame) for frame in frames))
 
-    def frames(
-        self, params: dict, statistics: dict, chunks: Iterable[tuple[np.ndarray, np.ndarray]]
-    ) -> Iterator[Predictions]:
-        """Yields the predictions of frames that stand for themselves, while the devices work on the next chunk.
+    def predict_video(self, path: str | os.PathLike) -> Found:
+        """Returns keypoints (n, k, 2) in frame pixels and their confidence (n, k), of every frame of a video.
 
-        A network that looks at five frames sees each of them five times.
+        The rotation in the file's metadata is applied, unless the run's labelled images have the size of the stored
+        frames; coordinates are in pixels of the rotated frame.
+
+        Raises:
+          ValueError: the file is not a video, is damaged, or has frames that are smaller than the run's crop.
+        """
+        reader, stream = self.stream(scan(Path(path)))
+        with contextlib.closing(reader):
+            found = self._joined(stream)
+        if reader.problem:
+            raise ValueError(reader.problem)
+        return found
+
+    def stream(self, video: Video, segment: Segment | None = None) -> tuple[ChunkReader, Iterator[Found]]:
+        """Returns the reader of a video, which must be closed, and an iterator over the results of its frames.
+
+        A thread decodes while the devices work.
 
         Args:
-          params: parameters on the mesh.
-          statistics: batch statistics on the mesh.
-          chunks: frames uint8 (m, h, w, 3), m at most `frames_per_step`, with their frame_from_input: (m, 2, 3), or
-            (2, 3) for all of them.
+          video: as `scan` returned it.
+          segment: the wanted frames, None for all. The results begin with the frame before, if there is one, and are
+            equal to those of the whole video, bit for bit.
+
+        Raises:
+          ValueError: the frames are smaller than the run's crop.
         """
-        batches = (
-            (self._batch(np.repeat(frames[:, None], 2 * self.radius + 1, axis=1), frame_from_input), len(frames))
-            for frames, frame_from_input in chunks
-        )
-        return self._run(self._predict, params, statistics, batches)
+        labelled_px = labelled_sizes_px(self.config.data)
+        if video.path not in self._described and (text := describe_rotation(video, labelled_px)):
+            self._described.add(video.path)
+            _logger.warning(text)
+        video = as_labelled(video, labelled_px)
+        affine = self._input_from_frame((video.width_px, video.height_px))
+        most, radius = self.runner.frames_per_step, self.runner.radius
+        fed = padded(segment, margin_frames=1, radius=radius, batch=most) if segment else None
+        reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=self.config.data.crop_px)
+        stream = self.runner.video(*self.weights, reader, geometry.invert(affine))
+        found = ((part["keypoints_frame_px"], part["confidence"]) for part in stream)
+        return reader, found if segment is None or fed is None else _rows_of(segment, fed.first, found)
 
-    def video(
-        self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray
-    ) -> Iterator[Predictions]:
-        """Yields the predictions of consecutive frames, one row for each; borders of chunks change nothing.
+    @functools.cached_property
+    def checksum(self) -> str:
+        """The checksum of the weights."""
+        params, statistics = jax.device_get(self.weights)
+        return checksum({"params": params, "statistics": statistics})
 
-        A network that looks at five frames sees the first and the last frame again beyond the ends.
+    def fit(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a frame, (h, w, 3) or (h, w) uint8, as input of the network, and its frame_from_input (2, 3).
 
-        Args:
-          params: parameters on the mesh.
-          statistics: batch statistics on the mesh.
-          chunks: uint8 arrays (m, h, w, 3), the frames of one video in order, m at least 1.
-          frame_from_input: (2, 3), maps input pixels to frame pixels.
+        Raises:
+          ValueError: the frame is of another type or shape, or is smaller than the run's crop.
         """
-        if not self.radius:
-            return self.frames(params, statistics, ((chunk, frame_from_input) for chunk in chunks))
-        windows = ((self._batch(*self._sequences(run, frame_from_input)), count) for run, count in self._runs(chunks))
-        return self._run(self._predict, params, statistics, windows)
+        frame = np.asarray(frame)
+        is_image = frame.ndim == 2 or (frame.ndim == 3 and frame.shape[2] == 3)
+        if frame.dtype != np.uint8 or not is_image or not frame.size:
+            raise ValueError(
+                f"a frame has shape {frame.shape} of {frame.dtype}; it must be uint8, (h, w, 3) RGB or (h, w) grey"
+            )
+        colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
+        affine = self._input_from_frame((frame.shape[1], frame.shape[0]))
+        return fit_image(colour, affine, self._size_px, self.config.data.crop_px), geometry.invert(affine)
 
-    def _runs(self, chunks: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
-        """Yields (frames (m + 2 radius), m): each run with the frames on either side of it."""
-        held: list[np.ndarray] = []
-        radius, most = self.radius, self.frames_per_step
+    def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
+        """Yields the results of frames that `fit` returned, in order, a batch at a time."""
 
-        def cut(count: int) -> tuple[np.ndarray, int]:
-            run = np.stack(held[: count + 2 * radius])
-            del held[:count]
-            return run, count
+        def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            waiting = iter(frames)
+            while chunk := list(itertools.islice(waiting, self.runner.frames_per_step)):
+                yield np.stack([pixels for pixels, _ in chunk]), np.stack([affine for _, affine in chunk])
 
-        for chunk in chunks:
-            if not held:
-                held += [chunk[0]] * radius
-            held += list(chunk)
-            while len(held) >= most + 2 * radius:
-                yield cut(most)
-        if held:
-            held += [held[-1]] * radius
-            while len(held) > 2 * radius:
-                yield cut(min(most, len(held) - 2 * radius))
+        for found in self.runner.frames(*self.weights, chunks()):
+            yield found["keypoints_frame_px"], found["confidence"]
 
-    def _sequences(self, run: np.ndarray, frame_from_input: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a run as one sequence for each device, (devices, frames + 2 radius, h, w, 3), and the affine."""
-        each, halo = self.frames_per_step // self._mesh.size, 2 * self.radius
-        padded = np.zeros((self.frames_per_step + halo, *run.shape[1:]), np.uint8)
-        padded[: len(run)] = run
-        starts = range(0, self.frames_per_step, each)
-        return np.stack([padded[start : start + each + halo] for start in starts]), frame_from_input
+    def _joined(self, parts: Iterable[Found]) -> Found:
+        count = len(self.keypoint_names)
+        parts = [(np.zeros((0, count, 2), np.float32), np.zeros((0, count), np.float32)), *parts]
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray) -> Batch:
-        """Returns sequences with their affines, filled up to a multiple of the devices: all steps have one shape.
+    def _input_from_frame(self, frame_size_px: tuple[int, int]) -> np.ndarray:
+        data = self.config.data
+        if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > frame_size_px):
+            raise ValueError(
+                f"a frame has {frame_size_px[0]} x {frame_size_px[1]} pixels; the run's data.crop_px = {data.crop_px} "
+                "leaves it"
+            )
+        return geometry.input_from_frame(frame_size_px, self._size_px, data.resize, data.crop_px)
 
-        Args:
-          sequences: (q, s, h, w, 3).
-          frame_from_input: (q, 2, 3), or (2, 3) for all of them.
-        """
-        count = self.frames_per_step // (sequences.shape[1] - 2 * self.radius)
-        frames = np.zeros((count, *sequences.shape[1:]), np.uint8)
-        frames[: len(sequences)] = sequences
-        # An affine that can be inverted, in empty places too.
-        affines = np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1))
-        affines[: len(sequences)] = frame_from_input
-        return {"frames": frames, "frame_from_input": affines}
-
-    def _run(
-        self, step: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
-    ) -> Iterator[Predictions]:
-        # One batch is in flight while the one before is fetched.
-        flying: tuple[dict[str, jax.Array], int] | None = None
-        for batch, count in batches:
-            mine = {name: self._own_rows(rows) for name, rows in batch.items()}
-            # Videos that are decoded at the same time take turns: all devices get the steps in one order.
-            with self._lock, needed_types(self._precision):
-                started = step(params, statistics, put_batch(self._mesh, mine)), count
-            if flying:
-                yield self._fetch(*flying)
-            flying = started
-        if flying:
-            yield self._fetch(*flying)
-
-    def _own_rows(self, rows: np.ndarray) -> np.ndarray:
-        per_device = len(rows) // self._mesh.size
-        mine = [
-            place for place, device in enumerate(self._mesh.devices.flat) if device.process_index == jax.process_index()
-        ]
-        return np.concatenate([rows[place * per_device : (place + 1) * per_device] for place in mine])
-
-    def _fetch(self, found: dict[str, jax.Array], count: int) -> Predictions:
-        with needed_types(self._precision):
-            parts = _gather(found) if jax.process_count() > 1 else found
-            return {name: _rows(np.asarray(part), name)[:count] for name, part in parts.items()}
+    def compile(self) -> None:
+        """Compiles the network, so that the first frames take no longer than others."""
+        black = np.zeros((self._size_px[1], self._size_px[0], 3), np.uint8)
+        with phase("compiling the network"):
+            list(self.fitted([(black, np.eye(2, 3))]))
 
 
-def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:
-    for batch in batches:
-        if stops():
-            raise Stopped
-        yield batch
+def _rows_of(segment: Segment, number: int, found: Iterable[Found]) -> Iterator[Found]:
+    """Yields the results from the frame before a segment to its end; `found` begins at frame `number`."""
+    for keypoints, confidence in found:
+        rows = slice(max(0, segment.first - 1 - number), max(0, segment.end - number))
+        number += len(keypoints)
+        if len(keypoints[rows]):
+            yield keypoints[rows], confidence[rows]
 
 
-def _rows(part: np.ndarray, name: str) -> np.ndarray:
-    """Returns the windows of all sequences one after the other; labelled frames have no axis of windows."""
-    per_row = {"keypoints_px": 2, "keypoints_frame_px": 2, "confidence": 1}.get(name, 0)
-    return part.reshape(-1, *part.shape[part.ndim - per_row :]) if part.ndim > per_row + 1 else part
+def load(
+    run: str | os.PathLike,
+    *,
+    devices: object = "auto",
+    platform: str = "auto",
+    batch_size: int | None = None,
+    labelled_batch_size: int | None = None,
+    is_compiled: bool = True,
+) -> Predictor:
+    """Returns the best network of a run, compiled; of an unfinished run, its best checkpoint so far.
 
+    Args:
+      run: a run folder of `jaxpose.train`.
+      devices: as the option mesh.devices.
+      platform: as the option mesh.platform.
+      batch_size: frames at once, over all devices; None is the run's eval.batch_size.
+      labelled_batch_size: labelled frames at once; None is `batch_size`.
+      is_compiled: False leaves compiling to `Predictor.compile`, as there may be nothing to predict.
 
-def _gather(found: dict[str, jax.Array]) -> dict[str, np.ndarray]:
-    return multihost_utils.process_allgather(found, tiled=True)
+    Raises:
+      ValueError: the folder is not a run or has no weights, or a device does not exist.
+    """
+    config = read_run_config(Path(run))
+    config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
+    if batch_size is not None:
+        config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
+    try:
+        validate(config)
+        with phase("starting the devices"):
+            chosen = start_backend(config.mesh)
+    except ValueError as error:
+        # jaxpose.train calls it --config.mesh.devices, these verbs --devices.
+        text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
+        raise ValueError(text) from None
+    with phase("reading the weights"):
+        trained = load_network(Path(run))
+    mesh = make_mesh(chosen)
+    runner = BatchRunner(config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size)
+    with needed_types(config.train.precision):
+        weights = replicate(mesh, (trained.params, trained.statistics))
+    subspaces = load_subspaces(Path(run), config)
+    predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label)
+    if is_compiled:
+        predictor.compile()
+    return predictor

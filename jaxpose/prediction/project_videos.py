@@ -11,41 +11,43 @@ import jax
 
 from jaxpose.data.sessions import sessions
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.estimator import Estimator
 from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, row_of
 from jaxpose.prediction.job import Job, remove_parts
-from jaxpose.prediction.video_tables import tables_beside, write_moment_errors
-from jaxpose.prediction.worker import Work
+from jaxpose.prediction.moment_errors import write_moment_errors
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.table_files import suffixes_beside
+from jaxpose.prediction.worker import Worker
+from jaxpose.quantities import count, duration
 from jaxpose.video.key_frames import Stopped
 from jaxpose.video.video import Video, scan
 
-# The videos are predicted at once if that takes no longer.
+# The longest prediction, in seconds, that a training appends by itself.
 _AUTO_S = 600.0
-# Frames that are timed to know how long all of them will take.
+# Frames that are timed to estimate the whole.
 _TIMED_FRAMES = 128
 
 
-def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
-    """Predicts the videos of the run's project into <folder>/video_preds, as eval.predict_videos has it.
+def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
+    """Predicts the videos of the run's project into <folder>/video_preds, if eval.predict_videos asks for it.
 
-    Called again after a stop or a kill, it keeps the tables and stretches that are whole and predicts the rest.
+    After a stop or a kill, another call keeps the finished tables and segments and predicts the rest.
 
     Args:
-      estimator: the trained network.
+      predictor: the trained network.
       folder: the run folder.
-      stops: is asked after every batch whether to leave.
-      say: is called with a line for each video, or one that says how to do it later.
+      stops: called after every batch; True stops.
+      say: is called with a line for each video, or with the command that predicts the videos later.
 
     Raises:
-      Stopped: `stops` said so before all videos were done.
+      Stopped: `stops` returned true before all videos were done.
     """
-    config = estimator.config
+    config = predictor.config
     if config.eval.predict_videos == "no":
         return
     try:
         files = [file for session in sessions(config.data, config.video) for file in session]
     except ValueError as error:
-        # What was in the way at the start is refused there; the training is not to fail over what came since.
+        # Mistakes are refused before the training; what changed since must not make it fail.
         say(f"warning: the videos are not predicted: {error}")
         return
     if not files:
@@ -64,67 +66,67 @@ def predict_project(estimator: Estimator, folder: Path, stops: Callable[[], bool
             say(f"warning: not predicted: {error}")
     try:
         with Claims(folder, config.mesh.heartbeat_s) as claims:
-            index = PredictionIndex(folder, claims, tables_beside(estimator))
-            jobs = [_job(estimator, folder, video) for video in videos]
+            index = PredictionIndex(folder, claims, suffixes_beside(predictor))
+            jobs = [_job(predictor, folder, video) for video in videos]
             if config.eval.predict_videos == "auto" and jobs and not _is_begun(index, jobs):
-                needed_s = _seconds(estimator, videos, stops)
+                needed_s = _seconds(predictor, videos, stops)
                 if needed_s > _AUTO_S:
-                    frames, minutes = sum(video.announced_frames for video in videos), f"{needed_s / 60:,.0f} minutes"
-                    say(f"the {frames:,} frames of video would take about {minutes}; predict them by {command}")
+                    frames = count(sum(video.announced_frames for video in videos), "frame")
+                    say(f"the {frames} of video would take about {duration(needed_s)}; predict them by {command}")
                     return
-            if not _predict(estimator, jobs, index, claims, stops, say):
+            if not _predict(predictor, jobs, index, claims, stops, say):
                 say(f"warning: some videos are not predicted (see above); to try them again: {command}")
     except (ValueError, OSError) as error:
         say(f"warning: the videos are not predicted: {error}; predict them by {command}")
 
 
-def _job(estimator: Estimator, folder: Path, video: Video) -> Job:
+def _job(predictor: Predictor, folder: Path, video: Video) -> Job:
     table = folder / "video_preds" / f"{video.path.stem}.csv"
-    row = row_of(folder, table, video.path, [video.path], estimator)
+    row = row_of(folder, table, video.path, [video.path], predictor)
     return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [video.path], video)
 
 
 def _is_begun(index: PredictionIndex, jobs: list[Job]) -> bool:
-    """Returns whether an earlier start of the run has decided to predict its videos."""
+    """Returns whether an earlier start of this run began to predict its videos."""
     rows = index.rows()
     return all(job.row.table in rows and rows[job.row.table].is_of_same(job.row) for job in jobs)
 
 
 def _predict(
-    estimator: Estimator,
+    predictor: Predictor,
     jobs: list[Job],
     index: PredictionIndex,
     claims: Claims,
     stops: Callable[[], bool],
     say: Callable[[str], None],
 ) -> bool:
-    """Predicts the videos whose tables are not there already; returns whether all tables are there then.
+    """Predicts the videos without a finished table; returns whether all tables are finished then.
 
     Raises:
-      Stopped: `stops` said so before.
+      Stopped: `stops` returned true before that.
     """
     waiting = []
     for job in jobs:
         if _is_kept(index, job):
             remove_parts(job.table)
-            say(f"{job.name}: {job.table} is there already")
+            say(f"{job.name}: {job.table} exists already")
         else:
             waiting.append(job)
-    # Whatever is there in their place: it is of other weights.
+    # Tables in their place are of other weights.
     index.begin([job.row for job in waiting], overwrite=True)
-    work = Work(estimator, waiting, index, claims, stops, say, lambda line: say(f"warning: {line}"))
-    work.run()
-    if stops() and any(row.state == WAITING for row in work.rows()):
+    worker = Worker(predictor, waiting, index, claims, stops, say, lambda line: say(f"warning: {line}"))
+    worker.run()
+    if stops() and any(row.state == WAITING for row in worker.rows()):
         raise Stopped
     rows = index.rows()
     done = {job.table: rows[job.row.table].table_sha256 for job in jobs if rows[job.row.table].state == DONE}
-    for line in write_moment_errors(estimator, done):
+    for line in write_moment_errors(predictor, done):
         say(line)
     return len(done) == len(jobs)
 
 
 def _is_kept(index: PredictionIndex, job: Job) -> bool:
-    """Returns whether the table of a video is there, whole, of the same frames and weights."""
+    """Returns whether the table of a video is finished, undamaged, and of the same frames and weights."""
     row = index.rows().get(job.row.table)
     try:
         return row is not None and row.state == DONE and index.is_there(job.row)
@@ -132,24 +134,24 @@ def _is_kept(index: PredictionIndex, job: Job) -> bool:
         return False
 
 
-def _seconds(estimator: Estimator, videos: list[Video], stops: Callable[[], bool]) -> float:
-    """Returns how long videos will take, measured on the first frames of the largest."""
+def _seconds(predictor: Predictor, videos: list[Video], stops: Callable[[], bool]) -> float:
+    """Returns the seconds that videos will take, measured on the first frames of the largest."""
     frames = sum(video.announced_frames for video in videos)
     largest = max(videos, key=lambda video: video.announced_frames * video.width_px * video.height_px)
-    return frames * _seconds_a_frame(estimator, largest, stops)
+    return frames * _seconds_a_frame(predictor, largest, stops)
 
 
-def _seconds_a_frame(estimator: Estimator, video: Video, stops: Callable[[], bool]) -> float:
-    """Returns the time that a frame takes, measured on the first frames of a video.
+def _seconds_a_frame(predictor: Predictor, video: Video, stops: Callable[[], bool]) -> float:
+    """Returns the seconds per frame, measured on the first frames of a video.
 
     Raises:
-      Stopped: `stops` said so.
+      Stopped: `stops` returned true.
     """
     needed_s = 0.0
-    # The first chunk compiles; then the video is opened again, so that all frames that count are decoded in that time.
+    # The first chunk compiles. Then the video is opened again, so that decoding all timed frames is part of the time.
     for most in (1, _TIMED_FRAMES):
         started, done = time.monotonic(), 0
-        reader, found = estimator.stream(video)
+        reader, found = predictor.stream(video)
         with contextlib.closing(reader):
             for keypoints, _ in found:
                 done += len(keypoints)

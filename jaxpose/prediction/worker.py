@@ -1,60 +1,49 @@
-"""The work on a list of videos and folders of images, which any number of threads, processes and hosts share.
+"""Works on a list of videos and folders of images, which any number of threads, processes and hosts share.
 
-What comes in: jobs, and the index and the claims of the folder of results. What goes out: the table of each job, and
-its row in the index. A video is predicted in stretches; each is a folder in <table>.<hash>.parts that has its name only
-when it is whole. Who claims the joining of a video whose stretches are all there makes the table of them. A video that
-turns out to be damaged is predicted again without a cut, so that what is left of it depends on the video alone.
+Input: jobs, and the index and the claims of the folder of results. Output: the tables of each job, and its row in the
+index. A video is predicted in segments (`segment_folder`). Once all segments of a video are finished, the worker that
+claims the joining writes its tables (`joining`).
 """
 
 import concurrent.futures
-import contextlib
-import dataclasses
-import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import tqdm
-
-from jaxpose.files import sha256_of
 from jaxpose.prediction.claims import Claim, Claims
-from jaxpose.prediction.estimator import Estimator
-from jaxpose.prediction.image_tables import predict_images
-from jaxpose.prediction.index import CHECKSUM_DIGITS, DAMAGED, DONE, FAILED, PredictionIndex, Row
-from jaxpose.prediction.job import Job, remove_parts
-from jaxpose.prediction.video_tables import Incomplete, Stopped, predict_stretch
-from jaxpose.run.manifest import damage, read_manifest, write_manifest
-from jaxpose.video.segments import Stretch, cut
+from jaxpose.prediction.index import PredictionIndex, Row
+from jaxpose.prediction.job import Job
+from jaxpose.prediction.joining import join_segments
+from jaxpose.prediction.outcomes import Outcomes
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.progress import Progress
+from jaxpose.prediction.segment_folder import folder_of, is_uncut, write_segment
+from jaxpose.video.key_frames import Stopped
+from jaxpose.video.segments import Segment, cut
 
-# After so many frames it is told how long the others will take.
-_TIMED_FRAMES = 500
-# How often it is looked whether others have left something to do.
+# How often a worker without work looks whether another has left some.
 _LOOK_S = 1.0
-# Beside the stretches: the video is not to be cut.
-_UNCUT_FILE = "uncut"
 
 
-class Work:
-    """The work on jobs that the index says are waiting.
+class Worker:
+    """Predicts the jobs that the index lists as waiting.
 
     Args:
-      estimator: the trained network.
+      predictor: the trained network.
       jobs: each with a row in the index.
       index: of the folder of results.
       claims: those on the work in that folder.
-      stops: is asked after every batch whether to leave.
-      say: is called with a line for each job that is done here.
-      warn: is called with a line, or several, for each that cannot be.
+      stops: called after every batch; True stops.
+      say: is called with a line for each job that is finished here.
+      warn: is called with a line, or several, for each that cannot be finished.
 
     Attributes:
-      pieces: stretches, or whole inputs, that were finished here.
+      finished_segments: segments, or whole inputs, that were finished here.
     """
 
     def __init__(
         self,
-        estimator: Estimator,
+        predictor: Predictor,
         jobs: Sequence[Job],
         index: PredictionIndex,
         claims: Claims,
@@ -62,44 +51,39 @@ class Work:
         say: Callable[[str], None],
         warn: Callable[[str], None],
     ):
-        self._estimator, self._jobs, self._index, self._claims = estimator, jobs, index, claims
-        self._is_told_to_stop, self._say, self._warn = stops, say, warn
-        self.pieces = 0
+        self._predictor, self._jobs, self._index, self._claims = predictor, jobs, index, claims
+        self._must_stop, self._say = stops, say
+        self._outcomes = Outcomes(index, claims, warn)
+        self._progress = Progress(sum(job.row.frames_announced for job in jobs), say)
+        self.finished_segments = 0
         self._lock = threading.Lock()
-        self._cuts: dict[str, list[Stretch | None]] = {}
-        self._failed: set[str] = set()
+        self._segments: dict[str, list[Segment | None]] = {}
         self._is_ended = False
-        self._frames, self._is_timed, self._started = 0, False, 0.0
-        self._all_frames = sum(job.row.frames_announced for job in jobs)
 
     def run(self) -> None:
-        """Returns once no job waits any more, here or elsewhere, or it was told to stop.
+        """Returns once no job waits, here or elsewhere, or `stops` has returned true.
 
         Raises:
           OSError: the index or the claims cannot be written.
         """
-        self._started = time.monotonic()
-        threads = self._estimator.config.predict.decoders * self._estimator.predictor.device_count
-        with (
-            tqdm.tqdm(total=self._all_frames, unit="frame", disable=None, leave=False) as self._bar,
-            concurrent.futures.ThreadPoolExecutor(threads, "predict") as pool,
-        ):
+        threads = self._predictor.config.predict.decoders * self._predictor.runner.device_count
+        with self._progress, concurrent.futures.ThreadPoolExecutor(threads, "predict") as pool:
             futures = [pool.submit(self._take_part) for _ in range(threads)]
-            # Signals are handled by the main thread: it must not sleep for good.
+            # The main thread handles signals, so it must wake up now and then.
             while concurrent.futures.wait(futures, _LOOK_S).not_done:
                 pass
             for future in futures:
                 future.result()
 
     def rows(self) -> list[Row]:
-        """Returns the row of each job as it is now."""
-        known = self._index.rows()
-        return [known.get(job.row.table, job.row) for job in self._jobs]
+        """Returns the present row of each job."""
+        rows = self._index.rows()
+        return [rows.get(job.row.table, job.row) for job in self._jobs]
 
     def _take_part(self) -> None:
         try:
             while not self._stops() and (jobs := self._waiting()):
-                # First what nobody has begun, so that all rarely read the same file.
+                # Jobs that nobody has begun come first, so that workers rarely read the same file.
                 did = [self._go_through(jobs, fresh) for fresh in (True, False)]
                 if not any(did):
                     time.sleep(min(_LOOK_S, self._claims.beat_s))
@@ -108,200 +92,69 @@ class Work:
             raise
 
     def _go_through(self, jobs: list[Job], fresh: bool) -> bool:
-        """Does what can be claimed of jobs, of the fresh ones or of all; returns whether there was something."""
+        """Does what can be claimed of all jobs, or of the fresh ones alone; returns whether there was something."""
         did = False
         for job in jobs:
             if fresh and job.parts.is_dir():
                 continue
-            while not self._stops() and not self._is_settled(job) and self._advance(job):
+            while not self._stops() and not self._outcomes.is_settled(job) and self._advance(job):
                 did = True
         return did
 
     def _advance(self, job: Job) -> bool:
-        """Does one piece of a job; returns False where others have all of it in hand."""
+        """Predicts a segment of a job or joins its segments; returns False where others have claimed all of it."""
         try:
-            stretches = self._stretches(job)
+            segments = self._segments_of(job)
         except (ValueError, OSError) as error:
-            self._settle_damaged(job, str(error))
+            self._outcomes.settle_damaged(job, str(error))
             return True
-        parts = [job.parts / _part_name(stretch) for stretch in stretches]
-        absent = [place for place, part in enumerate(parts) if not part.is_dir()]
-        for place in absent:
-            if claim := self._claims.take(f"{job.key}-{parts[place].name}"):
+        absent = [segment for segment in segments if not folder_of(job, segment).is_dir()]
+        for segment in absent:
+            if claim := self._claims.take(f"{job.key}-{folder_of(job, segment).name}"):
                 with claim:
-                    # It may have been done since.
-                    if not parts[place].is_dir() and not self._is_settled(job):
-                        self._predict(job, stretches[place], parts[place], claim)
+                    # Another may have finished it since.
+                    if not folder_of(job, segment).is_dir() and not self._outcomes.is_settled(job):
+                        self._predict(job, segment, claim)
                 return True
         if not absent and (claim := self._claims.take(f"{job.key}-join")):
             with claim:
-                if not self._is_settled(job):
-                    self._join(job, parts, claim)
+                if not self._outcomes.is_settled(job):
+                    folders = [folder_of(job, segment) for segment in segments]
+                    join_segments(job, folders, claim, self._outcomes, self._say)
             return True
         return False
 
-    def _stretches(self, job: Job) -> Sequence[Stretch | None]:
+    def _segments_of(self, job: Job) -> Sequence[Segment | None]:
         if job.problem:
             raise ValueError(job.problem)
-        if job.video is None or (job.parts / _UNCUT_FILE).exists():
+        if job.video is None or is_uncut(job):
             return [None]
         with self._lock:
-            if job.row.table not in self._cuts:
-                stretches = cut(job.video, self._estimator.config.predict.stretch_minutes)
-                self._cuts[job.row.table] = list(stretches) if stretches else [None]
-            return self._cuts[job.row.table]
+            if job.row.table not in self._segments:
+                segments = cut(job.video, self._predictor.config.predict.stretch_minutes)
+                self._segments[job.row.table] = list(segments) if segments else [None]
+            return self._segments[job.row.table]
 
-    def _predict(self, job: Job, stretch: Stretch | None, part: Path, claim: Claim) -> None:
-        # A name of its own: should the claim be lost, and the other be as fast, both write.
-        scratch, started = job.parts / f".{claim.token}", time.monotonic()
-
-        def stops() -> bool:
-            return self._stops() or claim.is_lost
-
+    def _predict(self, job: Job, segment: Segment | None, claim: Claim) -> None:
         try:
-            scratch.mkdir(parents=True)
-            file = scratch / job.table.name
-            if job.video:
-                rows = predict_stretch(self._estimator, job.video, stretch, file, stops, self._count)
-            else:
-                rows = predict_images(self._estimator, job.sources, file, stops, self._count)
-            if change := job.change():
-                self._settle_changed(job, change)
-                return
-            write_manifest(scratch, {"frames": rows, "seconds": time.monotonic() - started}, part.name)
-            os.rename(scratch, part)
-            with self._lock:
-                self.pieces += 1
+            is_finished = write_segment(
+                self._predictor, job, segment, claim, self._outcomes, self._stops, self._progress.add
+            )
         except Stopped as error:
             if not claim.is_lost:
                 self._is_ended = True
                 self._say(str(error))
-        except Incomplete as error:
-            if change := job.change():
-                self._settle_changed(job, change)
-            elif stretch:
-                # One that found other frames under the same name may have removed the folder.
-                with contextlib.suppress(FileNotFoundError):
-                    (job.parts / _UNCUT_FILE).touch()
-            else:
-                self._settle_damaged(job, str(error), scratch)
-        except ValueError as error:
-            if change := job.change():
-                self._settle_changed(job, change)
-            else:
-                self._settle_damaged(job, str(error))
-        except OSError as error:
-            # Another may have finished the piece, or the whole job, while this process was frozen, or removed it.
-            is_removed = isinstance(error, FileNotFoundError) and not scratch.is_dir()
-            if not is_removed and not part.is_dir() and not self._is_settled(job):
-                self._settle(job, FAILED, str(error))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-    def _join(self, job: Job, parts: list[Path], claim: Claim) -> None:
-        scratch = job.parts / f".{claim.token}"
-        rows = 0
-        try:
-            problem = next((f"{part}: {found}" for part in parts if (found := damage(part))), "")
-            if problem and job.parts.is_dir() and not self._is_settled(job):
-                self._settle_lost(job, f"{problem}; {job.parts} is removed, and the same command predicts it again")
-            if problem:
-                return
-            # The table of predictions last: where it is, all are.
-            names = sorted(_tables_in(parts[0]), key=lambda name: name == job.table.name)
-            done = [read_manifest(part) for part in parts]
-            scratch.mkdir()
-            for name in names:
-                rows = job.join(parts, name, scratch / name)
-            frames = sum(part["frames"] for part in done)
-            if rows != frames:
-                lost = f"{job.parts} has {rows} rows of {frames}, as if a disk had lost some; it is removed"
-                self._settle_lost(job, lost)
-                return
-            for name in names:
-                os.replace(scratch / name, job.table.with_name(name))
-                job.table.with_name(f"{name}.partial").unlink(missing_ok=True)
-        except OSError as error:
-            # Another may have joined them while this process was frozen, or removed them as those of other frames.
-            if job.parts.is_dir() and not self._is_settled(job):
-                self._settle(job, FAILED, str(error))
             return
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-        seconds = sum(part["seconds"] for part in done)
-        self._settle(job, DONE, job.holes(), rows, seconds)
-        what, per = ("frames", "frames/s") if job.video else ("images", "images/s")
-        of = f" of {job.row.frames_announced} announced" if job.video else ""
-        self._say(f"{job.name}: {rows} {what}{of}, {rows / seconds:.1f} {per}, in {job.table}")
-
-    def _settle_changed(self, job: Job, change: str) -> None:
-        """Notes that there are other frames under the name of a job; the work on the former ones is of no use."""
-        self._settle_lost(job, change)
-
-    def _settle_lost(self, job: Job, reason: str) -> None:
-        """Notes why the work on a job has to begin again."""
-        shutil.rmtree(job.parts, ignore_errors=True)
-        self._settle(job, FAILED, reason)
-
-    def _settle_damaged(self, job: Job, reason: str, scratch: Path | None = None) -> None:
-        """Notes that an input cannot be predicted; what `scratch` has of it is rescued."""
-        state, rows = job.state_without_frames(), 0
-        if state == DAMAGED:
-            job.remove_tables()
-        if scratch:
-            rows, of = job.rescue(scratch), len(job.sources)
-            some = f"; its {rows} rows are" if job.video else f"\n{rows} rows of {of} images are"
-            reason += f"{some} in {job.table}.partial"
-        self._settle(job, state, reason, rows)
-
-    def _settle(self, job: Job, state: str, reason: str, rows: int = 0, seconds: float = 0.0) -> None:
-        """Notes what became of a job; what is left of the work on it is removed, where that cannot go on."""
-        self._index.note(
-            dataclasses.replace(
-                job.row,
-                state=state,
-                reason=reason,
-                frames_delivered=rows,
-                seconds=round(seconds, 3),
-                table_size=self._index.bytes_of(job.table) if state == DONE else 0,
-                table_sha256=sha256_of(job.table)[:CHECKSUM_DIGITS] if state == DONE else "",
-            )
-        )
-        if reason:
-            self._warn(reason)
-        if state == FAILED:
-            self._failed.add(job.row.table)
-        else:
-            remove_parts(job.table)
-            self._claims.forget(f"{job.key}-")
         with self._lock:
-            self._cuts.pop(job.row.table, None)
-
-    def _is_settled(self, job: Job) -> bool:
-        return job.row.table in self._failed or job.is_settled_by(self._index.rows().get(job.row.table))
+            self.finished_segments += is_finished
 
     def _waiting(self) -> list[Job]:
-        return [job for job in self._jobs if not self._is_settled(job)]
+        waiting = [job for job in self._jobs if not self._outcomes.is_settled(job)]
+        with self._lock:
+            # Those of settled jobs are not needed any more.
+            tables = {job.row.table for job in waiting}
+            self._segments = {table: cuts for table, cuts in self._segments.items() if table in tables}
+        return waiting
 
     def _stops(self) -> bool:
-        return self._is_ended or self._is_told_to_stop()
-
-    def _count(self, frames: int) -> None:
-        with self._lock:
-            self._bar.update(frames)
-            self._frames += frames
-            done, left = self._frames, self._all_frames - self._frames
-            is_time = done >= _TIMED_FRAMES and not self._is_timed
-            self._is_timed |= is_time
-        if is_time and left > 0:
-            speed = done / (time.monotonic() - self._started)
-            hours = f"{left / speed / 3600:.1f} hours"
-            self._say(f"after {done} frames: {speed:.1f} frames/s, about {hours} left for this process alone")
-
-
-def _part_name(stretch: Stretch | None) -> str:
-    return f"{stretch.first:09}-{stretch.end:09}" if stretch else "whole"
-
-
-def _tables_in(folder: Path) -> list[str]:
-    return [file.name for file in folder.iterdir() if file.suffix == ".csv"]
+        return self._is_ended or self._must_stop()

@@ -12,21 +12,21 @@ from jaxpose.remote.plan import (
     Stamp,
     contents_of,
     is_growing,
-    plan,
     stamp_of,
+    sync_actions,
 )
 from jaxpose.run.manifest import MANIFEST_FILE
 
 
 class Hook:
-    """A function, and which files of a run folder it has been called with.
+    """A user's function, and the files of a run folder that it has been called with.
 
-    A file is finished when it is written, one that grows at the end of the run; a checkpoint's manifest is the last of
-    its files. A file that is written anew counts as another one.
+    A growing file is finished at the end of the run, any other file when it is written. The manifest is the last file
+    of a checkpoint. A file that is written again counts as a new file.
 
     Attributes:
-      path: the file below the folder that the function is being called with, "" between two calls.
-      answers: how many calls have ended so far, well or not.
+      path: the file, below the folder, that the function is being called with; "" between two calls.
+      answers: how many calls have returned so far, also with an exception.
     """
 
     def __init__(self, folder: Path, function: Callable[[str], object]):
@@ -34,12 +34,12 @@ class Hook:
         self._called_with: dict[str, Stamp] = {}
         self.path, self.answers = "", 0
 
-    def follow(self, is_last: bool, is_leaving: Callable[[], bool]) -> list[tuple[str, BaseException]]:
-        """Calls the function with all finished files that are new; returns those for which it failed, and how.
+    def call(self, is_last: bool, is_leaving: Callable[[], bool]) -> list[tuple[str, BaseException]]:
+        """Calls the function with each finished file that is new; returns the files for which it failed, and how.
 
         Args:
-          is_last: the run is at its end, and what grew is finished.
-          is_leaving: asked between two files.
+          is_last: the run is at its end, so growing files are finished.
+          is_leaving: asked between two files; True stops.
         """
         failed = []
         for path, stamp in self._new(is_last):
@@ -48,7 +48,7 @@ class Hook:
             self.path = path
             try:
                 self._function(str(self._folder.absolute() / path))
-            # Whatever a user's function does; SystemExit too, which would end the thread without a word.
+            # A user's function may raise anything; SystemExit would end the thread silently.
             except (Exception, SystemExit) as error:
                 failed.append((path, error))
             else:
@@ -57,12 +57,12 @@ class Hook:
         return failed
 
     def missing(self) -> list[str]:
-        """Returns the files that the function has not been called with, or in vain, at the end of a run."""
+        """Returns the files, at the end of a run, that the function was not called with or failed for."""
         return [path for path, _ in self._new(is_last=True)]
 
     def _new(self, is_last: bool) -> Iterator[tuple[str, Stamp]]:
         here = contents_of(self._folder)
-        for what, name in plan(here, Contents({}, {})):
+        for what, name in sync_actions(here, Contents({}, {})):
             if what == PUT_CHECKPOINT:
                 listed = parse_json(here.checkpoints[name], MANIFEST_FILE)["files"]
                 files = [path for path in listed if not path.endswith("/")]
@@ -79,18 +79,18 @@ def load_hook(name: str) -> Callable[[str], object] | None:
     """Returns the function that MODULE:FUNCTION names, None for "".
 
     Raises:
-      ValueError: it cannot be imported, or is no function.
+      ValueError: it cannot be imported, or is not a function.
     """
     if not name:
         return None
     module, _, function = name.partition(":")
     try:
         hook = getattr(importlib.import_module(module), function)
-    # Whatever a user's module does.
+    # A user's module may raise anything.
     except (Exception, SystemExit) as error:
         raise ValueError(
             f"log.remote_hook is {name!r}, which cannot be imported: {type(error).__name__}: {error}"
         ) from None
     if not callable(hook):
-        raise ValueError(f"log.remote_hook is {name!r}, which is no function but {type(hook).__name__}")
+        raise ValueError(f"log.remote_hook is {name!r}, which is not a function but of type {type(hook).__name__}")
     return hook

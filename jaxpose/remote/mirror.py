@@ -1,4 +1,4 @@
-"""The copy of a run folder in a remote folder: how it follows what changes here."""
+"""Keeps the copy of a run folder in a remote folder up to date."""
 
 import contextlib
 import fnmatch
@@ -15,9 +15,9 @@ from jaxpose.remote.plan import (
     Contents,
     Stamp,
     contents_of,
-    plan,
+    sync_actions,
 )
-from jaxpose.remote.record import COPIED_FILE, lead, manifests, read_record, size_and_checksum
+from jaxpose.remote.record import COPIED_FILE, copy_is_ahead, manifests, read_record, size_and_checksum
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.folder import FINISHED_FILE, RESULTS
 from jaxpose.run.identity import CONFIG_FILE
@@ -27,53 +27,55 @@ _logger = logging.getLogger(__name__)
 
 
 class Mirror:
-    """The copy of one run; whatever fails, the next `follow` goes on where the last one stopped.
+    """The copy of one run; after a failure, the next `sync` continues where the last one stopped.
 
     Args:
       folder: the run folder.
       remote: its copy.
-      starts_anew: the run is at its start, so what is there is another's.
-      leaving: stops `follow` between two files.
+      starts_anew: the run is at its start, so files in the copy are another run's.
+      leaving: stops `sync` between two files.
     """
 
     def __init__(self, folder: Path, remote: RemoteFolder, starts_anew: bool, leaving: threading.Event):
         self._folder, self._remote, self._leaving = folder, remote, leaving
         self._starts_anew = starts_anew
         self._has_looked = False
-        # What is there, as far as it is known: the stamps that files had here, and [bytes, SHA-256] of each, or None
-        # while it is being replaced.
+        # What the copy is known to hold: the stamps that its files had here, the manifest of each checkpoint, and
+        # [bytes, SHA-256] of each file, or None while a file is being replaced.
         self._copied: dict[str, Stamp] = {}
         self._checkpoints: dict[str, bytes] = {}
         self._record: dict[str, list | None] = {}
         self._record_there: dict[str, list | None] = {}
         self._damaged: set[str] = set()
 
-    def follow(self) -> None:
+    def sync(self) -> None:
         """Brings the copy to the state of the run folder.
 
         Raises:
-          ValueError: the copy is ahead of the run folder; it is left as it is, until the run has caught up.
-          Exception: the file system's own; each kind of store has others.
+          ValueError: the copy is ahead of the run folder; it stays unchanged until the run has caught up.
+          Exception: the exceptions of the store's file system, which differ from store to store.
         """
         if not self._has_looked:
             self._look()
             self._has_looked = True
-        # Again where a checkpoint turned out to be gone or damaged: what came after it in the plan relied on it.
-        while not self._follow_plan():
+        # Again where a checkpoint turned out to be missing or damaged: the actions after it rely on it.
+        while not self._sync_once():
             if self._leaving.is_set():
                 return
 
     def missing(self) -> list[str]:
-        """Returns what is in the run folder, and not in the copy as it is here."""
+        """Returns what the copy lacks of the run folder, or has in another version."""
         names = {PUT: "{}", PUT_CHECKPOINT: CHECKPOINTS + "/{}"}
-        missing = [names[what].format(name) for what, name in plan(self._here(), self._there()) if what in names]
+        missing = [
+            names[what].format(name) for what, name in sync_actions(self._here(), self._there()) if what in names
+        ]
         return missing or [COPIED_FILE] * (self._record != self._record_there)
 
-    def _follow_plan(self) -> bool:
-        """Returns whether all of the plan could be done."""
+    def _sync_once(self) -> bool:
+        """Returns whether every action succeeded."""
         here = self._here()
-        actions = plan(here, self._there())
-        # The record names every file before it is there, so that nothing there is unknown.
+        actions = sync_actions(here, self._there())
+        # The record names each file before it is uploaded, so that the copy holds no unknown file.
         self._record |= {path: None for what, path in actions if what == PUT}
         self._put_record()
         for what, name in actions:
@@ -94,13 +96,13 @@ class Mirror:
         return Contents(found.files, whole)
 
     def _there(self) -> Contents:
-        # Asked for by two threads at the end.
+        # Copies: at the end, two threads ask.
         return Contents(dict(self._copied), dict(self._checkpoints))
 
     def _look(self) -> None:
-        """Finds out what is there, and removes what another run has left."""
-        # The start has asked too, but a copy that could not be read lets a run go on.
-        if not self._starts_anew and (ahead := lead(self._remote, self._folder)):
+        """Finds out what the copy holds, and removes the files of another run."""
+        # Checked at the start too, but a run continues when its copy cannot be read.
+        if not self._starts_anew and (ahead := copy_is_ahead(self._remote, self._folder)):
             raise ValueError(ahead)
         self._remote.remove_leftovers()
         record = read_record(self._remote)
@@ -108,7 +110,7 @@ class Mirror:
         if self._starts_anew:
             for name in list(self._checkpoints):
                 self._remove_checkpoint(name)
-            # The config last: as long as it is there, what is left is known to be another run's.
+            # The config last: while it exists, the remaining files are known to be another run's.
             for path in sorted(record, key=lambda path: path == CONFIG_FILE):
                 self._remote.remove(path)
             self._remote.remove(COPIED_FILE)
@@ -116,7 +118,8 @@ class Mirror:
         self._record, self._record_there = dict(record), dict(record)
         here = contents_of(self._folder).files
         if FINISHED_FILE not in here:
-            # The run was extended here, or what is there is damaged: otherwise the copy would be ahead. The mark first.
+            # The run was extended here, or the copy's mark is damaged; otherwise the copy would be ahead. The mark of a
+            # finished run comes first.
             for path in [path for pattern in RESULTS for path in record if fnmatch.fnmatch(path, pattern)]:
                 if path not in here:
                     self._remote.remove(path)
@@ -140,15 +143,15 @@ class Mirror:
             self._record_there = record
 
     def _put_checkpoint(self, name: str, text: bytes) -> bool:
-        """Returns whether a checkpoint is whole there; not where it has been removed here, or is damaged."""
+        """Uploads a checkpoint; returns False where it was removed here meanwhile, or is damaged."""
         folder, below = self._folder / CHECKPOINTS / name, f"{CHECKPOINTS}/{name}"
         files = parse_json(text, MANIFEST_FILE)["files"]
         with contextlib.ExitStack() as opened:
             try:
-                # All at once: what is open can be read to its end although it is removed meanwhile.
+                # All at once: an open file can be read to its end even if it is removed meanwhile.
                 streams = {path: opened.enter_context(open(folder / path, "rb")) for path in files if path[-1] != "/"}
             except FileNotFoundError as error:
-                # Of one that is being removed the manifest goes first.
+                # A removal begins with the manifest: while that exists, the file is missing for another reason.
                 if (folder / MANIFEST_FILE).exists():
                     self._leave_out(name, f"{error.filename} is missing")
                 return False
@@ -183,5 +186,5 @@ class Mirror:
 
 def _content(file: Path) -> bytes:
     data = file.read_bytes()
-    # Lines may be added just now.
+    # The last line may be incomplete.
     return data[: data.rfind(b"\n") + 1] if file.suffix in (".jsonl", ".log") else data

@@ -1,4 +1,4 @@
-"""What is to be done, and in which order, to bring the copy of a run folder to the state of the run folder."""
+"""The actions, in order, that bring the copy of a run folder to the state of the run folder."""
 
 import dataclasses
 import logging
@@ -23,11 +23,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What a run folder holds, or its copy.
+    """What a run folder or its copy holds.
 
     Attributes:
-      files: path below the folder -> stamp, of all files but those of checkpoints.
-      checkpoints: name -> text of its manifest, empty where there is none.
+      files: path below the folder -> stamp, of all files except those of checkpoints.
+      checkpoints: name -> text of its manifest, empty where it has none.
     """
 
     files: Mapping[str, Stamp]
@@ -35,7 +35,7 @@ class Contents:
 
 
 def contents_of(folder: Path) -> Contents:
-    """Returns what jaxpose wrote into a run folder and has finished, or lets grow by whole records."""
+    """Returns the files in a run folder that jaxpose has finished or appends whole records to."""
     files, checkpoints = {}, {}
     for pattern in (CONFIG_FILE, *WRITTEN):
         if pattern.startswith(CHECKPOINTS):
@@ -46,7 +46,7 @@ def contents_of(folder: Path) -> Contents:
                 if file.is_dir() or path.suffix == ".partial":
                     continue
                 if any(part.startswith(".") or part.endswith(".parts") for part in path.parts):
-                    continue  # claims, and stretches of videos that are not whole yet
+                    continue  # claims, and segments of videos that are not finished yet
                 if stamp := stamp_of(file):
                     files[path.as_posix()] = stamp
     for name in published(folder / CHECKPOINTS):
@@ -54,13 +54,13 @@ def contents_of(folder: Path) -> Contents:
             read_manifest(folder / CHECKPOINTS / name)
             checkpoints[name] = (folder / CHECKPOINTS / name / MANIFEST_FILE).read_bytes()
         except (ValueError, FileNotFoundError) as error:
-            # Damaged, as a resume tells, or removed since it was listed.
+            # Damaged, which a resume reports, or removed since it was listed.
             _logger.debug("checkpoint %s is not copied: %s", name, error)
     return Contents(files, checkpoints)
 
 
 def stamp_of(file: Path) -> Stamp | None:
-    """Returns size and time of a file, or None where it has been removed."""
+    """Returns size and time of a file, or None if it was removed."""
     try:
         stat = file.stat()
     except FileNotFoundError:
@@ -69,17 +69,17 @@ def stamp_of(file: Path) -> Stamp | None:
 
 
 def is_growing(path: str) -> bool:
-    """Tells a file that is written to as long as the run goes on; its copies are snapshots."""
+    """Returns whether a file grows as long as the run continues; its copies are snapshots."""
     return path in ("train.log", "metrics.jsonl", STATUS_FILE) or path.startswith(("tensorboard/", "profile/"))
 
 
-def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
-    """Returns what brings a copy to the state of a run folder, as (what, path of a file or name of a checkpoint).
+def sync_actions(here: Contents, there: Contents) -> list[tuple[str, str]]:
+    """Returns the actions as (kind, path of a file or name of a checkpoint).
 
-    What tells of extensions comes first, then config and list of frames, then what is finished, what grows, the
-    checkpoints from old to new, and last the mark of a finished run. So the metrics of a checkpoint's steps are there
-    before it is. A checkpoint that is gone here stays there until a newer one is whole there, with all that were saved
-    before that: at every moment the copy is one that a run can go on from.
+    The record of extensions comes first, then the config and the list of frames, then finished files, growing files,
+    the checkpoints from old to new, and last the mark of a finished run. So the metrics of a checkpoint's steps are
+    copied before the checkpoint. A checkpoint that was removed here stays in the copy until a newer one is whole there,
+    together with all that were saved before that: at every moment, a run can continue from the copy.
 
     Args:
       here: the run folder.
@@ -88,7 +88,7 @@ def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
     changed = sorted((path for path, stamp in here.files.items() if there.files.get(path) != stamp), key=_rank)
     actions = [(PUT, path) for path in changed if path != FINISHED_FILE]
     gone = [name for name in there.checkpoints if name not in here.checkpoints]
-    # No reader takes those without a manifest for checkpoints.
+    # Without a manifest it is no checkpoint to any reader.
     actions += [(REMOVE_CHECKPOINT, name) for name in gone if not there.checkpoints[name]]
     gone = sorted((name for name in gone if there.checkpoints[name]), key=order)
     for name in sorted(here.checkpoints, key=order):
@@ -101,7 +101,7 @@ def plan(here: Contents, there: Contents) -> list[tuple[str, str]]:
 
 def _rank(path: str) -> tuple[int, str]:
     if path == EXTENSIONS_FILE:
-        return -1, path  # as in the run folder: a length that no entry tells of was never extended
+        return -1, path  # as in the run folder: a longer run without an entry here would not count as extended
     if path in (CONFIG_FILE, SPLIT_FILE):
         return 0, path
     return (2 if is_growing(path) else 1), path

@@ -1,6 +1,6 @@
-"""What the copy of a run folder says that it holds, and whether the run has gone further there than here.
+"""The record of a copy, copied.json, and whether the copy is ahead of the run folder.
 
-Beside the files of a copy lies copied.json, with size and SHA-256 of each; a checkpoint has its manifest.
+copied.json has the size and the SHA-256 of each file in the copy, except those of checkpoints, which have manifests.
 """
 
 import hashlib
@@ -12,15 +12,15 @@ from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
 from jaxpose.run.extension import EXTENSIONS_FILE, entries, parse
 from jaxpose.run.folder import FINISHED_FILE
-from jaxpose.run.manifest import MANIFEST_FILE, damage
+from jaxpose.run.manifest import MANIFEST_FILE, find_damage
 
 COPIED_FILE = "copied.json"
 
 
 def read_record(remote: RemoteFolder) -> dict[str, list | None]:
-    """Returns {path: [bytes, SHA-256]} of the files of a copy but its checkpoints; None for one being replaced.
+    """Returns {path: [bytes, SHA-256]} of the files of a copy except its checkpoints; None for one being replaced.
 
-    What is not there, or damaged, is empty: then all is copied again.
+    Where the record is absent or damaged, it is empty: then all files are copied again.
     """
     try:
         return parse_json(remote.read(COPIED_FILE), f"{remote.url}/{COPIED_FILE}")["files"]
@@ -29,7 +29,7 @@ def read_record(remote: RemoteFolder) -> dict[str, list | None]:
 
 
 def manifests(remote: RemoteFolder) -> dict[str, bytes]:
-    """Returns {name: text of its manifest} of the checkpoints of a copy, b"" for one that is not whole."""
+    """Returns {name: text of its manifest} of the checkpoints of a copy, b"" for one that is incomplete."""
     found = {}
     for name in remote.names(CHECKPOINTS):
         if CHECKPOINT_NAME.fullmatch(name):
@@ -45,15 +45,15 @@ def size_and_checksum(data: bytes) -> list:
     return [len(data), hashlib.sha256(data).hexdigest()]
 
 
-def lead(remote: RemoteFolder, folder: Path) -> str:
-    """Returns how far the copy of a run is ahead of its run folder, "" where it is not.
+def copy_is_ahead(remote: RemoteFolder, folder: Path) -> str:
+    """Returns how far the copy of a run is ahead of its run folder, or "".
 
-    It is ahead where it is finished and the folder is not, or has a checkpoint newer than the newest whole one here.
-    Only what is whole counts, on both sides: it is what a run can go on from. A run that was extended on one side alone
-    is not finished on the other.
+    It is ahead if it is finished and the folder is not, or if it has a checkpoint newer than the newest whole one here.
+    Only whole checkpoints count, on both sides, as a run continues only from them. A run that was extended on one side
+    alone is not finished on the other.
 
     Raises:
-      Exception: the file system's own; each kind of store has others.
+      Exception: the exceptions of the store's file system, which differ from store to store.
     """
     more_there = _extensions(remote) - len(entries(folder))
     if (folder / FINISHED_FILE).exists() and more_there <= 0:
@@ -61,7 +61,9 @@ def lead(remote: RemoteFolder, folder: Path) -> str:
     is_finished, there = more_there >= 0 and _is_finished(remote), manifests(remote)
     if not is_finished and not any(there.values()):
         return ""
-    here = next((name for name in published(folder / CHECKPOINTS)[::-1] if not damage(folder / CHECKPOINTS / name)), "")
+    here = next(
+        (name for name in published(folder / CHECKPOINTS)[::-1] if not find_damage(folder / CHECKPOINTS / name)), ""
+    )
     newer = sorted((name for name in there if not here or order(name) > order(here)), key=order, reverse=True)
     newest = next((name for name in newer if not is_finished and _is_whole(remote, name, there[name])), "")
     if not is_finished and not newest:
@@ -71,7 +73,7 @@ def lead(remote: RemoteFolder, folder: Path) -> str:
 
 
 def _extensions(remote: RemoteFolder) -> int:
-    """Returns how often the run of a copy was extended, 0 where the copy does not tell."""
+    """Returns how often the run of a copy was extended, 0 where the copy has no such record."""
     try:
         return len(parse(remote.read(EXTENSIONS_FILE), EXTENSIONS_FILE))
     except (FileNotFoundError, ValueError):

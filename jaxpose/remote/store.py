@@ -1,4 +1,4 @@
-"""A run folder away from the machine, on any file system that fsspec knows: whole files, checked where they arrived."""
+"""A remote folder on any file system that fsspec knows: files are written atomically and verified on arrival."""
 
 import base64
 import contextlib
@@ -18,9 +18,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from jaxpose.files import NotRegularFile, read_bytes
 
-# Between the tries of one call.
+# Seconds between the attempts of one call.
 _WAITS_S = (0.2, 1.0, 3.0)
-# Read back at once.
+# Bytes that are read back at once.
 _BLOCK_BYTES = 64 * 2**20
 _UPLOADING = ".uploading-"
 
@@ -30,22 +30,22 @@ Result = TypeVar("Result")
 
 
 class RemoteFolder:
-    """The folder <url>/<name>, or <url> without a name; paths below it have slashes, "" is the folder itself.
+    """The folder <url>/<name>, or <url> without a name; paths below it use slashes, "" is the folder itself.
 
-    Each call on the file system is tried again after a failure; what is raised in the end is the file system's own.
-    FileNotFoundError is an answer and is raised at once, and so is NotImplementedError.
+    Each call on the file system is tried again after a failure; in the end, the file system's own exception is raised.
+    FileNotFoundError and NotImplementedError are answers and are raised at once.
 
     Attributes:
-      url: where the folder is, for messages.
-      answers: how many calls have gone well so far.
+      url: of the folder, for messages.
+      answers: how many calls have succeeded so far.
     """
 
     def __init__(self, url: str, name: str = ""):
         self._fs, root = url_to_fs(url)
         self._root = posixpath.join(root, name) if name else root
         self.url = posixpath.join(url, name) if name else url
-        # Some file systems rename a file, at once and in one piece. On the others, object stores and memory://, moving
-        # is copying, and an object is put in one piece.
+        # Some file systems rename a file atomically. On object stores and memory://, a move is a copy, and an object is
+        # written atomically.
         self._renames = type(self._fs).mv is not fsspec.AbstractFileSystem.mv
         self._temporary = posixpath.join(self._root, f"{_UPLOADING}{uuid.uuid4().hex[:12]}")
         self._given_up = threading.Event()
@@ -53,15 +53,15 @@ class RemoteFolder:
 
     @property
     def path(self) -> Path | None:
-        """The folder, where it is one of this machine, or of one mounted here."""
+        """The folder as a path, if it is on this machine or mounted here; otherwise None."""
         return Path(self._root) if isinstance(self._fs, LocalFileSystem) else None
 
     def is_at(self, folder: Path) -> bool:
-        """Returns whether this is a folder of this machine, or of one mounted here."""
+        """Returns whether this is a given folder on this machine."""
         return self.path is not None and self.path.resolve() == folder.resolve()
 
     def names(self, path: str = "") -> list[str]:
-        """Returns the names of what lies in a folder, [] where there is no such folder."""
+        """Returns the names of the entries of a folder, [] if it does not exist."""
         try:
             self._fs.invalidate_cache()
             found = self._tried(self._fs.ls, self._at(path), detail=False)
@@ -75,8 +75,8 @@ class RemoteFolder:
         """Returns the content of a file.
 
         Raises:
-          FileNotFoundError: there is none.
-          NotRegularFile: a folder, a pipe or a device of this machine lies in its place.
+          FileNotFoundError: it does not exist.
+          NotRegularFile: it is a folder, a pipe or a device on this machine.
         """
         if isinstance(self._fs, LocalFileSystem):
             return self._tried(read_bytes, Path(self._at(path)))
@@ -86,23 +86,23 @@ class RemoteFolder:
         """Returns the bytes of a file.
 
         Raises:
-          FileNotFoundError: there is none.
+          FileNotFoundError: it does not exist.
         """
         self._fs.invalidate_cache()
         return self._tried(self._fs.info, self._at(path))["size"]
 
     def age_s(self, path: str) -> float | None:
-        """Returns the seconds since a file was written, None where the file system does not know or there is none."""
+        """Returns the seconds since a file was written, None if the file or its time is unknown."""
         try:
             return max(time.time() - self._tried(self._fs.modified, self._at(path)).timestamp(), 0.0)
         except (NotImplementedError, FileNotFoundError):
             return None
 
     def put(self, path: str, data: bytes) -> None:
-        """Writes a whole file, of which nobody sees a half, and checks what arrived.
+        """Writes a file atomically and verifies it.
 
         Raises:
-          OSError: something else arrived.
+          OSError: the file arrived with other bytes.
         """
         place = self._at(path)
         target = self._temporary if self._renames else place
@@ -115,19 +115,19 @@ class RemoteFolder:
             self._tried(self._fs.mv, target, place)
 
     def make_folder(self, path: str) -> None:
-        """Makes a folder, where the file system has folders."""
+        """Makes a folder, if the file system has folders."""
         if self._renames:
             self._tried(self._fs.makedirs, self._at(path), exist_ok=True)
 
     def remove(self, path: str) -> None:
-        """Removes a file, if it is there."""
+        """Removes a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self._tried(self._fs.rm_file, self._at(path))
 
     def remove_folder(self, path: str) -> None:
-        """Removes a folder and all that is in it, if it is there."""
+        """Removes a folder with its content, if it exists."""
         self._fs.invalidate_cache()
-        # One by one: what has been removed need not be tried again.
+        # One by one: after a failure, removed files need not be removed again.
         for file in self._tried(self._fs.find, self._at(path)):
             self._tried(self._fs.rm_file, file)
         if self._renames:
@@ -135,13 +135,13 @@ class RemoteFolder:
                 self._tried(self._fs.rm, self._at(path), recursive=True)
 
     def remove_leftovers(self) -> None:
-        """Removes what killed processes were uploading."""
+        """Removes the unfinished uploads of killed processes."""
         for name in self.names():
             if name.startswith(_UPLOADING):
                 self.remove(name)
 
     def give_up(self) -> None:
-        """Ends waiting: from now on a failing call fails at once."""
+        """Stops retrying: from now on, a failing call fails at once."""
         self._given_up.set()
 
     def _at(self, path: str) -> str:
@@ -168,7 +168,7 @@ class RemoteFolder:
                 raise
             # Each kind of store has exceptions of its own.
             except Exception as error:
-                _logger.debug("%s: %s; tried again in %g s", self.url, error, wait_s)
+                _logger.debug("%s: %s; next attempt in %g s", self.url, error, wait_s)
                 self._given_up.wait(wait_s)
         return self._answer(function, *arguments, **named)
 
@@ -179,14 +179,14 @@ class RemoteFolder:
 
 
 def is_leftover(name: str) -> bool:
-    """Tells what a killed process was uploading from the files of a run."""
+    """Returns whether a name is that of an unfinished upload."""
     return name.startswith(_UPLOADING)
 
 
 def _has_checksum_of(info: dict[str, Any], data: bytes) -> bool:
-    """Returns whether a file system says that it holds these bytes: S3 has their MD5 as ETag, GCS as md5Hash.
+    """Returns whether the store reports the MD5 of these bytes: S3 as ETag, GCS as md5Hash.
 
-    A tag that is another one proves nothing: S3 makes it otherwise of what was sent in parts.
+    Another tag proves nothing: for multipart uploads, S3 computes it in another way.
     """
     digest = hashlib.md5(data, usedforsecurity=False)
     known = {digest.hexdigest(), base64.b64encode(digest.digest()).decode()}

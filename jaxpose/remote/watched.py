@@ -1,7 +1,4 @@
-"""A run as those who watch it see it: how far it has come, and whether it is starting, goes on or has ended.
-
-What comes in: a run folder, or its copy at `log.remote_url`; it is only read.
-"""
+"""How far a watched run has come, and how it ended. Input: a run folder or its copy, which is only read."""
 
 import dataclasses
 import json
@@ -33,17 +30,17 @@ _LISTED = 5
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What a run has told so far.
+    """What a run has recorded so far.
 
     Attributes:
       step: steps taken.
       total_steps: length of the training.
       training: the newest metrics of training by name.
       validation: the newest metrics of a validation by name, with its "step"; empty before the first.
-      steps_per_s: speed over the last lines of metrics, 0 where it is not known yet.
-      last_line: of train.log.
+      steps_per_s: speed over the last lines of metrics, 0 while it is unknown.
+      last_line: the last line of train.log.
       summary: of a finished run, None before its end.
-      end: how the run ended, None while it goes on.
+      end: how the run ended, None while it continues.
     """
 
     step: int
@@ -56,7 +53,7 @@ class Progress:
     end: Status | None
 
     def rows(self) -> dict[str, str]:
-        """Returns what is shown of it, by name."""
+        """Returns the rows of the screen, by name."""
         share = min(self.step / self.total_steps, 1.0) if self.total_steps else 0.0
         bar = f"{'#' * int(share * _BAR_CHARACTERS):-<{_BAR_CHARACTERS}}"
         left_s = (self.total_steps - self.step) / self.steps_per_s if self.steps_per_s else None
@@ -78,7 +75,7 @@ class Progress:
 
 
 class Watched:
-    """A run that is looked at now and then; files that have not grown are not read again."""
+    """A run that is read now and then; files that have not grown are not read again."""
 
     def __init__(self, where: str):
         try:
@@ -92,11 +89,11 @@ class Watched:
         self._seen: dict[str, tuple[int, bytes]] = {}
         self._config: Config | None = None
 
-    def lacks(self) -> str:
-        """Returns what a run that is starting has not written yet, "" once it can be looked at.
+    def missing(self) -> str:
+        """Returns what a starting run has not written yet, "" once the run can be read.
 
         Raises:
-          ValueError: no run can start here: there are other files, or not even the folder above.
+          ValueError: no run can start here: the folder holds other files, or its parent does not exist.
           OSError: the file system cannot be read.
         """
         names = [name for name in self._remote.names() if not is_leftover(name)]
@@ -121,17 +118,18 @@ class Watched:
         return f"the folder{hint or f'; {self._parent.url} holds {_listed(beside)}' * bool(beside)}"
 
     def silent_s(self) -> float:
-        """Returns the seconds since the run last wrote something; 0 where that is not known."""
+        """Returns the seconds since the run last wrote to its folder; 0 if unknown."""
         ages_s = [self._remote.age_s(path) for path in (_METRICS_FILE, _LOG_FILE)]
         return min((age_s for age_s in ages_s if age_s is not None), default=0.0)
 
     def look(self) -> Progress:
-        """Returns what the run has told so far.
+        """Returns what the run has recorded so far.
 
         Raises:
-          Exception: the file system's own, where it fails.
+          DamagedFile: a file of the run is damaged.
+          Exception: the exceptions of the store's file system, which differ from store to store.
         """
-        # Before the files: what a process writes until it gives the folder free is then seen.
+        # Before the files, so that everything that a process writes before it releases the lock is seen.
         held = is_held(self._remote.path) if self._remote.path else None
         entries = _entries(self._read(_METRICS_FILE))
         validations = [entry for entry in entries if any(name.startswith("val_") for name in entry)]
@@ -151,7 +149,7 @@ class Watched:
         )
 
     def _read_signed(self, path: str) -> bytes:
-        """Returns a file as `_read`; a pipe or folder in its place will not go away, as a store's failure does."""
+        """Returns a file as `_read`; a pipe or folder in its place is damage, not a passing failure."""
         try:
             return self._read(path)
         except NotRegularFile as error:
@@ -174,12 +172,12 @@ class Watched:
 
 
 def _end(is_finished: bool, is_held: bool | None, status: Status) -> Status | None:
-    """Returns how a run ended, None where it goes on.
+    """Returns how a run ended, None while it continues.
 
     Args:
-      is_finished: it says so.
-      is_held: a process writes in its folder; None where that is not known.
-      status: as the run noted it last; of one that starts again it may be that of the end before.
+      is_finished: the run recorded that it is finished.
+      is_held: whether a process holds the lock of its folder; None if unknown.
+      status: as the run recorded it last; after a restart, it may be that of an earlier end.
     """
     if is_finished:
         return Status(DONE)
@@ -189,7 +187,7 @@ def _end(is_finished: bool, is_held: bool | None, status: Status) -> Status | No
 
 
 def _folders_beside(path: Path) -> list[str]:
-    """Returns the folders in the nearest folder above a path that exists."""
+    """Returns the folders in the nearest existing folder above a path."""
     folder = next(folder for folder in path.parents if folder.is_dir())
     return [str(entry) for entry in sorted(folder.iterdir()) if entry.is_dir()]
 
@@ -199,7 +197,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _entries(text: bytes) -> list[dict[str, Any]]:
-    """Returns the lines of metrics.jsonl, without one that is cut off."""
+    """Returns the lines of metrics.jsonl, except an incomplete one."""
     found = []
     for line in text.splitlines():
         try:
@@ -221,6 +219,6 @@ def _shown(metrics: dict[str, Any]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Returns a metric as it is shown."""
+    """Returns a metric as text."""
     # NaN and the infinities are null in JSON.
     return "nan" if value is None else f"{value:.4g}"

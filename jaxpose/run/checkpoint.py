@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from jaxpose.run.leaves import kinds, named_leaves, refuse_misfit, restore_target
-from jaxpose.run.manifest import MANIFEST_FILE, damage, read_manifest, write_manifest
+from jaxpose.run.manifest import MANIFEST_FILE, find_damage, read_manifest, write_manifest
 
 KEPT_NEWEST = 2
 
@@ -184,7 +184,7 @@ class Checkpoints:
         return None if step < 0 else self._folder / _name(step, save)
 
     def _is_whole(self, name: str) -> bool:
-        found = damage(self._folder / name)
+        found = find_damage(self._folder / name)
         if found:
             self._broken.add(name)
             _logger.warning(

@@ -15,7 +15,7 @@ from jaxpose.config.train import TrainConfig, steps_per_epoch, total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.files import read_bytes
 from jaxpose.run.identity import CONFIG_FILE, parse_split_rows, read_config
-from jaxpose.run.manifest import MANIFEST_FILE, damage
+from jaxpose.run.manifest import MANIFEST_FILE, find_damage
 
 EXTENSIONS_FILE = "extensions.json"
 LENGTH_KEYS = ("train.steps", "train.epochs")
@@ -188,4 +188,4 @@ def _newest_whole_step(run: Path) -> int:
     folders = [manifest.parent for manifest in run.glob(f"checkpoints/*/{MANIFEST_FILE}")]
     # <step>, or <step>-2 and so on where a step was saved again.
     steps = {folder: int(step) for folder in folders if (step := folder.name.partition("-")[0]).isdecimal()}
-    return max((step for folder, step in steps.items() if not damage(folder)), default=0)
+    return max((step for folder, step in steps.items() if not find_damage(folder)), default=0)

@@ -1,6 +1,6 @@
 """The manifest of a folder: what it holds, and size and SHA-256 of every file, checked before anything is read.
 
-Checkpoints have one, and finished stretches of video predictions.
+Checkpoints have one, and finished segments of video predictions.
 
 Orbax restores flipped bits without a word, so a checkpoint is believed only when all of its bytes are as written.
 """
@@ -41,7 +41,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def damage(folder: Path) -> str:
+def find_damage(folder: Path) -> str:
     """Returns what is wrong with a folder that has a manifest, or "" if every file is as it was written."""
     try:
         recorded = read_manifest(folder)["files"]

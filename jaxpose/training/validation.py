@@ -2,37 +2,22 @@
 
 import numpy as np
 
-from jaxpose.config import TrainConfig
 from jaxpose.data.overlay import overlay_keypoints
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
-from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.run.log import RunLog
-from jaxpose.steps.layout import microbatch_size
 from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.session import Session
 
 
-def validation_batch(train: TrainConfig, validating: int) -> int:
-    """Returns how many labelled frames are predicted at once: what fits a pass of the training fits here.
-
-    Another batch rounds otherwise, and what validates decides which weights are the best, so no option that is free to
-    change has a say. A small validation set is not outgrown: it would be filled up in vain.
-
-    Args:
-      train: the run's options.
-      validating: frames of its validation set.
-    """
-    return min(microbatch_size(train), max(8, validating))
-
-
-def validate(state: State, session: Session, predictor: Predictor, log: RunLog) -> dict[str, float]:
+def validate(state: State, session: Session, runner: BatchRunner, log: RunLog) -> dict[str, float]:
     """Returns loss and errors of the validation set, and shows a few of its frames."""
     data, rows = session.data, session.data.rows("validation")
     if not len(rows):
         return {}
     with phase("predicting the validation set"):
-        found = predictor.labelled(*evaluated_weights(state), data.samples, rows)
+        found = runner.labelled(*evaluated_weights(state), data.samples, rows)
     errors_px = metrics.pixel_errors(found["keypoints_frame_px"].astype(np.float64), data.labelled_frame_px(rows))
     count = found["loss_count"].sum()
     loss = float(found["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")

@@ -9,7 +9,7 @@ from jaxpose.video.key_frames import can_begin_at_key_frames
 
 
 @dataclasses.dataclass(frozen=True)
-class Stretch:
+class Segment:
     """The frames [first, end) of the video of an index, which knows the time of each."""
 
     index: VideoIndex
@@ -17,7 +17,7 @@ class Stretch:
     end: int
 
 
-def cut(video: Video, minutes: float) -> list[Stretch] | None:
+def cut(video: Video, minutes: float) -> list[Segment] | None:
     """Returns the parts of a video, all but the last at least so many minutes long; None if it is not cut.
 
     A video is not cut if it is not longer than that, if its file stores neither its rate nor the times of its frames,
@@ -47,18 +47,18 @@ def cut(video: Video, minutes: float) -> list[Stretch] | None:
         if place == len(index.key_frames):
             break
         firsts.append(index.key_frames[place])
-    return [Stretch(index, first, end) for first, end in zip(firsts, [*firsts[1:], index.frame_count], strict=True)]
+    return [Segment(index, first, end) for first, end in zip(firsts, [*firsts[1:], index.frame_count], strict=True)]
 
 
-def padded(stretch: Stretch, margin_frames: int, radius: int, batch: int) -> Stretch:
+def padded(segment: Segment, margin_frames: int, radius: int, batch: int) -> Segment:
     """Returns the frames that the network needs so that every row equals that of a prediction of the whole video.
 
     Args:
-      stretch: whose rows are wanted.
+      segment: whose rows are wanted.
       margin_frames: rows before it that are wanted as well.
       radius: neighbours on either side that the network looks at.
       batch: frames of a step. The first frame is a multiple of it, so that each frame has the same place in its batch
         as in the whole video: the order of a sum, and so its last bit, may depend on the place.
     """
-    first = max(0, stretch.first - margin_frames - radius) // batch * batch
-    return dataclasses.replace(stretch, first=first, end=min(stretch.index.frame_count, stretch.end + radius))
+    first = max(0, segment.first - margin_frames - radius) // batch * batch
+    return dataclasses.replace(segment, first=first, end=min(segment.index.frame_count, segment.end + radius))

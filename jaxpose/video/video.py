@@ -17,7 +17,7 @@ from jaxpose.fitting import fit_image
 from jaxpose.video.decoding import Decoding, Flaw, FlawKind
 from jaxpose.video.file import Video, cut_short, scan, to_rgb
 from jaxpose.video.key_frames import Stopped, key_frame_before
-from jaxpose.video.segments import Stretch
+from jaxpose.video.segments import Segment
 
 __all__ = ["ChunkReader", "Video", "read_chunks", "scan"]
 
@@ -32,7 +32,7 @@ def read_chunks(
     size_px: tuple[int, int],
     chunk_frames: int,
     read_ahead: int = 2,
-    stretch: Stretch | None = None,
+    segment: Segment | None = None,
     crop_px: tuple[int, ...] = (),
 ) -> "ChunkReader":
     """Returns an iterator over the frames of a video, fitted into the network's input.
@@ -43,10 +43,10 @@ def read_chunks(
       size_px: (width, height) of the input.
       chunk_frames: frames in each chunk but the last, at least 1.
       read_ahead: chunks that are decoded ahead of the consumer, at least 1.
-      stretch: the frames to read; None is all of them, regardless of their time stamps.
+      segment: the frames to read; None is all of them, regardless of their time stamps.
       crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
     """
-    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, stretch, crop_px)
+    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, segment, crop_px)
 
 
 class ChunkReader:
@@ -69,14 +69,14 @@ class ChunkReader:
         size_px: tuple[int, int],
         chunk_frames: int,
         read_ahead: int,
-        stretch: Stretch | None,
+        segment: Segment | None,
         crop_px: tuple[int, ...],
     ):
         self.delivered = 0
         self.problem = ""
         self._video = video
-        self._stretch = stretch
-        self._announced = stretch.end - stretch.first if stretch else video.announced_frames
+        self._segment = segment
+        self._announced = segment.end - segment.first if segment else video.announced_frames
         self._input_from_frame, self._crop_px = input_from_frame, crop_px
         self._chunk_shape = (chunk_frames, size_px[1], size_px[0], 3)
         # Chunks; last, the problem or an error of the program.
@@ -128,7 +128,7 @@ class ChunkReader:
         """Puts all chunks and returns the problem."""
         size_px = (self._chunk_shape[2], self._chunk_shape[1])
         chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
-        first, end = (self._stretch.first, self._stretch.end) if self._stretch else (0, None)
+        first, end = (self._segment.first, self._segment.end) if self._segment else (0, None)
         decoding, stopped, converter = self._decoding(), "", VideoReformatter()
         try:
             for item in decoding:
@@ -157,14 +157,14 @@ class ChunkReader:
             return ""
         if filled:
             self._put(chunk[:filled])
-        announced = self._announced if self._stretch else self._announced - decoding.unshown
-        return _problem(self._video, self._stretch, count, announced, stopped, mended)
+        announced = self._announced if self._segment else self._announced - decoding.unshown
+        return _problem(self._video, self._segment, count, announced, stopped, mended)
 
     def _decoding(self) -> Decoding:
-        if not self._stretch:
+        if not self._segment:
             return Decoding(self._video, 0, self._stop.is_set)
-        index = self._stretch.index
-        return Decoding(index, 0, self._stop.is_set, key_frame_before(index, self._stretch.first, self._stop.is_set))
+        index = self._segment.index
+        return Decoding(index, 0, self._stop.is_set, key_frame_before(index, self._segment.first, self._stop.is_set))
 
 
 def _ends_delivery(flaw: Flaw, first: int) -> bool:
@@ -172,14 +172,14 @@ def _ends_delivery(flaw: Flaw, first: int) -> bool:
     return flaw.kind is FlawKind.FAILED or (flaw.kind is FlawKind.LOST and flaw.last >= first)
 
 
-def _problem(video: Video, stretch: Stretch | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
+def _problem(video: Video, segment: Segment | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
     """Returns one sentence about all that is wrong, or ""."""
-    parts, of = [], f" from frame {stretch.first} on" if stretch else ""
+    parts, of = [], f" from frame {segment.first} on" if segment else ""
     if stopped:
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
     elif count != announced:
         parts.append(f"{count} frames were decoded{of}, but the file announces {announced}")
-    elif not stretch and (lack := cut_short(video.path)):
+    elif not segment and (lack := cut_short(video.path)):
         parts.append(f"{count} frames were decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")

@@ -17,7 +17,7 @@ from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.data import dataset
 from jaxpose.data.image_file import decode_image
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.prediction.estimator import Estimator
+from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.image_tables import predict_images
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.load import load_network
@@ -41,7 +41,7 @@ def run(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def estimator(run: Path) -> Estimator:
+def predictor(run: Path) -> Predictor:
     """Its network, read as Lightning Pose reads its own."""
     trained = load_network(run)
     config = dataclasses.replace(
@@ -49,7 +49,7 @@ def estimator(run: Path) -> Estimator:
     )
     mesh = make_mesh(jax.devices()[:1])
     weights = replicate(mesh, (trained.params, trained.statistics))
-    return Estimator(config, Predictor(config, trained.graphdef, mesh, 8), weights, [], {}, trained.label)
+    return Predictor(config, BatchRunner(config, trained.graphdef, mesh, 8), weights, [], {}, trained.label)
 
 
 @pytest.fixture(scope="module")
@@ -61,32 +61,32 @@ def video(project: Path) -> tuple[Path, np.ndarray]:
 
 
 def test_arrays_images_and_labelled_frames_are_predicted_as_the_same_frames_of_a_video(
-    project: Path, estimator: Estimator, video: tuple[Path, np.ndarray], tmp_path: Path
+    project: Path, predictor: Predictor, video: tuple[Path, np.ndarray], tmp_path: Path
 ) -> None:
     """Lightning Pose's rule depends on the size of the frame, which here is not that of the input."""
     path, frames = video
-    expected, sure = estimator.predict_video(path)
-    keypoints, confidence = estimator.predict(frames)
+    expected, sure = predictor.predict_video(path)
+    keypoints, confidence = predictor.predict(frames)
     np.testing.assert_array_equal(keypoints, expected)
     np.testing.assert_array_equal(confidence, sure)
     images = [tmp_path / f"{number:03}.png" for number in range(len(frames))]
     for image, frame in zip(images, frames, strict=True):
         cv2.imwrite(str(image), frame[..., ::-1])
     file = tmp_path / "predictions.csv"
-    assert predict_images(estimator, images, file, lambda: False, lambda _: None) == len(frames)
+    assert predict_images(predictor, images, file, lambda: False, lambda _: None) == len(frames)
     np.testing.assert_allclose(read_predictions(file).keypoints_frame_px, expected, rtol=0, atol=1e-4)
-    config, found = dataset.prepare(estimator.config)
+    config, found = dataset.prepare(predictor.config)
     samples, _ = dataset.decode(found, config)
-    labelled = estimator.predictor.labelled(*estimator.weights, samples, np.arange(len(found.images)))
-    again, _ = estimator.predict([decode_image(image.read_bytes()) for image in found.paths])
+    labelled = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.images)))
+    again, _ = predictor.predict([decode_image(image.read_bytes()) for image in found.paths])
     np.testing.assert_allclose(again, labelled["keypoints_frame_px"], rtol=0, atol=1e-4)
 
 
-def test_what_surrounds_the_crop_changes_no_prediction(estimator: Estimator, video: tuple[Path, np.ndarray]) -> None:
+def test_what_surrounds_the_crop_changes_no_prediction(predictor: Predictor, video: tuple[Path, np.ndarray]) -> None:
     x, y, width, height = CROP_PX
     other = np.random.default_rng(0).integers(0, 256, video[1].shape, np.uint8)
     other[:, y : y + height, x : x + width] = video[1][:, y : y + height, x : x + width]
-    np.testing.assert_array_equal(estimator.predict(other)[0], estimator.predict(video[1])[0])
+    np.testing.assert_array_equal(predictor.predict(other)[0], predictor.predict(video[1])[0])
 
 
 def test_labels_outside_of_the_crop_are_no_targets_and_count_in_every_error(run: Path, project: Path) -> None:

@@ -1,4 +1,4 @@
-"""Many videos: shared by processes that may be killed, cut into stretches, and never predicted twice."""
+"""Many videos: shared by processes that may be killed, cut into segments, and never predicted twice."""
 
 import concurrent.futures
 import csv
@@ -22,11 +22,12 @@ from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.estimator import Estimator
 from jaxpose.prediction.index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, identity_of, row_of
 from jaxpose.prediction.job import Job
-from jaxpose.prediction.video_tables import Incomplete, predict_video, tables_beside
-from jaxpose.prediction.worker import Work
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.table_files import suffixes_beside
+from jaxpose.prediction.video_tables import Incomplete, predict_video
+from jaxpose.prediction.worker import Worker
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.video.video import scan
@@ -38,7 +39,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def estimator(trained_run: Path) -> Estimator:
+def predictor(trained_run: Path) -> Predictor:
     return predict.load(trained_run, devices=1, batch_size=8)
 
 
@@ -79,15 +80,15 @@ def names_in(folder: Path) -> list[str]:
 class Shared:
     """A folder of results in which jobs are worked on, as a process would; `said` and `warned` are its lines."""
 
-    def __init__(self, estimator: Estimator, out: Path, videos: list[Path], stretch_frames: int, decoders: int = 1):
-        options = c.PredictConfig(stretch_minutes=minutes(stretch_frames), decoders=decoders)
-        estimator.config = dataclasses.replace(estimator.config, predict=options)
-        self.estimator, self.out, self.said, self.warned = estimator, out, [], []
+    def __init__(self, predictor: Predictor, out: Path, videos: list[Path], segment_frames: int, decoders: int = 1):
+        options = c.PredictConfig(stretch_minutes=minutes(segment_frames), decoders=decoders)
+        predictor.config = dataclasses.replace(predictor.config, predict=options)
+        self.predictor, self.out, self.said, self.warned = predictor, out, [], []
         self.tables = [out / "video_preds" / f"{video.stem}.csv" for video in videos]
         out.mkdir(exist_ok=True)
         self.jobs = []
         for table, path in zip(self.tables, videos, strict=True):
-            row, video = row_of(out, table, path, [path], estimator), scan(path)
+            row, video = row_of(out, table, path, [path], predictor), scan(path)
             self.jobs.append(
                 Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [path], video)
             )
@@ -95,11 +96,11 @@ class Shared:
     def work(self, stops: Callable[[], bool] = lambda: False) -> list[str]:
         """Returns the states of the jobs after the work."""
         with Claims(self.out, 30) as claims:
-            index = PredictionIndex(self.out, claims, tables_beside(self.estimator))
+            index = PredictionIndex(self.out, claims, suffixes_beside(self.predictor))
             index.begin([job.row for job in self.jobs])
-            work = Work(self.estimator, self.jobs, index, claims, stops, self.said.append, self.warned.append)
-            work.run()
-            return [row.state for row in work.rows()]
+            worker = Worker(self.predictor, self.jobs, index, claims, stops, self.said.append, self.warned.append)
+            worker.run()
+            return [row.state for row in worker.rows()]
 
     def parts(self) -> list[Path]:
         return sorted(part for part in self.out.glob("video_preds/*.parts/*") if not part.name.startswith("."))
@@ -116,15 +117,15 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
     assert predict.main([*flags, "--out", str(whole)]) == 2
     shown = capsys.readouterr()
-    assert "to do: 2 videos with 590 frames, 0 images; " in shown.out and "1e-06 GB are free" in shown.out
-    assert f"{whole} has 1e-06 GB left, but the predictions need 0.0" in shown.err and not names_in(whole)
+    assert "to do: 2 videos with 590 frames, 0 images; disk: at most " in shown.out and ", 1 kB free" in shown.out
+    assert f"{whole} has 1 kB left, but the predictions need up to " in shown.err and not names_in(whole)
     monkeypatch.undo()
 
     assert predict.main([*flags, "--out", str(whole)]) == 0
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
     assert shown.count("to do: 2 videos with 590 frames, 0 images; ") == 2
-    estimates = [line for line in shown.splitlines() if "hours left for this process alone" in line]
+    estimates = [line for line in shown.splitlines() if " left if no other process helps" in line]
     assert len(estimates) == 2 and all(500 <= int(line.split()[1]) < 590 for line in estimates)
     assert "x.avi: 540 frames of 540 announced, " in shown
     tables = [f"video_preds/{name}" for name in ("a", "b")]
@@ -145,7 +146,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     before = {file: file.stat().st_mtime_ns for file in parts.rglob("*")}
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("is there already") == 2 and "to do" not in shown
+    assert shown.count("exists already") == 2 and "to do" not in shown
     assert before == {file: file.stat().st_mtime_ns for file in parts.rglob("*")}
 
     write(second, 50, 3)
@@ -155,7 +156,7 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     (left / "whole").mkdir(parents=True)
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("is there already") == 1 and "to do: 1 videos with 50 frames" in shown
+    assert shown.count("exists already") == 1 and "to do: 1 video with 50 frames" in shown
     assert (parts / "video_preds" / "b" / "x.csv").read_bytes() != old
     assert not left.exists()
     changed = {file for file in before if file.is_file() and file.stat().st_mtime_ns != before[file]}
@@ -164,12 +165,12 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     before = files_in(parts / "video_preds")
     (parts / "video_preds" / "b" / "x_temporal_norm.csv").unlink()
     assert predict.main([*flags, *cut]) == 0
-    assert "to do: 1 videos with 50 frames" in capsys.readouterr().out and files_in(parts / "video_preds") == before
+    assert "to do: 1 video with 50 frames" in capsys.readouterr().out and files_in(parts / "video_preds") == before
 
 
-def test_what_was_stopped_goes_on_at_the_first_missing_stretch(estimator: Estimator, tmp_path: Path) -> None:
+def test_what_was_stopped_goes_on_at_the_first_missing_segment(predictor: Predictor, tmp_path: Path) -> None:
     videos = [write(tmp_path / "v0.avi", 60, 1), write(tmp_path / "v1.avi", 30, 2)]
-    shared = Shared(estimator, tmp_path / "out", videos, 20)
+    shared = Shared(predictor, tmp_path / "out", videos, 20)
     third = "video_preds/*.parts/.*/v0.csv.partial"
     assert shared.work(lambda: len(shared.parts()) == 2 and any(shared.out.glob(third))) == [WAITING, WAITING]
     (stopped,) = shared.said
@@ -179,23 +180,23 @@ def test_what_was_stopped_goes_on_at_the_first_missing_stretch(estimator: Estima
     assert [part.name for part in kept] == ["000000000-000000020", "000000020-000000040"]
     seconds = [json.loads((part / "manifest.json").read_text())["seconds"] for part in kept]
 
-    again = Shared(estimator, tmp_path / "out", videos, 20)
+    again = Shared(predictor, tmp_path / "out", videos, 20)
     assert again.work() == [DONE, DONE] and again.parts() == [] and len(again.said) == 2
     for table, video in zip(again.tables, videos, strict=True):
         whole = tmp_path / "whole" / table.name
-        predict_video(estimator, scan(video), whole)
+        predict_video(predictor, scan(video), whole)
         for name in (table.name, f"{table.stem}_temporal_norm.csv"):
             assert table.with_name(name).read_bytes() == whole.with_name(name).read_bytes()
-    # The time of the stretches of before counts.
+    # The time of the segments of before counts.
     assert float(pd.read_csv(tmp_path / "out" / "index.csv")["seconds"][0]) > sum(seconds)
 
 
 @pytest.mark.parametrize("decoders", [1, 3])
 def test_what_is_left_of_a_damaged_video_depends_on_the_video_alone(
-    estimator: Estimator, tmp_path: Path, decoders: int
+    predictor: Predictor, tmp_path: Path, decoders: int
 ) -> None:
     video = write(tmp_path / "video.avi", 80, 1)
-    shared = Shared(estimator, tmp_path / "out", [video], 20, decoders)
+    shared = Shared(predictor, tmp_path / "out", [video], 20, decoders)
     status = video.stat()
     # The frames of its second half are gone after it was looked at: the packets are there, their content is not.
     with av.open(str(video)) as container:
@@ -215,14 +216,14 @@ def test_what_is_left_of_a_damaged_video_depends_on_the_video_alone(
     assert shared.parts() == [] and not shared.tables[0].exists()
     whole = tmp_path / "whole" / "video.csv"
     with pytest.raises(Incomplete):
-        predict_video(estimator, scan(video), whole)
+        predict_video(predictor, scan(video), whole)
     for name in ("video.csv.partial", "video_temporal_norm.csv.partial"):
         assert partial.with_name(name).read_bytes() == whole.with_name(name).read_bytes()
 
 
-def test_a_video_that_is_replaced_while_it_is_read_is_not_mixed(estimator: Estimator, tmp_path: Path) -> None:
+def test_a_video_that_is_replaced_while_it_is_read_is_not_mixed(predictor: Predictor, tmp_path: Path) -> None:
     video, other = write(tmp_path / "video.avi", 60, 1), write(tmp_path / "other.avi", 60, 2)
-    shared = Shared(estimator, tmp_path / "out", [video], 20)
+    shared = Shared(predictor, tmp_path / "out", [video], 20)
 
     def replace() -> bool:
         if shared.parts() and other.exists():
@@ -232,20 +233,20 @@ def test_a_video_that_is_replaced_while_it_is_read_is_not_mixed(estimator: Estim
     assert shared.work(replace) == [FAILED] and shared.warned == [
         f"{video} changed while it was read; the same command predicts it again"
     ]
-    again = Shared(estimator, tmp_path / "out", [video], 20)
+    again = Shared(predictor, tmp_path / "out", [video], 20)
     assert again.work() == [DONE] and again.parts() == []
-    predict_video(estimator, scan(video), tmp_path / "whole.csv")
+    predict_video(predictor, scan(video), tmp_path / "whole.csv")
     assert again.tables[0].read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
-def test_another_that_finds_the_video_changed_and_is_faster_is_right(estimator: Estimator, tmp_path: Path) -> None:
+def test_another_that_finds_the_video_changed_and_is_faster_is_right(predictor: Predictor, tmp_path: Path) -> None:
     video, out = write(tmp_path / "video.avi", 60, 1), tmp_path / "out"
-    slow, states = Shared(estimator, out, [video], 20), []
+    slow, states = Shared(predictor, out, [video], 20), []
 
     def change() -> bool:
         if slow.parts() and not states:
             os.utime(video, (1, 1))
-            states.extend(Shared(estimator, out, [video], 20).work())
+            states.extend(Shared(predictor, out, [video], 20).work())
         return False
 
     slow.work(change)
@@ -254,29 +255,29 @@ def test_another_that_finds_the_video_changed_and_is_faster_is_right(estimator: 
     assert len(read_predictions(slow.tables[0]).index) == 60 and not list(out.rglob("*.parts"))
 
 
-def test_tables_of_a_video_that_was_replaced_by_a_damaged_one_go(estimator: Estimator, tmp_path: Path) -> None:
+def test_tables_of_a_video_that_was_replaced_by_a_damaged_one_go(predictor: Predictor, tmp_path: Path) -> None:
     video = write(tmp_path / "video.avi", 60, 1)
     beside = write(tmp_path / "video_other.avi", 12, 2)
-    assert Shared(estimator, tmp_path / "out", [video, beside], 20).work() == [DONE, DONE]
+    assert Shared(predictor, tmp_path / "out", [video, beside], 20).work() == [DONE, DONE]
     os.truncate(video, video.stat().st_size // 2)
-    assert Shared(estimator, tmp_path / "out", [video], 20).work() == [DAMAGED]
+    assert Shared(predictor, tmp_path / "out", [video], 20).work() == [DAMAGED]
     assert names_in(tmp_path / "out" / "video_preds") == [
         "video.csv.partial", "video_other.csv", "video_other_temporal_norm.csv", "video_temporal_norm.csv.partial",
     ]  # fmt: skip
 
 
-def test_frames_that_were_lost_before_are_told(estimator: Estimator, tmp_path: Path) -> None:
+def test_frames_that_were_lost_before_are_told(predictor: Predictor, tmp_path: Path) -> None:
     video = clips.write(tmp_path / "video.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)])
-    shared = Shared(estimator, tmp_path / "out", [video], 1000)
+    shared = Shared(predictor, tmp_path / "out", [video], 1000)
     assert shared.work() == [DONE]
-    reason = f"{video}: by its time stamps frames are lost before frame 10; the rows count those that are there"
+    reason = f"{video}: its timestamps show dropped frames before frame 10; rows count the frames in the file"
     assert shared.warned == [reason]
     assert rows_of(tmp_path / "out")["video_preds/video.csv"]["reason"] == reason
 
 
-def test_a_part_that_lost_rows_is_made_again(estimator: Estimator, tmp_path: Path) -> None:
+def test_a_part_that_lost_rows_is_made_again(predictor: Predictor, tmp_path: Path) -> None:
     video = write(tmp_path / "video.avi", 60, 1)
-    shared = Shared(estimator, tmp_path / "out", [video], 20)
+    shared = Shared(predictor, tmp_path / "out", [video], 20)
     shared.work(lambda: len(shared.parts()) == 2)
     table = shared.parts()[0] / "video.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
@@ -286,10 +287,10 @@ def test_a_part_that_lost_rows_is_made_again(estimator: Estimator, tmp_path: Pat
     assert shared.work() == [DONE] and len(read_predictions(shared.tables[0]).index) == 60
 
 
-def test_a_video_that_is_gone_is_tried_again(estimator: Estimator, tmp_path: Path) -> None:
+def test_a_video_that_is_gone_is_tried_again(predictor: Predictor, tmp_path: Path) -> None:
     videos = [write(tmp_path / f"v{number}.avi", 12, number) for number in range(2)]
     content, status = videos[0].read_bytes(), videos[0].stat()
-    shared = Shared(estimator, tmp_path / "out", videos, 100)
+    shared = Shared(predictor, tmp_path / "out", videos, 100)
     videos[0].unlink()
     assert shared.work() == [FAILED, DONE] and "No such file" in shared.warned[0]
     videos[0].write_bytes(content)
@@ -373,7 +374,7 @@ def test_no_row_is_lost_when_several_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,2\n", "index.csv has no checksums .*; remove the file and give --overwrite, or give another --out"),
+        ("a,b\n1,2\n", "index.csv has no checksums .*; remove the file and give --overwrite, or choose another --out"),
         ("\udcff, ", "index.csv is damaged: it cannot be read as CSV"),
         ("x\n", "index.csv:2: the row was damaged, changed by hand, added or moved"),
     ],
@@ -420,7 +421,7 @@ def test_three_workers_of_which_one_is_killed_make_what_one_makes(trained_run: P
 
     workers = [started("three") for _ in range(3)]
     victim = workers[0]
-    # In the middle: some tables are there, and it holds a stretch with rows in it.
+    # In the middle: some tables are there, and it holds a segment with rows in it.
     deadline, held = time.monotonic() + 200, []
     while time.monotonic() < deadline:
         held = [file for file in (three / ".claims").glob("*-0*.0") if f"process {victim.pid} on" in _text(file)]
@@ -447,7 +448,7 @@ def test_three_workers_of_which_one_is_killed_make_what_one_makes(trained_run: P
 
     before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}
     shown = ended(started("three"))
-    assert shown.count("is there already") == 20 and "and 19 more are there already" in shown and "to do" not in shown
+    assert shown.count("exists already") == 20 and "and 19 more exist already" in shown and "to do" not in shown
     assert before == {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}
 
 

@@ -13,7 +13,7 @@ from jaxpose.config.losses import PcaMultiviewConfig, PcaSingleviewConfig
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.pca import Pca, errors_px, fit_multiview, fit_singleview
-from jaxpose.prediction.video_tables import write_moment_errors
+from jaxpose.prediction.moment_errors import write_moment_errors
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.run.pca import save_subspaces
@@ -99,13 +99,13 @@ def test_moments_are_measured_once_every_view_of_a_session_is_there(
 
 def test_views_of_unequal_length_are_told(run_with: Callable[..., Path], trained_run: Path, capsys: Capture) -> None:
     run = run_with(VIEWS, {"pca_multiview": MULTI})
-    estimator = predict.load(run, devices=1)
+    predictor = predict.load(run, devices=1)
     folder = run / "video_preds"
     folder.mkdir()
     rows = (trained_run / "predictions.csv").read_text().splitlines(keepends=True)
     tables = [folder / f"s9_{view}.csv" for view in VIEWS]
     for table, count in zip(tables, (9, 7), strict=True):
         table.write_text("".join(rows[: 3 + count]))
-    assert write_moment_errors(estimator, {table: sha256_of(table)[:16] for table in tables}) == [
+    assert write_moment_errors(predictor, {table: sha256_of(table)[:16] for table in tables}) == [
         "warning: session s9 has no pca_multiview errors: its views differ in frames: top 9, left_top 7"
     ]

@@ -10,18 +10,18 @@ import pytest
 from jaxpose.checksums import read_csv, write_csv
 from jaxpose.data.synthetic import make_project
 from jaxpose.prediction import project_videos
-from jaxpose.prediction.estimator import Estimator, load
+from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.prediction.project_videos import predict_project
 from jaxpose.video.key_frames import Stopped
 
 
 @pytest.fixture(scope="module")
-def compiled(trained_run: Path) -> Estimator:
+def compiled(trained_run: Path) -> Predictor:
     return load(trained_run, devices=1, batch_size=8)
 
 
 @pytest.fixture
-def estimator(compiled: Estimator, trained_run: Path, tmp_path: Path) -> Estimator:
+def predictor(compiled: Predictor, trained_run: Path, tmp_path: Path) -> Predictor:
     """That of a run whose project has three videos of 33 frames and a first one of 4."""
     project = tmp_path / "project"
     shutil.copytree(trained_run.parent / "project" / "videos", project / "videos")
@@ -32,10 +32,10 @@ def estimator(compiled: Estimator, trained_run: Path, tmp_path: Path) -> Estimat
     return compiled
 
 
-def say_of(estimator: Estimator, folder: Path, stops: Callable[[], bool] = lambda: False) -> list[str]:
+def say_of(predictor: Predictor, folder: Path, stops: Callable[[], bool] = lambda: False) -> list[str]:
     """What is said while the videos are predicted into a folder, until it is told to stop."""
     said: list[str] = []
-    predict_project(estimator, folder, stops, said.append)
+    predict_project(predictor, folder, stops, said.append)
     return said
 
 
@@ -44,9 +44,9 @@ def tables_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("when", ["yes", "auto"])
-def test_every_video_has_a_row_for_each_frame(estimator: Estimator, tmp_path: Path, when: str) -> None:
-    estimator.config.eval.predict_videos = when
-    said = say_of(estimator, tmp_path / "run")
+def test_every_video_has_a_row_for_each_frame(predictor: Predictor, tmp_path: Path, when: str) -> None:
+    predictor.config.eval.predict_videos = when
+    said = say_of(predictor, tmp_path / "run")
     videos = ["a", "session00", "session01", "session02"]
     assert [line.partition(": ")[0] for line in said] == [f"{tmp_path}/project/videos/{video}.mp4" for video in videos]
     assert tables_in(tmp_path / "run") == sorted(f"{v}{end}.csv" for v in videos for end in ("", "_temporal_norm"))
@@ -56,34 +56,34 @@ def test_every_video_has_a_row_for_each_frame(estimator: Estimator, tmp_path: Pa
 
 
 def test_auto_gives_the_command_where_it_takes_long(
-    estimator: Estimator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estimator.config.eval.predict_videos = "auto"
+    predictor.config.eval.predict_videos = "auto"
     # A thousandth of a second for 103 frames: no machine is that fast.
     monkeypatch.setattr(project_videos, "_AUTO_S", 1e-3)
-    (said,) = say_of(estimator, tmp_path / "run")
+    (said,) = say_of(predictor, tmp_path / "run")
     files = " ".join(f"{tmp_path}/project/videos/{name}.mp4" for name in ("a", "session00", "session01", "session02"))
-    assert said.startswith("the 103 frames of video would take about 0 minutes; predict them by ")
+    assert said.startswith("the 103 frames of video would take about 1 s; predict them by ")
     assert said.endswith(f"python -m jaxpose.predict --run {tmp_path}/run {files}")
     assert tables_in(tmp_path / "run") == []
 
 
-def test_no_does_not_even_look(estimator: Estimator, tmp_path: Path) -> None:
-    estimator.config.eval.predict_videos, estimator.config.video.folder = "no", "vidoes"
-    assert say_of(estimator, tmp_path / "run") == []
+def test_no_does_not_even_look(predictor: Predictor, tmp_path: Path) -> None:
+    predictor.config.eval.predict_videos, predictor.config.video.folder = "no", "vidoes"
+    assert say_of(predictor, tmp_path / "run") == []
 
 
-def test_what_is_in_the_way_at_the_end_is_a_warning(estimator: Estimator, tmp_path: Path) -> None:
+def test_what_is_in_the_way_at_the_end_is_a_warning(predictor: Predictor, tmp_path: Path) -> None:
     videos = tmp_path / "project" / "videos"
     (videos / "a.mp4").write_bytes(b"no video")
-    said = say_of(estimator, tmp_path / "run")
+    said = say_of(predictor, tmp_path / "run")
     assert said[0].startswith(f"warning: not predicted: {videos}/a.mp4") and len(said) == 4
     shutil.copy(videos / "session00.mp4", videos / "session00.avi")
-    (said,) = say_of(estimator, tmp_path / "again")
+    (said,) = say_of(predictor, tmp_path / "again")
     assert said.startswith("warning: the videos are not predicted: ") and "session00.avi" in said
 
 
-def test_a_signal_leaves_whole_tables_and_the_next_start_keeps_them(estimator: Estimator, tmp_path: Path) -> None:
+def test_a_signal_leaves_whole_tables_and_the_next_start_keeps_them(predictor: Predictor, tmp_path: Path) -> None:
     run = tmp_path / "run"
     second = "video_preds/session00.csv.*.parts/.*/session00.csv.partial"
     signals: list[bool] = []
@@ -94,27 +94,27 @@ def test_a_signal_leaves_whole_tables_and_the_next_start_keeps_them(estimator: E
 
     said: list[str] = []
     with pytest.raises(Stopped):
-        predict_project(estimator, run, stops, said.append)
-    assert said[-1] == f"{estimator.config.data.project}/videos/session00.mp4: stopped after 8 of 33 frames"
+        predict_project(predictor, run, stops, said.append)
+    assert said[-1] == f"{predictor.config.data.project}/videos/session00.mp4: stopped after 8 of 33 frames"
     assert tables_in(run) == ["a.csv", "a_temporal_norm.csv"]
     # Again, with one of the videos damaged since.
-    videos = Path(estimator.config.data.project) / "videos"
+    videos = Path(predictor.config.data.project) / "videos"
     (videos / "session02.mp4").write_bytes(b"no video")
-    said = say_of(estimator, run)
-    kept = [line for line in said if line.endswith(f"{run}/video_preds/a.csv is there already")]
+    said = say_of(predictor, run)
+    kept = [line for line in said if line.endswith(f"{run}/video_preds/a.csv exists already")]
     assert len(kept) == 1 and [line for line in said if line.startswith("warning: not predicted: ")]
     assert len(tables_in(run)) == 6 and not list(run.glob("video_preds/*.parts"))
 
 
-def test_a_table_of_other_weights_or_cut_short_is_replaced(estimator: Estimator, tmp_path: Path) -> None:
+def test_a_table_of_other_weights_or_cut_short_is_replaced(predictor: Predictor, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    say_of(estimator, run)
+    say_of(predictor, run)
     table, index = run / "video_preds" / "a.csv", run / "index.csv"
     whole = table.read_bytes()
     table.write_bytes(whole[:-9])
-    assert sum(line.endswith("is there already") for line in say_of(estimator, run)) == 3
+    assert sum(line.endswith("exists already") for line in say_of(predictor, run)) == 3
     assert table.read_bytes() == whole
     table.write_bytes(whole.replace(b"1", b"2"))
     write_csv(index, pd.DataFrame(read_csv(index)).assign(model="0" * 16).to_csv(index=False))
-    assert not [line for line in say_of(estimator, run) if line.endswith("is there already")]
+    assert not [line for line in say_of(predictor, run) if line.endswith("exists already")]
     assert table.read_bytes() == whole

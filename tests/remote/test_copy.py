@@ -26,13 +26,13 @@ from jaxpose.remote import copy
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.remote.hook import load_hook
 from jaxpose.remote.mirror import Mirror
-from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, plan
+from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, sync_actions
 from jaxpose.remote.restore import restore
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
-from jaxpose.run.manifest import damage
+from jaxpose.run.manifest import find_damage
 from tests.remote_stores import EveryThird, Hanging, Store, Switched
 from tests.run.test_log import lines_of, scalars_of
 from tests.small_run import environment, files_in
@@ -73,9 +73,9 @@ def restored_step(run: Path, which: str = "newest") -> int | None:
     return found[0]
 
 
-def follow(folder: RunFolder, url: str) -> Mirror:
+def synced(folder: RunFolder, url: str) -> Mirror:
     mirror = Mirror(folder.path, RemoteFolder(url, folder.path.name), folder.action == "start", threading.Event())
-    mirror.follow()
+    mirror.sync()
     return mirror
 
 
@@ -107,7 +107,7 @@ def assert_whole(url: str, run: Path) -> None:
     }
 
 
-# The plan.
+# The actions.
 
 names = st.integers(0, 9).map(str)
 manifests = st.dictionaries(names, st.sampled_from([b"one", b"other"]))
@@ -117,7 +117,7 @@ manifests = st.dictionaries(names, st.sampled_from([b"one", b"other"]))
 @given(manifests, st.dictionaries(names, st.sampled_from([b"", b"one", b"other"])))
 def test_plan_ends_there_and_a_run_can_go_on_from_every_state_between(here: dict[str, bytes], there: dict[str, bytes]):
     state = dict(there)
-    for what, name in plan(Contents({}, here), Contents({}, there)):
+    for what, name in sync_actions(Contents({}, here), Contents({}, there)):
         if what == PUT_CHECKPOINT:
             state[name] = here[name]
             continue
@@ -133,14 +133,16 @@ def test_plan_ends_there_and_a_run_can_go_on_from_every_state_between(here: dict
 def test_plan_orders_what_others_rely_on():
     stamp = (1, 1)
     files = ["finished.json", "metrics.jsonl", "best.safetensors", "split.csv", "tensorboard/x", "config.json"]
-    actions = plan(Contents(dict.fromkeys(files, stamp), {"20": b"a", "100": b"b", "20-2": b"c"}), Contents({}, {}))
+    actions = sync_actions(
+        Contents(dict.fromkeys(files, stamp), {"20": b"a", "100": b"b", "20-2": b"c"}), Contents({}, {})
+    )
     assert actions == [
         *[(PUT, name) for name in ("config.json", "split.csv", "best.safetensors", "metrics.jsonl", "tensorboard/x")],
         *[(PUT_CHECKPOINT, name) for name in ("20", "20-2", "100")],
         (PUT, "finished.json"),
     ]
     there = Contents({"config.json": stamp, "split.csv": (2, 1)}, {"10": b"a", "20": b"", "300": b"z"})
-    assert plan(Contents({"config.json": stamp, "split.csv": stamp}, {"200": b"b"}), there) == [
+    assert sync_actions(Contents({"config.json": stamp, "split.csv": stamp}, {"200": b"b"}), there) == [
         (PUT, "split.csv"),
         (REMOVE_CHECKPOINT, "20"),
         (PUT_CHECKPOINT, "200"),
@@ -254,20 +256,20 @@ def test_checksum_of_the_store_is_enough(in_base_64: bool, monkeypatch: pytest.M
 def test_copy_follows_the_run_folder(url: str, tmp_path: Path):
     run = tmp_path / "run"
     with opened(config_of(run, url)) as folder, RunLog(run, c.LogConfig(every_steps=1), 90, 0) as log:
-        mirror = follow(folder, url)
+        mirror = synced(folder, url)
         for step in (10, 20, 30, 40):
             for number in range(step - 9, step + 1):
                 log.step(number, {"loss": 1 / number}, images=1, wait_s=0.0)
             save(run, step, best=10)
-            mirror.follow()
+            mirror.sync()
             assert mirror.missing() == []
             assert_whole(url, run)
         calls = EveryThird.calls
-        mirror.follow()
+        mirror.sync()
         assert EveryThird.calls == calls, "asks although nothing has changed"
         folder.finish({"steps": 40})
         assert mirror.missing() == ["finished.json"]
-        mirror.follow()
+        mirror.sync()
         assert_whole(url, run)
     assert {path.split("/")[1] for path in files_at(url) if path.startswith("checkpoints/")} == {"10", "30", "40"}
 
@@ -277,12 +279,12 @@ def test_another_process_goes_on_without_copying_again(tmp_path: Path):
     with opened(config_of(run, url)) as folder:
         save(run, 10, 20)
         (run / "best.safetensors").write_bytes(b"weights")
-        follow(folder, url)
+        synced(folder, url)
     before = {path: id(file) for path, file in EveryThird.store.items()}
     (run / "metrics.jsonl").write_text("{}\n")
     with opened(config_of(run, url)) as folder:
         assert folder.action == "resume"
-        follow(folder, url)
+        synced(folder, url)
     assert_whole(url, run)
     after = {path: id(file) for path, file in EveryThird.store.items()}
     changed = {Path(path).name for path in after if after[path] != before.get(path)}
@@ -294,7 +296,7 @@ def test_half_a_line_is_not_copied(tmp_path: Path):
     with opened(config_of(run, url)) as folder:
         (run / "metrics.jsonl").write_text('{"step": 1}\n{"st')
         (run / "train.log").write_text("no line yet")
-        follow(folder, url)
+        synced(folder, url)
         there = files_at(url)
         assert (there["metrics.jsonl"], there["train.log"]) == (b'{"step": 1}\n', b"")
 
@@ -304,9 +306,9 @@ def test_run_started_anew_leaves_nothing_of_the_one_before(tmp_path: Path):
     with opened(config_of(run, url)) as folder:
         save(run, 10, 20)
         folder.finish({"steps": 20})
-        follow(folder, url)
+        synced(folder, url)
     with opened(config_of(run, url, resume="overwrite", train__seed=5)) as folder:
-        follow(folder, url)
+        synced(folder, url)
         assert_whole(url, run)
     assert set(files_at(url)) == {"config.json", "split.csv", "status.json", "copied.json"}
 
@@ -316,7 +318,7 @@ def test_damaged_checkpoint_is_told_and_replaces_none(tmp_path: Path, caplog: py
     run, url = tmp_path / "run", "memory://copies"
     with opened(config_of(run, url)) as folder:
         save(run, 10)
-        mirror = follow(folder, url)
+        mirror = synced(folder, url)
         shutil.rmtree(run / "checkpoints" / "10")
         save(run, 20)
         file = max((run / "checkpoints" / "20").rglob("*"), key=lambda file: file.stat().st_size * file.is_file())
@@ -324,8 +326,8 @@ def test_damaged_checkpoint_is_told_and_replaces_none(tmp_path: Path, caplog: py
             file.unlink()
         else:
             file.write_bytes(file.read_bytes()[:-1] + b"?")
-        mirror.follow()
-        mirror.follow()
+        mirror.sync()
+        mirror.sync()
         assert mirror.missing() == []
         shutil.rmtree(run / "checkpoints")
     assert caplog.text.count(f"checkpoints/20 is damaged ({file}" if "missing" in reason else file.name) == 1
@@ -345,9 +347,9 @@ def test_leftovers_of_a_killed_process_go(tmp_path: Path):
         (half / "20" / "manifest.json").unlink()
         (half / "20" / "extra").write_text("of another save")
         (tmp_path / "mounted" / "run" / ".uploading-0123").write_text("half")
-        follow(folder, url)
+        synced(folder, url)
         assert_whole(url, run)
-    assert damage(half / "20") == ""
+    assert find_damage(half / "20") == ""
 
 
 # The thread.
@@ -390,7 +392,7 @@ def test_dead_store_is_one_warning_and_exit_code_3(
     assert copied(config, interrupt, code) == expected
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
     assert len(told) == 2, told
-    assert "switched://copies/run cannot be written: call " in told[0] and "the run goes on" in told[0]
+    assert "switched://copies/run cannot be written: call " in told[0] and "the run continues" in told[0]
     assert "the copy in switched://copies/run lacks config.json, " in told[1] and "the same command" in told[1]
     Switched.is_off = False
     assert copied(config, Interrupt()) == 0
@@ -420,8 +422,7 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
             assert copy.finish({"exit_code": 85}, interrupt)["exit_code"] == 85
         Hanging.gate.set()
     assert (
-        "lacks config.json, split.csv, status.json: there was no time left; the same command goes on with it"
-        in caplog.text
+        "lacks config.json, split.csv, status.json: there was no time left; the same command tries again" in caplog.text
     )
 
 
@@ -441,9 +442,9 @@ def test_finished_run_waits_not_for_ever_for_a_store_that_hangs(
         with RemoteCopy(folder, config.log) as copy:
             assert copy.finish({"exit_code": 0}, interrupt)["exit_code"] == 3
         Hanging.gate.set()
-    assert capsys.readouterr().out == "waits for the copy in hanging://copies/run\n"
+    assert capsys.readouterr().out == "waiting for the copy in hanging://copies/run\n"
     assert (
-        "lacks config.json, split.csv, status.json: nothing arrived for 2 s; the same command goes on with it"
+        "lacks config.json, split.csv, status.json: nothing arrived for 2 s; the same command tries again"
         in caplog.text
     )
 
@@ -474,7 +475,7 @@ def test_finished_run_waits_as_long_as_something_arrives(
     config = config_of(tmp_path / "run", "slow://copies", log__remote_every_s=600.0)
     assert copied(config, interrupt) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told == ["waits for the copy in slow://copies/run", "everything is copied to slow://copies/run"]
+    assert told == ["waiting for the copy in slow://copies/run", "everything is copied to slow://copies/run"]
 
 
 def test_run_that_fails_leaves_what_it_had(tmp_path: Path):
@@ -527,7 +528,7 @@ def test_failing_hook_is_one_warning_and_exit_code_3(
     assert any(path.endswith("config.json") for path in hooks)
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
     assert len(told) == 2 and "log.remote_hook failed for checkpoints/" in told[0] and "no such bucket" in told[0]
-    assert "log.remote_hook was not called, or in vain, with checkpoints/20/manifest.json" in told[1]
+    assert "log.remote_hook was not called, or failed, for checkpoints/20/manifest.json" in told[1]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -543,12 +544,12 @@ def test_hanging_hook_stops_neither_the_copy_nor_the_end(
     assert_whole("memory://copies", tmp_path / "run")
     assert hooks[-1] == str(tmp_path / "run" / "split.csv")
     assert capsys.readouterr().out.splitlines() == [
-        "waits for log.remote_hook with split.csv",
+        "waiting for log.remote_hook with split.csv",
         "everything is copied to memory://copies/run",
     ]
     told = [record.getMessage() for record in caplog.records if record.name.startswith("jaxpose")]
-    assert len(told) == 1 and told[0].startswith("log.remote_hook was not called, or in vain, with split.csv, ")
-    assert told[0].endswith(" more: nothing arrived for 2 s; the same command goes on with it")
+    assert len(told) == 1 and told[0].startswith("log.remote_hook was not called, or failed, for split.csv, ")
+    assert told[0].endswith(" more: nothing arrived for 2 s; the same command tries again")
 
 
 def test_stopped_run_does_not_wait_for_a_hook_that_hangs(tmp_path: Path, hooks: list[str], interrupt: Interrupt):
@@ -614,7 +615,7 @@ def test_option_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, str
         ("my_absent:keep", "cannot be imported: ModuleNotFoundError: No module named 'my_absent'"),
         ("my_hooks:absent", "cannot be imported: AttributeError"),
         ("my_broken:keep", "cannot be imported: ValueError: broken"),
-        ("my_hooks:number", "is no function but int"),
+        ("my_hooks:number", "is not a function but of type int"),
     ],
 )
 def test_hook_that_cannot_be_called_is_refused(hooks: list[str], name: str, message: str):
@@ -649,7 +650,7 @@ def test_tensorboard_and_metrics_are_read_from_the_copy(tmp_path: Path):
     with opened(config_of(run, url)) as folder, RunLog(run, c.LogConfig(every_steps=1), 9, 0) as log:
         for step in range(1, 6):
             log.step(step, {"loss": 1 / step}, images=1, wait_s=0.0)
-        follow(folder, url)
+        synced(folder, url)
         for step in range(6, 10):
             log.step(step, {"loss": 1 / step}, images=1, wait_s=0.0)
     there = tmp_path / "mounted" / "run"

@@ -12,7 +12,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import watch
-from jaxpose.run.manifest import damage, read_manifest
+from jaxpose.run.manifest import find_damage, read_manifest
 from tests.remote.test_copy import assert_whole, files_at
 from tests.remote_stores import Switched
 from tests.run.test_log import scalars_of
@@ -184,7 +184,7 @@ def test_killed_while_it_uploads_the_copy_is_one_to_go_on_from_and_becomes_whole
         _, err = child.communicate(timeout=120)
         assert "Traceback" not in err, err
         for manifest in mounted.glob("run/checkpoints/*/manifest.json"):
-            assert damage(manifest.parent) == ""
+            assert find_damage(manifest.parent) == ""
         whole = [read_manifest(file.parent)["step"] for file in mounted.glob("run/checkpoints/*/manifest.json")]
         assert max(whole, default=0) >= seen, "a newer checkpoint was there before"
         seen = max(whole, default=0)

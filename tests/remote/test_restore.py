@@ -10,7 +10,7 @@ import pytest
 
 from jaxpose.checksums import signed_json, write_csv
 from jaxpose.remote.restore import restore
-from tests.remote.test_copy import SPLIT, config_of, files_at, follow, opened, restored_step, save
+from tests.remote.test_copy import SPLIT, config_of, files_at, opened, restored_step, save, synced
 from tests.remote_stores import Switched
 from tests.small_run import files_in
 
@@ -24,7 +24,7 @@ def copy_a_run(run: Path, url: str, *steps: int, best: int = -1) -> Mapping[str,
         (run / "metrics.jsonl").write_text('{"step": 1}\n')
         (run / "tensorboard").mkdir()
         (run / "tensorboard" / "events.out.tfevents.1").write_bytes(bytes(99))
-        follow(folder, url)
+        synced(folder, url)
     files = files_in(run)
     shutil.rmtree(run)
     return files
@@ -89,7 +89,7 @@ def test_damaged_file_is_left_there_and_a_damaged_config_refused(tmp_path: Path)
     assert not (run / "metrics.jsonl").exists()
     shutil.rmtree(run)
     (there / "config.json").write_text((there / "config.json").read_text() + " ")
-    with pytest.raises(ValueError, match="config.json is not as it was written"):
+    with pytest.raises(ValueError, match="config.json is damaged: it differs from what was uploaded"):
         opened(config_of(run, url))
     (there / "config.json").write_text("{")
     with pytest.raises(ValueError, match="config.json is damaged: it cannot be read as JSON"):
@@ -162,7 +162,7 @@ def test_never_must_and_a_finished_run(tmp_path: Path):
     with opened(config_of(run, url, resume="must")) as folder:
         assert folder.action == "resume"
         folder.finish({"steps": 10})
-        follow(folder, url)
+        synced(folder, url)
     shutil.rmtree(run)
     with opened(config_of(run, url)) as folder:
         assert folder.action == "finished" and folder.summary() == {"steps": 10}
@@ -174,7 +174,7 @@ def test_folder_that_is_no_copy_is_refused(tmp_path: Path):
         opened(config_of(run, str(tmp_path)))
     (tmp_path / "mounted" / "run").mkdir(parents=True)
     (tmp_path / "mounted" / "run" / "thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match=r"holds files that are no copy of a run \(thesis.txt\)"):
+    with pytest.raises(ValueError, match=r"holds files that are not the copy of a run \(thesis.txt\)"):
         opened(config_of(run, f"file://{tmp_path}/mounted", resume="overwrite"))
     assert (tmp_path / "mounted" / "run" / "thesis.txt").read_text() == "mine"
 
@@ -227,7 +227,7 @@ def behind(run: Path, url: str, *steps: int, finished: bool = False) -> None:
     if finished:
         with opened(config_of(run, url)) as folder:
             folder.finish({"steps": 40})
-            follow(folder, url)
+            synced(folder, url)
         shutil.rmtree(run)
     opened(config_of(run, "")).close()
     save(run, *steps)
@@ -252,8 +252,8 @@ def test_folder_that_its_copy_has_left_behind_is_refused(
         with pytest.raises(ValueError) as refused:
             restore(config_of(run, url), run, dry_run=dry_run)
         assert str(refused.value) == (
-            f"{url}/run is ahead of the run folder: it is {there}, and {run} {here}. Move {run} away to go on from the "
-            "copy, or choose another log.remote_url; resume=overwrite would start anew"
+            f"{url}/run is ahead of the run folder: it is {there}, and {run} {here}. Move {run} away to continue from "
+            "the copy, or choose another log.remote_url; resume=overwrite would start anew"
         )
     assert files_at(url) == before
     # The ways out.
@@ -291,11 +291,11 @@ def test_folder_that_is_not_behind_its_copy_goes_on(tmp_path: Path, state: str):
         (run / "finished.json").write_text("{}")
     with opened(config_of(run, url)) as folder:
         assert folder.action == ("finished" if state == "finished" else "resume") and folder.messages == ()
-        mirror = follow(folder, url)
+        mirror = synced(folder, url)
         assert not (there / "finished.json").exists() or state == "finished"
         if state != "finished":
             save(run, 60, 70)
-            mirror.follow()
+            mirror.sync()
             assert mirror.missing() == [] and (there / "checkpoints" / "70" / "manifest.json").exists()
 
 
@@ -308,8 +308,8 @@ def test_copy_that_could_not_be_read_at_the_start_is_not_replaced_by_a_folder_be
         Switched.is_off = False
         before = files_at(url)
         with pytest.raises(ValueError, match=f"it is at checkpoint 40, and {run} at checkpoint 10"):
-            follow(folder, url)
+            synced(folder, url)
         assert files_at(url) == before
         # It has caught up.
         save(run, 40)
-        assert follow(folder, url).missing() == []
+        assert synced(folder, url).missing() == []

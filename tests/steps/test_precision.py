@@ -32,11 +32,11 @@ def test_f64_is_float64_and_one_device_agrees_with_three_after_a_restart(project
         assert a.dtype == np.float64
         # Looser than one step (1e-10): 12 steps of Adam amplify the last bits; float32 is at 1e-3 there.
         assert np.linalg.norm(a - b) <= 1e-9 * max(np.linalg.norm(a), 1e-3)
-    estimator = predict.load(one, devices=1)
-    keypoints, confidence = estimator.predict_video(project / "videos" / "session00.mp4")
+    predictor = predict.load(one, devices=1)
+    keypoints, confidence = predictor.predict_video(project / "videos" / "session00.mp4")
     assert keypoints.dtype == confidence.dtype == np.float64
     # Its program is not that of float32.
     assert np.abs(keypoints - keypoints.astype(np.float32)).max() > 0
     expected = read_predictions(one / "predictions.csv")
-    assert estimator.predict(np.zeros((1, 64, 64, 3), np.uint8))[0].shape[1:] == expected.keypoints_frame_px.shape[1:]
+    assert predictor.predict(np.zeros((1, 64, 64, 3), np.uint8))[0].shape[1:] == expected.keypoints_frame_px.shape[1:]
     assert not jax.config.jax_enable_x64 and jnp.ones(()).dtype == jnp.float32

@@ -16,12 +16,12 @@ from jaxpose.video.clips import open_clips
 from jaxpose.video.index import read_index
 from jaxpose.video.key_frames import can_begin_at_key_frames, key_frame_before
 from jaxpose.video.range import RangeReader
-from jaxpose.video.segments import Stretch, cut
+from jaxpose.video.segments import Segment, cut
 from jaxpose.video.video import read_chunks, scan
 from tests.video import test_clips as clips
 from tests.video.test_clips import LENGTH, SIZE_PX, data_config, plain, windows
 
-# What is cut into stretches is so at frame 130 or later.
+# What is cut into segments is so at frame 130 or later.
 FRAMES, RATE, CUT = 200, 25, 130
 
 
@@ -137,23 +137,23 @@ def test_any_range_is_that_of_a_decode_from_the_start(video: Path) -> None:
         found = dict(reader)
         assert reader.damage == [] and sorted(found) == list(range(first, end))
         np.testing.assert_array_equal(np.stack([found[number] for number in range(first, end)]), expected[first:end])
-        chunks = read_chunks(scan(video), np.eye(2, 3), SIZE_PX, 7, stretch=Stretch(index, first, end))
+        chunks = read_chunks(scan(video), np.eye(2, 3), SIZE_PX, 7, segment=Segment(index, first, end))
         frames = list(chunks)
-        # A stretch that breaks off is predicted again as part of the whole video.
+        # A segment that breaks off is predicted again as part of the whole video.
         is_broken = "some_marked" in video.name and first in (74, 113)
         assert bool(chunks.problem) == is_broken
         if not is_broken:
             np.testing.assert_array_equal(np.concatenate(frames), expected[first:end])
 
 
-def test_stretches_are_those_of_a_decode_from_the_start(video: Path) -> None:
-    expected, stretches = plain(video), cut(scan(video), CUT / RATE / 60)
-    assert (stretches is not None) == KINDS[video.name][1]
-    for stretch in stretches or [None]:
-        reader = read_chunks(scan(video), np.eye(2, 3), SIZE_PX, 7, stretch=stretch)
+def test_segments_are_those_of_a_decode_from_the_start(video: Path) -> None:
+    expected, segments = plain(video), cut(scan(video), CUT / RATE / 60)
+    assert (segments is not None) == KINDS[video.name][1]
+    for segment in segments or [None]:
+        reader = read_chunks(scan(video), np.eye(2, 3), SIZE_PX, 7, segment=segment)
         frames = np.concatenate(list(reader))
         assert reader.problem == ""
-        np.testing.assert_array_equal(frames, expected[stretch.first : stretch.end] if stretch else expected)
+        np.testing.assert_array_equal(frames, expected[segment.first : segment.end] if segment else expected)
 
 
 def test_context_frames_are_those_of_a_decode_from_the_start(video: Path, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from jaxpose.predict import load
 from jaxpose.predict import main as predict
 from jaxpose.video.clips import open_clips
 from jaxpose.video.index import read_index
-from jaxpose.video.segments import Stretch
+from jaxpose.video.segments import Segment
 from jaxpose.video.video import read_chunks, scan
 from tests.video.test_clips import data_config, plain
-from tests.video.test_segments import estimator_of
+from tests.video.test_segments import predictor_of
 
 FRAMES = 20
 # The matrix of ISO 14496-12, 8.3.2, (a, b, c, d), by quarter turns clockwise.
@@ -62,9 +62,9 @@ def by_opencv(path: Path) -> list[np.ndarray]:
     return frames
 
 
-def chunks_of(path: Path, stretch: Stretch | None = None) -> np.ndarray:
+def chunks_of(path: Path, segment: Segment | None = None) -> np.ndarray:
     video = scan(path)
-    return np.concatenate(list(read_chunks(video, np.eye(2, 3), (video.width_px, video.height_px), 7, stretch=stretch)))
+    return np.concatenate(list(read_chunks(video, np.eye(2, 3), (video.width_px, video.height_px), 7, segment=segment)))
 
 
 @pytest.mark.parametrize("shape", SIZES_PX)
@@ -75,7 +75,7 @@ def test_frames_are_as_opencv_shows_them(tmp_path: Path, turns: int, shape: str)
     video, index = scan(path), read_index(path)
     assert (video.width_px, video.height_px) == (index.width_px, index.height_px) == upright.shape[2:0:-1]
     np.testing.assert_array_equal(chunks_of(path), upright)
-    np.testing.assert_array_equal(chunks_of(path, Stretch(index, 7, 15)), upright[7:15])
+    np.testing.assert_array_equal(chunks_of(path, Segment(index, 7, 15)), upright[7:15])
     source = open_clips([(path,)], FRAMES, data_config(input_width_px=video.width_px, input_height_px=video.height_px))
     clip = source.frames(0)
     assert clip is not None
@@ -119,13 +119,13 @@ def test_readers_follow_the_labelled_images(tmp_path: Path, turns: int, labelled
 
 
 def test_videos_are_predicted_as_the_labelled_images_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path, estimator = write(tmp_path / "turned.mp4", 1, (64, 48)), estimator_of("heatmap")
-    stored, config = plain(path), estimator.config
+    path, predictor = write(tmp_path / "turned.mp4", 1, (64, 48)), predictor_of("heatmap")
+    stored, config = plain(path), predictor.config
     for sizes_px, is_upright in (((), True), ((48, 64), True), ((64, 48), False), ((64, 48, 48, 64), True)):
         data = dataclasses.replace(config.data, frame_sizes_px=sizes_px)
-        estimator.config = dataclasses.replace(config, data=data)
-        expected = estimator.predict(np.rot90(stored, -1, (1, 2)) if is_upright else stored)
-        for ours, theirs in zip(estimator.predict_video(path), expected, strict=True):
+        predictor.config = dataclasses.replace(config, data=data)
+        expected = predictor.predict(np.rot90(stored, -1, (1, 2)) if is_upright else stored)
+        for ours, theirs in zip(predictor.predict_video(path), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-3)
     # Once for a video, however often it is read.
     assert len(caplog.messages) == 1 and "notes a rotation by 90 degrees clockwise; it is applied" in caplog.text
@@ -139,10 +139,10 @@ def test_the_command_line_says_what_it_does(
     path.write_bytes(source.read_bytes())
     note_rotation(path, 2)
     assert predict(["--run", str(trained_run), str(path), "--out", str(tmp_path / "out")]) == 0
-    estimator = load(trained_run)
-    assert estimator.config.data.frame_sizes_px == (64, 64)
+    predictor = load(trained_run)
+    assert predictor.config.data.frame_sizes_px == (64, 64)
     table = read_predictions(tmp_path / "out" / "video_preds" / "turned.csv")
-    found, _ = estimator.predict(np.rot90(plain(path), 2, (1, 2)))
+    found, _ = predictor.predict(np.rot90(plain(path), 2, (1, 2)))
     np.testing.assert_allclose(table.keypoints_frame_px, found, atol=1e-2)
     (text,) = caplog.messages
     assert "notes a rotation by 180 degrees clockwise; it is applied, frames are 64 x 64 px" in text

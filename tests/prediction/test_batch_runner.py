@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.model.pose_net import make_network
-from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.batch_runner import BatchRunner
 from tests.parallel import SIDE_PX, samples
 
 LENGTH = 60
@@ -31,10 +31,10 @@ def network() -> tuple:
 
 
 def predict(
-    predictor: Predictor, mesh: Mesh, params: dict, statistics: dict, frames: np.ndarray, chunk: int
+    runner: BatchRunner, mesh: Mesh, params: dict, statistics: dict, frames: np.ndarray, chunk: int
 ) -> dict[str, np.ndarray]:
     chunks = [frames[first : first + chunk] for first in range(0, len(frames), chunk)]
-    found = list(predictor.video(*replicate(mesh, (params, statistics)), chunks, FRAME_FROM_INPUT))
+    found = list(runner.video(*replicate(mesh, (params, statistics)), chunks, FRAME_FROM_INPUT))
     return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 
 
@@ -43,14 +43,14 @@ def whole(network: tuple) -> list[dict[str, np.ndarray]]:
     """For each length, every frame in a window of its own, all in one computation."""
     graphdef, params, statistics, frames = network
     mesh = make_mesh(jax.devices()[:1])
-    predictor = Predictor(CONFIG, graphdef, mesh, LENGTH)
+    runner = BatchRunner(CONFIG, graphdef, mesh, LENGTH)
     weights = replicate(mesh, (params, statistics))
     found = []
     for length in range(1, LENGTH + 1):
         # Beyond the ends the first and the last frame are seen again.
         around = np.clip(np.arange(length)[:, None] + np.arange(-2, 3), 0, length - 1)
-        windows = [(predictor._batch(frames[around], FRAME_FROM_INPUT), length)]
-        found.append(next(predictor._run(predictor._predict, *weights, windows)))
+        windows = [(runner._batch(frames[around], FRAME_FROM_INPUT), length)]
+        found.append(next(runner._run(runner._predict, *weights, windows)))
     return found
 
 
@@ -60,9 +60,9 @@ def test_every_length_has_a_row_per_frame_and_chunks_change_nothing(
 ) -> None:
     graphdef, params, statistics, frames = network
     mesh = make_mesh(jax.devices()[:devices])
-    predictor = Predictor(CONFIG, graphdef, mesh, frames_per_step)
+    runner = BatchRunner(CONFIG, graphdef, mesh, frames_per_step)
     for length in range(1, LENGTH + 1):
-        got = predict(predictor, mesh, params, statistics, frames[:length], chunk)
+        got = predict(runner, mesh, params, statistics, frames[:length], chunk)
         expected = whole[length - 1]
         assert got["keypoints_frame_px"].shape == (length, 3, 2) and got["confidence"].shape == (length, 3)
         for name in ("keypoints_px", "keypoints_frame_px", "confidence"):

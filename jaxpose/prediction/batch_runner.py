@@ -1,0 +1,222 @@
+"""Runs a network on any number of frames, on all devices of the mesh, in batches of one fixed shape."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from jaxpose.cluster.mesh import put_batch
+from jaxpose.config import Config, TrainConfig
+from jaxpose.data.loader import Samples, evaluation_batches
+from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
+from jaxpose.steps.layout import microbatch_size
+from jaxpose.steps.predict_step import build_evaluate_step, build_predict_step
+from jaxpose.video.key_frames import Stopped
+
+Predictions = dict[str, np.ndarray]
+Batch = dict[str, np.ndarray]
+
+
+class BatchRunner:
+    """A network, compiled for a batch size.
+
+    Args:
+      config: the run's config.
+      graphdef: the definition of the network.
+      mesh: the devices.
+      frames_per_step: frames of one step over all devices, rounded up to a multiple of their number.
+      labelled_per_step: the same for labelled frames; None = as `frames_per_step`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        graphdef: nnx.GraphDef,
+        mesh: Mesh,
+        frames_per_step: int,
+        labelled_per_step: int | None = None,
+    ):
+        self._mesh = mesh
+        self._lock = threading.Lock()
+        self._precision = config.train.precision
+        self.device_count = mesh.size
+        self._evaluate = build_evaluate_step(config, graphdef, mesh)
+        self._predict = build_predict_step(config, graphdef, mesh)
+        self.radius = CONTEXT_RADIUS[config.model.kind]
+        self.frames_per_step, self._labelled_per_step = (
+            -(-frames // mesh.size) * mesh.size for frames in (frames_per_step, labelled_per_step or frames_per_step)
+        )
+
+    def labelled(
+        self,
+        params: dict,
+        statistics: dict,
+        samples: Samples,
+        rows: np.ndarray,
+        stops: Callable[[], bool] = lambda: False,
+    ) -> Predictions:
+        """Returns predictions and losses of the given rows, in their order.
+
+        Args:
+          params: parameters on the mesh.
+          statistics: batch statistics on the mesh.
+          samples: labelled frames.
+          rows: int array (n,), rows of the samples.
+          stops: called before every batch; True stops. All processes must get the same answer.
+
+        Returns:
+          `keypoints_px` and `keypoints_frame_px` (n, k, 2), `confidence` (n, k), `loss_sum` and `loss_count` (n,).
+
+        Raises:
+          Stopped: `stops` returned true.
+        """
+        fields = ("frames", "keypoints_px", "visibility", "frame_from_input")
+        batches = (
+            ({name: batch[name] for name in fields}, int(batch["valid"].sum()))
+            for batch in _until(stops, evaluation_batches(samples, rows, self._labelled_per_step))
+        )
+        found = list(self._run(self._evaluate, params, statistics, batches))
+        return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
+
+    def frames(
+        self, params: dict, statistics: dict, chunks: Iterable[tuple[np.ndarray, np.ndarray]]
+    ) -> Iterator[Predictions]:
+        """Yields the predictions of independent frames, while the devices work on the next chunk.
+
+        A network that looks at five frames sees each frame five times.
+
+        Args:
+          params: parameters on the mesh.
+          statistics: batch statistics on the mesh.
+          chunks: frames uint8 (m, h, w, 3), m at most `frames_per_step`, with their frame_from_input: (m, 2, 3), or
+            (2, 3) for all frames.
+        """
+        batches = (
+            (self._batch(np.repeat(frames[:, None], 2 * self.radius + 1, axis=1), frame_from_input), len(frames))
+            for frames, frame_from_input in chunks
+        )
+        return self._run(self._predict, params, statistics, batches)
+
+    def video(
+        self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray
+    ) -> Iterator[Predictions]:
+        """Yields the predictions of consecutive frames, a row for each; they do not depend on the chunks.
+
+        A network that looks at five frames sees the first and the last frame repeated beyond the ends.
+
+        Args:
+          params: parameters on the mesh.
+          statistics: batch statistics on the mesh.
+          chunks: uint8 arrays (m, h, w, 3), the frames of one video in order, m at least 1.
+          frame_from_input: (2, 3), maps input pixels to frame pixels.
+        """
+        if not self.radius:
+            return self.frames(params, statistics, ((chunk, frame_from_input) for chunk in chunks))
+        windows = ((self._batch(*self._sequences(run, frame_from_input)), count) for run, count in self._runs(chunks))
+        return self._run(self._predict, params, statistics, windows)
+
+    def _runs(self, chunks: Iterable[np.ndarray]) -> Iterator[tuple[np.ndarray, int]]:
+        """Yields (frames (m + 2 radius), m): m consecutive frames with their neighbours on either side."""
+        held: list[np.ndarray] = []
+        radius, most = self.radius, self.frames_per_step
+
+        def cut(count: int) -> tuple[np.ndarray, int]:
+            run = np.stack(held[: count + 2 * radius])
+            del held[:count]
+            return run, count
+
+        for chunk in chunks:
+            if not held:
+                held += [chunk[0]] * radius
+            held += list(chunk)
+            while len(held) >= most + 2 * radius:
+                yield cut(most)
+        if held:
+            held += [held[-1]] * radius
+            while len(held) > 2 * radius:
+                yield cut(min(most, len(held) - 2 * radius))
+
+    def _sequences(self, run: np.ndarray, frame_from_input: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns frames as one sequence for each device, (devices, frames + 2 radius, h, w, 3), and the affine."""
+        each, halo = self.frames_per_step // self._mesh.size, 2 * self.radius
+        padded = np.zeros((self.frames_per_step + halo, *run.shape[1:]), np.uint8)
+        padded[: len(run)] = run
+        starts = range(0, self.frames_per_step, each)
+        return np.stack([padded[start : start + each + halo] for start in starts]), frame_from_input
+
+    def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray) -> Batch:
+        """Returns sequences with their affines, padded so that all steps have one shape.
+
+        Args:
+          sequences: (q, s, h, w, 3).
+          frame_from_input: (q, 2, 3), or (2, 3) for all sequences.
+        """
+        count = self.frames_per_step // (sequences.shape[1] - 2 * self.radius)
+        frames = np.zeros((count, *sequences.shape[1:]), np.uint8)
+        frames[: len(sequences)] = sequences
+        # Padding gets an affine that can be inverted.
+        affines = np.tile(np.eye(2, 3, dtype=np.float32), (count, 1, 1))
+        affines[: len(sequences)] = frame_from_input
+        return {"frames": frames, "frame_from_input": affines}
+
+    def _run(
+        self, step: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
+    ) -> Iterator[Predictions]:
+        # While one batch is in flight, the previous one is fetched.
+        flying: tuple[dict[str, jax.Array], int] | None = None
+        for batch, count in batches:
+            mine = {name: self._own_rows(rows) for name, rows in batch.items()}
+            # The threads of several videos take turns, so that all devices get the steps in the same order.
+            with self._lock, needed_types(self._precision):
+                started = step(params, statistics, put_batch(self._mesh, mine)), count
+            if flying:
+                yield self._fetch(*flying)
+            flying = started
+        if flying:
+            yield self._fetch(*flying)
+
+    def _own_rows(self, rows: np.ndarray) -> np.ndarray:
+        per_device = len(rows) // self._mesh.size
+        mine = [
+            place for place, device in enumerate(self._mesh.devices.flat) if device.process_index == jax.process_index()
+        ]
+        return np.concatenate([rows[place * per_device : (place + 1) * per_device] for place in mine])
+
+    def _fetch(self, found: dict[str, jax.Array], count: int) -> Predictions:
+        with needed_types(self._precision):
+            parts = _gather(found) if jax.process_count() > 1 else found
+            return {name: _rows(np.asarray(part), name)[:count] for name, part in parts.items()}
+
+
+def validation_batch(train: TrainConfig, validating: int) -> int:
+    """Returns how many labelled frames are predicted at once: as many as fit in a pass of the training.
+
+    The batch size affects rounding, and validation decides which weights are the best, so no option that may change
+    between resumes decides it. It is not much larger than the validation set, as the rest would be padding.
+
+    Args:
+      train: the run's options.
+      validating: number of validation frames.
+    """
+    return min(microbatch_size(train), max(8, validating))
+
+
+def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:
+    for batch in batches:
+        if stops():
+            raise Stopped
+        yield batch
+
+
+def _rows(part: np.ndarray, name: str) -> np.ndarray:
+    """Concatenates the windows of all sequences; labelled frames have no axis of windows."""
+    per_row = {"keypoints_px": 2, "keypoints_frame_px": 2, "confidence": 1}.get(name, 0)
+    return part.reshape(-1, *part.shape[part.ndim - per_row :]) if part.ndim > per_row + 1 else part
+
+
+def _gather(found: dict[str, jax.Array]) -> dict[str, np.ndarray]:
+    return multihost_utils.process_allgather(found, tiled=True)

@@ -1,0 +1,241 @@
+"""Measures a trained network on labelled frames, at the end of a training and again later.
+
+Input: labelled frames and a network. Output: the tables of `evaluation_tables`, and evaluation.json with all figures.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpose.checksums import json_text
+from jaxpose.config import Config
+from jaxpose.config.arguments import make_folder
+from jaxpose.data import baselines, dataset, synthetic
+from jaxpose.data.dataset import Dataset
+from jaxpose.data.project import Project, extra_label_files, read_project
+from jaxpose.data.split import SETS, KnownSplit, read_split
+from jaxpose.files import write_atomic
+from jaxpose.phases import phase
+from jaxpose.pose import metrics
+from jaxpose.prediction.batch_runner import validation_batch
+from jaxpose.prediction.evaluation_tables import Summaries, format_summaries, summarize, write_tables
+from jaxpose.prediction.predictor import Predictor, load
+from jaxpose.quantities import count
+from jaxpose.run.identity import SPLIT_FILE
+from jaxpose.run.load import read_run_config
+
+EVALUATION_FILE = "evaluation.json"
+
+Say = Callable[[str], None]
+
+
+def evaluate(
+    run: Path,
+    *,
+    project: str = "",
+    labels: str = "",
+    out: Path | None = None,
+    devices: object = "auto",
+    platform: str = "auto",
+    batch_size: int | None = None,
+    say: Say = print,
+) -> Summaries:
+    """Evaluates a run again. A frame keeps the set that it had in the run; frames new to the run are `unused`.
+
+    Args:
+      run: a run folder of `jaxpose.train`.
+      project: a project folder in place of the run's own.
+      labels: a label file of the project, evaluated alone.
+      out: where the files are written; None is the run folder.
+      devices: as the option mesh.devices.
+      platform: as the option mesh.platform.
+      batch_size: frames at once, over all devices; None is the batch of the run's own evaluation.
+      say: is called with each table.
+
+    Returns:
+      As `evaluate_dataset`.
+
+    Raises:
+      ValueError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
+        replace the run's own files.
+    """
+    config = _with_project(read_run_config(run), run, project)
+    found = _read_labels(config, labels, say)
+    split = read_split(run / SPLIT_FILE, is_of_run=True)
+    sets = dataset.sets_in_run(found, split)
+    if not labels and not out and (sets == "unused").all():
+        raise ValueError(
+            f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER to keep the run's own "
+            "predictions"
+        )
+    folder = out or run
+    make_folder(folder)
+    # The batch size affects rounding: with the default, the run's own figures come out again.
+    labelled = batch_size or validation_batch(config.train, list(split.sets.values()).count("validation"))
+    predictor = load(
+        run, devices=devices, platform=platform, batch_size=batch_size, labelled_batch_size=labelled, is_compiled=False
+    )
+    say(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
+    config = dataclasses.replace(predictor.config, data=config.data)
+    if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
+        summary = _evaluate_extra(config, found, predictor, folder, say)
+        results = {found.label_file.name: summary}
+        say(format_summaries(results))
+        say(metrics.format_summary(summary))
+        return results
+    return evaluate_dataset(config, _decode(config, found, split, sets, say), predictor, folder, say)
+
+
+def evaluate_dataset(
+    config: Config,
+    data: Dataset,
+    predictor: Predictor,
+    folder: Path,
+    say: Say,
+    stops: Callable[[], bool] = lambda: False,
+) -> Summaries:
+    """Predicts all labelled frames of a project, writes the tables and reports the errors.
+
+    Args:
+      config: the run's config, with everything filled in.
+      data: the labelled frames and their sets.
+      predictor: the trained network.
+      folder: where the files are written.
+      say: is called with each table.
+      stops: called before every batch; True stops. All processes must get the same answer.
+
+    Returns:
+      The figures of `metrics.summarize` for each set (train, validation, test, unused) that has frames, and for each
+      extra label file by its name.
+
+    Raises:
+      ValueError: an extra label file cannot be used.
+      Stopped: `stops` returned true.
+    """
+    with phase("predicting the labelled frames"):
+        found = predictor.runner.labelled(*predictor.weights, data.samples, np.arange(len(data.sets)), stops)
+    predicted, confidence = found["keypoints_frame_px"], found["confidence"]
+    write_tables(folder, "", data.project, predicted, confidence, data.sets, predictor)
+    results: Summaries = {}
+    for name in SETS:
+        rows = data.rows(name)
+        if len(rows):
+            results[name] = summarize(config, predicted[rows], data.labelled_frame_px(rows), confidence[rows])
+    for extra in extra_projects(config, say):
+        results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, folder, say, stops)
+    shown = next((name for name in ("test", "validation") if name in results), "")
+    compared = _baselines(data, shown) if shown else {}
+    _report(config, data, results, shown, compared, say)
+    if jax.process_index() == 0:
+        content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
+        write_atomic(folder / EVALUATION_FILE, f"{json_text(content)}\n".encode())
+    say(f"predictions and figures are in {folder}")
+    return results
+
+
+def extra_projects(config: Config, say: Say) -> list[Project]:
+    """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie beside the run's own label file.
+
+    Raises:
+      ValueError: one of them cannot be used.
+    """
+    return [_read_project(config, name, say) for name in extra_label_files(config.data)]
+
+
+def _with_project(config: Config, run: Path, project: str) -> Config:
+    """Returns the config of a run, with another project if one is given."""
+    if project:
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, project=project))
+    if not Path(config.data.project).is_dir():
+        raise ValueError(
+            f"the project of {run}, {config.data.project}, does not exist; give its folder with --project FOLDER"
+        )
+    return config
+
+
+def _read_labels(config: Config, labels: str, say: Say) -> Project:
+    """Reads the labels that are evaluated; errors name the flags of jaxpose.evaluate."""
+    try:
+        return _read_project(config, labels, say)
+    except ValueError as error:
+        if "--config.data.project=" not in str(error):
+            raise
+        # jaxpose.train calls it --config.data.project, this verb --project.
+        text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")
+        raise ValueError(text) from None
+
+
+def _read_project(config: Config, labels: str, say: Say) -> Project:
+    """Reads a label file (empty: the run's own), with the run's keypoints in the run's order."""
+    found = read_project(config.data, labels)
+    for problem in found.problems:
+        say(f"left out: {problem}")
+    of_run, of_file = config.data.keypoint_names, found.keypoint_names
+    if absent := [name for name in of_run if name not in of_file]:
+        say(f"{found.label_file} has no {', '.join(absent)}: predicted, but not evaluated")
+    if unknown := [name for name in of_file if name not in of_run]:
+        say(f"{found.label_file} has {', '.join(unknown)}: the run does not predict that")
+    return dataset.match_keypoints(found, of_run)
+
+
+def _decode(config: Config, found: Project, split: KnownSplit, sets: np.ndarray, say: Say) -> Dataset:
+    """Returns the labelled frames of a project, decoded, and reports labels that changed since the training."""
+    if changed := dataset.changed_labels(found, split):
+        say(
+            f"the labels of {count(changed, 'frame')} changed since the training; "
+            "the errors are measured from the new labels"
+        )
+    samples, messages = dataset.decode(found, config)
+    for message in messages:
+        say(message)
+    return Dataset(found, sets, samples, (config.data.input_width_px, config.data.input_height_px), messages)
+
+
+def _evaluate_extra(
+    config: Config,
+    found: Project,
+    predictor: Predictor,
+    folder: Path,
+    say: Say,
+    stops: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    samples, messages = dataset.decode(found, config)
+    for message in messages:
+        say(f"{found.label_file.name}: {message}")
+    predictions = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.images)), stops)
+    predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
+    ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
+    write_tables(folder, ending, found, predicted, confidence, None, predictor)
+    return summarize(config, predicted, found.labelled_frame_px(), confidence)
+
+
+def _report(
+    config: Config, data: Dataset, results: Summaries, shown: str, compared: dict[str, float], say: Say
+) -> None:
+    """Reports the errors of all sets and, beside those of the set `shown`, the errors of the baselines."""
+    say(format_summaries(results))
+    if shown:
+        say(f"{shown} set: {metrics.format_summary(results[shown])}")
+        if not data.is_selection_tested(config.train.monitor):
+            say("no test set: the validation frames chose the checkpoint, so expect larger errors on other frames")
+    for name, error_px in compared.items():
+        percent = 100 * results[shown]["mean_px_error"] / error_px
+        say(f"{name:<29} {error_px:8.2f} px on the {shown} set (network: {percent:.1f} % of that)")
+
+
+def _baselines(data: Dataset, shown: str) -> dict[str, float]:
+    """Returns the mean errors, in px, of trackers that learn almost nothing; only for the synthetic project."""
+    found = data.project
+    if not (found.folder / synthetic.MARKER).is_file() or not len(data.rows("train")):
+        return {}
+    sets = np.where(data.sets == shown, "test", np.where(data.sets == "train", "train", "unused")).tolist()
+    labelled = found.labelled_frame_px()
+    errors = {
+        "mean position": baselines.mean_position_errors_px(labelled, sets),
+        "blob centroid + mean offset": baselines.blob_errors_px(found.paths, found.videos, labelled, sets),
+    }
+    return {name: float(np.nanmean(error)) for name, error in errors.items()}

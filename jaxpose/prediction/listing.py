@@ -1,0 +1,101 @@
+"""The list of what a command is to predict: which tables it writes, which of them exist, and the jobs that are left."""
+
+import dataclasses
+from pathlib import Path
+
+from jaxpose.data.inputs import Inputs
+from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, Row, row_of
+from jaxpose.prediction.job import Job
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.video_tables import bytes_a_frame
+from jaxpose.threads import map_in_threads
+from jaxpose.video.video import scan
+
+# Output file -> the video, or the images, whose frames are its rows.
+OutputFiles = dict[Path, Path | list[Path]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """The inputs of a command.
+
+    Attributes:
+      rows: of the index, of all inputs that are not refused.
+      refused: why other inputs are refused, a message each.
+      jobs: those of the rows that wait.
+    """
+
+    rows: list[Row]
+    refused: list[str]
+    jobs: list[Job]
+
+    def done_tables(self, out: Path) -> list[Path]:
+        """Returns the tables that are finished."""
+        return [out / row.table for row in self.rows if row.state == DONE]
+
+    def settled_tables(self, out: Path) -> list[Path]:
+        """Returns the tables of the rows that do not wait."""
+        return [out / row.table for row in self.rows if row.state != WAITING]
+
+
+def output_files(inputs: Inputs, out: Path) -> OutputFiles:
+    """Returns which table is written for which input; the folder of results mirrors the tree of the inputs."""
+    videos = {out / "video_preds" / place.with_name(f"{place.name}.csv"): file for place, file in inputs.videos.items()}
+    return videos | {out / "image_preds" / place / "predictions.csv": files for place, files in inputs.images.items()}
+
+
+def list_jobs(
+    predictor: Predictor, outputs: OutputFiles, out: Path, index: PredictionIndex, overwrite: bool
+) -> Listing:
+    """Compares the inputs with the index and opens the videos that have to be predicted.
+
+    Args:
+      predictor: the trained network.
+      outputs: as `output_files` returned it.
+      out: the folder of results.
+      index: of that folder.
+      overwrite: predict all inputs, also where their table exists.
+
+    Raises:
+      DamagedFile: the index is damaged.
+      OSError: the index cannot be read.
+    """
+    index.rows()  # reports an unreadable index once, not for each input
+    looked = [_look(predictor, table, source, out, index, overwrite) for table, source in outputs.items()]
+    rows = [row for row in looked if isinstance(row, Row)]
+    waiting = [row for row in rows if row.state == WAITING]
+    jobs = map_in_threads(lambda row: _job(row, out / row.table, outputs), waiting, 0, "reading the videos")
+    return Listing(rows, [problem for problem in looked if isinstance(problem, str)], list(jobs))
+
+
+def needed_bytes(predictor: Predictor, jobs: list[Job]) -> int:
+    """Returns how much disk the tables of jobs still need, at most."""
+    frames = sum(job.row.frames_announced for job in jobs)
+    # While a table is written from its segments, both are on the disk.
+    largest = max(job.row.frames_announced for job in jobs)
+    written = sum(file.stat().st_size for job in jobs for file in job.parts.glob("*/*.csv"))
+    return max(0, (frames + largest) * bytes_a_frame(predictor) - written)
+
+
+def _look(
+    predictor: Predictor, table: Path, source: Path | list[Path], out: Path, index: PredictionIndex, overwrite: bool
+) -> Row | str:
+    """Returns the row of an input, which waits if its table has to be made; or why the input is refused."""
+    try:
+        path, sources = (source, [source]) if isinstance(source, Path) else (source[0].parent, source)
+        row = row_of(out, table, path, sources, predictor)
+        return index.rows()[row.table] if index.is_there(row, overwrite) else row
+    except (ValueError, OSError) as error:
+        return str(error)
+
+
+def _job(row: Row, table: Path, outputs: OutputFiles) -> Job:
+    """Returns the job of a row, with the number of frames that the video announces."""
+    source = outputs[table]
+    if not isinstance(source, Path):
+        return Job(row, table, source)
+    try:
+        video = scan(source)
+        return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [source], video)
+    except (ValueError, OSError) as error:
+        return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))

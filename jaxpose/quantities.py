@@ -1,0 +1,26 @@
+"""Numbers with their units, as people write them: 1 video, 2 videos; 40 s, 3.5 hours; 3 kB, 2.9 GB."""
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Returns a number with its noun, such as "1 video" or "1,200 videos"; `plural` is the noun + s by default."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float | int) -> str:
+    """Returns a time in the unit that suits it, such as "40 s", "12 minutes" or "3.5 hours"; 1 s at least."""
+    if seconds < 99.5:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:,.1f} hours"
+
+
+def size(number_of_bytes: float | int) -> str:
+    """Returns a number of bytes in the unit that suits it, 1 kB = 1000 bytes, such as "3 kB" or "2.9 GB"."""
+    value, units = float(number_of_bytes), ["bytes", "kB", "MB", "GB", "TB", "PB"]
+    place = 0
+    while value >= 999.5 and place < len(units) - 1:
+        value, place = value / 1000, place + 1
+    if place == 0:
+        return count(round(value), "byte")
+    return f"{value:.3g} {units[place]}" if value < 999.5 else f"{value:,.0f} {units[place]}"

@@ -1,0 +1,31 @@
+"""Numbers with their units, as people write them."""
+
+import pytest
+
+from jaxpose.quantities import count, duration, size
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (count(1, "video"), "1 video"),
+        (count(0, "video"), "0 videos"),
+        (count(1200, "match", "matches"), "1,200 matches"),
+        (duration(0.2), "1 s"),
+        (duration(40.4), "40 s"),
+        (duration(99.6), "2 minutes"),
+        (duration(12 * 60), "12 minutes"),
+        (duration(3.5 * 3600), "3.5 hours"),
+        (duration(5000 * 3600), "5,000.0 hours"),
+        (size(0), "0 bytes"),
+        (size(1), "1 byte"),
+        (size(999.4), "999 bytes"),
+        (size(999.6), "1 kB"),
+        (size(2860), "2.86 kB"),
+        (size(999_600), "1 MB"),
+        (size(2.9e9), "2.9 GB"),
+        (size(1234e15), "1,234 PB"),
+    ],
+)
+def test_a_quantity_reads_as_people_write_it(text: str, expected: str) -> None:
+    assert text == expected
