@@ -124,6 +124,15 @@ def test_the_defaults_of_the_options_used_most_are_those_of_the_config() -> None
         assert default == repr(OPTIONS[name][1]), name
 
 
+def test_exit_codes_have_one_table() -> None:
+    """The page has every code; a table of codes elsewhere would be a second home."""
+    home = ROOT / "docs" / "exit_codes.md"
+    assert re.findall(r"^\| (\d+) \|", home.read_text(), re.MULTILINE) == "0 1 2 3 4 75 85 130".split()
+    assert [
+        page.name for page in PAGES if re.search(r"^\| (?:75|85|130) \| [a-z]", page.read_text(), re.MULTILINE)
+    ] == [home.name]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text()
