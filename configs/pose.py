@@ -1,19 +1,23 @@
-"""The default experiment: supervised heatmap training.
+"""The default: a network that learns from labelled frames alone.
 
-python -m jaxpose.train --config configs/pose.py                    a small synthetic project, about 2 minutes
-python -m jaxpose.train --config configs/pose.py:PROJECT_FOLDER     a real one
+For:      a first run on any project, and the base of all other configs.
+Reached:  synthetic project: a mean error of 3.26 px (median 2.01 px) on the test frames of 128 px; see docs/start.md.
+          A real project with these defaults (resnet50): not measured.
+Cost:     synthetic project: 2 min 37 s on 2 CPU cores. A real project: not measured; --dry_run shows what a step costs.
+Command:  python -m jaxpose.train --config configs/pose.py                   (the synthetic project)
+          python -m jaxpose.train --config configs/pose.py:PROJECT_FOLDER
 """
 
 from jaxpose import config as c
 
 
 def get_config(project: str = "") -> c.Config:
-    """Returns the config for a project folder, or for the synthetic project where none is given."""
+    """Returns the config for a project folder, or for the synthetic project if none is given."""
     return c.Config(data=c.DataConfig(project=project)) if project else _synthetic()
 
 
 def _synthetic() -> c.Config:
-    """Returns a small net for a synthetic animal that turns all the way round: accurate after a minute on 2 cores."""
+    """Returns a small network for a synthetic animal that turns to all sides."""
     return c.Config(
         data=c.DataConfig(project=c.SYNTHETIC, split="video", train_share=0.7, val_share=0.1),
         augment=c.AugmentConfig(preset="dlc", rotate_p=1.0, rotate_deg=180.0),

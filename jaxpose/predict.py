@@ -155,7 +155,7 @@ def _print_existing(tables: list[Path], outputs: OutputFiles) -> None:
 
 def _stop(finished_segments: int, exit_code: int) -> int:
     """Prints that a signal stopped the command, and returns the exit code."""
-    if is_idle_turn(finished_segments, os.environ):
+    if is_stuck_requeue(finished_segments, os.environ):
         print(
             "jaxpose.predict: SLURM has restarted this job several times, and this restart completed no segment: "
             "submit the job again with more time, or with a smaller --stretch_minutes",

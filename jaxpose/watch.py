@@ -16,8 +16,8 @@ from jaxpose.remote.watched import Watched, number
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 (the run is finished), 1 (it ended otherwise), 2 (mistake) or 130."""
     arguments = Arguments("jaxpose.watch", "Follows a run, or its copy at log.remote_url, until it ends.")
-    arguments.add_argument("run", metavar="RUN_OR_URL", help="run folder, or such as s3://bucket/runs/0a1b2c3d")
-    arguments.add_argument("--every_s", type=float, default=5.0, metavar="S", help="seconds between two looks")
+    arguments.add_argument("run", metavar="RUN_OR_URL", help="run folder, or a URL such as s3://bucket/runs/0a1b2c3d")
+    arguments.add_argument("--every_s", type=float, default=5.0, metavar="S", help="seconds between two checks")
     arguments.add_argument(
         "--silent_s", type=float, default=180.0, metavar="S", help="report silence after this many seconds"
     )

@@ -23,7 +23,9 @@ from jaxpose.run.folder import default_path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-OTHERS = [ROOT / "CHANGELOG.md", ROOT / "launch" / "README.md", ROOT / "benchmarks" / "README.md"]
+START = ROOT / "docs" / "start.md"
+OTHERS = [ROOT / file for file in ("CHANGELOG.md", "CONTRIBUTING.md", "launch/README.md", "benchmarks/README.md")]
+OTHERS += [ROOT / "tests" / "features.md"]
 PAGES = [README, *OTHERS, *sorted(ROOT.glob("docs/*.md"))]
 OPTIONS = flat_options(Config())
 REGENERATE = "python -m tests.test_docs > docs/options.md"
@@ -90,11 +92,17 @@ def test_the_readme_has_the_two_lines_that_ci_runs() -> None:
     subprocess.run(["bash", "-n", script], check=True)
 
 
-def test_the_run_folders_in_the_readme_are_those_of_its_commands(
+def test_the_picture_of_the_readme_is_small() -> None:
+    (picture,) = re.findall(r"!\[[^]]+\]\((.+?)\)", README.read_text())
+    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
+    assert (ROOT / picture).stat().st_size < 150_000
+
+
+def test_the_run_folders_of_the_first_runs_are_those_of_their_commands(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    text = README.read_text().replace("\\\n", " ")
+    text = START.read_text().replace("\\\n", " ")
     small = synthetic.make_project(tmp_path / "synthetic-project", videos=1, labelled_frames=1, video_frames=2)
     for command, project in (
         (r"jaxpose.train (--config configs/pose.py)$", small),
@@ -108,12 +116,21 @@ def test_the_run_folders_in_the_readme_are_those_of_its_commands(
         assert named == {str(default_path(config))}
 
 
-def test_the_defaults_in_the_readme_are_those_of_the_config() -> None:
-    rows = re.findall(r"^\| `([a-z]+(?:\.\w+)*)` \| `([^`]*)` \|", README.read_text(), re.MULTILINE)
+def test_the_defaults_of_the_options_used_most_are_those_of_the_config() -> None:
+    rows = re.findall(r"^\| `([a-z]+(?:\.\w+)*)` \| `([^`]*)` \|", START.read_text(), re.MULTILINE)
     assert len(rows) > 10
     for name, default in rows:
         assert name in OPTIONS, f"there is no option {name}"
         assert default == repr(OPTIONS[name][1]), name
+
+
+def test_exit_codes_have_one_table() -> None:
+    """The page has every code; a table of codes elsewhere would be a second home."""
+    home = ROOT / "docs" / "exit_codes.md"
+    assert re.findall(r"^\| (\d+) \|", home.read_text(), re.MULTILINE) == "0 1 2 3 4 75 85 130".split()
+    assert [
+        page.name for page in PAGES if re.search(r"^\| (?:75|85|130) \| [a-z]", page.read_text(), re.MULTILINE)
+    ] == [home.name]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

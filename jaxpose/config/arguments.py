@@ -61,10 +61,10 @@ class RunArguments(Arguments):
 
     def __init__(self, verb: str, description: str):
         super().__init__(verb, description)
-        self.add_argument("--run", required=True, metavar="RUN", help="run folder of jaxpose.train")
+        self.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose.train wrote")
         self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
         self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
-        self.add_argument("--batch_size", type=int, metavar="N", help="frames at once, over all devices")
+        self.add_argument("--batch_size", type=int, metavar="N", help="frames per step, over all devices")
 
 
 def guard(verb: str, work: Callable[[], int]) -> int:

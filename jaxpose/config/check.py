@@ -144,7 +144,7 @@ def _problems_together(config: Config) -> Iterator[str]:
         if not re.fullmatch("[^:]+:[^:]+", pair):
             yield f"data.flip_pairs has {pair!r}; each entry must be 'left_name:right_name'"
     if config.augment.flip_p and data.mirror_views:
-        yield "augment.flip_p is above 0, but data.mirror_views says that a flip would make poses that cannot be"
+        yield "augment.flip_p is above 0, but data.mirror_views is set: a flip would create impossible poses"
     if config.augment.quarter_turns == ():
         yield "augment.quarter_turns is empty; (0,) means no turn"
     for option in ("scale", "salt_pepper_size", "emboss_strength", "clahe_tiles"):

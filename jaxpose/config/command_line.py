@@ -247,9 +247,9 @@ def _help(verb: str, description: str) -> str:
   python -m {verb} --config configs/pose.py:PROJECT_FOLDER
   python -m {verb} --config configs/pose.py --config.train.batch_size=12
 
-  --config FILE.py[:ARGUMENT]  the experiment: what its get_config returns
+  --config FILE.py[:ARGUMENT]  experiment: a file with a get_config function
   --dry_run                    show the data and the run folder, compile, show
-                               what a step costs, and stop
+                               the cost of a step, and stop
   --dry_run=data               show the data and stop; needs no device
   --help_options               print every option with its default and meaning
   --help                       print this page

@@ -9,20 +9,20 @@ from jaxpose.config.option import Section, option
 class EvalConfig(Section):
     batch_size: int = option(
         32,
-        "frames per prediction step, over all devices; another number changes predictions by rounding alone",
+        "frames per prediction step, over all devices; another number changes predictions only by rounding",
         minimum=1,
         harmless=True,
     )
     predict_videos: str = option(
         "auto",
-        "the project's videos after training: auto = if they take less than 10 minutes, yes, or no",
+        "predict the project's videos after training: auto = if that takes less than 10 minutes, yes, no",
         choices=("auto", "yes", "no"),
         harmless=True,
     )
     pck_px: tuple[float, ...] = option((2.0, 5.0, 10.0), "PCK thresholds in frame pixels", minimum=0.0, harmless=True)
     pck_share: tuple[float, ...] = option(
         (0.05, 0.1, 0.2),
-        "PCK thresholds as a share of the longest side of the labelled box",
+        "PCK thresholds as shares of the longer side of the box around the labels",
         minimum=0.0,
         harmless=True,
     )

@@ -7,20 +7,20 @@ from jaxpose.config.option import Section, option
 
 @dataclasses.dataclass
 class LogConfig(Section):
-    every_steps: int = option(10, "steps between lines of metrics", minimum=1, harmless=True)
+    every_steps: int = option(10, "steps between two lines of metrics", minimum=1, harmless=True)
     tensorboard: bool = option(True, "write TensorBoard files", harmless=True)
-    frames: int = option(4, "predicted validation frames shown in TensorBoard", minimum=0, harmless=True)
-    profile_steps: str = option("", "first:last step of a profiler trace, such as 10:15; '' = none", harmless=True)
+    frames: int = option(4, "validation frames with predictions shown in TensorBoard", minimum=0, harmless=True)
+    profile_steps: str = option("", "first and last step of a profiler trace, such as 10:15; '' = none", harmless=True)
     pace_s: float = option(
-        60.0, "several processes: seconds between comparisons of their pace", minimum=0.0, harmless=True
+        60.0, "several processes: seconds between two comparisons of their speed", minimum=0.0, harmless=True
     )
     remote_url: str = option(
-        "", "where the run folder is copied to: s3://..., gs://..., a mounted folder; '' = nowhere", harmless=True
+        "", "where to copy the run folder: s3://..., gs://..., a mounted folder; '' = nowhere", harmless=True
     )
     remote_every_s: float = option(
-        60.0, "seconds between two looks for what is to be copied", minimum=0.1, harmless=True
+        60.0, "seconds between two checks for changed files to copy", minimum=0.1, harmless=True
     )
     remote_stop_s: float = option(
-        30.0, "seconds that a run stopped by a signal waits for its copy", minimum=0.0, harmless=True
+        30.0, "seconds that a run waits for its copy after a signal stopped it", minimum=0.0, harmless=True
     )
-    remote_hook: str = option("", "module:function, called with the path of each finished file", harmless=True)
+    remote_hook: str = option("", "MODULE:FUNCTION to call with the path of each finished file", harmless=True)

@@ -16,7 +16,7 @@ def _weight() -> Any:
 
 def _log_weight() -> Any:
     # Nearly the same limits, in whole numbers.
-    return option(None, "the factor as 1 / (2 exp(log_weight)); in place of weight", minimum=-89.0, maximum=86.0)
+    return option(None, "gives the factor as 1 / (2 exp(log_weight)), in place of weight", minimum=-89.0, maximum=86.0)
 
 
 def _threshold(doc: str) -> Any:
@@ -28,9 +28,11 @@ class TemporalConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     epsilon_px: tuple[float, ...] = option(
-        (20.0,), "frame pixels from frame to frame that cost nothing: one number, or one per keypoint", minimum=0.0
+        (20.0,),
+        "movement between two frames that costs nothing, in frame pixels: one number, or one per keypoint",
+        minimum=0.0,
     )
-    confidence_min: float = _threshold("a step to or from a less confident prediction costs nothing")
+    confidence_min: float = _threshold("a movement to or from a less confident prediction costs nothing")
 
 
 @dataclasses.dataclass
@@ -38,9 +40,11 @@ class TemporalHeatmapConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     epsilon: tuple[float, ...] = option(
-        (0.0,), "difference of neighbouring maps that costs nothing: one number, or one per keypoint", minimum=0.0
+        (0.0,),
+        "difference between neighbouring heatmaps that costs nothing: one number, or one per keypoint",
+        minimum=0.0,
     )
-    confidence_min: float = _threshold("maps of less confident predictions cost nothing")
+    confidence_min: float = _threshold("heatmaps of less confident predictions cost nothing")
 
 
 @dataclasses.dataclass
@@ -48,14 +52,16 @@ class PcaSingleviewConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
     keypoints: tuple[str, ...] = option((), "keypoints of the pose; () = all")
-    components: int = option(0, "components that are kept; 0 = by explained_variance", minimum=0)
-    explained_variance: float = option(0.99, "share of the variance that is kept", minimum=0.0, maximum=1.0)
-    centering: str = option("none", "subtracted from every pose before the fit", choices=("none", "mean", "median"))
-    epsilon_px: float | None = option(None, "error in frame pixels that costs nothing; none = by epsilon_percentile")
+    components: int = option(0, "components to keep; 0 = as many as explained_variance needs", minimum=0)
+    explained_variance: float = option(0.99, "share of the variance to keep", minimum=0.0, maximum=1.0)
+    centering: str = option(
+        "none", "what is subtracted from every pose before the fit", choices=("none", "mean", "median")
+    )
+    epsilon_px: float | None = option(None, "error that costs nothing, in frame pixels; none = from epsilon_percentile")
     epsilon_percentile: float = option(
         99.0, "percentile of the training labels' errors that costs nothing", minimum=0.0, maximum=100.0
     )
-    epsilon_multiplier: float = option(1.0, "times that percentile", minimum=0.0)
+    epsilon_multiplier: float = option(1.0, "factor of that percentile", minimum=0.0)
 
 
 @dataclasses.dataclass
@@ -64,23 +70,23 @@ class PcaMultiviewConfig(Section):
     log_weight: float | None = _log_weight()
     views: tuple[str, ...] = option(
         (),
-        "one entry per view in the frame, 'paw_top,nose_top', in the same order of body parts; () with data.views, "
-        "of which all keypoints are compared",
+        "one entry per view in the frame, such as 'paw_top,nose_top', with the body parts in the same order; () with "
+        "data.views, where all keypoints are compared",
     )
-    components: int = option(3, "components that are kept; 0 = by explained_variance", minimum=0)
-    explained_variance: float = option(0.99, "share of the variance that is kept", minimum=0.0, maximum=1.0)
-    epsilon_px: float | None = option(None, "error in frame pixels that costs nothing; none = by epsilon_percentile")
+    components: int = option(3, "components to keep; 0 = as many as explained_variance needs", minimum=0)
+    explained_variance: float = option(0.99, "share of the variance to keep", minimum=0.0, maximum=1.0)
+    epsilon_px: float | None = option(None, "error that costs nothing, in frame pixels; none = from epsilon_percentile")
     epsilon_percentile: float = option(
         99.0, "percentile of the training labels' errors that costs nothing", minimum=0.0, maximum=100.0
     )
-    epsilon_multiplier: float = option(1.0, "times that percentile", minimum=0.0)
+    epsilon_multiplier: float = option(1.0, "factor of that percentile", minimum=0.0)
 
 
 @dataclasses.dataclass
 class UnimodalConfig(Section):
     weight: float = _weight()
     log_weight: float | None = _log_weight()
-    confidence_min: float = _threshold("maps of less confident predictions are not counted")
+    confidence_min: float = _threshold("heatmaps of less confident predictions are not counted")
 
 
 @dataclasses.dataclass
@@ -91,16 +97,16 @@ class LossesConfig(Section):
     pca_singleview: PcaSingleviewConfig = dataclasses.field(default_factory=PcaSingleviewConfig)
     pca_multiview: PcaMultiviewConfig = dataclasses.field(default_factory=PcaMultiviewConfig)
     unimodal_mse: UnimodalConfig = dataclasses.field(default_factory=UnimodalConfig)
-    anneal_start_epochs: float = option(60.0, "epochs before the losses on clips count at all", minimum=0.0)
+    anneal_start_epochs: float = option(60.0, "epochs before the losses on clips begin to count", minimum=0.0)
     anneal_increase_per_epoch: float = option(
-        0.01, "growth of their common factor per epoch after that", minimum=0.0, maximum=LARGEST_FACTOR
+        0.01, "growth of their common factor per epoch from then on", minimum=0.0, maximum=LARGEST_FACTOR
     )
-    anneal_start_steps: int = option(-1, "the same start in steps; replaces the epochs where not -1", minimum=-1)
+    anneal_start_steps: int = option(-1, "the same start in steps; replaces the epochs unless -1", minimum=-1)
     anneal_increase_per_step: float = option(
-        0.0, "the same growth per step; replaces that per epoch where above 0", minimum=0.0, maximum=LARGEST_FACTOR
+        0.0, "the same growth per step; replaces the growth per epoch if above 0", minimum=0.0, maximum=LARGEST_FACTOR
     )
-    anneal_init: float = option(0.0, "value of that factor up to the start", minimum=0.0, maximum=LARGEST_FACTOR)
-    anneal_end: float = option(1.0, "largest value of that factor", minimum=0.0, maximum=LARGEST_FACTOR)
+    anneal_init: float = option(0.0, "value of the common factor before the start", minimum=0.0, maximum=LARGEST_FACTOR)
+    anneal_end: float = option(1.0, "largest value of the common factor", minimum=0.0, maximum=LARGEST_FACTOR)
 
 
 NAMES = (

@@ -12,26 +12,32 @@ AXIS = "data"
 class MeshConfig(Section):
     platform: str = option(
         "auto",
-        "auto, cpu, gpu or tpu; what is asked and absent is an error",
+        "kind of device; one that is absent is an error",
         choices=("auto", "cpu", "gpu", "tpu"),
         harmless=True,
     )
     devices: object = option(
         "auto",
-        "auto, a number, a list, '0,2', '[1,3]', 'gpu:1', a glob 'GPU:*', or 're:' and an expression",
+        "auto = all; a number; a list such as '0,2' or '[1,3]'; a name 'gpu:1'; a glob 'GPU:*'; or 're:' and a regular "
+        "expression",
         harmless=True,
     )
-    deterministic: bool = option(False, "GPU: only operations that repeat bit for bit (slower)")
+    deterministic: bool = option(False, "GPU: use only operations that repeat bit for bit (slower)")
     coordinator: str = option(
         "",
-        "several processes: HOST:PORT of process 0; '' = as the environment says",
+        "several processes: HOST:PORT of process 0; '' = from the environment",
         harmless=True,
     )
-    processes: int = option(0, "number of processes; 0 = as the environment says, 1 = alone", minimum=0, harmless=True)
-    process: int = option(-1, "index of this process; -1 = as the environment says", minimum=-1, harmless=True)
+    processes: int = option(
+        0, "number of processes; 0 = from the environment, 1 = this one alone", minimum=0, harmless=True
+    )
+    process: int = option(-1, "index of this process; -1 = from the environment", minimum=-1, harmless=True)
     start_s: float = option(
-        300.0, "several processes: seconds to wait for all of them to come", minimum=1.0, harmless=True
+        300.0, "several processes: seconds to wait for all processes to connect", minimum=1.0, harmless=True
     )
     heartbeat_s: float = option(
-        30.0, "several processes: seconds after which a silent one ends the run for all", minimum=1.0, harmless=True
+        30.0,
+        "several processes: seconds of silence after which a process counts as lost and the run ends",
+        minimum=1.0,
+        harmless=True,
     )

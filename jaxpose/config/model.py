@@ -13,16 +13,16 @@ BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 class ModelConfig(Section):
     kind: str = option(
         "heatmap",
-        "heatmap: one map per keypoint from one frame; heatmap_context: from five frames, by two heads; "
-        "regression: a point per keypoint, without maps",
+        "heatmap: one heatmap per keypoint from one frame; heatmap_context: from five frames, with two heads; "
+        "regression: one point per keypoint, without heatmaps",
         choices=("heatmap", "heatmap_context", "regression"),
     )
-    backbone: str = option("resnet50", "the network before the head", choices=BACKBONES)
-    width: int = option(64, "channels of the first stage; 64 is the published network", minimum=4, maximum=1024)
+    backbone: str = option("resnet50", "network before the head", choices=BACKBONES)
+    width: int = option(64, "channels of the first stage; the published network has 64", minimum=4, maximum=1024)
     norm: str = option(
         "sync",
-        "sync: statistics over the whole batch, all devices; group: per frame; frozen: the loaded statistics; "
-        "local: per device (the result then depends on the number of devices)",
+        "sync: statistics over the whole batch on all devices; group: over each frame; frozen: the loaded statistics; "
+        "local: over each device (results then depend on the number of devices)",
         choices=("sync", "group", "frozen", "local"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
@@ -30,7 +30,7 @@ class ModelConfig(Section):
     sigma_cells: float = option(1.25, "standard deviation of a target, in heatmap cells", minimum=0.3)
     decoding: str = option(
         "fit",
-        "map to point: fit = where a target fits best; lightning_pose = as that tool does, for its weights",
+        "from heatmap to point: fit = where a target fits best; lightning_pose = that tool's rule, for its weights",
         choices=("fit", "lightning_pose"),
     )
-    loss: str = option("mse", "how maps are compared with targets", choices=("mse", "kl", "js"))
+    loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))

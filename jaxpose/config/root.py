@@ -27,8 +27,8 @@ class Config(Section):
     out: str = option("", "run folder; '' = runs/<project>/<hash of the config>", harmless=True)
     resume: str = option(
         "auto",
-        "when the run folder exists: auto = go on if it is the same run, must, never, overwrite, or extend = train it "
-        "longer, by more train.steps or train.epochs",
+        "if the run folder exists: auto = resume if it is the same run; must = resume, or refuse to start anew; never "
+        "= refuse; overwrite = start anew; extend = train the run longer, with larger train.steps or train.epochs",
         choices=("auto", "must", "never", "overwrite", "extend"),
         harmless=True,
     )

@@ -14,36 +14,36 @@ METRICS = (
 @dataclasses.dataclass
 class TrainConfig(Section):
     batch_size: int = option(16, "labelled frames per update, over all devices and hosts", minimum=1)
-    microbatch_size: int = option(0, "frames per pass over all devices; 0 = the whole batch", minimum=0)
-    accum_steps: int = option(0, "passes per update; 0 = by microbatch_size", minimum=0)
+    microbatch_size: int = option(0, "frames per pass, over all devices; 0 = the whole batch", minimum=0)
+    accum_steps: int = option(0, "passes per update; 0 = as microbatch_size needs", minimum=0)
     epochs: int = option(300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0)
-    steps: int = option(0, "length in steps; replaces epochs where above 0", minimum=0)
-    seed: int = option(0, "decides the initial weights and the augmentation", minimum=0)
+    steps: int = option(0, "length of the training in steps; replaces epochs if above 0", minimum=0)
+    seed: int = option(0, "seed of the initial weights and of the augmentation", minimum=0)
     precision: str = option(
         "f32",
         "arithmetic of the network: f32 (exact), tf32, bf16, or f64 (for checks, CPU only)",
         choices=("f32", "tf32", "bf16", "f64"),
     )
     init_from: str = option(
-        "", "run folder whose parameters are the start; keypoints are matched by name", is_path=True
+        "", "run folder to take the initial weights from; keypoints are matched by name", is_path=True
     )
     val_every_steps: int = option(0, "steps between validations; 0 = every val_every_epochs", minimum=0)
     val_every_epochs: int = option(5, "epochs between validations", minimum=1)
     monitor: str = option(
-        "val_loss", "metric that decides which checkpoint is best and when to stop early", choices=METRICS
+        "val_loss", "metric that selects the best checkpoint and decides when to stop early", choices=METRICS
     )
-    monitor_mode: str = option("min", "whether less or more of it is better", choices=("min", "max"))
-    early_stop_patience: int = option(0, "stop after this many validations without a better one; 0 = never", minimum=0)
+    monitor_mode: str = option("min", "whether a smaller (min) or larger (max) value is better", choices=("min", "max"))
+    early_stop_patience: int = option(0, "stop after this many validations without improvement; 0 = never", minimum=0)
     save_every_minutes: float = option(
-        3.0, "minutes between checkpoints, written while training goes on", minimum=0.0, harmless=True
+        3.0, "minutes between checkpoints, which are written while training continues", minimum=0.0, harmless=True
     )
     save_every_steps: int = option(
         0,
-        "steps between checkpoints, each of which is waited for; replaces the minutes where above 0",
+        "steps between checkpoints; training waits until each is written. Replaces the minutes if above 0",
         minimum=0,
         harmless=True,
     )
-    max_skipped_steps: int = option(10, "non-finite steps in a row before the run stops", minimum=1)
+    max_skipped_steps: int = option(10, "number of non-finite steps in a row that stops the run", minimum=1)
 
 
 def steps_per_epoch(train: TrainConfig, frames: int) -> int:

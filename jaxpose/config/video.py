@@ -8,17 +8,17 @@ from jaxpose.config.option import Section, option
 
 @dataclasses.dataclass
 class VideoConfig(Section):
-    folder: str = option("videos", "folder of the unlabelled videos, in the project or an absolute path", is_path=True)
+    folder: str = option("videos", "folder of the unlabelled videos, relative to the project or absolute", is_path=True)
     clips_per_step: int = option(
-        1, "clips per update, over all devices and hosts; read where a loss on clips is on", minimum=1
+        1, "clips per update, over all devices and hosts; used if a loss on clips is on", minimum=1
     )
-    sequence_length: int = option(16, "consecutive frames of a clip", minimum=2)
+    sequence_length: int = option(16, "consecutive frames in a clip", minimum=2)
     context_sequence_length: int = option(
-        16, "the same for model.kind=heatmap_context, which predicts 4 fewer", minimum=5
+        16, "the same for model.kind=heatmap_context, which predicts 4 frames fewer", minimum=5
     )
     cache: str = option(
         "auto",
-        "decoded frames: auto = once, in order, into the cache folder; off = from the video each time; or a folder",
+        "auto = decode each video once into the cache folder; off = decode whenever frames are needed; or a folder",
         harmless=True,
     )
     rotate_deg: float = option(10.0, "largest rotation of a clip", minimum=0.0, maximum=180.0)
@@ -26,7 +26,7 @@ class VideoConfig(Section):
     scale_max: float = option(1.2, "largest scale of a clip", minimum=0.1)
     brightness_max: float = option(0.25, "largest change of a clip's brightness", minimum=0.0, maximum=1.0)
     contrast_max: float = option(0.25, "largest change of a clip's contrast", minimum=0.0, maximum=1.0)
-    noise_max: float = option(10.0, "noise: largest variance of a pixel over its value", minimum=0.0)
+    noise_max: float = option(10.0, "noise: largest ratio of a pixel's variance to its value", minimum=0.0)
 
 
 def frames_per_clip(video: VideoConfig, model: ModelConfig) -> int:

@@ -17,8 +17,8 @@ from jaxpose.doctor.others import coordinator, count_processes, processes, proxi
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0, 1 (there is a problem) or 2 (a mistake of the user)."""
-    arguments = Arguments("jaxpose.doctor", "Looks at this host before a run does: a line for each thing, and the fix.")
-    arguments.add_argument("--out", default="runs", metavar="FOLDER", help="where runs are to go; default: runs")
+    arguments = Arguments("jaxpose.doctor", "Checks this host before a run: prints a line for each check, and the fix.")
+    arguments.add_argument("--out", default="runs", metavar="FOLDER", help="folder for the runs; default: runs")
     return arguments.run(_run, argv)
 
 

@@ -1,0 +1,24 @@
+"""Eight GPUs, on one machine or under SLURM: a larger batch, bf16, and a rate that follows the batch.
+
+For:      projects of thousands of labelled frames. The batch counts frames over all devices, so this config gives the
+          same run on 1, 4 or 8 GPUs, up to the rounding of floats.
+Reached:  not measured.
+Cost:     not measured; --dry_run shows the memory and the FLOP of a step.
+Command:  python -m jaxpose.train --config configs/gpus.py:PROJECT_FOLDER                     (one machine)
+          sbatch launch/slurm.sbatch --config configs/gpus.py:PROJECT_FOLDER                  (SLURM)
+"""
+
+from jaxpose import config as c
+
+
+def get_config(project: str = "") -> c.Config:
+    """Returns the config for a project folder."""
+    return c.Config(
+        data=c.DataConfig(project=project, input_height_px=256, input_width_px=256),
+        augment=c.AugmentConfig(preset="dlc"),
+        model=c.ModelConfig(backbone="resnet50"),
+        # The rate is optim.lr times sqrt(128 / 16), and rises to that over the first 100 steps.
+        optim=c.OptimConfig(lr=1e-3, lr_scale="sqrt", lr_reference_batch=16, warmup_steps=100),
+        # If 16 frames do not fit on a GPU, set microbatch_size: with norm=sync that is another run.
+        train=c.TrainConfig(batch_size=128, precision="bf16"),
+    )
