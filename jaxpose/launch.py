@@ -112,16 +112,17 @@ def _arguments() -> Arguments:
     )
     arguments.add_argument("--processes", type=int, required=True, metavar="N", help="number of processes")
     arguments.add_argument(
-        "--devices_per_process", type=int, metavar="D", help="default: an even share of the visible GPUs, or one CPU"
-    )
-    arguments.add_argument("--verb", default="train", choices=("train", "predict"), help="default: train")
-    arguments.add_argument("--log_dir", metavar="FOLDER", help="default: logs/<date>-<time>")
-    arguments.add_argument(
-        "--restarts",
+        "--devices_per_process",
         type=int,
-        default=3,
-        metavar="K",
-        help="maximum number of restarts in a row without a new checkpoint; default: 3",
+        metavar="D",
+        help="devices per process; default: an even share of the visible GPUs, or one CPU",
+    )
+    arguments.add_argument(
+        "--verb", default="train", choices=("train", "predict"), help="verb to start; default: train"
+    )
+    arguments.add_argument("--log_dir", metavar="FOLDER", help="folder of the logs; default: logs/<date>-<time>")
+    arguments.add_argument(
+        "--restarts", type=int, default=3, metavar="K", help="restarts in a row without a new checkpoint; default: 3"
     )
     return arguments
 

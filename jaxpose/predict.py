@@ -42,6 +42,7 @@ from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
 from jaxpose.quantities import count, size
 from jaxpose.run.load import read_run_config
+from jaxpose.run.requeue import is_stuck_requeue
 
 __all__ = ["Predictor", "load", "main"]
 
