@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Most of the time goes into compiling; this takes half of it away. To test what users compile, give a level of your own:
+# Most of the time goes into compiling; this takes half of it away. A level of your own tests what users compile:
 # XLA_FLAGS=--xla_backend_optimization_level=3 pytest -m slow.
 _LEVEL = "--xla_backend_optimization_level"
 if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
