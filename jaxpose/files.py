@@ -1,7 +1,4 @@
-"""Files on disk: whole or not there at all, only regular ones read, and appended to by whole records.
-
-This is the one place that renames a temporary file.
-"""
+"""Files on disk: whole or not there at all, only regular ones read, and appended to by whole records."""
 
 import errno
 import hashlib
