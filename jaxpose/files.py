@@ -1,7 +1,4 @@
-"""Reads regular files only, writes files atomically, and appends whole records.
-
-No other module renames a temporary file to write a file atomically.
-"""
+"""Reads regular files only, writes files atomically, and appends whole records."""
 
 import contextlib
 import errno

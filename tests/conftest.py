@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Most of the time goes into compiling; this takes half of it away. Who gives a level of their own, as .ci/run does for
-# the slow tests, gets that one.
+# Most of the time goes into compiling; this takes half of it away. A level of your own tests what users compile:
+# XLA_FLAGS=--xla_backend_optimization_level=3 pytest -m slow.
 _LEVEL = "--xla_backend_optimization_level"
 if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_LEVEL}=0".strip()

@@ -120,7 +120,7 @@ def test_frames_and_files_are_read_without_jax_and_start_no_backend() -> None:
     assert done.stdout == "3\n", done.stderr
 
 
-@pytest.mark.parametrize("file", sorted(modules().values()), ids=str)
+@pytest.mark.parametrize("file", sorted(modules().values()), ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_a_file_loads_and_runs_nothing_unsafe(file: Path) -> None:
     tree = ast.parse(file.read_text())
     modules = {module.split(".")[0] for module in imported_names(tree)}
@@ -131,7 +131,7 @@ def test_a_file_loads_and_runs_nothing_unsafe(file: Path) -> None:
             assert isinstance(node.value, ast.Constant) and node.value.value is False, f"{node.arg} at {node.lineno}"
 
 
-@pytest.mark.parametrize("file", sorted(modules().values()), ids=str)
+@pytest.mark.parametrize("file", sorted(modules().values()), ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_a_file_is_one_noun_of_bearable_length(file: Path) -> None:
     assert len(file.read_text().splitlines()) <= LONGEST_FILE
     assert not {"utils", "util", "common", "helpers", "misc"}.intersection(file.with_suffix("").parts)
