@@ -116,8 +116,12 @@ def test_signals_and_kills_after_the_last_step(project: Path, whole: Path, tmp_p
         found, out, err = process.end()
         assert found == code and "Traceback" not in err, (file, err)
         assert not (run / "finished.json").exists()
-        assert ("stopped by a signal; trained and saved" in out) == (numbers == [signal.SIGINT])
-        assert ("leaving at once" in err) == (len(numbers) == 2)
+        in_order, at_once = "stopped by a signal; trained and saved" in out, "leaving at once" in err
+        if len(numbers) == 2:
+            # The second may come when the work of the first is done.
+            assert in_order or at_once
+        else:
+            assert (in_order, at_once) == (code == 130, False)
     code, out, err = Process(config, tmp_path).end()
     assert (code, err) == (0, "") and out.endswith(f"everything is in {run}\n")
     assert_completed(run, whole)
