@@ -6,6 +6,7 @@ claims the joining writes its tables (`joining`).
 """
 
 import concurrent.futures
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from jaxpose.video.segments import Segment, cut
 # How often a worker without work looks whether another has left some.
 _LOOK_S = 1.0
 
+_logger = logging.getLogger(__name__)
+
 
 class Worker:
     """Predicts the jobs that the index lists as waiting.
@@ -35,8 +38,6 @@ class Worker:
       index: of the folder of results.
       claims: those on the work in that folder.
       stops: called after every batch; True stops.
-      say: is called with a line for each job that is finished here.
-      warn: is called with a line, or several, for each that cannot be finished.
 
     Attributes:
       finished_segments: segments, or whole inputs, that were finished here.
@@ -49,13 +50,11 @@ class Worker:
         index: PredictionIndex,
         claims: Claims,
         stops: Callable[[], bool],
-        say: Callable[[str], None],
-        warn: Callable[[str], None],
     ):
         self._predictor, self._jobs, self._index, self._claims = predictor, jobs, index, claims
-        self._must_stop, self._say = stops, say
-        self._outcomes = Outcomes(index, claims, warn)
-        self._progress = Progress(sum(job.row.frames_announced for job in jobs), say)
+        self._must_stop = stops
+        self._outcomes = Outcomes(index, claims)
+        self._progress = Progress(sum(job.row.frames_announced for job in jobs))
         self.finished_segments = 0
         self._lock = threading.Lock()
         self._segments: dict[str, list[Segment | None]] = {}
@@ -75,6 +74,11 @@ class Worker:
                 pass
             for future in futures:
                 future.result()
+
+    @property
+    def reported(self) -> set[str]:
+        """The reasons for which jobs failed, or are damaged, that were logged here."""
+        return self._outcomes.reported
 
     def rows(self) -> list[Row]:
         """Returns the present row of each job."""
@@ -121,7 +125,7 @@ class Worker:
             with claim:
                 if not self._outcomes.is_settled(job):
                     folders = [folder_of(job, segment) for segment in segments]
-                    join_segments(job, folders, claim, self._outcomes, self._say)
+                    join_segments(job, folders, claim, self._outcomes)
             return True
         return False
 
@@ -144,7 +148,7 @@ class Worker:
         except Stopped as error:
             if not claim.is_lost:
                 self._is_ended = True
-                self._say(str(error))
+                _logger.info("%s", error)
             return
         with self._lock:
             self.finished_segments += is_finished
