@@ -18,8 +18,8 @@ import numpy as np
 from jaxpose import config as c
 from jaxpose import evaluate, predict, train
 from jaxpose.checksums import read_json
-from jaxpose.config.arguments import was_raised_by_jaxpose
 from jaxpose.data.synthetic import make_project
+from jaxpose.errors import UserError
 from jaxpose.pose.pca import to_json
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, PredictionIndex, row_of
@@ -125,11 +125,12 @@ class FlippedRun:
     def _outcome(self, reader: Callable[[], Any], name: str) -> str:
         warnings = io.StringIO()
         handler = logging.StreamHandler(warnings)
+        handler.setLevel(logging.WARNING)
         logging.getLogger("jaxpose").addHandler(handler)
         try:
             found = reader()
         except Exception as error:
-            if not isinstance(error, Refused) and not (isinstance(error, ValueError) and was_raised_by_jaxpose(error)):
+            if not isinstance(error, Refused | UserError):
                 return TRACEBACK
             return REFUSED if name in str(error) else UNNAMED
         finally:
@@ -153,7 +154,8 @@ class FlippedRun:
 
     def _evaluate(self) -> Any:
         shutil.rmtree(self._evaluated, ignore_errors=True)
-        evaluate.evaluate(self._run, out=self._evaluated, devices=1, platform="cpu", say=lambda _: None)
+        with contextlib.redirect_stdout(io.StringIO()):
+            evaluate.evaluate(self._run, out=self._evaluated, devices=1, platform="cpu")
         return {file.name: file.read_bytes() for file in self._evaluated.iterdir()}
 
     def _train(self) -> Any:
@@ -183,16 +185,15 @@ class FlippedRun:
 
     def _work(self, out: Path, stops: Callable[[], bool]) -> list[str]:
         """Predicts the video in segments until it is done or `stops`; returns what was said of a failure."""
-        problems: list[str] = []
         table = out / "video_preds" / f"{self._cut.stem}.csv"
         row, video = row_of(out, table, self._cut, [self._cut], self._predictor), scan(self._cut)
         job = Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [self._cut], video)
         with Claims(out, 30) as claims:
             index = PredictionIndex(out, claims, suffixes_beside(self._predictor))
             index.begin([job.row])
-            worker = Worker(self._predictor, [job], index, claims, stops, lambda _: None, problems.append)
+            worker = Worker(self._predictor, [job], index, claims, stops)
             worker.run()
-            return problems if worker.rows()[0].state != DONE else []
+            return sorted(worker.reported) if worker.rows()[0].state != DONE else []
 
 
 def _config(project: Path, out: Path) -> c.Config:

@@ -19,18 +19,18 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import logging
 import os
 import shutil
-import sys
 from pathlib import Path
-
-import tqdm
 
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
+from jaxpose.console import console
 from jaxpose.data.inputs import find_inputs
+from jaxpose.errors import UserError
 from jaxpose.flags import predict_arguments
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, PredictionIndex, Row
@@ -48,12 +48,15 @@ __all__ = ["Predictor", "load", "main"]
 
 _LISTED = 20
 
+_logger = logging.getLogger(__name__)
+
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0, 2 (a mistake of the user), 4 (some inputs failed), 85 or 130."""
     return predict_arguments().run(_run, argv)
 
 
+@console("jaxpose.predict")
 def _run(given: argparse.Namespace) -> int:
     # All that can be checked is checked before the network is built.
     run, out = Path(given.run), Path(given.out or given.run)
@@ -64,106 +67,88 @@ def _run(given: argparse.Namespace) -> int:
         run, devices=given.devices, platform=given.platform, batch_size=given.batch_size, is_compiled=False
     )
     predictor.config = dataclasses.replace(predictor.config, predict=options)
-    print(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}", flush=True)
-    problems = _Problems()
+    _logger.info(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
     stopping = Interrupt(what_follows="stopping at the next batch")
     with Claims(out, predictor.config.mesh.heartbeat_s) as claims, stopping as interrupt:
         index = PredictionIndex(out, claims, suffixes_beside(predictor))
         listing = list_jobs(predictor, outputs, out, index, given.overwrite)
         for problem in listing.refused:
-            problems.report(problem)
+            _logger.warning(problem)
         for table in listing.settled_tables(out):
             remove_parts(table)  # a killed process may have left them
-        _print_existing(listing.done_tables(out), outputs)
-        finished_segments = 0
+        _report_existing(listing.done_tables(out), outputs)
+        finished_segments, reported = 0, set[str]()
         if listing.jobs:
             _announce(predictor, listing.jobs, out)
             predictor.compile()
             index.begin([job.row for job in listing.jobs], given.overwrite)
-            worker = Worker(
-                predictor, listing.jobs, index, claims, lambda: interrupt.signal is not None, _say, problems.report
-            )
+            worker = Worker(predictor, listing.jobs, index, claims, lambda: interrupt.signal is not None)
             worker.run()
-            finished_segments = worker.finished_segments
+            finished_segments, reported = worker.finished_segments, worker.reported
         if interrupt.signal is not None:
             return _stop(finished_segments, interrupt.exit_code)
         ended = _ended(listing, index)
         done = {out / row.table: row.table_sha256 for row in ended if row.state == DONE}
         # Several processes may have predicted the views of a session; one of them writes the errors over all views.
         with claims.waited_for("moments"):
-            for line in write_moment_errors(predictor, done):
-                print(line, flush=True)
-    return _finish(ended, len(outputs), problems)
-
-
-class _Problems:
-    """Prints problems on stderr, and remembers them."""
-
-    def __init__(self) -> None:
-        self.reported: set[str] = set()
-
-    def report(self, problem: str) -> None:
-        self.reported.add(problem)
-        for line in problem.splitlines():
-            tqdm.tqdm.write(f"jaxpose.predict: {line}", file=sys.stderr)
+            write_moment_errors(predictor, done)
+    return _finish(ended, len(outputs), reported)
 
 
 def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
     """Returns the run's options of predicting, with those that flags replace.
 
     Raises:
-      ValueError: a flag breaks its option's rule.
+      UserError: a flag breaks its option's rule.
     """
     named = {"stretch_minutes": given.stretch_minutes, "decoders": given.decoders}
     options = dataclasses.replace(config.predict, **{name: value for name, value in named.items() if value is not None})
     try:
         validate(dataclasses.replace(config, predict=options))
-    except ValueError as error:
-        raise ValueError(str(error).replace("predict.", "--")) from None
+    except UserError as error:
+        raise UserError(str(error).replace("predict.", "--")) from None
     return options
 
 
 def _announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
-    """Prints what there is to do.
+    """Reports what there is to do.
 
     Raises:
-      ValueError: the disk is too small for the tables.
+      UserError: the disk is too small for the tables.
     """
     videos = [job for job in jobs if job.video or job.problem]
     frames = sum(job.row.frames_announced for job in jobs)
     of_video = sum(job.row.frames_announced for job in videos)
     needed, free = needed_bytes(predictor, jobs), shutil.disk_usage(out).free
-    print(
+    _logger.info(
         f"to do: {count(len(videos), 'video')} with {count(of_video, 'frame')}, {count(frames - of_video, 'image')}; "
-        f"disk: at most {size(needed)} needed, {size(free)} free",
-        flush=True,
+        f"disk: at most {size(needed)} needed, {size(free)} free"
     )
     if needed > free:
-        raise ValueError(
+        raise UserError(
             f"{out} has {size(free)} left, but the predictions need up to {size(needed)}: free some space, or choose "
             "another --out"
         )
 
 
-def _print_existing(tables: list[Path], outputs: OutputFiles) -> None:
+def _report_existing(tables: list[Path], outputs: OutputFiles) -> None:
     for table in tables[:_LISTED]:
         source = outputs[table]
         first = source if isinstance(source, Path) else source[0]
-        print(f"{first}: {table} exists already (--overwrite predicts it again)", flush=True)
+        _logger.info(f"{first}: {table} exists already (--overwrite predicts it again)")
     if len(tables) > _LISTED:
-        print(f"and {len(tables) - _LISTED:,} more exist already", flush=True)
+        _logger.info(f"and {len(tables) - _LISTED:,} more exist already")
 
 
 def _stop(finished_segments: int, exit_code: int) -> int:
-    """Prints that a signal stopped the command, and returns the exit code."""
+    """Reports that a signal stopped the command, and returns the exit code."""
     if is_stuck_requeue(finished_segments, os.environ):
-        print(
-            "jaxpose.predict: SLURM has restarted this job several times, and this restart completed no segment: "
-            "submit the job again with more time, or with a smaller --stretch_minutes",
-            file=sys.stderr,
+        _logger.error(
+            "SLURM has restarted this job several times, and this restart completed no segment: submit the job again "
+            "with more time, or with a smaller --stretch_minutes"
         )
         return FAILED
-    print("stopped by a signal; the same command continues", flush=True)
+    _logger.info("stopped by a signal; the same command continues")
     return exit_code
 
 
@@ -172,18 +157,13 @@ def _ended(listing: Listing, index: PredictionIndex) -> list[Row]:
     return [rows[row.table] for row in listing.rows]
 
 
-def _finish(ended: list[Row], inputs: int, problems: _Problems) -> int:
-    """Prints which inputs failed, and returns the exit code."""
+def _finish(ended: list[Row], inputs: int, reported: set[str]) -> int:
+    """Reports which inputs failed, those in `reported` excepted, and returns the exit code."""
     for row in ended:
-        if row.state != DONE and row.reason not in problems.reported:
-            problems.report(row.reason)
+        if row.state != DONE and row.reason and row.reason not in reported:
+            reported.add(row.reason)
+            _logger.warning(row.reason)
     failed = inputs - sum(row.state == DONE for row in ended)
     if failed:
-        print(f"jaxpose.predict: {failed} of {count(inputs, 'input')} failed, the others are done", file=sys.stderr)
+        _logger.error(f"{failed} of {count(inputs, 'input')} failed, the others are done")
     return SOME_FAILED if failed else ALL_DONE
-
-
-def _say(line: str) -> None:
-    # Above the progress bar, where there is one.
-    tqdm.tqdm.write(line)
-    sys.stdout.flush()

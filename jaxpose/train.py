@@ -33,6 +33,7 @@ from jaxpose.config.command_line import Options
 from jaxpose.data import dataset, split
 from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
+from jaxpose.errors import UserError
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
 from jaxpose.prediction.batch_runner import BatchRunner, validation_batch
@@ -144,7 +145,7 @@ def _read(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:
         print("\n".join(data_report(config, project)), flush=True)
     # To refuse now what could not be evaluated, predicted or passed on at the end.
     load_hook(config.log.remote_hook)
-    extra_projects(config, lambda _: None)
+    extra_projects(config)
     if config.eval.predict_videos != "no":
         sessions(config.data, config.video)
     return config, dataset.load(project, config)
@@ -242,9 +243,9 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
         label = f"the weights of step {best_step}"
         predictor = Predictor(config, runner, (params, statistics), devices, session.start.subspaces, label)
         try:
-            results = evaluate_dataset(config, data, predictor, folder.path, log.text, interrupt.stops_here)
+            results = evaluate_dataset(config, data, predictor, folder.path, interrupt.stops_here)
             # 7. The project's videos.
-            predict_project(predictor, folder.path, lambda: interrupt.signal is not None, log.text)
+            predict_project(predictor, folder.path, lambda: interrupt.signal is not None)
         except Stopped:
             step = summary["steps"]
             log.text(f"stopped by a signal; trained and saved at step {step}, the same command does what is left")
@@ -268,7 +269,7 @@ def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) 
         return step, state, [*folder.messages, f"goes on from step {step}"] if step else start_messages
     place = folder.path / "checkpoints"
     if session.config.resume == "must":
-        raise ValueError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
+        raise UserError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
     return 0, session.state, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
 
 

@@ -110,7 +110,7 @@ def test_the_verb_gives_the_same_files_on_any_number_of_devices(
 
 
 def test_the_figures_of_the_training_come_out_again_bit_for_bit(trained_run: Path, tmp_path: Path) -> None:
-    evaluate.evaluate(trained_run, out=tmp_path / "out", devices=1, say=lambda _: None)
+    evaluate.evaluate(trained_run, out=tmp_path / "out", devices=1)
     for name in ("predictions.csv", "predictions_pixel_error.csv", "predictions_new.csv", "evaluation.json"):
         assert (tmp_path / "out" / name).read_bytes() == (trained_run / name).read_bytes(), name
 
@@ -126,7 +126,7 @@ def test_frames_that_were_not_in_the_run_are_unused(trained_run: Path, tmp_path:
     project = shutil.copytree(trained_run.parent / "project", tmp_path / "moved")
     changed = _labels(trained_run).index[0]
     cv2.imwrite(str(project / changed), np.zeros((64, 64, 3), np.uint8))
-    results = evaluate.evaluate(trained_run, project=str(project), out=tmp_path / "out", devices=1, say=lambda _: None)
+    results = evaluate.evaluate(trained_run, project=str(project), out=tmp_path / "out", devices=1)
     found = read_predictions(tmp_path / "out" / "predictions.csv")
     assert found.sets is not None and found.sets[0] == "unused"
     assert found.sets[1:] == read_predictions(trained_run / "predictions.csv").sets[1:]
@@ -134,9 +134,7 @@ def test_frames_that_were_not_in_the_run_are_unused(trained_run: Path, tmp_path:
 
 
 def test_a_label_file_alone_leaves_the_rest_as_it_is(trained_run: Path, tmp_path: Path):
-    results = evaluate.evaluate(
-        trained_run, labels="CollectedData_new.csv", out=tmp_path, devices=1, say=lambda _: None
-    )
+    results = evaluate.evaluate(trained_run, labels="CollectedData_new.csv", out=tmp_path, devices=1)
     assert list(results) == ["CollectedData_new.csv"] and results["CollectedData_new.csv"]["labelled_points"] == 3
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["predictions_new.csv", "predictions_new_pixel_error.csv"]
@@ -209,7 +207,7 @@ def _as_two_cameras(trained_run: Path, folder: Path) -> Path:
 
 def test_each_camera_has_its_predictions(trained_run: Path, tmp_path: Path):
     run, out = _as_two_cameras(trained_run, tmp_path), tmp_path / "out"
-    results = evaluate.evaluate(run, out=out, devices=1, say=lambda _: None)
+    results = evaluate.evaluate(run, out=out, devices=1)
     assert "unused" not in results and results["CollectedData_new.csv"]["frames"] == 4
     stems = [f"predictions_{view}{ending}" for view in ("top", "bot") for ending in ("", "_new")]
     names = {f"{stem}{kind}.csv" for stem in stems for kind in ("", "_pixel_error")}
@@ -230,7 +228,7 @@ def test_each_camera_has_its_predictions(trained_run: Path, tmp_path: Path):
         np.testing.assert_allclose(errors.drop(columns="set").to_numpy(np.float64), expected, atol=2e-3)
 
     alone = tmp_path / "alone"
-    evaluate.evaluate(run, labels="CollectedData_new.csv", out=alone, devices=1, say=lambda _: None)
+    evaluate.evaluate(run, labels="CollectedData_new.csv", out=alone, devices=1)
     assert {path.name for path in alone.iterdir()} == {name for name in names if "new" in name}
 
 

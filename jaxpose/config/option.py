@@ -6,9 +6,10 @@ import typing
 from typing import Any
 
 from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
 
 
-class OptionError(AttributeError, ValueError):
+class OptionError(AttributeError, UserError):
     """A config has no option of this name, or a section was replaced by something else."""
 
 

@@ -4,6 +4,7 @@ Input: labelled frames and a network. Output: the tables of `evaluation_tables`,
 """
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,10 +15,12 @@ import numpy as np
 from jaxpose.checksums import json_text
 from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
+from jaxpose.console import console
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS, KnownSplit, read_split
+from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
@@ -30,9 +33,10 @@ from jaxpose.run.load import read_run_config
 
 EVALUATION_FILE = "evaluation.json"
 
-Say = Callable[[str], None]
+_logger = logging.getLogger(__name__)
 
 
+@console("jaxpose.evaluate")
 def evaluate(
     run: Path,
     *,
@@ -42,9 +46,8 @@ def evaluate(
     devices: object = "auto",
     platform: str = "auto",
     batch_size: int | None = None,
-    say: Say = print,
 ) -> Summaries:
-    """Evaluates a run again. A frame keeps the set that it had in the run; frames new to the run are `unused`.
+    """Evaluates a run again, and prints the errors. A frame keeps its set of the run; frames new to it are `unused`.
 
     Args:
       run: a run folder of `jaxpose.train`.
@@ -54,21 +57,20 @@ def evaluate(
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
       batch_size: frames at once, over all devices; None is the batch of the run's own evaluation.
-      say: is called with each table.
 
     Returns:
       As `evaluate_dataset`.
 
     Raises:
-      ValueError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
+      UserError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
         replace the run's own files.
     """
     config = _with_project(read_run_config(run), run, project)
-    found = _read_labels(config, labels, say)
+    found = _read_labels(config, labels)
     split = read_split(run / SPLIT_FILE, is_of_run=True)
     sets = dataset.sets_in_run(found, split)
     if not labels and not out and (sets == "unused").all():
-        raise ValueError(
+        raise UserError(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER to keep the run's own "
             "predictions"
         )
@@ -79,15 +81,15 @@ def evaluate(
     predictor = load(
         run, devices=devices, platform=platform, batch_size=batch_size, labelled_batch_size=labelled, is_compiled=False
     )
-    say(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
+    _logger.info(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
     config = dataclasses.replace(predictor.config, data=config.data)
     if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
-        summary = _evaluate_extra(config, found, predictor, folder, say)
+        summary = _evaluate_extra(config, found, predictor, folder)
         results = {found.label_file.name: summary}
-        say(format_summaries(results))
-        say(metrics.format_summary(summary))
+        _logger.info(format_summaries(results))
+        _logger.info(metrics.format_summary(summary))
         return results
-    return evaluate_dataset(config, _decode(config, found, split, sets, say), predictor, folder, say)
+    return evaluate_dataset(config, _decode(config, found, split, sets), predictor, folder)
 
 
 def evaluate_dataset(
@@ -95,7 +97,6 @@ def evaluate_dataset(
     data: Dataset,
     predictor: Predictor,
     folder: Path,
-    say: Say,
     stops: Callable[[], bool] = lambda: False,
 ) -> Summaries:
     """Predicts all labelled frames of a project, writes the tables and reports the errors.
@@ -105,7 +106,6 @@ def evaluate_dataset(
       data: the labelled frames and their sets.
       predictor: the trained network.
       folder: where the files are written.
-      say: is called with each table.
       stops: called before every batch; True stops. All processes must get the same answer.
 
     Returns:
@@ -113,7 +113,7 @@ def evaluate_dataset(
       extra label file by its name.
 
     Raises:
-      ValueError: an extra label file cannot be used.
+      UserError: an extra label file cannot be used.
       Stopped: `stops` returned true.
     """
     with phase("predicting the labelled frames"):
@@ -125,25 +125,25 @@ def evaluate_dataset(
         rows = data.rows(name)
         if len(rows):
             results[name] = summarize(config, predicted[rows], data.labelled_frame_px(rows), confidence[rows])
-    for extra in extra_projects(config, say):
-        results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, folder, say, stops)
+    for extra in extra_projects(config):
+        results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, folder, stops)
     shown = next((name for name in ("test", "validation") if name in results), "")
     compared = _baselines(data, shown) if shown else {}
-    _report(config, data, results, shown, compared, say)
+    _report(config, data, results, shown, compared)
     if jax.process_index() == 0:
         content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
         write_atomic(folder / EVALUATION_FILE, f"{json_text(content)}\n".encode())
-    say(f"predictions and figures are in {folder}")
+    _logger.info(f"predictions and figures are in {folder}")
     return results
 
 
-def extra_projects(config: Config, say: Say) -> list[Project]:
+def extra_projects(config: Config) -> list[Project]:
     """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie beside the run's own label file.
 
     Raises:
-      ValueError: one of them cannot be used.
+      UserError: one of them cannot be used.
     """
-    return [_read_project(config, name, say) for name in extra_label_files(config.data)]
+    return [_read_project(config, name) for name in extra_label_files(config.data)]
 
 
 def _with_project(config: Config, run: Path, project: str) -> Config:
@@ -151,47 +151,47 @@ def _with_project(config: Config, run: Path, project: str) -> Config:
     if project:
         return dataclasses.replace(config, data=dataclasses.replace(config.data, project=project))
     if not Path(config.data.project).is_dir():
-        raise ValueError(
+        raise UserError(
             f"the project of {run}, {config.data.project}, does not exist; give its folder with --project FOLDER"
         )
     return config
 
 
-def _read_labels(config: Config, labels: str, say: Say) -> Project:
+def _read_labels(config: Config, labels: str) -> Project:
     """Reads the labels that are evaluated; errors name the flags of jaxpose.evaluate."""
     try:
-        return _read_project(config, labels, say)
-    except ValueError as error:
+        return _read_project(config, labels)
+    except UserError as error:
         if "--config.data.project=" not in str(error):
             raise
         # jaxpose.train calls it --config.data.project, this verb --project.
         text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")
-        raise ValueError(text) from None
+        raise UserError(text) from None
 
 
-def _read_project(config: Config, labels: str, say: Say) -> Project:
+def _read_project(config: Config, labels: str) -> Project:
     """Reads a label file (empty: the run's own), with the run's keypoints in the run's order."""
     found = read_project(config.data, labels)
     for problem in found.problems:
-        say(f"left out: {problem}")
+        _logger.info(f"left out: {problem}")
     of_run, of_file = config.data.keypoint_names, found.keypoint_names
     if absent := [name for name in of_run if name not in of_file]:
-        say(f"{found.label_file} has no {', '.join(absent)}: predicted, but not evaluated")
+        _logger.info(f"{found.label_file} has no {', '.join(absent)}: predicted, but not evaluated")
     if unknown := [name for name in of_file if name not in of_run]:
-        say(f"{found.label_file} has {', '.join(unknown)}: the run does not predict that")
+        _logger.info(f"{found.label_file} has {', '.join(unknown)}: the run does not predict that")
     return dataset.match_keypoints(found, of_run)
 
 
-def _decode(config: Config, found: Project, split: KnownSplit, sets: np.ndarray, say: Say) -> Dataset:
+def _decode(config: Config, found: Project, split: KnownSplit, sets: np.ndarray) -> Dataset:
     """Returns the labelled frames of a project, decoded, and reports labels that changed since the training."""
     if changed := dataset.changed_labels(found, split):
-        say(
+        _logger.info(
             f"the labels of {count(changed, 'frame')} changed since the training; "
             "the errors are measured from the new labels"
         )
     samples, messages = dataset.decode(found, config)
     for message in messages:
-        say(message)
+        _logger.info(message)
     return Dataset(found, sets, samples, (config.data.input_width_px, config.data.input_height_px), messages)
 
 
@@ -200,12 +200,11 @@ def _evaluate_extra(
     found: Project,
     predictor: Predictor,
     folder: Path,
-    say: Say,
     stops: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     samples, messages = dataset.decode(found, config)
     for message in messages:
-        say(f"{found.label_file.name}: {message}")
+        _logger.info(f"{found.label_file.name}: {message}")
     predictions = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.images)), stops)
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
     ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
@@ -213,18 +212,18 @@ def _evaluate_extra(
     return summarize(config, predicted, found.labelled_frame_px(), confidence)
 
 
-def _report(
-    config: Config, data: Dataset, results: Summaries, shown: str, compared: dict[str, float], say: Say
-) -> None:
+def _report(config: Config, data: Dataset, results: Summaries, shown: str, compared: dict[str, float]) -> None:
     """Reports the errors of all sets and, beside those of the set `shown`, the errors of the baselines."""
-    say(format_summaries(results))
+    _logger.info(format_summaries(results))
     if shown:
-        say(f"{shown} set: {metrics.format_summary(results[shown])}")
+        _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
         if not data.is_selection_tested(config.train.monitor):
-            say("no test set: the validation frames chose the checkpoint, so expect larger errors on other frames")
+            _logger.info(
+                "no test set: the validation frames chose the checkpoint, so expect larger errors on other frames"
+            )
     for name, error_px in compared.items():
         percent = 100 * results[shown]["mean_px_error"] / error_px
-        say(f"{name:<29} {error_px:8.2f} px on the {shown} set (network: {percent:.1f} % of that)")
+        _logger.info(f"{name:<29} {error_px:8.2f} px on the {shown} set (network: {percent:.1f} % of that)")
 
 
 def _baselines(data: Dataset, shown: str) -> dict[str, float]:

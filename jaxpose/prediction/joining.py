@@ -1,8 +1,8 @@
 """Joins the finished segments of a job into its tables."""
 
+import logging
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from jaxpose.prediction.claims import Claim
@@ -12,8 +12,10 @@ from jaxpose.prediction.table_files import PARTIAL
 from jaxpose.quantities import count
 from jaxpose.run.manifest import find_damage, read_manifest
 
+_logger = logging.getLogger(__name__)
 
-def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcomes, say: Callable[[str], None]) -> None:
+
+def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcomes) -> None:
     """Writes the tables of a job from its segments and settles the job.
 
     Args:
@@ -21,7 +23,6 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
       folders: of all its segments, in order.
       claim: on the joining.
       outcomes: where the outcome is recorded.
-      say: is called with a line on what was written.
 
     Raises:
       OSError: the index cannot be written.
@@ -42,7 +43,7 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
         noun = "frame" if job.video else "image"
         announced = f" of {job.row.frames_announced} announced" if job.video else ""
         rows_text = f"{rows} {noun if rows == 1 else f'{noun}s'}{announced}"
-        say(f"{job.name}: {rows_text}, {rows / seconds:.1f} {noun}s/s, in {job.table}")
+        _logger.info(f"{job.name}: {rows_text}, {rows / seconds:.1f} {noun}s/s, in {job.table}")
 
 
 def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> tuple[int, float] | None:

@@ -1,6 +1,7 @@
 """The multi-view PCA errors of videos of several cameras: they need the predictions of all views of a session."""
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from jaxpose.prediction.table_files import beside, error_suffix
 from jaxpose.run.pca import pose_errors_px
 
 _NAME = "pca_multiview"
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,30 +53,25 @@ class _Session:
                 target.unlink()
 
 
-def write_moment_errors(predictor: Predictor, predictions: Mapping[Path, str]) -> list[str]:
+def write_moment_errors(predictor: Predictor, predictions: Mapping[Path, str]) -> None:
     """Writes the multi-view PCA errors of each session whose views are all predicted.
 
-    Where they cannot be written, those of earlier predictions are removed.
+    Where they cannot be written, those of earlier predictions are removed, and a warning has the reason.
 
     Args:
       predictor: the trained network.
       predictions: whole tables of predictions, <session>_<view>.csv, with their `table_sha256` of the index; other
         tables are left alone.
-
-    Returns:
-      A line for each session without errors, with the reason.
     """
     pca, views = predictor.subspaces.get(_NAME), predictor.config.data.views
     if pca is None or not views:
-        return []
-    messages = []
+        return
     for session in _sessions(predictions, views):
         if session.is_done():
             continue
         if problem := _write(session, pca, predictions):
-            messages.append(f"warning: session {session.name} has no {_NAME} errors: {problem}")
+            _logger.warning(f"session {session.name} has no {_NAME} errors: {problem}")
             session.remove_stale()
-    return messages
 
 
 def _sessions(predictions: Mapping[Path, str], views: tuple[str, ...]) -> list[_Session]:

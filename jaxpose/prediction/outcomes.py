@@ -1,8 +1,8 @@
 """The outcomes of jobs: written to the index, reported, and what is left of the work removed."""
 
 import dataclasses
+import logging
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from jaxpose.files import sha256_of
@@ -12,6 +12,8 @@ from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.table_files import PARTIAL, remove_tables
 from jaxpose.quantities import count
 
+_logger = logging.getLogger(__name__)
+
 
 class Outcomes:
     """What became of jobs, here and in other processes.
@@ -19,11 +21,14 @@ class Outcomes:
     Args:
       index: of the folder of results.
       claims: those on the work in that folder.
-      warn: is called with a line, or several, for each job that has a reason to be reported.
+
+    Attributes:
+      reported: the reasons that were logged here.
     """
 
-    def __init__(self, index: PredictionIndex, claims: Claims, warn: Callable[[str], None]):
-        self._index, self._claims, self._warn = index, claims, warn
+    def __init__(self, index: PredictionIndex, claims: Claims):
+        self._index, self._claims = index, claims
+        self.reported: set[str] = set()
         self._failed: set[str] = set()
 
     def is_settled(self, job: Job) -> bool:
@@ -69,7 +74,8 @@ class Outcomes:
             )
         )
         if reason:
-            self._warn(reason)
+            self.reported.add(reason)
+            _logger.warning(reason)
         if state == FAILED:
             self._failed.add(job.row.table)
         else:

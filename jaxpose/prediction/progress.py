@@ -1,8 +1,8 @@
 """How far the work on videos and images has come: a progress bar, and one line with the time left."""
 
+import logging
 import threading
 import time
-from collections.abc import Callable
 
 import tqdm
 
@@ -11,17 +11,18 @@ from jaxpose.quantities import count, duration
 # The time left is estimated after this many frames.
 _TIMED_FRAMES = 500
 
+_logger = logging.getLogger(__name__)
+
 
 class Progress:
     """Counts the frames that this process predicts; threads may share it. A context manager, which shows the bar.
 
     Args:
       frames: all frames that there are to predict.
-      say: is called once, with the speed and the time left.
     """
 
-    def __init__(self, frames: int, say: Callable[[str], None]):
-        self._all, self._say = frames, say
+    def __init__(self, frames: int):
+        self._all = frames
         self._done, self._is_timed, self._started = 0, False, 0.0
         self._lock = threading.Lock()
 
@@ -43,7 +44,7 @@ class Progress:
             self._is_timed |= is_time
         if is_time and left > 0:
             speed = done / (time.monotonic() - self._started)
-            self._say(
+            _logger.info(
                 f"after {count(done, 'frame')}: {speed:.1f} frames/s, about {duration(left / speed)} left if no other "
                 "process helps"
             )

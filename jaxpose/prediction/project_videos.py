@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import shlex
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import jax
 
 from jaxpose.data.sessions import sessions
+from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, row_of
 from jaxpose.prediction.job import Job, remove_parts
@@ -26,17 +28,19 @@ _AUTO_S = 600.0
 # Frames that are timed to estimate the whole.
 _TIMED_FRAMES = 128
 
+_logger = logging.getLogger(__name__)
 
-def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool], say: Callable[[str], None]) -> None:
+
+def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool]) -> None:
     """Predicts the videos of the run's project into <folder>/video_preds, if eval.predict_videos asks for it.
 
-    After a stop or a kill, another call keeps the finished tables and segments and predicts the rest.
+    After a stop or a kill, another call keeps the finished tables and segments and predicts the rest. Videos that are
+    not predicted are logged, with the command that predicts them later.
 
     Args:
       predictor: the trained network.
       folder: the run folder.
       stops: called after every batch; True stops.
-      say: is called with a line for each video, or with the command that predicts the videos later.
 
     Raises:
       Stopped: `stops` returned true before all videos were done.
@@ -46,9 +50,9 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         return
     try:
         files = [file for session in sessions(config.data, config.video) for file in session]
-    except ValueError as error:
+    except UserError as error:
         # Mistakes are refused before the training; what changed since must not make it fail.
-        say(f"warning: the videos are not predicted: {error}")
+        _logger.warning(f"the videos are not predicted: {error}")
         return
     if not files:
         return
@@ -56,14 +60,14 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         shlex.quote(str(file)) for file in files
     )
     if jax.process_count() > 1:
-        say(f"the videos are not predicted by several processes; predict them by {command}")
+        _logger.info(f"the videos are not predicted by several processes; predict them by {command}")
         return
     videos = []
     for file in files:
         try:
             videos.append(scan(file))
-        except ValueError as error:
-            say(f"warning: not predicted: {error}")
+        except UserError as error:
+            _logger.warning(f"not predicted: {error}")
     try:
         with Claims(folder, config.mesh.heartbeat_s) as claims:
             index = PredictionIndex(folder, claims, suffixes_beside(predictor))
@@ -72,12 +76,14 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
                 needed_s = _seconds(predictor, videos, stops)
                 if needed_s > _AUTO_S:
                     frames = count(sum(video.announced_frames for video in videos), "frame")
-                    say(f"the {frames} of video would take about {duration(needed_s)}; predict them by {command}")
+                    _logger.info(
+                        f"the {frames} of video would take about {duration(needed_s)}; predict them by {command}"
+                    )
                     return
-            if not _predict(predictor, jobs, index, claims, stops, say):
-                say(f"warning: some videos are not predicted (see above); to try them again: {command}")
-    except (ValueError, OSError) as error:
-        say(f"warning: the videos are not predicted: {error}; predict them by {command}")
+            if not _predict(predictor, jobs, index, claims, stops):
+                _logger.warning(f"some videos are not predicted (see above); to try them again: {command}")
+    except (UserError, OSError) as error:
+        _logger.warning(f"the videos are not predicted: {error}; predict them by {command}")
 
 
 def _job(predictor: Predictor, folder: Path, video: Video) -> Job:
@@ -98,7 +104,6 @@ def _predict(
     index: PredictionIndex,
     claims: Claims,
     stops: Callable[[], bool],
-    say: Callable[[str], None],
 ) -> bool:
     """Predicts the videos without a finished table; returns whether all tables are finished then.
 
@@ -109,19 +114,18 @@ def _predict(
     for job in jobs:
         if _is_kept(index, job):
             remove_parts(job.table)
-            say(f"{job.name}: {job.table} exists already")
+            _logger.info(f"{job.name}: {job.table} exists already")
         else:
             waiting.append(job)
     # Tables in their place are of other weights.
     index.begin([job.row for job in waiting], overwrite=True)
-    worker = Worker(predictor, waiting, index, claims, stops, say, lambda line: say(f"warning: {line}"))
+    worker = Worker(predictor, waiting, index, claims, stops)
     worker.run()
     if stops() and any(row.state == WAITING for row in worker.rows()):
         raise Stopped
     rows = index.rows()
     done = {job.table: rows[job.row.table].table_sha256 for job in jobs if rows[job.row.table].state == DONE}
-    for line in write_moment_errors(predictor, done):
-        say(line)
+    write_moment_errors(predictor, done)
     return len(done) == len(jobs)
 
 
@@ -130,7 +134,7 @@ def _is_kept(index: PredictionIndex, job: Job) -> bool:
     row = index.rows().get(job.row.table)
     try:
         return row is not None and row.state == DONE and index.is_there(job.row)
-    except ValueError:
+    except UserError:
         return False
 
 

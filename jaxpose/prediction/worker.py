@@ -6,10 +6,12 @@ claims the joining writes its tables (`joining`).
 """
 
 import concurrent.futures
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claim, Claims
 from jaxpose.prediction.index import PredictionIndex, Row
 from jaxpose.prediction.job import Job
@@ -24,6 +26,8 @@ from jaxpose.video.segments import Segment, cut
 # How often a worker without work looks whether another has left some.
 _LOOK_S = 1.0
 
+_logger = logging.getLogger(__name__)
+
 
 class Worker:
     """Predicts the jobs that the index lists as waiting.
@@ -34,8 +38,6 @@ class Worker:
       index: of the folder of results.
       claims: those on the work in that folder.
       stops: called after every batch; True stops.
-      say: is called with a line for each job that is finished here.
-      warn: is called with a line, or several, for each that cannot be finished.
 
     Attributes:
       finished_segments: segments, or whole inputs, that were finished here.
@@ -48,13 +50,11 @@ class Worker:
         index: PredictionIndex,
         claims: Claims,
         stops: Callable[[], bool],
-        say: Callable[[str], None],
-        warn: Callable[[str], None],
     ):
         self._predictor, self._jobs, self._index, self._claims = predictor, jobs, index, claims
-        self._must_stop, self._say = stops, say
-        self._outcomes = Outcomes(index, claims, warn)
-        self._progress = Progress(sum(job.row.frames_announced for job in jobs), say)
+        self._must_stop = stops
+        self._outcomes = Outcomes(index, claims)
+        self._progress = Progress(sum(job.row.frames_announced for job in jobs))
         self.finished_segments = 0
         self._lock = threading.Lock()
         self._segments: dict[str, list[Segment | None]] = {}
@@ -74,6 +74,11 @@ class Worker:
                 pass
             for future in futures:
                 future.result()
+
+    @property
+    def reported(self) -> set[str]:
+        """The reasons for which jobs failed, or are damaged, that were logged here."""
+        return self._outcomes.reported
 
     def rows(self) -> list[Row]:
         """Returns the present row of each job."""
@@ -105,7 +110,7 @@ class Worker:
         """Predicts a segment of a job or joins its segments; returns False where others have claimed all of it."""
         try:
             segments = self._segments_of(job)
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             self._outcomes.settle_damaged(job, str(error))
             return True
         absent = [segment for segment in segments if not folder_of(job, segment).is_dir()]
@@ -120,13 +125,13 @@ class Worker:
             with claim:
                 if not self._outcomes.is_settled(job):
                     folders = [folder_of(job, segment) for segment in segments]
-                    join_segments(job, folders, claim, self._outcomes, self._say)
+                    join_segments(job, folders, claim, self._outcomes)
             return True
         return False
 
     def _segments_of(self, job: Job) -> Sequence[Segment | None]:
         if job.problem:
-            raise ValueError(job.problem)
+            raise UserError(job.problem)
         if job.video is None or is_uncut(job):
             return [None]
         with self._lock:
@@ -143,7 +148,7 @@ class Worker:
         except Stopped as error:
             if not claim.is_lost:
                 self._is_ended = True
-                self._say(str(error))
+                _logger.info("%s", error)
             return
         with self._lock:
             self.finished_segments += is_finished

@@ -3,6 +3,7 @@
 No trouble with any of these stops a run: what cannot be written is one warning, and is tried again the next time.
 """
 
+import contextlib
 import json
 import logging
 import sys
@@ -16,6 +17,7 @@ import tqdm
 
 from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
+from jaxpose.console import only_handler, print_above_bars
 from jaxpose.files import GrowingFile, write_atomic
 from jaxpose.run.speed import SpeedWindow
 
@@ -44,20 +46,14 @@ class RunLog:
         self._window: SpeedWindow | None = None
         self._speed = ""
         self._failed: set[str] = set()
-        self._handler: _Records | None = None
-        self._propagate, self._level = True, logging.NOTSET
+        self._handling = contextlib.ExitStack()
         self._terminal = sys.stderr.isatty()
         self._events: EventFile | None = None
         if folder is None:
             return
         self._text_file = GrowingFile(folder / "train.log")
         self._metrics_file = GrowingFile(folder / "metrics.jsonl")
-        self._handler = _Records(self.text, self._warn)
-        logger = logging.getLogger("jaxpose")
-        logger.addHandler(self._handler)
-        self._propagate, self._level = logger.propagate, logger.level
-        logger.propagate = False
-        logger.setLevel(logging.INFO)
+        self._handling.enter_context(only_handler(_Records(self.text, self._warn)))
         spent_s = self._try("metrics.jsonl", _keep_until, folder / "metrics.jsonl", first_step)
         self._started_at = time.monotonic() - (spent_s or 0.0)
         if config.tensorboard:
@@ -111,12 +107,8 @@ class RunLog:
             self._bar = None
         if self._events is not None:
             self._events.close()
-        if self._handler is not None:
-            logger = logging.getLogger("jaxpose")
-            logger.removeHandler(self._handler)
-            logger.propagate = self._propagate
-            logger.setLevel(self._level)
-            self._handler = None
+        self._handling.close()
+        if self.folder is not None:
             self._text_file.close()
             self._metrics_file.close()
 
@@ -172,7 +164,7 @@ class RunLog:
     def _say(self, message: str, stream: Any) -> None:
         if self.folder is None:
             return
-        self._try("the console", _print, message, stream)
+        self._try("the console", print_above_bars, message, stream)
         self._try("train.log", self._text_file.append, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())
 
     def _warn(self, message: str) -> None:
@@ -204,11 +196,6 @@ def _event_file(folder: Path, first_step: int) -> "EventFile":
     from jaxpose.run.tensorboard import EventFile
 
     return EventFile(folder, first_step)
-
-
-def _print(message: str, stream: Any) -> None:
-    tqdm.tqdm.write(message, file=stream)
-    stream.flush()
 
 
 def _shown(values: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from jaxpose.prediction.worker import Worker
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.video.video import scan
+from tests.logged import logged
 from tests.small_run import environment, files_in
 from tests.video import test_clips as clips
 
@@ -78,7 +79,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 class Shared:
-    """A folder of results in which jobs are worked on, as a process would; `said` and `warned` are its lines."""
+    """A folder of results in which jobs are worked on, as a process would; `said` and `warned` are what it logs."""
 
     def __init__(self, predictor: Predictor, out: Path, videos: list[Path], segment_frames: int, decoders: int = 1):
         options = c.PredictConfig(stretch_minutes=minutes(segment_frames), decoders=decoders)
@@ -98,8 +99,11 @@ class Shared:
         with Claims(self.out, 30) as claims:
             index = PredictionIndex(self.out, claims, suffixes_beside(self.predictor))
             index.begin([job.row for job in self.jobs])
-            worker = Worker(self.predictor, self.jobs, index, claims, stops, self.said.append, self.warned.append)
-            worker.run()
+            worker = Worker(self.predictor, self.jobs, index, claims, stops)
+            with logged("jaxpose.prediction") as log:
+                worker.run()
+            self.said += log.said
+            self.warned += log.warned
             return [row.state for row in worker.rows()]
 
     def parts(self) -> list[Path]:

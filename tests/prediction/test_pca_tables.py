@@ -17,6 +17,7 @@ from jaxpose.prediction.moment_errors import write_moment_errors
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.run.pca import save_subspaces
+from tests.logged import logged
 
 VIEWS = ("top", "left_top")
 Capture = pytest.CaptureFixture[str]
@@ -75,11 +76,11 @@ def test_moments_are_measured_once_every_view_of_a_session_is_there(
     errors = [file.with_name(f"{file.stem}_pca_multiview_error.csv") for file in tables]
 
     assert call(run, left) == 0
-    assert "session s9 has no pca_multiview errors: the view top is not predicted" in capsys.readouterr().out
+    assert "session s9 has no pca_multiview errors: the view top is not predicted" in capsys.readouterr().err
     assert not any(file.exists() for file in errors)
 
     assert call(run, top, left) == 0
-    assert "no pca_multiview errors" not in capsys.readouterr().out
+    assert "no pca_multiview errors" not in capsys.readouterr().err
     moments = np.concatenate([read_predictions(file).keypoints_frame_px for file in tables], axis=1)
     wanted = errors_px(MULTI, moments)
     assert wanted.shape == (33, 14)
@@ -93,7 +94,7 @@ def test_moments_are_measured_once_every_view_of_a_session_is_there(
     # A view that fails: the errors of before are of other predictions.
     left.write_bytes(b"no video")
     assert call(run, top, left, overwrite=True) == 4
-    assert "session s9 has no pca_multiview errors: the view left_top is not predicted" in capsys.readouterr().out
+    assert "session s9 has no pca_multiview errors: the view left_top is not predicted" in capsys.readouterr().err
     assert not any(file.exists() for file in errors)
 
 
@@ -106,6 +107,8 @@ def test_views_of_unequal_length_are_told(run_with: Callable[..., Path], trained
     tables = [folder / f"s9_{view}.csv" for view in VIEWS]
     for table, count in zip(tables, (9, 7), strict=True):
         table.write_text("".join(rows[: 3 + count]))
-    assert write_moment_errors(predictor, {table: sha256_of(table)[:16] for table in tables}) == [
+    with logged("jaxpose.prediction") as log:
+        write_moment_errors(predictor, {table: sha256_of(table)[:16] for table in tables})
+    assert log.lines == [
         "warning: session s9 has no pca_multiview errors: its views differ in frames: top 9, left_top 7"
     ]

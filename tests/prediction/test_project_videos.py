@@ -13,6 +13,7 @@ from jaxpose.prediction import project_videos
 from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.prediction.project_videos import predict_project
 from jaxpose.video.key_frames import Stopped
+from tests.logged import logged
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +34,10 @@ def predictor(compiled: Predictor, trained_run: Path, tmp_path: Path) -> Predict
 
 
 def say_of(predictor: Predictor, folder: Path, stops: Callable[[], bool] = lambda: False) -> list[str]:
-    """What is said while the videos are predicted into a folder, until it is told to stop."""
-    said: list[str] = []
-    predict_project(predictor, folder, stops, said.append)
-    return said
+    """What is logged while the videos are predicted into a folder, until it is told to stop."""
+    with logged("jaxpose.prediction") as log:
+        predict_project(predictor, folder, stops)
+    return log.lines
 
 
 def tables_in(folder: Path) -> list[str]:
@@ -92,10 +93,9 @@ def test_a_signal_leaves_whole_tables_and_the_next_start_keeps_them(predictor: P
         signals.extend([True] * any(run.glob(second)))
         return bool(signals)
 
-    said: list[str] = []
-    with pytest.raises(Stopped):
-        predict_project(predictor, run, stops, said.append)
-    assert said[-1] == f"{predictor.config.data.project}/videos/session00.mp4: stopped after 8 of 33 frames"
+    with pytest.raises(Stopped), logged("jaxpose.prediction") as log:
+        predict_project(predictor, run, stops)
+    assert log.lines[-1] == f"{predictor.config.data.project}/videos/session00.mp4: stopped after 8 of 33 frames"
     assert tables_in(run) == ["a.csv", "a_temporal_norm.csv"]
     # Again, with one of the videos damaged since.
     videos = Path(predictor.config.data.project) / "videos"

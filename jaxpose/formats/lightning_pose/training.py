@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxpose.config import BACKBONES, Config
 from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.yaml import Keys, choose
 
@@ -24,7 +25,7 @@ def refuse_what_is_not_here(keys: Keys) -> None:
     """Refuses what would need another network or other data than jaxpose has.
 
     Raises:
-      ValueError: a line for each, with the keys and what to do.
+      UserError: a line for each, with the keys and what to do.
     """
     problems = []
     asked = [key for key in table.KEYS_3D if keys.read(key, False) is not False]
@@ -44,14 +45,14 @@ def refuse_what_is_not_here(keys: Keys) -> None:
             "(a training.optimizer_params.learning_rate of 1e-3 suits them)"
         )
     if problems:
-        raise ValueError("\n".join(problems))
+        raise UserError("\n".join(problems))
 
 
 def losses_on(keys: Keys) -> list[str]:
     """Returns the losses on clips that the project uses.
 
     Raises:
-      ValueError: jaxpose has no such loss.
+      UserError: jaxpose has no such loss.
     """
     names = keys.read_list("model.losses_to_use")
     return [choose("model.losses_to_use", name, {known: known for known in table.LOSSES}) for name in names]
@@ -61,7 +62,7 @@ def set_steps(config: Config, keys: Keys) -> None:
     """Sets the batch, the length of the training, when it is validated, and its early stop.
 
     Raises:
-      ValueError: steps and epochs are mixed, or a value is no whole number.
+      UserError: steps and epochs are mixed, or a value is no whole number.
     """
     train = config.train
     in_steps = ("training.min_steps", "training.max_steps", "training.unfreezing_step",
@@ -70,10 +71,10 @@ def set_steps(config: Config, keys: Keys) -> None:
                  "training.lr_scheduler_params.multisteplr.milestones")  # fmt: skip
     given = [[key for key in keys_of if keys.has(key)] for keys_of in (in_steps, in_epochs)]
     if all(given):
-        raise ValueError(f"{given[0][0]} counts steps and {given[1][0]} counts epochs; give all in steps or in epochs")
+        raise UserError(f"{given[0][0]} counts steps and {given[1][0]} counts epochs; give all in steps or in epochs")
     batches = keys.read_whole("training.accumulate_grad_batches", 1)
     if not batches:
-        raise ValueError("training.accumulate_grad_batches is 0; it must be at least 1")
+        raise UserError("training.accumulate_grad_batches is 0; it must be at least 1")
     train.batch_size = keys.read_whole("training.train_batch_size", train.batch_size) * batches
     if batches > 1:
         train.accum_steps, config.video.clips_per_step = batches, batches
@@ -135,7 +136,7 @@ def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
     """Sets the losses on clips: factors, what a PCA keeps, and how they come in.
 
     Raises:
-      ValueError: a value cannot be used.
+      UserError: a value cannot be used.
     """
     for name in on:
         table.set_option(config, f"losses.{name}.log_weight", _log_weight(keys, name))
@@ -159,13 +160,13 @@ def _log_weight(keys: Keys, name: str) -> Any:
     try:
         old = float(given)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{key} is {excerpt(given)}; it must be a number") from None
+        raise UserError(f"{key} is {excerpt(given)}; it must be a number") from None
     # The square of the old weight is 1 / (4 exp(2 old)).
     new = 2 * old + math.log(2)
     version = str(keys.read("model.lightning_pose_version", ""))
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", version)
     if version and not match:
-        raise ValueError(f"model.lightning_pose_version is {excerpt(version)}; it must be like 2.0.6")
+        raise UserError(f"model.lightning_pose_version is {excerpt(version)}; it must be like 2.0.6")
     if not match:
         keys.messages.append(
             f"{key} = {given} is taken as Lightning Pose 2.0.6 and later takes it, because no "
@@ -190,6 +191,6 @@ def _set_components(config: Config, keys: Keys) -> None:
     elif isinstance(kept, float) and 0 < kept <= 1:
         config.losses.pca_singleview.explained_variance = kept
     elif kept is not None:
-        raise ValueError(f"{single} is {excerpt(kept)}; it must be a number of components, or a share as 0.99")
+        raise UserError(f"{single} is {excerpt(kept)}; it must be a number of components, or a share as 0.99")
     if keys.read(multi, 3) != 3:
         keys.unused("Lightning Pose too keeps 3, the dimensions of space", multi)

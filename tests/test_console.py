@@ -1,0 +1,57 @@
+"""The console: information on stdout, warnings on stderr with the verb's name, both above the progress bars."""
+
+import io
+import logging
+import sys
+
+import pytest
+import tqdm
+
+from jaxpose.console import console
+
+logger = logging.getLogger("jaxpose.prediction.worker")
+
+
+def test_information_goes_to_stdout_and_each_line_of_a_warning_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    with console("jaxpose.predict"):
+        logger.info("a.mp4: 100 % of 20 frames")
+        logger.warning("b.mp4 is no video\nc.mp4 is empty")
+        logger.error("%d of %d inputs failed", 2, 3)
+        logger.debug("nobody sees this")
+    assert capsys.readouterr() == (
+        "a.mp4: 100 % of 20 frames\n",
+        "jaxpose.predict: b.mp4 is no video\njaxpose.predict: c.mp4 is empty\njaxpose.predict: 2 of 3 inputs failed\n",
+    )
+
+
+def test_the_logger_is_as_before_afterwards(capsys: pytest.CaptureFixture[str]) -> None:
+    package = logging.getLogger("jaxpose")
+    before = package.handlers[:], package.level, package.propagate
+    with pytest.raises(KeyError), console("jaxpose.predict"):
+        raise KeyError
+    assert (package.handlers, package.level, package.propagate) == before
+    logger.info("after")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_line_wipes_the_progress_bar_and_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with console("jaxpose.predict"), tqdm.tqdm(total=10, mininterval=0, file=terminal) as bar:
+        bar.update(5)
+        drawn = len(terminal.getvalue())
+        logger.info("a.mp4 is done")
+    shown = terminal.getvalue()[drawn:]
+    wiped, line, again = shown.partition("a.mp4 is done\n")
+    assert line and not wiped.strip() and "5/10" in again
+
+
+def test_a_reader_that_is_gone_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with pytest.raises(BrokenPipeError), console("jaxpose.predict"):
+        logger.info("a.mp4 is done")
