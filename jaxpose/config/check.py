@@ -156,16 +156,8 @@ def _problems_together(config: Config) -> Iterator[str]:
         yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
     if model.width % 4:
         yield f"model.width is {model.width}; it must be a multiple of 4"
-    if train.microbatch_size and train.accum_steps:
-        yield f"train.microbatch_size is {train.microbatch_size} and train.accum_steps is {train.accum_steps}; give one of them"  # noqa: E501
-    for name in ("microbatch_size", "accum_steps"):
-        if getattr(train, name) > train.batch_size:
-            yield f"train.{name} is {getattr(train, name)}; it must be at most train.batch_size = {train.batch_size}"
-    if 0 < train.accum_steps <= train.batch_size:
-        size = _parts(train.batch_size, train.accum_steps)
-        passes = _parts(train.batch_size, size)
-        if passes != train.accum_steps:
-            yield f"train.accum_steps is {train.accum_steps}, but {train.batch_size} frames are {passes} passes of {size}: give {passes}"  # noqa: E501
+    if train.microbatch_size > train.batch_size:
+        yield f"train.microbatch_size is {train.microbatch_size}; it must be at most train.batch_size = {train.batch_size}"  # noqa: E501
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"
     a_step = {"train.batch_size": train.batch_size}
@@ -187,10 +179,9 @@ def _problems_together(config: Config) -> Iterator[str]:
                 yield f"optim.{name} is 1; it must be below 1: a mean that never moves cannot be corrected"
         if optim.epsilon < 1e-30:
             yield f"optim.epsilon is {optim.epsilon:g}; it must be at least 1e-30: it is what a gradient of 0 is divided by"  # noqa: E501
-    if optim.schedule == "multistep" and list(optim.milestones_steps) != sorted(set(optim.milestones_steps)):
-        yield f"optim.milestones_steps is {optim.milestones_steps}; it must rise"
     if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(set(optim.milestones_epochs)):
-        yield f"optim.milestones_epochs is {optim.milestones_epochs}; it must rise"
+        milestones = ", ".join(f"{epoch:g}" for epoch in optim.milestones_epochs)
+        yield f"optim.milestones_epochs is ({milestones}); it must rise"
     if config.log.profile_steps:
         match = re.fullmatch(r"(\d+):(\d+)", config.log.profile_steps)
         if not match or int(match[1]) >= int(match[2]):
@@ -202,10 +193,6 @@ def _problems_of_clips(config: Config) -> Iterator[str]:
     model, views = config.model, config.data.views
     for name in sorted({name for name in views if views.count(name) > 1}):
         yield f"data.views has {name!r} more than once"
-    for name in losses.NAMES:
-        loss = getattr(config.losses, name)
-        if loss.weight and loss.log_weight is not None:
-            yield f"losses.{name}.weight is {loss.weight:g} and losses.{name}.log_weight is {loss.log_weight:g}; give one of them"  # noqa: E501
     on, end = losses.weights(config.losses), config.losses.anneal_end
     for name, weight in on.items():
         if weight < losses.SMALLEST_FACTOR:
@@ -248,8 +235,3 @@ def _problems_of_remote(config: Config) -> Iterator[str]:
         yield f"log.remote_url is {url!r}, for which a package is missing: {error}"
     if hook and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", hook):
         yield f"log.remote_hook is {hook!r}; it must be MODULE:FUNCTION, such as my_lab.copies:send"
-
-
-def _parts(whole: int, size: int) -> int:
-    """Returns how many parts of a size, the last one perhaps smaller, make the whole."""
-    return -(-whole // size)

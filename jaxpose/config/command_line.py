@@ -21,7 +21,7 @@ from ml_collections import config_flags
 
 from jaxpose.config.arguments import DONE, Mistake, did_you_mean, guard, was_raised_by_jaxpose
 from jaxpose.config.check import type_name, validate
-from jaxpose.config.option import OptionError, flat_options, nearest_option
+from jaxpose.config.option import OptionError, explain_absence, flat_options
 from jaxpose.config.root import Config
 
 
@@ -177,9 +177,7 @@ def _check_names(argv: list[str]) -> None:
         if in_section:
             problems.append(f"--config.{match[1]} is a section, not an option; it has {', '.join(in_section)}")
         else:
-            near = nearest_option(match[1], names)
-            hint = f"did you mean --config.{near}?" if near else "--help_options lists all of them"
-            problems.append(f"there is no option --config.{match[1]}; {hint}")
+            problems.append(explain_absence(match[1], names, "--config."))
     if problems:
         raise Mistake("\n".join(problems))
 

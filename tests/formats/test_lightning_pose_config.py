@@ -51,7 +51,7 @@ OF_MIRROR = {
     "data.val_share": 0.1,
     "data.seed": 42,
     "video.context_sequence_length": 6,
-    "losses.pca_singleview.log_weight": 10.7,
+    "losses.pca_singleview.weight": 0.5 * math.exp(-10.7),
     "losses.pca_singleview.keypoints": BOTH_VIEWS,
     "losses.pca_multiview.views": TWO_VIEWS,
     "losses.anneal_start_epochs": 0,
@@ -70,7 +70,7 @@ OF_RUN = OF_MIRROR | {
     "train.epochs": 150,
     "eval.predict_videos": "no",
 }
-del OF_RUN["losses.pca_singleview.log_weight"]
+del OF_RUN["losses.pca_singleview.weight"]
 # The multi-view file after the edits that its refusal asks for.
 OF_MULTIVIEW = OF_DEFAULT | {"data.views": ("cam0", "cam1"), "optim.lr": 5e-5}
 EXPECTED = {DEFAULT: OF_DEFAULT, MIRROR: OF_MIRROR, RUN: OF_RUN, MULTIVIEW: OF_MULTIVIEW}
@@ -301,8 +301,9 @@ def test_losses_take_over_what_the_code_takes_where_nothing_is_said(mirror: dict
     mirror["model"]["losses_to_use"] = ["temporal", "temporal_heatmap_kl"]
     mirror["callbacks"]["anneal_weight"] = {"increase_factor": 0.5, "init_val": 0.25}
     losses = _read(mirror, tmp_path)[0].losses
-    assert (losses.temporal.log_weight, losses.temporal.epsilon_px, losses.temporal.confidence_min) == (10.5, (0.0,), 0)
-    assert (losses.temporal_heatmap_kl.log_weight, losses.temporal_heatmap_kl.epsilon) == (0.0, (1, 2.5))
+    assert (losses.temporal.epsilon_px, losses.temporal.confidence_min) == ((0.0,), 0)
+    assert losses.temporal_heatmap_kl.epsilon == (1, 2.5)
+    assert weights(losses) == {"temporal": 0.5 * math.exp(-10.5), "temporal_heatmap_kl": 0.5}
     assert (losses.anneal_start_epochs, losses.anneal_increase_per_epoch) == (0, 0.5)
     assert losses.anneal_init == 0.25
     del mirror["callbacks"]
@@ -324,7 +325,7 @@ def test_components_are_a_number_or_a_share(
     [
         ({"training.train_batch_size": 12}, {"train.batch_size": 12}),
         ({"training.accumulate_grad_batches": 3},
-         {"train.batch_size": 48, "train.accum_steps": 3, "video.clips_per_step": 3}),
+         {"train.batch_size": 48, "train.microbatch_size": 16, "video.clips_per_step": 3}),
         ({"training.optimizer": "AdamW", "training.optimizer_params.learning_rate": "5e-5"},
          {"optim.name": "adamw", "optim.lr": 5e-5, "optim.decay_norm_and_bias": True}),
         ({"training.uniform_heatmaps_for_nan_keypoints": True}, {"data.missing": "not_visible"}),
@@ -336,7 +337,10 @@ def test_components_are_a_number_or_a_share(
         ({"training.early_stopping": True, "training.min_epochs": 100}, {"train.early_stop_patience": 3}),
         # Training to at least max_epochs never stops early.
         ({"training.early_stopping": True}, {"train.early_stop_patience": 0}),
-        ({"training.val_check_interval": 40}, {"train.val_every_steps": 40}),
+        # 72 frames train, so an epoch is 5 steps, and 3 of the double batch.
+        ({"training.val_check_interval": 40}, {"train.val_every_epochs": 8.0}),
+        ({"training.val_check_interval": 40, "training.accumulate_grad_batches": 2},
+         {"train.val_every_epochs": 20 / 3}),
         ({"training.check_val_every_n_epoch": None}, {"train.val_every_epochs": 1}),
         ({"training.imgaug": None}, {"augment.preset": "none", "video.rotate_deg": 0.0}),
         ({"training.imgaug": "default"}, {"augment.preset": "none", "video.noise_max": 0.0}),
@@ -375,8 +379,19 @@ def test_a_training_in_steps(mirror: dict[str, Any], tmp_path: Path) -> None:
     training |= {"min_steps": 9000, "max_steps": 9000, "unfreezing_step": 600}
     training["lr_scheduler_params"]["multisteplr"] = {"milestone_steps": [4500, 6000, 7500], "gamma": 0.4}
     config, messages = _read(mirror, tmp_path)
-    assert (config.train.steps, config.optim.milestones_steps, config.optim.gamma) == (9000, (4500, 6000, 7500), 0.4)
+    assert (config.train.steps, config.optim.milestones_epochs, config.optim.gamma) == (9000, (900, 1200, 1500), 0.4)
     assert config.optim.unfreeze_epoch == -1
+    key = "training.lr_scheduler_params.multisteplr.milestone_steps"
+    assert (
+        f"{key} = [4500, 6000, 7500] becomes optim.milestones_epochs = 900, 1200, 1500: with 72 training frames an "
+        "epoch is 5 steps"
+    ) in messages
+    fewer, _ = _read(_with(mirror, "training.train_frames", 20), tmp_path)
+    assert fewer.optim.milestones_epochs == (2250, 3000, 3750)
+    unknown, messages = _read(_with(mirror, "data.data_dir", str(tmp_path)), tmp_path)
+    assert unknown.optim.milestones_epochs == Config().optim.milestones_epochs
+    unused = f"{key} = [4500, 6000, 7500] is not used because the training frames of data.data_dir cannot be counted"
+    assert any(message.startswith(unused) for message in messages)
     assert any(message.startswith("training.unfreezing_step = 600 is not used because") for message in messages)
     training["max_epochs"] = 300
     with pytest.raises(ValueError, match="training.min_steps counts steps and training.max_epochs counts epochs"):
@@ -631,7 +646,7 @@ def test_the_command_line_prints_every_message_once_and_takes_options(
     assert outcome.err.splitlines() == [f"{file}: {message}" for message in messages]
     (config,) = outcome.configs
     assert (config.data.project, config.video.folder, config.train.batch_size) == (str(real_data), "videos", 8)
-    assert config.losses.pca_singleview.log_weight == 10.7
+    assert config.losses.pca_singleview.weight == 0.5 * math.exp(-10.7)
 
 
 def test_a_mistake_is_a_line_each_and_exit_code_2(

@@ -2,15 +2,17 @@
 
 import math
 import re
-from typing import Any
 
 from jaxpose.config import BACKBONES, Config
 from jaxpose.config.excerpt import excerpt
 from jaxpose.formats.lightning_pose import keys as table
+from jaxpose.formats.lightning_pose.epochs import set_epochs_from_steps
 from jaxpose.formats.lightning_pose.yaml import Keys, choose
 
 # From this version on, a loss is multiplied by its weight once; before, twice.
 _WEIGHTED_ONCE = (2, 0, 6)
+# With these values of log_weight the weight is still a number that float32 holds.
+_SMALLEST_LOG, _LARGEST_LOG = -89, 86
 _POSE_PRETRAINED = "resnet50_"
 _FLAGS = {True: True, False: False}
 _NOT_IN_3D = (
@@ -74,14 +76,11 @@ def set_steps(config: Config, keys: Keys) -> None:
     batches = keys.read_whole("training.accumulate_grad_batches", 1)
     if not batches:
         raise ValueError("training.accumulate_grad_batches is 0; it must be at least 1")
-    train.batch_size = keys.read_whole("training.train_batch_size", train.batch_size) * batches
+    size = keys.read_whole("training.train_batch_size", train.batch_size)
+    train.batch_size = size * batches
     if batches > 1:
-        train.accum_steps, config.video.clips_per_step = batches, batches
-    interval = keys.read("training.val_check_interval")
-    if type(interval) is int:
-        train.val_every_steps = -(-interval // batches)
-    else:
-        keys.unused("a share of an epoch is no time to validate here", "training.val_check_interval")
+        train.microbatch_size, config.video.clips_per_step = size, batches
+    set_epochs_from_steps(config, keys, batches)
     _set_early_stop(config, keys, in_steps if given[0] else in_epochs)
     # torch's AdamW makes no difference between parameters.
     config.optim.decay_norm_and_bias = config.optim.name == "adamw"
@@ -138,7 +137,7 @@ def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
       ValueError: a value cannot be used.
     """
     for name in on:
-        table.set_option(config, f"losses.{name}.log_weight", _log_weight(keys, name))
+        table.set_option(config, f"losses.{name}.weight", _weight(keys, name))
     off = [f"losses.{name}.log_weight" for name in table.LOSSES if name not in on]
     keys.unused("model.losses_to_use does not list the loss", *off)
     if not on:
@@ -152,34 +151,56 @@ def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
     keys.unused("the views of a body part have no centre", "losses.pca_multiview.centering_method")
 
 
-def _log_weight(keys: Keys, name: str) -> Any:
-    """Returns log_weight of a loss as Lightning Pose has meant it since 2.0.6: weight = 1 / (2 exp(log_weight))."""
+def _weight(keys: Keys, name: str) -> float:
+    """Returns the weight of a loss: 1 / (2 exp(log_weight)), and before Lightning Pose 2.0.6 the square of that.
+
+    Raises:
+      ValueError: log_weight is no number or is out of range, or the version of Lightning Pose has no known form.
+    """
     key = f"losses.{name}.log_weight"
     given = keys.read(key, 0.0)
     try:
-        old = float(given)
+        value = float(given)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{key} is {excerpt(given)}; it must be a number") from None
-    # The square of the old weight is 1 / (4 exp(2 old)).
-    new = 2 * old + math.log(2)
     version = str(keys.read("model.lightning_pose_version", ""))
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     if version and not match:
         raise ValueError(f"model.lightning_pose_version is {excerpt(version)}; it must be like 2.0.6")
-    if not match:
+    if match and tuple(int(part or 0) for part in match.groups()) >= _WEIGHTED_ONCE:
+        return _weight_of(key, value)
+    # The square of the weight is 1 / (4 exp(2 log_weight)).
+    as_today = 2 * value + math.log(2)
+    if match:
+        applied_twice = f"{key} = {given} (of Lightning Pose {version}, which applied the weight twice)"
+        weight = _weight_of(applied_twice, as_today)
+        keys.key_of_option[f"losses.{name}.weight"] = applied_twice
         keys.messages.append(
-            f"{key} = {given} is taken as Lightning Pose 2.0.6 and later takes it, because no "
-            f"model.lightning_pose_version says otherwise; from a file of before February 2026 it means {new:.3f} "
-            f"(--config.{key}={new:.3f})"
+            f"{key} = {given} becomes {as_today:.3f}, because Lightning Pose {version} applied the weight twice"
         )
-        return old
-    if tuple(int(part or 0) for part in match.groups()) >= _WEIGHTED_ONCE:
-        return old
+        return weight
+    weight = _weight_of(key, value)
     keys.messages.append(
-        f"{key} = {given} becomes {new:.3f}, because Lightning Pose {version} applied the weight twice"
+        f"{key} = {given} is taken as Lightning Pose 2.0.6 and later takes it, because no "
+        f"model.lightning_pose_version says otherwise; from a file of before February 2026 it means {as_today:.3f} "
+        f"(--config.losses.{name}.weight={0.5 * math.exp(-as_today):.4g})"
     )
-    keys.key_of_option[key] = f"{key} = {given} (of Lightning Pose {version}, which applied the weight twice)"
-    return new
+    return weight
+
+
+def _weight_of(key: str, log_weight: float) -> float:
+    """Returns 1 / (2 exp(log_weight)).
+
+    Raises:
+      ValueError: float32 would not hold it.
+    """
+    if not math.isfinite(log_weight):
+        raise ValueError(f"{key} is {log_weight}; it must be finite")
+    if log_weight < _SMALLEST_LOG:
+        raise ValueError(f"{key} is {log_weight}; it must be at least {_SMALLEST_LOG}")
+    if log_weight > _LARGEST_LOG:
+        raise ValueError(f"{key} is {log_weight}; it must be at most {_LARGEST_LOG}")
+    return 0.5 * math.exp(-log_weight)
 
 
 def _set_components(config: Config, keys: Keys) -> None:
