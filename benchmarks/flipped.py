@@ -18,8 +18,8 @@ import numpy as np
 from jaxpose import config as c
 from jaxpose import evaluate, predict, train
 from jaxpose.checksums import read_json
-from jaxpose.config.arguments import was_raised_by_jaxpose
 from jaxpose.data.synthetic import make_project
+from jaxpose.errors import UserError
 from jaxpose.pose.pca import to_json
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, PredictionIndex, row_of
@@ -129,7 +129,7 @@ class FlippedRun:
         try:
             found = reader()
         except Exception as error:
-            if not isinstance(error, Refused) and not (isinstance(error, ValueError) and was_raised_by_jaxpose(error)):
+            if not isinstance(error, Refused | UserError):
                 return TRACEBACK
             return REFUSED if name in str(error) else UNNAMED
         finally:

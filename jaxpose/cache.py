@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
+from jaxpose.errors import UserError
 from jaxpose.files import open_atomic
 
 GIB = 2**30
@@ -52,12 +53,12 @@ def store(
       folder: where the cache is; None = `cache_folder()`.
 
     Raises:
-      ValueError: the array alone is above the limit.
+      UserError: the array alone is above the limit.
       OSError: the disk is full; nothing is left of the entry.
     """
     size = int(np.prod(shape))
     if size > limit_gib * GIB:
-        raise ValueError(
+        raise UserError(
             f"{shape[0]} decoded frames take {size / GIB:.2f} GiB, above data.cache_limit_gib = {limit_gib:g}; raise "
             "it, or data.memory_limit_gib to keep them in memory"
         )

@@ -12,6 +12,7 @@ import math
 from pathlib import Path
 from typing import Any, NoReturn
 
+from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes, write_atomic
 
 _DIGEST, _CHECK = "sha256", "check"
@@ -19,7 +20,7 @@ _CHECK_DIGITS = 16
 _UNSIGNED = ": another program or an earlier version of jaxpose wrote it, or it was changed by hand"
 
 
-class DamagedFile(ValueError):
+class DamagedFile(UserError):
     """A file is not as jaxpose wrote it; the message names the file and says what to do."""
 
 

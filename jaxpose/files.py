@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from jaxpose.errors import UserError
+
 # A damaged or forged file must not fill the memory.
 _MOST_BYTES = 2**28
 
 
-class NotRegularFile(ValueError):
+class NotRegularFile(UserError):
     """A folder, a pipe, a device or a file that is far too large lies where a file is expected.
 
     Attributes:
@@ -61,14 +63,14 @@ def is_regular(file: Path) -> bool:
     """Returns whether a path is a regular file; False if it is a folder or does not exist.
 
     Raises:
-      ValueError: it is a pipe, a socket or a device, or the system cannot follow it (a loop of symbolic links).
+      UserError: it is a pipe, a socket or a device, or the system cannot follow it (a loop of symbolic links).
     """
     try:
         mode = os.stat(file).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}") from None
+        raise UserError(f"{file} cannot be read: {error.strerror}") from None
     reason = _irregularity(mode)
     if reason and not stat.S_ISDIR(mode):
         raise NotRegularFile(file, reason)

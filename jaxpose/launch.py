@@ -21,7 +21,8 @@ from pathlib import Path
 
 from jaxpose.cluster.device_shares import device_shares, usable_gpus
 from jaxpose.cluster.process_group import ORDERLY, ProcessGroup, process_variables
-from jaxpose.config.arguments import USERS_MISTAKE, Arguments, Mistake, make_folder
+from jaxpose.config.arguments import USERS_MISTAKE, Arguments, make_folder
+from jaxpose.errors import UserError
 from jaxpose.run.pointer import RUN_FILE_VARIABLE, read_pointer
 
 _VERB = "jaxpose.launch"
@@ -35,10 +36,10 @@ def main(argv: list[str] | None = None) -> int:
 
     def run(given: argparse.Namespace) -> int:
         if not dashes:
-            raise Mistake("the arguments of the verb are missing; give them after --, such as -- --config FILE.py")
+            raise UserError("the arguments of the verb are missing; give them after --, such as -- --config FILE.py")
         for name, least in (("processes", 1), ("restarts", 0)):
             if getattr(given, name) < least:
-                raise Mistake(f"--{name} is {getattr(given, name)}; it must be at least {least}")
+                raise UserError(f"--{name} is {getattr(given, name)}; it must be at least {least}")
         shares = device_shares(given.processes, given.devices_per_process, usable_gpus())
         log_folder = Path(given.log_dir or time.strftime("logs/%Y%m%d-%H%M%S"))
         make_folder(log_folder, "--log_dir")

@@ -31,6 +31,7 @@ from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
 from jaxpose.data.inputs import find_inputs
+from jaxpose.errors import UserError
 from jaxpose.flags import predict_arguments
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, PredictionIndex, Row
@@ -112,14 +113,14 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
     """Returns the run's options of predicting, with those that flags replace.
 
     Raises:
-      ValueError: a flag breaks its option's rule.
+      UserError: a flag breaks its option's rule.
     """
     named = {"stretch_minutes": given.stretch_minutes, "decoders": given.decoders}
     options = dataclasses.replace(config.predict, **{name: value for name, value in named.items() if value is not None})
     try:
         validate(dataclasses.replace(config, predict=options))
-    except ValueError as error:
-        raise ValueError(str(error).replace("predict.", "--")) from None
+    except UserError as error:
+        raise UserError(str(error).replace("predict.", "--")) from None
     return options
 
 
@@ -127,7 +128,7 @@ def _announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
     """Prints what there is to do.
 
     Raises:
-      ValueError: the disk is too small for the tables.
+      UserError: the disk is too small for the tables.
     """
     videos = [job for job in jobs if job.video or job.problem]
     frames = sum(job.row.frames_announced for job in jobs)
@@ -139,7 +140,7 @@ def _announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
         flush=True,
     )
     if needed > free:
-        raise ValueError(
+        raise UserError(
             f"{out} has {size(free)} left, but the predictions need up to {size(needed)}: free some space, or choose "
             "another --out"
         )

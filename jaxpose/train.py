@@ -34,6 +34,7 @@ from jaxpose.config.train import steps_between_validations
 from jaxpose.data import dataset, split
 from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
+from jaxpose.errors import UserError
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
 from jaxpose.prediction.batch_runner import BatchRunner, validation_batch
@@ -268,7 +269,7 @@ def _first_state(folder: RunFolder, session: Session, checkpoints: Checkpoints) 
         return step, state, [*folder.messages, f"goes on from step {step}"] if step else start_messages
     place = folder.path / "checkpoints"
     if session.config.resume == "must":
-        raise ValueError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
+        raise UserError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
     return 0, session.state, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
 
 

@@ -8,7 +8,8 @@ import argparse
 import sys
 import time
 
-from jaxpose.config.arguments import DONE, FAILED, Arguments, Mistake
+from jaxpose.config.arguments import DONE, FAILED, Arguments
+from jaxpose.errors import UserError
 from jaxpose.remote.run_state import FINISHED, SILENT, RunState, RunStates
 from jaxpose.remote.watched import Watched, number
 
@@ -27,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
 def _watch(given: argparse.Namespace) -> int:
     for name in ("every_s", "silent_s"):
         if not getattr(given, name) > 0:
-            raise Mistake(f"--{name} is {getattr(given, name)}; it must be above 0")
+            raise UserError(f"--{name} is {getattr(given, name)}; it must be above 0")
     watched, shown = Watched(given.run), ""
     while missing := watched.missing():
         shown = _show(given.run, RunState("starting", f"waits for {missing}", None), shown)

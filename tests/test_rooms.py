@@ -10,8 +10,8 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxpose"
 GROUND = {
-    "config", "codes", "geometry", "fitting", "files", "checksums", "cache", "threads", "phases", "early_signals",
-    "quantities", "shapes",
+    "config", "codes", "errors", "geometry", "fitting", "files", "checksums", "cache", "threads", "phases",
+    "early_signals", "quantities", "shapes",
 }  # fmt: skip
 # Each room with those that it may import; all may import the ground and themselves.
 FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]

@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from jaxpose.errors import UserError
+
 # Network file systems may take this long to show a new file.
 _SHOWN_S = 60.0
 
@@ -26,21 +28,21 @@ def on_all_processes(work: Callable[[], Result]) -> Result:
     """Calls `work` on every process, and returns its result on this one once it has succeeded everywhere.
 
     Raises:
-      ValueError: `work` raised a ValueError on some process; then all processes raise it.
+      UserError: `work` raised one on some process; then all processes raise it.
     """
     if jax.process_count() == 1:
         return work()
     results, problem = [], None
     try:
         results.append(work())
-    except ValueError as error:
+    except UserError as error:
         problem = error
     here = f"process {jax.process_index()} on {socket.gethostname()}"
     texts = _all_texts("" if problem is None else f"{here}: {problem}")
     if problem is not None:
         raise problem
     if any(texts):
-        raise ValueError(next(text for text in texts if text))
+        raise UserError(next(text for text in texts if text))
     return results[0]
 
 
@@ -48,7 +50,7 @@ def broadcast_from_0(work: Callable[[], Any]) -> Any:
     """Calls `work` on process 0 only, and returns its result, which must be JSON-ready, on every process.
 
     Raises:
-      ValueError: `work` raised a ValueError; then all processes raise it.
+      UserError: `work` raised one; then all processes raise it.
     """
     if jax.process_count() == 1:
         return work()
@@ -56,13 +58,13 @@ def broadcast_from_0(work: Callable[[], Any]) -> Any:
     if jax.process_index() == 0:
         try:
             answer = {"result": work()}
-        except ValueError as error:
+        except UserError as error:
             answer, problem = {"problem": str(error)}, error
     answer = json.loads(_all_texts(json.dumps(answer))[0])
     if problem is not None:
         raise problem
     if "problem" in answer:
-        raise ValueError(answer["problem"])
+        raise UserError(answer["problem"])
     return answer["result"]
 
 
@@ -70,7 +72,7 @@ def require_same(mine: dict[str, Any]) -> None:
     """Compares named, JSON-ready values with those of process 0.
 
     Raises:
-      ValueError: the values of some process differ; the message has the process, its host, the name and both values.
+      UserError: the values of some process differ; the message has the process, its host, the name and both values.
     """
     if jax.process_count() == 1:
         return
@@ -81,7 +83,7 @@ def require_same(mine: dict[str, Any]) -> None:
         names = [name for name in {**first, **here} if first.get(name) != here.get(name)]
         if names:
             name, more = names[0], f" (and {len(names) - 1} more)" if len(names) > 1 else ""
-            raise ValueError(
+            raise UserError(
                 f"{name} is {here.get(name, 'absent')!r} here and {first.get(name, 'absent')!r} on process 0{more}; "
                 "start all processes with the same command and the same files"
             )
@@ -93,7 +95,7 @@ def refuse_unshared(folder: Path) -> None:
     """Checks that a folder of process 0 is the same folder for every process.
 
     Raises:
-      ValueError: for some process this path is another folder, or does not exist.
+      UserError: for some process this path is another folder, or does not exist.
     """
     if jax.process_count() == 1:
         return
@@ -110,7 +112,7 @@ def refuse_unshared(folder: Path) -> None:
         # List the folder instead of asking for the file: the system may have cached that the file was absent.
         while not folder.is_dir() or mark not in os.listdir(folder):
             if time.monotonic() > until:
-                raise ValueError(
+                raise UserError(
                     f"the folder {folder} of process 0 on {first_host} is not the one on {socket.gethostname()}: "
                     "choose one on a file system that all machines share"
                 )

@@ -7,6 +7,7 @@ import os
 import re
 
 from jaxpose.cluster.gpus import nvidia_driver_is_visible, visible_gpus
+from jaxpose.errors import UserError
 
 
 def usable_gpus() -> list[str]:
@@ -26,22 +27,22 @@ def device_shares(processes: int, devices_per_process: int | None, gpus: list[st
       gpus: CUDA's names of the usable GPUs (`usable_gpus`). If empty, the processes use the CPU.
 
     Raises:
-      ValueError: the GPUs cannot be divided in this way.
+      UserError: the GPUs cannot be divided in this way.
     """
     if devices_per_process is not None and devices_per_process < 1:
-        raise ValueError(f"--devices_per_process is {devices_per_process}; it must be at least 1")
+        raise UserError(f"--devices_per_process is {devices_per_process}; it must be at least 1")
     if not gpus:
         return [{"JAX_NUM_CPU_DEVICES": str(devices_per_process or 1)}] * processes
     visible = f"the visible GPUs are {len(gpus)} ({','.join(gpus)})"
     or_cpu = "or use the CPU with JAX_PLATFORMS=cpu"
     if devices_per_process is None and len(gpus) % processes:
-        raise ValueError(
+        raise UserError(
             f"{visible}, which {processes} processes cannot share evenly; change --processes or give "
             f"--devices_per_process, {or_cpu}"
         )
     each = devices_per_process or len(gpus) // processes
     if processes * each > len(gpus):
-        raise ValueError(
+        raise UserError(
             f"{visible}, but {processes} processes with {each} each need {processes * each}; ask for fewer, {or_cpu}"
         )
     return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])} for i in range(processes)]

@@ -17,6 +17,7 @@ import jax
 
 from jaxpose.cluster.gpus import cuda_visible_devices, nvidia_driver_is_visible, visibility, visible_gpus
 from jaxpose.config import MeshConfig
+from jaxpose.errors import UserError
 
 _FORMS = "give auto, a number of devices, a list such as 0,2 or gpu:1, a glob such as gpu:*, or re:EXPRESSION"
 
@@ -35,7 +36,7 @@ def select_devices(spec: object, names: list[str]) -> list[int]:
       names: names of the available devices, such as ["gpu:0", "gpu:1"]. A device's number is the one in its name.
 
     Raises:
-      ValueError: `spec` selects nothing, an absent device, or a device twice, or has none of these forms.
+      UserError: `spec` selects nothing, an absent device, or a device twice, or has none of these forms.
     """
     if isinstance(spec, str):
         spec = _read_text(spec)
@@ -44,17 +45,17 @@ def select_devices(spec: object, names: list[str]) -> list[int]:
     if isinstance(spec, int) and not isinstance(spec, bool):
         return _first(spec, names)
     if not isinstance(spec, list | tuple):
-        raise ValueError(f"mesh.devices is {spec!r}; {_FORMS}")
+        raise UserError(f"mesh.devices is {spec!r}; {_FORMS}")
     if not spec:
-        raise ValueError(f"mesh.devices is empty; {_FORMS}")
+        raise UserError(f"mesh.devices is empty; {_FORMS}")
     chosen: list[int] = []
     by_name: set[int] = set()
     for entry in spec:
         matching, is_pattern = _match(entry, names)
         if not matching:
-            raise ValueError(f"mesh.devices asks for {entry!r}, but {_available(names)}")
+            raise UserError(f"mesh.devices asks for {entry!r}, but {_available(names)}")
         if not is_pattern and by_name.intersection(matching):
-            raise ValueError(f"mesh.devices names {names[matching[0]]} twice; leave one of them out")
+            raise UserError(f"mesh.devices names {names[matching[0]]} twice; leave one of them out")
         if not is_pattern:
             by_name.update(matching)
         chosen.extend(position for position in matching if position not in chosen)
@@ -68,7 +69,7 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     devices are selected from its devices. Must be called before anything else touches a device.
 
     Raises:
-      ValueError: the platform or a device is absent, or the machine has a GPU that JAX cannot use.
+      UserError: the platform or a device is absent, or the machine has a GPU that JAX cannot use.
     """
     if not _backend_runs():
         if mesh.platform != "auto":
@@ -82,23 +83,23 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
         devices = jax.devices(platform)
         local = jax.local_devices(backend=platform)
     except RuntimeError as error:
-        raise ValueError(_why_absent(mesh.platform, error)) from error
+        raise UserError(_why_absent(mesh.platform, error)) from error
     unasked = mesh.platform == "auto" and not jax.config.jax_platforms
     if unasked and devices[0].platform == "cpu" and nvidia_driver_is_visible():
-        raise ValueError(
+        raise UserError(
             "this machine has an NVIDIA driver, but JAX found no GPU and would train on the CPU: install the plug-in "
             "with pip install '.[cuda12]' (or '.[cuda13]' for a CUDA 13 driver), or choose the CPU with "
             "--config.mesh.platform=cpu"
         )
     if _numbers_left and local[0].platform == "gpu" and len(local) != len(_numbers_left):
-        raise ValueError(f"mesh.devices asks for {len(_numbers_left)} GPUs, but CUDA offers {len(local)} of them "
+        raise UserError(f"mesh.devices asks for {len(_numbers_left)} GPUs, but CUDA offers {len(local)} of them "
                          f"({visibility()})")  # fmt: skip
     positions = select_devices(mesh.devices, _names(local))
     processes = sorted({device.process_index for device in devices})
     of_process = {index: [device for device in devices if device.process_index == index] for index in processes}
     for index, own in of_process.items():
         if len(own) <= max(positions):
-            raise ValueError(
+            raise UserError(
                 f"mesh.devices asks each process for device {max(positions)}, but process {index} has {len(own)} "
                 "devices; every process must have the same number of devices"
             )
@@ -140,7 +141,7 @@ def _read_text(spec: str) -> object:
     if entries and not entries[-1]:  # a trailing comma, as in a tuple of one
         entries.pop()
     if "" in entries:
-        raise ValueError(f"mesh.devices is {spec!r}, which has an empty entry; {_FORMS}")
+        raise UserError(f"mesh.devices is {spec!r}, which has an empty entry; {_FORMS}")
     return entries
 
 
@@ -161,25 +162,25 @@ def _unquote(entry: str) -> str:
 
 def _first(count: int, names: list[str]) -> list[int]:
     if count < 1:
-        raise ValueError(
+        raise UserError(
             f"mesh.devices is {count}; a number of devices must be at least 1 (for device number {max(count, 0)} write "
             f"'[{max(count, 0)}]', for the CPU --config.mesh.platform=cpu)"
         )
     if count > len(names):
-        raise ValueError(f"mesh.devices asks for {count} devices, but {_available(names)}")
+        raise UserError(f"mesh.devices asks for {count} devices, but {_available(names)}")
     return list(range(count))
 
 
 def _match(entry: Any, names: list[str]) -> tuple[list[int], bool]:
     """Returns the positions that an entry matches, and whether it is a pattern."""
     if isinstance(entry, bool) or not isinstance(entry, int | str):
-        raise ValueError(f"mesh.devices has the entry {entry!r}; {_FORMS}")
+        raise UserError(f"mesh.devices has the entry {entry!r}; {_FORMS}")
     text = str(entry).strip()
     if text.startswith("re:"):
         try:
             expression = re.compile(text[3:], re.IGNORECASE)
         except re.error as error:
-            raise ValueError(f"mesh.devices has {text!r}, which is not a regular expression: {error}") from None
+            raise UserError(f"mesh.devices has {text!r}, which is not a regular expression: {error}") from None
         return [position for position, name in enumerate(names) if expression.fullmatch(name)], True
     if re.fullmatch(r"[+-]?\d+", text):
         number = str(int(text))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jaxpose.cluster.process_info import ProcessInfo
+from jaxpose.errors import UserError
 
 
 def nvidia_driver_is_visible() -> bool:
@@ -40,13 +41,13 @@ def gpus_of_process(process: ProcessInfo, visible: int, environment: Mapping[str
       environment: its variables, which include SLURM's number of GPUs.
 
     Raises:
-      ValueError: processes and GPUs do not match; the message names the line of the batch script to change.
+      UserError: processes and GPUs do not match; the message names the line of the batch script to change.
     """
     has_step, on_node = "SLURM_STEP_ID" in environment, environment.get("SLURM_GPUS_ON_NODE", "")
     of_job = int(on_node) if on_node.isdecimal() else None
     if has_step and visible == 0 and (of_job or glob.glob("/dev/nvidia[0-9]*")):
         gpus = f"the job has {of_job} GPUs on this node (SLURM_GPUS_ON_NODE)" if of_job else "this node has GPUs"
-        raise ValueError(
+        raise UserError(
             f"{gpus}, but the task sees none of them ({visibility()}): request them with #SBATCH --gres=gpu:N, and "
             "call srun without --gpus or --gres; or use the CPU with --config.mesh.platform=cpu"
         )
@@ -57,7 +58,7 @@ def gpus_of_process(process: ProcessInfo, visible: int, environment: Mapping[str
     if visible == process.count_here:
         return [process.index_here]
     right = f"--ntasks-per-node={max(visible, of_job or 0)}"
-    raise ValueError(
+    raise UserError(
         f"{process.count_here} processes of the run are on this machine, and this one sees {visible} "
         f"{'GPU' if visible == 1 else 'GPUs'}: start one process for each GPU (#SBATCH {right}), or one for all GPUs "
         "(#SBATCH --ntasks-per-node=1)"

@@ -17,6 +17,7 @@ from typing import Any
 from jaxpose.cluster.child_process import ChildProcess
 from jaxpose.cluster.process_info import FIRST_PORT, PORTS
 from jaxpose.early_signals import EXIT_CODES
+from jaxpose.errors import UserError
 
 # Exit codes of an orderly end. After one of these, the other processes end without help.
 STOPPED = tuple(EXIT_CODES.values())
@@ -174,7 +175,7 @@ def process_variables(shares: list[dict[str, str]]) -> list[dict[str, str]]:
       shares: for each process, the variables that assign its devices.
 
     Raises:
-      ValueError: no port is free for process 0.
+      UserError: no port is free for process 0.
     """
     port = _free_port()
     return [
@@ -193,4 +194,4 @@ def _free_port() -> int:
     for port in random.sample(range(FIRST_PORT, FIRST_PORT + PORTS), PORTS):
         with contextlib.suppress(OSError), socket.create_server(("", port)):
             return port
-    raise ValueError(f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is free on this machine")
+    raise UserError(f"no port from {FIRST_PORT} to {FIRST_PORT + PORTS - 1} is free on this machine")

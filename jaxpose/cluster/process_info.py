@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Mapping
 
 from jaxpose.config import MeshConfig
+from jaxpose.errors import UserError
 
 _OURS = ("JAXPOSE_COORDINATOR", "JAXPOSE_NUM_PROCESSES", "JAXPOSE_PROCESS_ID")
 # A job step has all of these variables; the batch script itself lacks the first.
@@ -48,7 +49,7 @@ def detect_process(environment: Environment, mesh: MeshConfig) -> ProcessInfo:
     an index only (JOB_COMPLETION_INDEX), which replaces JAXPOSE_PROCESS_ID.
 
     Raises:
-      ValueError: a value is missing or out of range, or a batch script of several tasks does not use `srun`.
+      UserError: a value is missing or out of range, or a batch script of several tasks does not use `srun`.
     """
     if mesh.processes or mesh.coordinator or mesh.process >= 0:
         return _from_config(mesh)
@@ -62,15 +63,15 @@ def detect_process(environment: Environment, mesh: MeshConfig) -> ProcessInfo:
     if inner:
         return inner
     if environment.get(_OURS[0]):
-        raise ValueError(f"{_OURS[0]} is set, but {_OURS[1]} is not; set all of {', '.join(_OURS)}, or none")
+        raise UserError(f"{_OURS[0]} is set, but {_OURS[1]} is not; set all of {', '.join(_OURS)}, or none")
     alone = "or run a single process with --config.mesh.processes=1"
     if (tasks := environment.get("SLURM_NTASKS", "1")) != "1" and "SLURM_JOB_ID" in environment:
-        raise ValueError(
+        raise UserError(
             f"this is a SLURM job of {tasks} tasks (SLURM_NTASKS), but the command was started without srun: use "
             f"srun python -m ..., {alone}"
         )
     if "JOB_COMPLETION_INDEX" in environment:
-        raise ValueError(
+        raise UserError(
             f"this is a pod of an indexed Job (JOB_COMPLETION_INDEX), but {_OURS[0]} and {_OURS[1]} are not set: set "
             f"them as launch/k8s/jobset.yaml does, {alone}"
         )
@@ -81,7 +82,7 @@ def _from_config(mesh: MeshConfig) -> ProcessInfo:
     if mesh.processes == 1:
         return ProcessInfo()
     if not (mesh.processes and mesh.coordinator and mesh.process >= 0):
-        raise ValueError(
+        raise UserError(
             f"mesh.coordinator is {mesh.coordinator!r}, mesh.processes {mesh.processes} and mesh.process "
             f"{mesh.process}; give all three of them, or none"
         )
@@ -96,7 +97,7 @@ def _from_jaxpose(environment: Environment) -> ProcessInfo:
     if missing:
         given = next(name for name in _OURS if environment.get(name))
         name = _OURS[2] if missing[0] == "JOB_COMPLETION_INDEX" else missing[0]
-        raise ValueError(f"{given} is set, but {name} is not; set all of {', '.join(_OURS)}, or none")
+        raise UserError(f"{given} is set, but {name} is not; set all of {', '.join(_OURS)}, or none")
     address = _checked(_OURS[0], environment[_OURS[0]])
     count, index = _numbers(environment, _OURS[1], index_name)
     if count == 1:
@@ -136,7 +137,7 @@ def _from_open_mpi(environment: Environment) -> ProcessInfo | None:
     elif address := re.search(r"tcp6?://\[?([^,:\]]+)", starter):
         first = f"{address[1]}:{port}"  # the host of mpirun, which process 0 shares unless a host file says otherwise
     elif not environment.get(_OURS[0]):
-        raise ValueError(
+        raise UserError(
             f"Open MPI started {count} processes without the address of process 0: add -x {_OURS[0]}=HOST:PORT to "
             "mpirun, with the host of process 0 and a free port"
         )
@@ -152,7 +153,7 @@ def _from_torchrun(environment: Environment) -> ProcessInfo | None:
     if count == 1:
         return ProcessInfo()
     if missing := [name for name in _TORCHRUN if not environment.get(name)]:
-        raise ValueError(f"{index_name} and WORLD_SIZE are set, but {missing[0]} is not; set it too, or none of them")
+        raise UserError(f"{index_name} and WORLD_SIZE are set, but {missing[0]} is not; set it too, or none of them")
     address = _checked("MASTER_ADDR:MASTER_PORT", f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}")
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # torchrun itself listens on that port.
@@ -171,16 +172,16 @@ def _address(environment: Environment, default: str) -> str:
 
 def _checked(name: str, address: str) -> str:
     if not re.fullmatch(r".+:\d{1,5}", address) or not 0 < int(address.rpartition(":")[2]) < 65536:
-        raise ValueError(f"{name} is {address!r}; it must be HOST:PORT of process 0, such as node1:1234")
+        raise UserError(f"{name} is {address!r}; it must be HOST:PORT of process 0, such as node1:1234")
     return address
 
 
 def _numbers(values: Environment, count_name: str, index_name: str) -> tuple[int, int]:
     count, index = (int(text) if (text := values[name]).isdecimal() else -1 for name in (count_name, index_name))
     if count < 1:
-        raise ValueError(f"{count_name} is {values[count_name]!r}; it must be a whole number from 1")
+        raise UserError(f"{count_name} is {values[count_name]!r}; it must be a whole number from 1")
     if not 0 <= index < count:
-        raise ValueError(f"{index_name} is {values[index_name]!r}; it must be a whole number from 0 to {count - 1}")
+        raise UserError(f"{index_name} is {values[index_name]!r}; it must be a whole number from 0 to {count - 1}")
     return count, index
 
 

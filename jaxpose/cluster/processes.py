@@ -21,7 +21,7 @@ from jaxpose.cluster.peers import PeerMonitor
 from jaxpose.cluster.process_info import ProcessInfo, detect_process
 from jaxpose.cluster.rendezvous import rendezvous
 from jaxpose.config import MeshConfig
-from jaxpose.config.arguments import guard
+from jaxpose.config.arguments import exit_code_of
 from jaxpose.early_signals import before_leaving
 
 # Packages that influence the numbers, or the messages between processes.
@@ -52,7 +52,7 @@ def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int
       work: does the work of the verb and returns its exit code.
 
     Raises:
-      ValueError: the variables that describe the processes make no sense, the GPUs do not fit the processes of this
+      UserError: the variables that describe the processes make no sense, the GPUs do not fit the processes of this
         machine, or the processes do not fit together.
       ConnectionError: another process did not arrive.
     """
@@ -101,7 +101,7 @@ def _run_with_peers(verb: str, name: str, peers: PeerMonitor, work: Callable[[],
         return code
 
     try:
-        code = guard(verb, run)
+        code = exit_code_of(verb, run)
         if not done:
             peers.fail(f"{name} ended with exit code {code}: see its own output", code)
     except BaseException as error:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from jaxpose.cluster.connection import Connection, say
 from jaxpose.cluster.peers import PeerMonitor
 from jaxpose.cluster.process_info import ProcessInfo
+from jaxpose.errors import UserError
 
 _RETRY_S = 0.5
 _REMIND_S = 20.0
@@ -26,7 +27,7 @@ def rendezvous(process: ProcessInfo, versions: dict[str, str], start_s: float, h
       heartbeat_s: seconds of silence after which the returned monitor treats a process as lost.
 
     Raises:
-      ValueError: the host name of process 0 is unknown, its port is in use, or the processes do not fit together.
+      UserError: the host name of process 0 is unknown, its port is in use, or the processes do not fit together.
       ConnectionError: a process did not arrive in time.
     """
     here, until = socket.gethostname(), time.monotonic() + start_s
@@ -55,7 +56,7 @@ def _ip_of(process: ProcessInfo, host: str, port: int, until: float) -> str:
                 continue
             here = socket.gethostname()
             text = f"the coordinator's name {host!r} (of {process.address}) is not known on {here}: {error}"
-            raise (ConnectionError if process.name_comes_later else ValueError)(text) from None
+            raise (ConnectionError if process.name_comes_later else UserError)(text) from None
 
 
 def _join(
@@ -80,7 +81,7 @@ def _join(
                     return connection
                 connection.close()
                 if "refused" in message:
-                    raise ValueError(message["refused"])
+                    raise UserError(message["refused"])
                 raise ConnectionError(message.get("missed"))
         connection.close()
         reason = "it closed the connection"
@@ -121,7 +122,7 @@ def _listen(process: ProcessInfo, host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if is_dual else socket.AF_INET
         server = socket.create_server(("", port), family=family, backlog=process.count, dualstack_ipv6=is_dual)
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"process 0 cannot use port {port} on {host}: {error.strerror}; another run may use it: choose another "
             "port with JAXPOSE_COORDINATOR=HOST:PORT (the same for all processes)"
         ) from None
@@ -150,7 +151,7 @@ class _Arrivals:
         """Accepts new connections, reads the messages of earlier ones, and forgets closed ones.
 
         Raises:
-          ValueError: a process does not fit to this run; all processes get the reason.
+          UserError: a process does not fit to this run; all processes get the reason.
         """
         with contextlib.suppress(BlockingIOError):
             accepted, address = server.accept()
@@ -206,7 +207,7 @@ class _Arrivals:
             for other in (connection, *self.connections.values()):
                 other.send({"refused": problem})
             connection.close()
-            raise ValueError(problem)
+            raise UserError(problem)
         connection.peer = f"process {message['index']} on {message['host']}"
         self.connections[message["index"]] = connection
 

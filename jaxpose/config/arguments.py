@@ -2,25 +2,17 @@
 
 import argparse
 import difflib
-import linecache
 import re
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from jaxpose.errors import UserError
+
 DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
 # Another process of the run was lost, none of this one's doing: start again (as EX_TEMPFAIL of sysexits.h).
 LOST = 75
-_PACKAGE = str(Path(__file__).resolve().parents[1])
-
-
-class Mistake(Exception):
-    """A mistake in the arguments; the text has a line for each.
-
-    Not a ValueError: absl would wrap that in words of its own.
-    """
 
 
 class Arguments(argparse.ArgumentParser):
@@ -30,30 +22,30 @@ class Arguments(argparse.ArgumentParser):
         super().__init__(f"python -m {verb}", usage=usage, description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        """Raises a Mistake in place of printing the usage and leaving."""
-        raise Mistake(message)
+        """Raises a UserError in place of printing the usage and leaving."""
+        raise UserError(message)
 
     def read(self, argv: list[str]) -> argparse.Namespace:
         """Returns the values of the arguments.
 
         Raises:
-          Mistake: an argument is unknown, absent or of the wrong type.
+          UserError: an argument is unknown, absent or of the wrong type.
         """
         known = re.findall(r"--\w+", self.format_help())
         for argument in argv:
             flag = argument.partition("=")[0]
             if flag.startswith("-") and flag not in ("-", "-h", *known):
                 hint = did_you_mean(f"--{flag.lstrip('-')}", known) or f"; there is {', '.join(dict.fromkeys(known))}"
-                raise Mistake(f"there is no flag {flag}{hint}")
+                raise UserError(f"there is no flag {flag}{hint}")
         return self.parse_args(argv)
 
     def run(self, main: Callable[[argparse.Namespace], int], argv: list[str] | None) -> int:
-        """Calls `main` with the arguments (None: the process's) and returns the exit code; see `guard`."""
+        """Calls `main` with the arguments (None: the process's) and returns the exit code; see `exit_code_of`."""
         argv = sys.argv[1:] if argv is None else argv
         if {"--help", "-h"}.intersection(argv):
             print(self.format_help(), end="")
             return DONE
-        return guard(self.prog.removeprefix("python -m "), lambda: main(self.read(argv)))
+        return exit_code_of(self.prog.removeprefix("python -m "), lambda: main(self.read(argv)))
 
 
 class RunArguments(Arguments):
@@ -67,12 +59,11 @@ class RunArguments(Arguments):
         self.add_argument("--batch_size", type=int, metavar="N", help="frames per step, over all devices")
 
 
-def guard(verb: str, work: Callable[[], int]) -> int:
+def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     """Calls `work` and returns its exit code, or that of a failing file system (1), a mistake (2) or Ctrl-C (130).
 
-    What the system refuses (a full disk, a folder that cannot be written in) is one line on stderr. A mistake is a line
-    on stderr for each thing that is wrong, without a traceback: whatever is wrong with the arguments, and a ValueError
-    that jaxpose itself raises. Any other exception is passed on.
+    What the system refuses (a full disk, a folder that cannot be written in) is one line on stderr. A UserError is a
+    line on stderr for each thing that is wrong, without a traceback. Any other exception is passed on.
 
     Args:
       verb: what each line begins with.
@@ -83,9 +74,7 @@ def guard(verb: str, work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print(f"{verb}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except (Mistake, ValueError) as error:
-        if isinstance(error, ValueError) and not was_raised_by_jaxpose(error):
-            raise
+    except UserError as error:
         for line in str(error).splitlines():
             print(f"{verb}: {line}", file=sys.stderr)
         return USERS_MISTAKE
@@ -99,22 +88,15 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
     """Makes the folder that a flag names, where it is not there.
 
     Raises:
-      ValueError: it cannot be made.
+      UserError: it cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{flag} is {folder}, which cannot be made: {error.strerror}") from None
+        raise UserError(f"{flag} is {folder}, which cannot be made: {error.strerror}") from None
 
 
 def did_you_mean(given: str, known: list[str]) -> str:
     """Returns "; did you mean ...?" with the nearest of the known names, or "" where none is near."""
     near = difflib.get_close_matches(given, known, 1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def was_raised_by_jaxpose(error: ValueError) -> bool:
-    """Tells a rule that jaxpose checks from a fault in jaxpose or below it, which needs its traceback."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    statement = linecache.getline(last.filename, last.lineno or 0).strip()
-    return last.filename.startswith(_PACKAGE) and statement.startswith("raise")

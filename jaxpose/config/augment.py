@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from jaxpose.config.option import Section, option
+from jaxpose.errors import UserError
 
 _OFF: dict[str, float | tuple[int, ...]] = {
     "quarter_turns": (0,),
@@ -124,10 +125,10 @@ def resolve_preset(augment: AugmentConfig) -> AugmentConfig:
     """Returns a copy in which every None is replaced by the preset's number.
 
     Raises:
-      ValueError: the preset is unknown.
+      UserError: the preset is unknown.
     """
     if augment.preset not in PRESETS:
-        raise ValueError(f"augment.preset is {augment.preset!r}; it must be one of {', '.join(PRESETS)}")
+        raise UserError(f"augment.preset is {augment.preset!r}; it must be one of {', '.join(PRESETS)}")
     preset = PRESETS[augment.preset]
     missing = {name: value for name, value in preset.items() if getattr(augment, name) is None}
     return dataclasses.replace(augment, **missing)

@@ -18,6 +18,7 @@ from jaxpose.config.excerpt import excerpt
 from jaxpose.config.option import flat_options
 from jaxpose.config.paths import resolve_paths
 from jaxpose.config.root import Config
+from jaxpose.errors import UserError
 
 _ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
 # The draw of a sample is an int32.
@@ -28,7 +29,7 @@ def resolve(config: Config) -> Config:
     """Returns a copy with the preset's numbers filled in and its paths as `resolve_paths` has them, after `validate`.
 
     Raises:
-      ValueError: an option breaks a rule.
+      UserError: an option breaks a rule.
     """
     validate(config)
     resolved = resolve_paths(dataclasses.replace(config, augment=resolve_preset(config.augment)))
@@ -40,7 +41,7 @@ def validate(config: Config) -> None:
     """Checks every option against its own rule and the options against each other.
 
     Raises:
-      ValueError: one line for each broken rule: the option, its value, the rule.
+      UserError: one line for each broken rule: the option, its value, the rule.
     """
     _refuse(_own_problems(config) or [*_problems_together(config), *_problems_of_remote(config)])
 
@@ -49,14 +50,14 @@ def validate_stored(config: Config) -> None:
     """Checks the config of a run that is only read: as `validate`, but its copy need not be in reach of this machine.
 
     Raises:
-      ValueError: one line for each broken rule: the option, its value, the rule.
+      UserError: one line for each broken rule: the option, its value, the rule.
     """
     _refuse(_own_problems(config) or list(_problems_together(config)))
 
 
 def _refuse(problems: list[str]) -> None:
     if problems:
-        raise ValueError("\n".join(problems))
+        raise UserError("\n".join(problems))
 
 
 def _own_problems(config: Config) -> list[str]:

@@ -19,10 +19,11 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from jaxpose.config.arguments import DONE, Mistake, did_you_mean, guard, was_raised_by_jaxpose
+from jaxpose.config.arguments import DONE, did_you_mean, exit_code_of
 from jaxpose.config.check import type_name, validate
 from jaxpose.config.option import OptionError, explain_absence, flat_options
 from jaxpose.config.root import Config
+from jaxpose.errors import UserError
 
 
 @dataclasses.dataclass
@@ -39,7 +40,7 @@ class Options:
 def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *, verb: str, description: str) -> int:
     """Calls `main` with the config that the arguments ask for and returns the exit code.
 
-    Mistakes of the user are told as `guard` tells them.
+    Mistakes of the user are reported as `exit_code_of` does it.
 
     Args:
       main: does the work and returns the exit code.
@@ -60,14 +61,14 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
         validate(config)
         return main(config, options)
 
-    return guard(verb, work)
+    return exit_code_of(verb, work)
 
 
 def read(argv: list[str]) -> tuple[Config, Options]:
     """Returns the config, with the options given, and the verb's own options.
 
     Raises:
-      Mistake: an argument cannot be understood, or the config file does not give a `Config`.
+      UserError: an argument cannot be understood, or the config file does not give a `Config`.
     """
     dry_run, argv = _take_dry_run(argv)
     is_given = _check_order(argv)
@@ -88,18 +89,21 @@ def read(argv: list[str]) -> tuple[Config, Options]:
         known = ["--config", "--dry_run", "--help", "--help_options"]
         options = [f"--config.{name}" for name in flat_options(Config())]
         hint = did_you_mean(f"--{error.flagname}", [*known, *options]) or f"; there is {', '.join(known)}"
-        raise Mistake(f"there is no flag --{error.flagname}{hint}") from None
+        raise UserError(f"there is no flag --{error.flagname}{hint}") from None
     except flags.IllegalFlagValueError as error:
-        raise Mistake(_explain_value(error)) from None
+        # absl wraps what `_load_config` raises.
+        if isinstance(error.__context__, UserError):
+            raise error.__context__ from None
+        raise UserError(_explain_value(error)) from None
     except flags.Error as error:
-        raise Mistake(str(error)) from None
+        raise UserError(str(error)) from None
     if rest:
         hint = " (an option is written --config.SECTION.OPTION=VALUE)" if "=" in rest[0] else ""
-        raise Mistake(f"unexpected argument {rest[0]!r}{hint}")
+        raise UserError(f"unexpected argument {rest[0]!r}{hint}")
     if not is_given:
         found = ", ".join(str(path) for path in sorted(Path("configs").glob("*.py")))
         there = f" (there is {found})" if found else ""
-        raise Mistake(f"no experiment is given; give --config FILE.py, such as --config configs/pose.py{there}")
+        raise UserError(f"no experiment is given; give --config FILE.py, such as --config configs/pose.py{there}")
     return values.config, Options(dry_run)
 
 
@@ -111,7 +115,7 @@ def _take_dry_run(argv: list[str]) -> tuple[str, list[str]]:
         if flag not in ("--dry_run", "-dry_run"):
             others.append(argument)
         elif equals and value not in ("all", "data"):
-            raise Mistake(
+            raise UserError(
                 f"dry_run is {value!r}; give --dry_run, or --dry_run=data to look at the data and compile nothing"
             )
         else:
@@ -158,10 +162,10 @@ def _check_order(argv: list[str]) -> bool:
     """Returns whether --config is given; refuses two of them, and options before it."""
     places = [place for place, argument in enumerate(argv) if re.match(r"--?config(=|$)", argument)]
     if len(places) > 1:
-        raise Mistake("--config is given twice; give one")
+        raise UserError("--config is given twice; give one")
     early = [argument for argument in argv[: places[0] if places else 0] if re.match(r"--?(no)?config\.", argument)]
     if early:
-        raise Mistake(f"{early[0]} comes before --config; give --config first, then what changes in it")
+        raise UserError(f"{early[0]} comes before --config; give --config first, then what changes in it")
     return bool(places)
 
 
@@ -179,7 +183,7 @@ def _check_names(argv: list[str]) -> None:
         else:
             problems.append(explain_absence(match[1], names, "--config."))
     if problems:
-        raise Mistake("\n".join(problems))
+        raise UserError("\n".join(problems))
 
 
 def _explain_value(error: flags.IllegalFlagValueError) -> str:
@@ -195,29 +199,27 @@ def _load_config(text: str) -> Config:
     if not path.is_file():
         there = sorted({str(found) for folder in (path.parent, Path("configs")) for found in folder.glob("*.py")})
         what = f"{file!r} is a folder, not a Python file" if path.is_dir() else f"there is no file {file!r}"
-        raise Mistake(f"--config: {what}" + did_you_mean(file, there))
+        raise UserError(f"--config: {what}" + did_you_mean(file, there))
     if path.suffix != ".py":
-        raise Mistake(f"--config: {file!r} must be a Python file (.py) with a function get_config")
+        raise UserError(f"--config: {file!r} must be a Python file (.py) with a function get_config")
     try:
         spec = importlib.util.spec_from_file_location("jaxpose_experiment", path)
         assert spec and spec.loader
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         if not hasattr(module, "get_config"):
-            raise Mistake(f"--config: {file} has no function get_config()")
+            raise UserError(f"{file} has no function get_config()")
         config = module.get_config(argument) if colon else module.get_config()
-    except Mistake:
-        raise
     except OptionError as error:
-        raise Mistake(f"--config: {file}, line {_line_in(path, error)}: {error}") from None
-    except Exception as error:
+        raise UserError(f"--config: {file}, line {_line_in(path, error)}: {error}") from None
+    except UserError as error:
         # What jaxpose says of a project that the file names needs no line of the file.
-        if isinstance(error, ValueError) and was_raised_by_jaxpose(error):
-            raise Mistake("\n".join(f"--config: {line}" for line in str(error).splitlines())) from None
+        raise UserError("\n".join(f"--config: {line}" for line in str(error).splitlines())) from None
+    except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        raise Mistake(f"--config: {file}, line {_line_in(path, error)}: {reason}") from None
+        raise UserError(f"--config: {file}, line {_line_in(path, error)}: {reason}") from None
     if not isinstance(config, Config):
-        raise Mistake(f"--config: get_config() of {file} returns {type(config).__name__}; it must return a Config")
+        raise UserError(f"--config: get_config() of {file} returns {type(config).__name__}; it must return a Config")
     return config
 
 

@@ -6,6 +6,7 @@ import typing
 from typing import Any
 
 from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
 
 _IN_EPOCHS = "the steps divided by those of an epoch, ceil(training frames / train.batch_size)"
 # The last part of a former option -> that of the option in the same section that replaces it, and its value.
@@ -19,7 +20,7 @@ _REPLACED = {
 }
 
 
-class OptionError(AttributeError, ValueError):
+class OptionError(AttributeError, UserError):
     """A config has no option of this name, or a section was replaced by something else."""
 
 

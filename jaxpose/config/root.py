@@ -20,6 +20,7 @@ from jaxpose.config.option import Section, flat_options, option, replacement_of
 from jaxpose.config.predict import PredictConfig
 from jaxpose.config.train import TrainConfig
 from jaxpose.config.video import VideoConfig
+from jaxpose.errors import UserError
 
 
 @dataclasses.dataclass
@@ -58,32 +59,32 @@ def from_json(text: str) -> Config:
     """Returns the config that `to_json` wrote.
 
     Raises:
-      ValueError: the text is not such a config; the message names the key.
+      UserError: the text is not such a config; the message names the key.
     """
     try:
         return from_dict(json.loads(text))
     except json.JSONDecodeError as error:
-        raise ValueError(f"not a jaxpose config: {error}") from None
+        raise UserError(f"not a jaxpose config: {error}") from None
 
 
 def from_dict(values: Any) -> Config:
     """Returns the config of which `values` is `dataclasses.asdict`, read from JSON.
 
     Raises:
-      ValueError: it is not such a table; the message names the key. Values are not looked at.
+      UserError: it is not such a table; the message names the key. Values are not looked at.
     """
     return _build(Config, values, "config")
 
 
 def _build(kind: type, values: Any, name: str) -> Any:
     if not isinstance(values, dict):
-        raise ValueError(f"{name} must be a table of options, not {type(values).__name__}")
+        raise UserError(f"{name} must be a table of options, not {type(values).__name__}")
     fields = {field.name: field for field in dataclasses.fields(kind)}
     unknown = sorted(set(values) - set(fields))
     if unknown:
         replacement = replacement_of(unknown[0])
         hint = f"give {replacement}" if replacement else "written by another version of jaxpose?"
-        raise ValueError(f"{name} has no option {unknown[0]!r}; {hint}")
+        raise UserError(f"{name} has no option {unknown[0]!r}; {hint}")
     arguments = {}
     for key, value in values.items():
         field_type = typing.cast(Any, fields[key].type)

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 
 from jaxpose.codes import TEST, TRAIN
+from jaxpose.errors import UserError
 
 _DIFFERENT_GREY_LEVELS = 30
 
@@ -41,7 +42,8 @@ def blob_errors_px(
       sets: the set of each row; rows of "train" are learned from, rows of "test" are predicted.
 
     Raises:
-      ValueError: there is no row of "train" or of "test", or an image is missing or does not decode.
+      ValueError: there is no row of "train" or of "test".
+      UserError: an image is missing or does not decode.
     """
     train, test = _rows(sets, TRAIN), _rows(sets, TEST)
     centroids_px = np.empty((len(paths), 2))
@@ -65,7 +67,7 @@ def _rows(sets: Sequence[str], name: str) -> np.ndarray:
 def _read(path: Path) -> np.ndarray:
     image = cv2.imread(str(path), cv2.IMREAD_COLOR)
     if image is None:
-        raise ValueError(f"{path} is missing or is no image")
+        raise UserError(f"{path} is missing or is no image")
     return image
 
 

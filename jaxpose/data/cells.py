@@ -2,6 +2,8 @@
 
 import unicodedata
 
+from jaxpose.errors import UserError
+
 # A spreadsheet takes a cell that begins so for a formula; the last four are the full-width forms.
 _FORMULA = tuple("=+-@＝＋－＠")
 # Controls (newlines among them), line and paragraph separators, and bytes of file names that are not UTF-8.
@@ -20,19 +22,19 @@ def parse_number(cell: str) -> float:
 
 
 def refuse_unprintable(name: str) -> None:
-    """Raises ValueError if a name would break the lines of a table, or cannot be written as UTF-8."""
+    """Raises UserError if a name would break the lines of a table, or cannot be written as UTF-8."""
     for place, character in enumerate(name, 1):
         if unicodedata.category(character) in _UNPRINTABLE:
-            raise ValueError(
+            raise UserError(
                 f"{name!r} has the character U+{ord(character):04X} in place {place}; names must not have line breaks, "
                 "tabs or other control characters"
             )
 
 
 def refuse_formula(name: str) -> None:
-    """Raises ValueError if a spreadsheet would take a name for a formula."""
+    """Raises UserError if a spreadsheet would take a name for a formula."""
     if name.startswith(_FORMULA):
-        raise ValueError(
+        raise UserError(
             f"{name!r} begins with {name[0]!r}, which spreadsheets read as a formula; names must not begin with "
             "=, +, - or @"
         )

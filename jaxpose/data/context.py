@@ -17,6 +17,7 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import Frames, fit_affines, fit_key, keep, read_labelled
 from jaxpose.data.project import Project
 from jaxpose.data.windows import ImageKey, Window, plan_windows
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.fitting import fit_image
 from jaxpose.threads import map_in_threads
@@ -49,7 +50,7 @@ def load_windows(
       The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about their origins.
 
     Raises:
-      ValueError: as `images.load_frames`; or a frame beside a labelled one does not decode and `data.on_bad_frame` is
+      UserError: as `images.load_frames`; or a frame beside a labelled one does not decode and `data.on_bad_frame` is
         stop (with skip, the frame counts as absent).
       OSError: the cache folder cannot be written.
     """
@@ -124,10 +125,10 @@ def _read_beside(
     file, width, height = key
     try:
         image = decode_image(read_bytes(file, most_bytes=None))
-    except ValueError as error:
+    except UserError as error:
         if data.on_bad_frame == "skip":
             return None
-        raise ValueError(f"{source}: {file}, a frame beside the labelled one: {error}; remove it") from None
+        raise UserError(f"{source}: {file}, a frame beside the labelled one: {error}; remove it") from None
     return fit_image(image, affine, size_px, data.crop_px) if image.shape[:2] == (height, width) else None
 
 

@@ -13,6 +13,7 @@ from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data import context, images, project, sessions, split, synthetic, windows
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
+from jaxpose.errors import UserError
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
 # Sizes of labelled images that a run keeps: in a project of unrelated images, all sizes may differ.
@@ -56,7 +57,7 @@ def prepare(config: Config) -> tuple[Config, project.Project]:
     Makes the synthetic project if `data.project` asks for it.
 
     Raises:
-      ValueError: the project or its labels cannot be used.
+      UserError: the project or its labels cannot be used.
     """
     data = config.data
     if data.project == SYNTHETIC:
@@ -85,15 +86,13 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
     """Returns the project with the keypoints of `data.keypoint_names` alone, in that order.
 
     Raises:
-      ValueError: a name is not in the label file.
+      UserError: a name is not in the label file.
     """
     if not data.keypoint_names:
         return found
     unknown = [name for name in data.keypoint_names if name not in found.keypoint_names]
     if unknown:
-        raise ValueError(
-            f"data.keypoint_names has {unknown[0]!r}; the label file has {', '.join(found.keypoint_names)}"
-        )
+        raise UserError(f"data.keypoint_names has {unknown[0]!r}; the label file has {', '.join(found.keypoint_names)}")
     return match_keypoints(found, data.keypoint_names)
 
 
@@ -101,11 +100,11 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     """Returns the project with exactly these keypoints, in this order; keypoints that the project lacks are unlabelled.
 
     Raises:
-      ValueError: it has none of them.
+      UserError: it has none of them.
     """
     common = [name for name in names if name in found.keypoint_names]
     if not common:
-        raise ValueError(
+        raise UserError(
             f"{found.label_file} has the keypoints {', '.join(found.keypoint_names)}; needed is one of "
             f"{', '.join(names)}"
         )
@@ -138,7 +137,7 @@ def load(found: project.Project, config: Config) -> Dataset:
     """Decodes and splits a project that `prepare` returned.
 
     Raises:
-      ValueError: a frame does not decode, or the split cannot be made.
+      UserError: a frame does not decode, or the split cannot be made.
     """
     data = config.data
     sets = split.assign_sets(found, data)
@@ -161,7 +160,7 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     The size of the network's input must be filled in. A context model sees each frame with its neighbours.
 
     Raises:
-      ValueError: a frame does not decode.
+      UserError: a frame does not decode.
     """
     data, messages = config.data, []
     size_px = data.input_width_px, data.input_height_px

@@ -7,6 +7,7 @@ import numpy as np
 from jaxpose.codes import TEST, TRAIN, UNUSED, VALIDATION
 from jaxpose.config import DataConfig
 from jaxpose.data.shares import Sizes, sizes_by_frame, sizes_by_video
+from jaxpose.errors import UserError
 
 # Keep these uses of data.seed apart from each other and from the loader's.
 _DIVIDE, _LIMIT = 2, 3
@@ -55,7 +56,7 @@ def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
     if limit == 1:
         return
     if limit > 1 and limit != int(limit):
-        raise ValueError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
+        raise UserError(f"data.train_frames is {limit:g}; above 1 it must be a whole number of frames")
     # A share counts the frames that an earlier run left unused, because they were training frames, too.
     settled = np.setdiff1d(np.arange(len(sets)), new)
     pool = len(candidates) + np.isin(sets[settled], (TRAIN, UNUSED)).sum()

@@ -2,6 +2,8 @@
 
 import re
 
+from jaxpose.errors import UserError
+
 _TOKENS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^A-Za-z\d]+")
 _OTHER_SIDE = {
     "left": "right", "right": "left", "l": "r", "r": "l", "lh": "rh", "rh": "lh", "lf": "rf", "rf": "lf",
@@ -22,7 +24,7 @@ def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[s
         at `_ - .`, digits and case changes.
 
     Raises:
-      ValueError: a pair is wrong, a name with a side has no partner or several, or no name has a side.
+      UserError: a pair is wrong, a name with a side has no partner or several, or no name has a side.
     """
     names = list(keypoint_names)
     partners = _partners_given(names, given) if given else _partners_by_name(names)
@@ -33,12 +35,12 @@ def refuse_unknown_names(keypoint_names: list[str] | tuple[str, ...], given: tup
     """Checks that every pair is "left_name:right_name" with names of keypoints.
 
     Raises:
-      ValueError: a pair is not.
+      UserError: a pair is not.
     """
     for pair in given:
         left, colon, right = pair.partition(":")
         if not colon or left not in keypoint_names or right not in keypoint_names:
-            raise ValueError(
+            raise UserError(
                 f"data.flip_pairs has {pair!r}; it must be 'left_name:right_name' with keypoints of "
                 f"{', '.join(keypoint_names)}"
             )
@@ -50,11 +52,11 @@ def _partners_given(names: list[str], given: tuple[str, ...]) -> dict[str, str]:
     for pair in given:
         left, _, right = pair.partition(":")
         for name in {left, right} & set(partners):
-            raise ValueError(f"data.flip_pairs names {name!r} twice; a keypoint has one partner")
+            raise UserError(f"data.flip_pairs names {name!r} twice; a keypoint has one partner")
         partners |= {left: right, right: left}
     forgotten = [name for name in names if name not in partners and _swapped(name)]
     if forgotten:
-        raise ValueError(f"data.flip_pairs leaves out {', '.join(forgotten)}, whose names tell a side; {_HINT}")
+        raise UserError(f"data.flip_pairs leaves out {', '.join(forgotten)}, whose names tell a side; {_HINT}")
     return partners
 
 
@@ -82,7 +84,7 @@ def _partners_by_name(names: list[str]) -> dict[str, str]:
     if not problems and not partners:
         problems.append(f"no name of {', '.join(names)} tells a side")
     if problems:
-        raise ValueError(f"augment.flip_p is above 0, but {'; '.join(problems)}: {_HINT}")
+        raise UserError(f"augment.flip_p is above 0, but {'; '.join(problems)}: {_HINT}")
     return partners
 
 

@@ -9,6 +9,8 @@ import cv2
 import numpy as np
 from av.error import FFmpegError, PatchWelcomeError
 
+from jaxpose.errors import UserError
+
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 # The programs that decide whether an image is intact; the number is the version of the checks below.
 DECODERS = (1, cv2.__version__, av.__version__)
@@ -27,11 +29,11 @@ def image_size_px(content: bytes, is_known: bool = False) -> tuple[int, int]:
       is_known: the content was found intact before, so PNG and JPEG files are not decoded again.
 
     Raises:
-      ValueError: the file is not an image, is cut short or damaged, has a side below MIN_SIDE_PX or more than
+      UserError: the file is not an image, is cut short or damaged, has a side below MIN_SIDE_PX or more than
         MAX_PIXELS pixels.
     """
     if not content:
-        raise ValueError("the image file is empty")
+        raise UserError("the image file is empty")
     try:
         if content.startswith(PNG):
             width, height = _png_size_px(memoryview(content))
@@ -41,9 +43,9 @@ def image_size_px(content: bytes, is_known: bool = False) -> tuple[int, int]:
             height, width = decode_image(content).shape[:2]
             is_known = True
     except (struct.error, IndexError):
-        raise ValueError("the image file is cut short") from None
+        raise UserError("the image file is cut short") from None
     if min(width, height) < MIN_SIDE_PX or width * height > MAX_PIXELS:
-        raise ValueError(
+        raise UserError(
             f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}, and it at most "
             f"{MAX_PIXELS} in all"
         )
@@ -63,19 +65,19 @@ def decode_image(content: bytes, is_known: bool = False) -> np.ndarray:
       is_known: the content was found intact before, so a JPEG file is not checked for missing pixels again.
 
     Raises:
-      ValueError: it does not decode, or a part of a JPEG file is missing or damaged.
+      UserError: it does not decode, or a part of a JPEG file is missing or damaged.
     """
     try:
         if content.startswith(JPEG) and not is_known:
             _refuse_damaged_jpeg(content)
     except (struct.error, IndexError):
-        raise ValueError("the image file is cut short") from None
+        raise UserError("the image file is cut short") from None
     try:
         pixels = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:
         pixels = None
     if pixels is None:
-        raise ValueError("the image does not decode")
+        raise UserError("the image does not decode")
     return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
 
 
@@ -87,7 +89,7 @@ def _png_size_px(content: memoryview) -> tuple[int, int]:
         end = position + 8 + length
         (checksum,) = struct.unpack_from(">I", content, end)
         if zlib.crc32(content[position + 4 : end]) != checksum:
-            raise ValueError(f"the image file is damaged (checksum of {kind.decode('latin-1')!r})")
+            raise UserError(f"the image file is damaged (checksum of {kind.decode('latin-1')!r})")
         if kind == b"IHDR":
             width, height = struct.unpack_from(">II", content, position + 8)
             size = width, height
@@ -103,12 +105,12 @@ def _jpeg_size_px(content: bytes) -> tuple[int, int]:
             size = width, height
     # Inside a scan 0xFF is never followed by 0xD9.
     if content.find(b"\xff\xd9", position) < 0:
-        raise ValueError("the image file is cut short")
+        raise UserError("the image file is cut short")
     return size
 
 
 def _refuse_damaged_jpeg(content: bytes) -> None:
-    """Raises ValueError if pixels are missing: OpenCV makes them grey, FFmpeg can be told to fail."""
+    """Raises UserError if pixels are missing: OpenCV makes them grey, FFmpeg can be told to fail."""
     if not any(marker in _FFMPEG_JPEG for marker, _ in _jpeg_segments(content)):
         return
     decoder = av.CodecContext.create("mjpeg", "r")
@@ -120,7 +122,7 @@ def _refuse_damaged_jpeg(content: bytes) -> None:
     except FFmpegError:
         frames = []
     if not frames:
-        raise ValueError("the image file is cut short or damaged: a part of its pixels is missing")
+        raise UserError("the image file is cut short or damaged: a part of its pixels is missing")
 
 
 def _jpeg_segments(content: bytes) -> Iterator[tuple[int, int]]:

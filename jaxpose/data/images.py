@@ -13,6 +13,7 @@ from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.fitting import FIT_VERSION, fit_image
 from jaxpose.threads import map_in_threads
@@ -57,7 +58,7 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
       size_px: (width, height) of the input.
 
     Raises:
-      ValueError: an image does not decode or has changed since the project was read, or the frames are above both
+      UserError: an image does not decode or has changed since the project was read, or the frames are above both
         limits.
       OSError: the cache folder cannot be written.
     """
@@ -96,16 +97,16 @@ def read_labelled(
     """Returns a labelled frame (height, width, 3) uint8 as the network takes it.
 
     Raises:
-      ValueError: it does not decode or has changed since the project was read.
+      UserError: it does not decode or has changed since the project was read.
     """
     place = f"{project.sources[row]}: {project.images[row]}"
     content = read_bytes(project.paths[row], most_bytes=None)
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
-        raise ValueError(f"{place} has changed since the project was read; start again")
+        raise UserError(f"{place} has changed since the project was read; start again")
     try:
         return fit_image(decode_image(content, is_known=True), affine, size_px, crop_px)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}; remove it from the label file") from None
+    except UserError as error:
+        raise UserError(f"{place}: {error}; remove it from the label file") from None
 
 
 def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], str], data: DataConfig) -> np.ndarray:
@@ -118,7 +119,7 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
       data: the limits of memory and cache.
 
     Raises:
-      ValueError: the array is above both limits.
+      UserError: the array is above both limits.
       OSError: the cache folder cannot be written.
     """
     if np.prod(shape) <= data.memory_limit_gib * cache.GIB:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxpose.data.cells import refuse_unprintable
-from jaxpose.files import is_regular, read_bytes
+from jaxpose.errors import UserError
+from jaxpose.files import NotRegularFile, is_regular, read_bytes
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
@@ -43,7 +44,7 @@ def find_inputs(names: Sequence[str]) -> Inputs:
         @FILE, a list of these, one per line.
 
     Raises:
-      ValueError: a name does not exist, has an unknown type or comes twice; a file is a pipe, a device or a loop of
+      UserError: a name does not exist, has an unknown type or comes twice; a file is a pipe, a device or a loop of
         symbolic links, or has a line break in its name; a folder, a list or a glob has neither images nor videos; or
         two videos of one folder would write the same table.
     """
@@ -57,13 +58,13 @@ def find_inputs(names: Sequence[str]) -> Inputs:
         for file, base in _files_of(name):
             real, path = file.resolve(), _absolute(file)
             if real in seen:
-                raise ValueError(f"{file} is given twice; name it once, by itself or by its folder")
+                raise UserError(f"{file} is given twice; name it once, by itself or by its folder")
             seen.add(real)
             try:
                 # The path becomes a cell of the tables and of the index.
                 refuse_unprintable(str(path))
-            except ValueError as error:
-                raise ValueError(f"a file to predict cannot be used: {error}; rename it") from None
+            except UserError as error:
+                raise UserError(f"a file to predict cannot be used: {error}; rename it") from None
             if _kind(file) == "video":
                 videos[path], video_bases[path] = file, base
             else:
@@ -92,11 +93,11 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
         try:
             # splitlines would also split at separators that a name may contain.
             lines = [line.strip() for line in read_bytes(file, most_bytes=None).decode("utf-8-sig").split("\n")]
-        except (OSError, ValueError) as error:
-            raise ValueError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        except (OSError, UnicodeDecodeError, NotRegularFile) as error:
+            raise UserError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         lines = [line for line in lines if line and not line.startswith("#")]
         if not lines:
-            raise ValueError(f"the list {file} names nothing")
+            raise UserError(f"the list {file} names nothing")
         yield from lines
 
 
@@ -105,19 +106,19 @@ def _files_of(name: str) -> list[tuple[Path, Path]]:
     path = Path(name).expanduser()
     if is_regular(path):
         if not _kind(path):
-            raise ValueError(f"{path} is neither an image ({' '.join(IMAGE_SUFFIXES)}) nor a video "
+            raise UserError(f"{path} is neither an image ({' '.join(IMAGE_SUFFIXES)}) nor a video "
                              f"({' '.join(VIDEO_SUFFIXES)})")  # fmt: skip
         return [(path, _absolute(path).parent)]
     if path.is_dir():
         files = _files_below(path)
         if not files:
-            raise ValueError(f"the folder {path} has neither {_KINDS}")
+            raise UserError(f"the folder {path} has neither {_KINDS}")
         return [(file, _absolute(path)) for file in files]
     if glob.has_magic(name):
         return _matches(path)
     entries = [str(entry) for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(str(path), entries, 1)
-    raise ValueError(f"{path} does not exist" + (f"; did you mean {near[0]}?" if near else ""))
+    raise UserError(f"{path} does not exist" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 def _files_below(folder: Path) -> list[Path]:
@@ -137,7 +138,7 @@ def _matches(pattern: Path) -> list[tuple[Path, Path]]:
         files = _files_below(match) if match.is_dir() else [match] if _kind(match) and is_regular(match) else []
         found |= dict.fromkeys(files)
     if not found:
-        raise ValueError(f"{pattern} matches neither {_KINDS}")
+        raise UserError(f"{pattern} matches neither {_KINDS}")
     return [(file, base) for file in found]
 
 
@@ -179,11 +180,11 @@ def _places(bases: dict[Path, Path], of_videos: bool) -> dict[Path, Path]:
     for path, base in bases.items():
         other = placed.setdefault(place(path, base), path)
         if other != path:
-            raise ValueError(_both_write(other, path, place(path, base)))
+            raise UserError(_both_write(other, path, place(path, base)))
     for at, path in placed.items() if of_videos else ():
         for more in TABLES_BESIDE:
             if other := placed.get(at.with_name(f"{at.name}{more}")):
-                raise ValueError(_both_write(path, other, at.with_name(f"{at.name}{more}")))
+                raise UserError(_both_write(path, other, at.with_name(f"{at.name}{more}")))
     return placed
 
 

@@ -15,6 +15,7 @@ from jaxpose import cache
 from jaxpose.codes import VISIBLE
 from jaxpose.data.image_file import DECODERS, image_size_px
 from jaxpose.data.labels import Labels
+from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 
 _MARGIN_PX = 0.5
@@ -31,30 +32,30 @@ def check_image(folder: Path, name: str, whole: set[str]) -> LabelledImage:
     """Returns an image, and adds its checksum to those in `whole`, whose images are not decoded.
 
     Raises:
-      ValueError: it lies outside of the folder, cannot be read, or is not intact.
+      UserError: it lies outside of the folder, cannot be read, or is not intact.
     """
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
-        raise ValueError(f"{name} leaves the project folder; images must lie inside it")
+        raise UserError(f"{name} leaves the project folder; images must lie inside it")
     try:
         content = read_bytes(folder / name, most_bytes=None)
     except FileNotFoundError:
-        raise ValueError(f"{name} does not exist in {folder}") from None
+        raise UserError(f"{name} does not exist in {folder}") from None
     except (OSError, NotRegularFile) as error:
-        raise ValueError(f"{name} cannot be read: {error.strerror}") from None
+        raise UserError(f"{name} cannot be read: {error.strerror}") from None
     checksum = hashlib.sha256(content).hexdigest()
     try:
         size_px = image_size_px(content, checksum in whole)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from None
     whole.add(checksum)
     return LabelledImage(size_px, len(content), checksum)
 
 
 def check_places(labels: Labels, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
-    """Raises ValueError if the crop or a visible keypoint lies outside of an image of (width, height) px."""
+    """Raises UserError if the crop or a visible keypoint lies outside of an image of (width, height) px."""
     name, (width, height) = labels.images[row], size_px
     if crop_px and (crop_px[0] + crop_px[2] > width or crop_px[1] + crop_px[3] > height):
-        raise ValueError(f"{name} has {width} x {height} pixels; data.crop_px = {crop_px} reaches beyond it")
+        raise UserError(f"{name} has {width} x {height} pixels; data.crop_px = {crop_px} reaches beyond it")
     keypoints = labels.keypoints_frame_px[row]
     # An image of width w covers [-0.5, w - 0.5]; a label on its edge may be rounded outwards.
     low, high = -0.5 - _MARGIN_PX, np.array(size_px) - 0.5 + _MARGIN_PX
@@ -63,7 +64,7 @@ def check_places(labels: Labels, row: int, size_px: tuple[int, int], crop_px: tu
         places = [
             f"{labels.keypoint_names[k]} ({keypoints[k, 0]:g}, {keypoints[k, 1]:g})" for k in np.flatnonzero(outside)
         ]
-        raise ValueError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
+        raise UserError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
 
 
 def known_images(label_file: Path) -> frozenset[str]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 
 COORDS = ("x", "y", "visible")
@@ -74,7 +75,7 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
       The usable rows, and "FILE:LINE: reason" for every other row.
 
     Raises:
-      ValueError: the file is not a CSV, its header rows are wrong, no row follows them, or the name of a keypoint
+      UserError: the file is not a CSV, its header rows are wrong, no row follows them, or the name of a keypoint
         cannot be written to a table (it has a line break, or spreadsheets would read it as a formula).
       OSError: the file cannot be read.
     """
@@ -90,10 +91,10 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
         try:
             image = _read_image(row, header)
             if image in first_line:
-                raise ValueError(f"{image} is labelled in line {first_line[image]} already")
+                raise UserError(f"{image} is labelled in line {first_line[image]} already")
             first_line[image] = line
             row_keypoints, row_visibility = _read_keypoints(row, header, missing)
-        except ValueError as error:
+        except UserError as error:
             problems.append(f"{file}:{line}: {error}")
             continue
         images.append(image)
@@ -139,15 +140,15 @@ def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
             rows.append((line, [cell.strip(" \t") for cell in row]))
             line = reader.line_num + 1
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{file} is not a CSV file: {error}") from None
+        raise UserError(f"{file} is not a CSV file: {error}") from None
     while rows and not rows[-1][1]:
         rows.pop()
     if not rows:
-        raise ValueError(
+        raise UserError(
             f"{file} is empty; it must have the header rows scorer, bodyparts, coords and a row for each frame"
         )
     if any("\0" in cell for _, row in rows for cell in row):
-        raise ValueError(f"{file} is not a CSV file: it holds zero bytes")
+        raise UserError(f"{file} is not a CSV file: it holds zero bytes")
     return rows
 
 
@@ -156,41 +157,41 @@ def _read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> _Hea
     number = next((number for number, row in enumerate(rows[:4]) if _is_coords_row(row)), 0)
     if number not in (1, 2):
         kind = " (a project with several animals?)" if number == 3 else ""
-        raise ValueError(
+        raise UserError(
             f"{file} must begin with the header rows scorer, bodyparts, coords, or bodyparts, coords{kind}; "
             f"the coords row (coords,x,y,...) is {f'row {number + 1}' if number else 'not among the first four rows'}"
         )
     coords, parts = rows[number], rows[number - 1]
     index_columns = next((column for column, cell in enumerate(coords) if column and cell), 0)
     if index_columns not in (1, 3):
-        raise ValueError(
+        raise UserError(
             f"{file} has {index_columns} columns before the first keypoint; it must be 1 (the image's path) or "
             "3 (labeled-data, folder, image)"
         )
     if len(parts) != len(coords):
-        raise ValueError(f"{file}: the bodyparts row has {len(parts)} cells, the coords row {len(coords)}")
+        raise UserError(f"{file}: the bodyparts row has {len(parts)} cells, the coords row {len(coords)}")
     columns: dict[tuple[str, str], int] = {}
     for column in range(index_columns, len(coords)):
         name, coord = parts[column], coords[column]
         if coord not in COORDS:
-            raise ValueError(f"{file}: column {column + 1} is {coord!r} in the coords row; it must be x, y or visible")
+            raise UserError(f"{file}: column {column + 1} is {coord!r} in the coords row; it must be x, y or visible")
         if not name:
-            raise ValueError(f"{file}: column {column + 1} has no name in the bodyparts row")
+            raise UserError(f"{file}: column {column + 1} has no name in the bodyparts row")
         try:
             refuse_unprintable(name)
             refuse_formula(name)
-        except ValueError as error:
+        except UserError as error:
             line = numbered_rows[number - 1][0]
-            raise ValueError(f"{file}:{line}: column {column + 1}, a keypoint's name: {error}; rename it") from None
+            raise UserError(f"{file}:{line}: column {column + 1}, a keypoint's name: {error}; rename it") from None
         if (name, coord) in columns:
-            raise ValueError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
+            raise UserError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
         columns[name, coord] = column
     for name in dict.fromkeys(name for name, _ in columns):
         absent = [coord for coord in ("x", "y") if (name, coord) not in columns]
         if absent:
-            raise ValueError(f"{file}: keypoint {name!r} has no column {absent[0]!r}")
+            raise UserError(f"{file}: keypoint {name!r} has no column {absent[0]!r}")
     if len(rows) == number + 1:
-        raise ValueError(f"{file} has no row after its header")
+        raise UserError(f"{file} has no row after its header")
     scorer = next((cell for cell in rows[0][index_columns:] if cell), "") if number == 2 else ""
     return _Header(scorer, number + 1, index_columns, columns)
 
@@ -202,12 +203,12 @@ def _is_coords_row(row: list[str]) -> bool:
 
 def _read_image(row: list[str], header: _Header) -> str:
     if not any(row):
-        raise ValueError("the row is empty")
+        raise UserError("the row is empty")
     if len(row) < header.width or any(row[header.width :]):
-        raise ValueError(f"the row has {len(row)} cells, the header {header.width}")
+        raise UserError(f"the row has {len(row)} cells, the header {header.width}")
     parts = row[: header.index_columns]
     if not all(parts):
-        raise ValueError("the image's name is empty")
+        raise UserError("the image's name is empty")
     for part in parts:
         refuse_unprintable(part)
     return PurePosixPath("/".join(parts).replace("\\", "/")).as_posix()
@@ -220,7 +221,7 @@ def _read_keypoints(row: list[str], header: _Header, missing: str) -> tuple[np.n
     for index, name in enumerate(names):
         x, y = (_read_number(row[header.columns[name, coord]], name, coord) for coord in ("x", "y"))
         if math.isnan(x) != math.isnan(y):
-            raise ValueError(f"{name} has only one of x and y")
+            raise UserError(f"{name} has only one of x and y")
         keypoints[index] = x, y
         absent = NOT_VISIBLE if missing == "not_visible" else NOT_USED
         visibility[index] = absent if math.isnan(x) else VISIBLE
@@ -228,7 +229,7 @@ def _read_keypoints(row: list[str], header: _Header, missing: str) -> tuple[np.n
         flag = math.nan if column is None else _read_number(row[column], name, "visible")
         if not math.isnan(flag):
             if flag not in (NOT_USED, NOT_VISIBLE, VISIBLE):
-                raise ValueError(f"visible of {name} is {row[header.columns[name, 'visible']]!r}; it must be 0, 1 or 2")
+                raise UserError(f"visible of {name} is {row[header.columns[name, 'visible']]!r}; it must be 0, 1 or 2")
             # A point that is visible but has no position has no target.
             visibility[index] = NOT_USED if flag == VISIBLE and math.isnan(x) else int(flag)
     return keypoints, visibility
@@ -240,7 +241,7 @@ def _read_number(cell: str, name: str, coord: str) -> float:
     try:
         number = parse_number(cell)
     except ValueError:
-        raise ValueError(f"{coord} of {name} is {cell!r}, not a number") from None
+        raise UserError(f"{coord} of {name} is {cell!r}, not a number") from None
     if not math.isfinite(number):
-        raise ValueError(f"{coord} of {name} is {cell!r}; it must be finite")
+        raise UserError(f"{coord} of {name} is {cell!r}; it must be finite")
     return number

@@ -15,6 +15,7 @@ from jaxpose.config import SYNTHETIC, DataConfig
 from jaxpose.data.labelled_image import LabelledImage, check_image, check_places, known_images, note_images
 from jaxpose.data.labels import Labels, labels_checksum, read_labels
 from jaxpose.data.views import ENDINGS, label_file_of_view, moment_of_image
+from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 from jaxpose.threads import map_in_threads
 
@@ -99,7 +100,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
       labels: a label file to read in place of `data.labels`, relative to the project, without the name of a view.
 
     Raises:
-      ValueError: the folder or a label file does not exist or is not understood; the views have other keypoints; rows
+      UserError: the folder or a label file does not exist or is not understood; the views have other keypoints; rows
         cannot be used and `data.on_bad_frame` is stop (the message lists them); or no row can be used.
     """
     folder, labels = _find_folder(data.project), labels or data.labels
@@ -108,7 +109,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     for view in views:
         names, others = first.labels.keypoint_names, view.labels.keypoint_names
         if names != others:
-            raise ValueError(
+            raise UserError(
                 f"{first.labels.file} has the keypoints {', '.join(names)}, but {view.labels.file} has "
                 f"{', '.join(others)}; they must be the same in all views, in one order"
             )
@@ -116,7 +117,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     problems = [problem for view in views for problem in _all_problems(view, views)]
     chosen = [(view, *view.images[moment]) for view in views for moment in moments]
     if problems and (data.on_bad_frame == "stop" or not chosen):
-        raise ValueError(_refusal([view.labels.file for view in views], problems, len(chosen)))
+        raise UserError(_refusal([view.labels.file for view in views], problems, len(chosen)))
     paths = tuple(view.labels.images[row] for view, row, _ in chosen)
     return Project(
         folder=folder,
@@ -141,7 +142,7 @@ def refuse_absent(data: DataConfig) -> None:
     """Checks that the folder and the label files of a project exist; opens none of them.
 
     Raises:
-      ValueError: one does not exist.
+      UserError: one does not exist.
     """
     if data.project != SYNTHETIC:
         for view in data.views or ("",):
@@ -159,7 +160,7 @@ def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
             moment = moment_of_image(read.images[row], name)
             image = check_image(folder, read.images[row], whole)
             check_places(read, row, image.size_px, data.crop_px)
-        except ValueError as error:
+        except UserError as error:
             return f"{_source(read, row)}: {error}"
         return moment, image
 
@@ -208,7 +209,7 @@ def extra_label_files(data: DataConfig) -> list[str]:
 
 def _find_folder(project: str) -> Path:
     if not project:
-        raise ValueError(f"data.project is empty; {_GIVE_PROJECT}")
+        raise UserError(f"data.project is empty; {_GIVE_PROJECT}")
     # Path.resolve raises RuntimeError where symbolic links form a loop.
     folder = Path(os.path.realpath(Path(project).expanduser()))
     if folder.is_dir():
@@ -216,11 +217,11 @@ def _find_folder(project: str) -> Path:
     parent = next(parent for parent in folder.parents if parent.is_dir())
     missing = folder.relative_to(parent).parts[0]
     if os.path.lexists(parent / missing):
-        raise ValueError(f"data.project is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
+        raise UserError(f"data.project is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
     names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
     near = difflib.get_close_matches(missing, names, 3)
     hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else _GIVE_PROJECT
-    raise ValueError(f"data.project is {project!r}, but {parent} has no folder {missing!r}; {hint}")
+    raise UserError(f"data.project is {project!r}, but {parent} has no folder {missing!r}; {hint}")
 
 
 def _find_labels(folder: Path, labels: str, view: str) -> Path:
@@ -230,7 +231,7 @@ def _find_labels(folder: Path, labels: str, view: str) -> Path:
         return file
     names = sorted(entry.name for entry in folder.glob("*.csv"))
     asked = f"data.views has {view!r}, but {folder} has no {name}" if view else ""
-    raise ValueError(
+    raise UserError(
         (asked or f"data.labels is {labels!r}, but {folder} has no such file")
         + (f"; its CSV files are {', '.join(names)}" if names else "; it has no CSV file at all")
     )

@@ -14,6 +14,7 @@ from jaxpose.data import dataset, images
 from jaxpose.data.project import LISTED_PROBLEMS, Project, extra_label_files
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets
+from jaxpose.errors import UserError
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import Video, scan
 
@@ -29,7 +30,7 @@ def data_report(config: Config, found: Project) -> list[str]:
       found: the project that `dataset.prepare` returned.
 
     Raises:
-      ValueError: the split cannot be made, or the folder of the videos does not exist.
+      UserError: the split cannot be made, or the folder of the videos does not exist.
     """
     data = config.data
     sets = Counter(assign_sets(found, data).tolist())
@@ -59,7 +60,7 @@ def show_data(config: Config) -> None:
       config: as the user gave it.
 
     Raises:
-      ValueError: the project cannot be used.
+      UserError: the project cannot be used.
     """
     if config.data.project == SYNTHETIC and not dataset.SYNTHETIC_FOLDER.exists():
         print(f"the run will make the synthetic project in {dataset.SYNTHETIC_FOLDER}, which does not exist yet")
@@ -119,7 +120,7 @@ def _videos(files: list[Path], config: Config) -> list[str]:
 def _look(file: Path) -> Video | str:
     try:
         return scan(file)
-    except ValueError as error:
+    except UserError as error:
         return str(error)
 
 

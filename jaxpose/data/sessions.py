@@ -7,6 +7,7 @@ from jaxpose.config import DataConfig, VideoConfig
 from jaxpose.data.cells import refuse_unprintable
 from jaxpose.data.inputs import VIDEO_SUFFIXES, natural_key
 from jaxpose.data.views import view_of_video
+from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
 
@@ -16,7 +17,7 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
     Sessions are in natural order (2 before 10). A project without videos has none.
 
     Raises:
-      ValueError: as `video_files`; or, with several cameras, a video is of no view, or one of a session is absent.
+      UserError: as `video_files`; or, with several cameras, a video is of no view, or one of a session is absent.
     """
     files = video_files(data, video)
     if not data.views:
@@ -25,7 +26,7 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
     for stem, file in files.items():
         view = view_of_video(stem, data.views)
         if not view:
-            raise ValueError(
+            raise UserError(
                 f"{file} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>, or lie "
                 "in another folder"
             )
@@ -34,7 +35,7 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
         absent = [view for view in data.views if view not in of_view]
         if absent:
             there = next(iter(of_view.values()))
-            raise ValueError(
+            raise UserError(
                 f"the session {session} has no video of the view {', '.join(absent)}: {session}_{absent[0]} must lie "
                 f"beside {there}"
             )
@@ -45,13 +46,13 @@ def clip_sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]
     """Returns `sessions`, to draw clips from.
 
     Raises:
-      ValueError: as `sessions`; or there is none.
+      UserError: as `sessions`; or there is none.
     """
     found = sessions(data, video)
     if not found:
         folder = _folder(data, video)
         lacks = f"{folder} has no file with the ending {', '.join(VIDEO_SUFFIXES)}"
-        raise ValueError(
+        raise UserError(
             "a loss on clips is on, but there are no videos to draw clips from: "
             f"{lacks if folder.is_dir() else f'there is no folder {folder}'}; put videos there, or "
             "name their folder in video.folder"
@@ -63,7 +64,7 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     """Returns {name without suffix: file} of the files in `video.folder` with a video's suffix, in natural order.
 
     Raises:
-      ValueError: `video.folder` is not the default and does not exist, two videos differ in their suffix
+      UserError: `video.folder` is not the default and does not exist, two videos differ in their suffix
         alone, or a video is a FIFO or a device, a loop of symbolic links, or has a line break in its name.
     """
     folder = _folder(data, video)
@@ -73,17 +74,17 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
         there = [entry.name for entry in folder.parent.iterdir() if entry.is_dir()] if folder.parent.is_dir() else []
         near = difflib.get_close_matches(folder.name, there, 1)
         hint = f"; did you mean {folder.with_name(near[0])}?" if near else ""
-        raise ValueError(f"video.folder is {video.folder!r}, but there is no folder {folder}{hint}")
+        raise UserError(f"video.folder is {video.folder!r}, but there is no folder {folder}{hint}")
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir(), key=lambda file: (natural_key(file.name), file.name)):
         if file.suffix.lower() not in VIDEO_SUFFIXES or file.name.startswith(".") or not is_regular(file):
             continue
         try:
             refuse_unprintable(file.name)
-        except ValueError as error:
-            raise ValueError(f"a video in {folder} cannot be used: {error}; rename it") from None
+        except UserError as error:
+            raise UserError(f"a video in {folder} cannot be used: {error}; rename it") from None
         if file.stem in files:
-            raise ValueError(f"{files[file.stem]} and {file} differ only in their suffix; keep one of them")
+            raise UserError(f"{files[file.stem]} and {file} differ only in their suffix; keep one of them")
         files[file.stem] = file
     return files
 

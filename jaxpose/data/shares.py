@@ -4,6 +4,7 @@ import math
 
 from jaxpose.config import DataConfig
 from jaxpose.config.data import given_shares
+from jaxpose.errors import UserError
 
 # Projects with fewer labelled moments have no test set unless shares are given.
 FEWEST_FOR_TEST = 60
@@ -18,7 +19,7 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
     """Returns how many moments train, validate and test.
 
     Raises:
-      ValueError: no moment would be left to train on.
+      UserError: no moment would be left to train on.
     """
     given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
     if given is None:
@@ -31,7 +32,7 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
         train, validation = train - 1, 1
     if train < 1:
         frames = "1 labelled frame" if moments == 1 else f"{moments} labelled frames"
-        raise ValueError(
+        raise UserError(
             f"{frames} cannot be divided: data.train_share = {given[0]:g} leaves none to train on beside "
             f"{validation} to validate"
         )

@@ -18,6 +18,7 @@ from jaxpose.data.division import divide_new, divide_videos, fill, limit_trainin
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.project import Project
 from jaxpose.data.shares import sizes_by_frame
+from jaxpose.errors import UserError
 from jaxpose.files import is_regular, read_bytes
 from jaxpose.video.index import ends_checksum
 
@@ -35,7 +36,7 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     moment are in one set, and counted as one.
 
     Raises:
-      ValueError: `data.split` is none of its kinds; its file lacks a frame (all frames, if it is of a run), or puts the
+      UserError: `data.split` is none of its kinds; its file lacks a frame (all frames, if it is of a run), or puts the
         views of a moment into different sets; `data.train_frames` is not a number of frames; or no frame is left to
         train on.
     """
@@ -56,15 +57,13 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
         if len(unknown) == len(sets) or (len(unknown) and not is_of_a_run):
             rule = "is it of another project?" if is_of_a_run else "every frame needs a set (it may be unused)"
             first = moments[unknown[0]]
-            raise ValueError(
-                f"{file} has no row for {len(unknown)} of {len(sets)} frames, the first is {first}; {rule}"
-            )
+            raise UserError(f"{file} has no row for {len(unknown)} of {len(sets)} frames, the first is {first}; {rule}")
         if is_of_a_run:
             new = unknown
             divide_new(sets, new, _folders(moments), data)
     limit_training(sets, new, data)
     if not (sets == TRAIN).any():
-        raise ValueError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
+        raise UserError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
     return sets[project.moments]
 
 
@@ -142,11 +141,11 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
       is_of_run: whether the file must have checksums, as jaxpose writes them; a user's file is checked if it has them.
 
     Raises:
-      ValueError: it does not exist, is not such a CSV, is not as jaxpose wrote it, names a path twice, or has a set
+      UserError: it does not exist, is not such a CSV, is not as jaxpose wrote it, names a path twice, or has a set
         that is not in SETS.
     """
     if not is_regular(file):
-        raise ValueError(f"{file} does not exist; a run folder given as data.split must have split.csv")
+        raise UserError(f"{file} does not exist; a run folder given as data.split must have split.csv")
     try:
         data = read_bytes(file)
         reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
@@ -161,10 +160,10 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
             list(itertools.islice(reader, 2))
         absent = sorted({"path", "set"} - columns.keys())
         if absent:
-            raise ValueError(f"{file} has no column {absent[0]!r}; it must have path and set")
+            raise UserError(f"{file} has no column {absent[0]!r}; it must have path and set")
         rows = [(reader.line_num, row) for row in reader if row]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{file} is not a CSV file: {error}") from None
+        raise UserError(f"{file} is not a CSV file: {error}") from None
     known = KnownSplit({}, {}, {}, {}, is_predictions)
     for line, row in rows:
         keys = ("path", "set", "sha256", "labels_sha256")
@@ -177,9 +176,9 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
         if name not in SETS:
             near = difflib.get_close_matches(name, SETS, 1, 0.4)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{file}:{line}: set is {name!r}; it must be one of {', '.join(SETS)}{hint}")
+            raise UserError(f"{file}:{line}: set is {name!r}; it must be one of {', '.join(SETS)}{hint}")
         if path in known.sets:
-            raise ValueError(f"{file}:{line}: {path} already has a row")
+            raise UserError(f"{file}:{line}: {path} already has a row")
         known.sets[path], known.checksums[path], known.labels_checksums[path] = name, checksum, labels_checksum
     return known
 
@@ -193,7 +192,7 @@ def _set_known(sets: np.ndarray, project: Project, known: KnownSplit, file: Path
     for image, checksum, moment in zip(project.images, project.checksums, project.moments.tolist(), strict=True):
         name = known.set_of(image, checksum)
         if name and sets[moment] not in ("", name):
-            raise ValueError(
+            raise UserError(
                 f"{file}: {image} is in the set {name}, another view of it in {sets[moment]}; the views of one moment "
                 "must be in one set"
             )
@@ -209,6 +208,6 @@ def _find_split(folder: Path, split: str) -> Path:
         return place
     near = difflib.get_close_matches(split, SPLIT_KINDS, 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise ValueError(
+    raise UserError(
         f"data.split is {split!r}{hint}; it must be frame, video, a CSV file or a run folder, and no such file exists"
     )

@@ -18,6 +18,7 @@ import cv2
 import numpy as np
 
 from jaxpose.data.animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, drift, walk
+from jaxpose.errors import UserError
 
 MARKER = "synthetic.json"
 _VERSION = 1
@@ -51,7 +52,7 @@ def make_project(
       looks: number of different backgrounds, lights and animals, which the videos use in turn; 0 = one per video.
 
     Raises:
-      ValueError: the folder holds something else, or a number is out of its range.
+      UserError: the folder holds something else, or a number is out of its range.
     """
     sizes = {
         "seed": seed,
@@ -93,7 +94,7 @@ def _check_sizes(
 ) -> None:
     is_possible = seed >= 0 and videos >= 1 and 1 <= labelled_frames <= video_frames and leaves >= 0 and looks >= 0
     if not is_possible or side_px < 32 or side_px % 2:
-        raise ValueError(
+        raise UserError(
             f"no such synthetic project: {seed=}, {videos=}, {labelled_frames=}, {video_frames=}, {side_px=}, "
             f"{leaves=}, {looks=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames, an even "
             "side_px >= 32, leaves >= 0 and looks >= 0"
@@ -105,15 +106,15 @@ def _holds(folder: Path, parameters: dict[str, int]) -> bool:
     if not folder.exists():
         return False
     if not folder.is_dir():
-        raise ValueError(f"{folder} is a file; a synthetic project needs a folder of its own")
+        raise UserError(f"{folder} is a file; a synthetic project needs a folder of its own")
     if not any(folder.iterdir()):
         return False
     marker = folder / MARKER
     if not marker.is_file():
-        raise ValueError(f"{folder} holds files that are no synthetic project; give an absent or empty folder")
+        raise UserError(f"{folder} holds files that are no synthetic project; give an absent or empty folder")
     found = marker.read_text()
     if found != json.dumps(parameters, indent=1) + "\n":
-        raise ValueError(
+        raise UserError(
             f"{folder} holds another synthetic project than {parameters} (see {marker}); delete it or give another "
             "folder"
         )

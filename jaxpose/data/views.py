@@ -8,6 +8,8 @@ view of a project with one camera is "".
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
+from jaxpose.errors import UserError
+
 # Endings of label files that are evaluated after training.
 ENDINGS = ("_new", "_test")
 
@@ -25,14 +27,14 @@ def moment_of_image(image: str, view: str) -> str:
     """Returns the name that the images of one moment share: the image, with a folder that does not name the view.
 
     Raises:
-      ValueError: the folder is not that of the view.
+      UserError: the folder is not that of the view.
     """
     path = PurePosixPath(image)
     if not view:
         return image
     session = path.parent.name.removesuffix(f"_{view}")
     if session in ("", path.parent.name):
-        raise ValueError(f"{image} is an image of the view {view}; its folder must be labeled-data/<session>_{view}")
+        raise UserError(f"{image} is an image of the view {view}; its folder must be labeled-data/<session>_{view}")
     return (path.parent.with_name(session) / path.name).as_posix()
 
 

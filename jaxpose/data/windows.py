@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jaxpose.data.project import Project
+from jaxpose.errors import UserError
 from jaxpose.video.index import VideoIndex, read_index
 
 # (file, width, height): an image as a frame of that size takes it.
@@ -80,5 +81,5 @@ def renumbered(name: str, number: int) -> str:
 def _read_index(path: Path) -> VideoIndex | None:
     try:
         return read_index(path)
-    except ValueError:
+    except UserError:
         return None

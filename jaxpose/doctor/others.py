@@ -7,6 +7,7 @@ import socket
 from jaxpose.cluster.process_info import ProcessInfo, detect_process
 from jaxpose.config import MeshConfig
 from jaxpose.doctor.finding import OK, PROBLEM, WARNING, Finding
+from jaxpose.errors import UserError
 
 # What tells a process of a run who it is, by who sets it.
 _VARIABLES = (
@@ -25,7 +26,7 @@ def processes() -> Finding:
     variables = ", ".join(f"{name}={value}" for name, value in found.items()) or "no variables of several processes"
     try:
         who = _who()
-    except ValueError as error:
+    except UserError as error:
         return PROBLEM, f"{variables}; {error}"
     if who.count == 1:
         return OK, f"one, alone ({variables})"
@@ -89,5 +90,5 @@ def _who() -> ProcessInfo:
 def _who_or_alone() -> ProcessInfo:
     try:
         return _who()
-    except ValueError:
+    except UserError:
         return ProcessInfo()

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.config.losses import PcaMultiviewConfig, PcaSingleviewConfig
+from jaxpose.errors import UserError
 from jaxpose.shapes import Float
 
 Columns = tuple[tuple[int, ...], ...]
@@ -51,7 +52,7 @@ def fit_singleview(
       options: components, centering and epsilon.
 
     Raises:
-      ValueError: fewer frames with labels than coordinates, two keypoints never labelled together, an option that the
+      UserError: fewer frames with labels than coordinates, two keypoints never labelled together, an option that the
         data cannot give, or all components are kept.
     """
     return _fit("pca_singleview", labels_frame_px, (tuple(columns),), options.centering, options)
@@ -70,11 +71,11 @@ def fit_multiview(
       options: components and epsilon.
 
     Raises:
-      ValueError: as `fit_singleview`; fewer than two views, or views of different lengths.
+      UserError: as `fit_singleview`; fewer than two views, or views of different lengths.
     """
     if len(views) < 2 or len({len(view) for view in views}) != 1:
         lengths = ", ".join(str(len(view)) for view in views) or "none"
-        raise ValueError(
+        raise UserError(
             f"losses.pca_multiview.views: the views have {lengths} keypoints; two or more views of the same number are "
             "needed, in the same order of body parts"
         )
@@ -85,14 +86,14 @@ def columns_of(names: Sequence[str], keypoint_names: Sequence[str], option: str)
     """Returns the places of names in keypoint_names; `option` is where the names come from, for the message.
 
     Raises:
-      ValueError: a name that there is no keypoint of, or one that comes twice.
+      UserError: a name that there is no keypoint of, or one that comes twice.
     """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"{option}: {', '.join(twice)} is named more than once; a keypoint has one place in a pose")
+        raise UserError(f"{option}: {', '.join(twice)} is named more than once; a keypoint has one place in a pose")
     unknown = sorted(set(names) - set(keypoint_names))
     if unknown:
-        raise ValueError(f"{option}: no keypoint {', '.join(unknown)}; there are {', '.join(keypoint_names)}")
+        raise UserError(f"{option}: no keypoint {', '.join(unknown)}; there are {', '.join(keypoint_names)}")
     return tuple(list(keypoint_names).index(name) for name in names)
 
 
@@ -124,21 +125,21 @@ def principal_axes(
       poses: samples; NaN where missing. A sample without any value counts as none.
 
     Raises:
-      ValueError: fewer samples than coordinates, two coordinates with less than two samples in common, or samples
+      UserError: fewer samples than coordinates, two coordinates with less than two samples in common, or samples
         that are all equal.
     """
     poses = poses[np.isfinite(poses).any(1)]
     present = np.isfinite(poses)
     count, size = poses.shape
     if count < size:
-        raise ValueError(
+        raise UserError(
             f"{count} labelled poses of {size} coordinates; a PCA needs at least as many poses as coordinates: choose "
             "fewer keypoints or label more frames"
         )
     together = present.T.astype(np.int64) @ present.astype(np.int64)
     if together.min() < 2:
         first, second = np.unravel_index(together.argmin(), together.shape)
-        raise ValueError(
+        raise UserError(
             f"points {first // 2} and {second // 2} of the pose (counted from 0) are labelled together in "
             f"{together.min()} poses; a PCA needs two or more: leave one of them out or label more frames"
         )
@@ -147,7 +148,7 @@ def principal_axes(
     variances, axes = np.linalg.eigh(centred.T @ centred / (together - 1))
     variances, axes = np.maximum(variances[::-1], 0), axes.T[::-1]
     if not variances.any():
-        raise ValueError(f"the {count} labelled poses are all the same; a PCA needs poses that differ")
+        raise UserError(f"the {count} labelled poses are all the same; a PCA needs poses that differ")
     # An axis and its opposite are the same; that with a positive largest coordinate is taken, as in scikit-learn.
     largest = np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1)
     # In the layout that an array read from JSON has, so that products round the same.
@@ -160,13 +161,13 @@ def choose_components(
     """Returns how many axes to keep: `components`, or for 0 as few as explain enough of the variance (1.0: all).
 
     Raises:
-      ValueError: more components than there are, or a share of the variance outside of 0 to 1.
+      UserError: more components than there are, or a share of the variance outside of 0 to 1.
     """
     size = len(explained_variance)
     if not 0 <= components <= size:
-        raise ValueError(f"components is {components}; a pose of {size} coordinates has 1 to {size} (0: by variance)")
+        raise UserError(f"components is {components}; a pose of {size} coordinates has 1 to {size} (0: by variance)")
     if not 0 <= explained_variance_min <= 1:
-        raise ValueError(f"explained_variance is {explained_variance_min}; it must be in 0 to 1")
+        raise UserError(f"explained_variance is {explained_variance_min}; it must be in 0 to 1")
     if components:
         return components
     enough = np.cumsum(explained_variance) >= explained_variance_min
@@ -178,11 +179,11 @@ def empirical_epsilon_px(errors_px: Float[np.ndarray, "..."], percentile: float,
     """Returns the percentile of the errors that are not NaN, times the multiplier, in their pixels.
 
     Raises:
-      ValueError: all errors are NaN.
+      UserError: all errors are NaN.
     """
     known = errors_px[~np.isnan(errors_px)]
     if not known.size:
-        raise ValueError("no labelled pose is complete, so there is no error to take a percentile of; set epsilon_px")
+        raise UserError("no labelled pose is complete, so there is no error to take a percentile of; set epsilon_px")
     return float(np.percentile(known, percentile)) * multiplier
 
 
@@ -232,16 +233,16 @@ def from_json(stored: dict[str, Any]) -> Pca:
     """Returns the PCA that `to_json` wrote.
 
     Raises:
-      ValueError: it is not such a table, or its parts do not fit each other.
+      UserError: it is not such a table, or its parts do not fit each other.
     """
     fields = [field.name for field in dataclasses.fields(Pca)]
     if not isinstance(stored, dict) or set(stored) != set(fields):
-        raise ValueError(f"a PCA must be a table of {', '.join(fields)}")
+        raise UserError(f"a PCA must be a table of {', '.join(fields)}")
     columns, centering, epsilon_px = stored["columns"], stored["centering"], stored["epsilon_px"]
     if not _are_columns(columns):
-        raise ValueError("columns must be lists of keypoints, counted from 0, all of one length")
+        raise UserError("columns must be lists of keypoints, counted from 0, all of one length")
     if centering not in ("none", "mean", "median"):
-        raise ValueError(f"centering is {centering!r}; it must be none, mean or median")
+        raise UserError(f"centering is {centering!r}; it must be none, mean or median")
     size = 2 * len(columns[0])
     arrays = {
         "mean_px": _array(stored, "mean_px", (size,)),
@@ -249,7 +250,7 @@ def from_json(stored: dict[str, Any]) -> Pca:
         "explained_variance": _array(stored, "explained_variance", (size,)),
     }
     if not _is_number(epsilon_px) or epsilon_px < 0:
-        raise ValueError(f"epsilon_px is {epsilon_px!r}; it must be a number of at least 0")
+        raise UserError(f"epsilon_px is {epsilon_px!r}; it must be a number of at least 0")
     return Pca(tuple(map(tuple, columns)), centering, **arrays, epsilon_px=float(epsilon_px))
 
 
@@ -266,10 +267,10 @@ def _array(stored: dict[str, Any], name: str, shape: tuple[int | None, ...]) -> 
     rows = stored[name] if len(shape) == 2 else [stored[name]]
     size = shape[-1]
     if not isinstance(rows, list | tuple) or not rows:
-        raise ValueError(f"{name} must be a list of lists of {size} numbers")
+        raise UserError(f"{name} must be a list of lists of {size} numbers")
     for row in rows:
         if not isinstance(row, list | tuple) or len(row) != size or not all(map(_is_number, row)):
-            raise ValueError(f"{name} must hold {size} finite numbers{' in each row' if len(shape) == 2 else ''}")
+            raise UserError(f"{name} must hold {size} finite numbers{' in each row' if len(shape) == 2 else ''}")
     array = np.array(rows, np.float64)
     return array if len(shape) == 2 else array[0]
 
@@ -288,7 +289,7 @@ def _fit(
 ) -> Pca:
     flat = [column for pose in columns for column in pose]
     if len(set(flat)) != len(flat) or not flat:
-        raise ValueError(f"losses.{name}: the keypoints {flat} (counted from 0) must be at least one, each once")
+        raise UserError(f"losses.{name}: the keypoints {flat} (counted from 0) must be at least one, each once")
     labels = labels_frame_px.astype(np.float64)
     poses = poses_of(labels, columns, centering)
     try:
@@ -300,13 +301,13 @@ def _fit(
         if epsilon_px is None:
             errors = errors_px(fitted, labels)
             epsilon_px = empirical_epsilon_px(errors, options.epsilon_percentile, options.epsilon_multiplier)
-    except ValueError as error:
-        raise ValueError(f"losses.{name}: {error}") from error
+    except UserError as error:
+        raise UserError(f"losses.{name}: {error}") from error
     return dataclasses.replace(fitted, epsilon_px=float(epsilon_px))
 
 
 def _refuse_all(kept: int, columns: Columns, centering: str, options: PcaSingleviewConfig | PcaMultiviewConfig) -> None:
-    """Raises ValueError where so many components are kept that there is no pose outside of them."""
+    """Raises UserError where so many components are kept that there is no pose outside of them."""
     points = len(columns[0])
     # The mean of the points is always 0 then; of two points the median is the mean.
     is_centred = centering == "mean" or (centering == "median" and points <= 2)
@@ -315,7 +316,7 @@ def _refuse_all(kept: int, columns: Columns, centering: str, options: PcaSinglev
         name = "components" if options.components else "explained_variance"
         of = f"a pose of {points} points" + (", which have their centre taken off," if is_centred else "")
         more = "keypoints" if isinstance(options, PcaSingleviewConfig) else "views"
-        raise ValueError(
+        raise UserError(
             f"{name} = {getattr(options, name):g} keeps all {size} components of {of} and the error of every pose is "
             f"then 0; lower it, or name more {more}"
         )

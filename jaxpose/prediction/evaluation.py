@@ -18,6 +18,7 @@ from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
 from jaxpose.data.split import SETS, KnownSplit, read_split
+from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
@@ -60,7 +61,7 @@ def evaluate(
       As `evaluate_dataset`.
 
     Raises:
-      ValueError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
+      UserError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
         replace the run's own files.
     """
     config = _with_project(read_run_config(run), run, project)
@@ -68,7 +69,7 @@ def evaluate(
     split = read_split(run / SPLIT_FILE, is_of_run=True)
     sets = dataset.sets_in_run(found, split)
     if not labels and not out and (sets == "unused").all():
-        raise ValueError(
+        raise UserError(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER to keep the run's own "
             "predictions"
         )
@@ -113,7 +114,7 @@ def evaluate_dataset(
       extra label file by its name.
 
     Raises:
-      ValueError: an extra label file cannot be used.
+      UserError: an extra label file cannot be used.
       Stopped: `stops` returned true.
     """
     with phase("predicting the labelled frames"):
@@ -141,7 +142,7 @@ def extra_projects(config: Config, say: Say) -> list[Project]:
     """Reads CollectedData_new.csv and CollectedData_test.csv, where they lie beside the run's own label file.
 
     Raises:
-      ValueError: one of them cannot be used.
+      UserError: one of them cannot be used.
     """
     return [_read_project(config, name, say) for name in extra_label_files(config.data)]
 
@@ -151,7 +152,7 @@ def _with_project(config: Config, run: Path, project: str) -> Config:
     if project:
         return dataclasses.replace(config, data=dataclasses.replace(config.data, project=project))
     if not Path(config.data.project).is_dir():
-        raise ValueError(
+        raise UserError(
             f"the project of {run}, {config.data.project}, does not exist; give its folder with --project FOLDER"
         )
     return config
@@ -161,12 +162,12 @@ def _read_labels(config: Config, labels: str, say: Say) -> Project:
     """Reads the labels that are evaluated; errors name the flags of jaxpose.evaluate."""
     try:
         return _read_project(config, labels, say)
-    except ValueError as error:
+    except UserError as error:
         if "--config.data.project=" not in str(error):
             raise
         # jaxpose.train calls it --config.data.project, this verb --project.
         text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")
-        raise ValueError(text) from None
+        raise UserError(text) from None
 
 
 def _read_project(config: Config, labels: str, say: Say) -> Project:

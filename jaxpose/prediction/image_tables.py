@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.data.image_file import decode_image
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.lightning_pose.tables import SCORERS, PredictionWriter
 from jaxpose.pose.pca import errors_px
@@ -46,7 +47,7 @@ def predict_images(
     def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
         try:
             return predictor.fit(decode_image(read_bytes(path, most_bytes=None)))
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             return f"{path}: {error}"
 
     def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -16,6 +16,7 @@ from typing import Any
 from jaxpose.checksums import DamagedFile, parse_csv, write_csv
 from jaxpose.config import config_hash
 from jaxpose.data.cells import path_cell, path_of_cell
+from jaxpose.errors import UserError
 from jaxpose.files import open_regular
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.predictor import Predictor
@@ -118,7 +119,7 @@ class PredictionIndex:
           overwrite: make existing tables again.
 
         Raises:
-          ValueError: the table exists, but is of other frames or of another run.
+          UserError: the table exists, but is of other frames or of another run.
         """
         noted, table = self.rows().get(row.table), self._out / row.table
         if overwrite:
@@ -130,7 +131,7 @@ class PredictionIndex:
         if not table.is_file() or (noted and (noted.path, noted.run) == (row.path, row.run)):
             return False
         what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
-        raise ValueError(f"{table} exists already, of {what}: give --overwrite to replace it, or choose another --out")
+        raise UserError(f"{table} exists already, of {what}: give --overwrite to replace it, or choose another --out")
 
     def bytes_of(self, table: Path) -> int:
         """Returns the size of a table of predictions and of the tables beside it, as far as they exist."""

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import join_tables
 from jaxpose.prediction.index import DAMAGED, FAILED, WAITING, Row, identity_of
 from jaxpose.prediction.table_files import PARTIAL
@@ -92,7 +93,7 @@ class Job:
         """Returns a message if the timestamps of a video show dropped frames, else ""."""
         try:
             gaps = read_index(self.video.path).leaps if self.video else []
-        except (ValueError, OSError):
+        except (UserError, OSError):
             return ""
         some = f"{', '.join(map(str, gaps[:_LISTED]))}{', ...' if len(gaps) > _LISTED else ''}"
         return (

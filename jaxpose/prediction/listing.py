@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxpose.data.inputs import Inputs
+from jaxpose.errors import UserError
 from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, Row, row_of
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.predictor import Predictor
@@ -85,7 +86,7 @@ def _look(
         path, sources = (source, [source]) if isinstance(source, Path) else (source[0].parent, source)
         row = row_of(out, table, path, sources, predictor)
         return index.rows()[row.table] if index.is_there(row, overwrite) else row
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         return str(error)
 
 
@@ -97,5 +98,5 @@ def _job(row: Row, table: Path, outputs: OutputFiles) -> Job:
     try:
         video = scan(source)
         return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [source], video)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))

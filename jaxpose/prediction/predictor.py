@@ -16,6 +16,7 @@ from jaxpose import geometry
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config, validate
+from jaxpose.errors import UserError
 from jaxpose.fitting import fit_image
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
@@ -75,7 +76,8 @@ class Predictor:
           frames: uint8, (n, h, w, 3) RGB or (n, h, w) grey, or a list of n such images of any sizes.
 
         Raises:
-          ValueError: a frame is of another type or shape, or is smaller than the run's crop.
+          ValueError: a frame is of another type or shape.
+          UserError: a frame is smaller than the run's crop.
         """
         # Most likely one colour frame, which would be read as h grey ones.
         if isinstance(frames, np.ndarray) and frames.ndim == 3 and frames.shape[-1] == 3:
@@ -89,13 +91,13 @@ class Predictor:
         frames; coordinates are in pixels of the rotated frame.
 
         Raises:
-          ValueError: the file is not a video, is damaged, or has frames that are smaller than the run's crop.
+          UserError: the file is not a video, is damaged, or has frames that are smaller than the run's crop.
         """
         reader, stream = self.stream(scan(Path(path)))
         with contextlib.closing(reader):
             found = self._joined(stream)
         if reader.problem:
-            raise ValueError(reader.problem)
+            raise UserError(reader.problem)
         return found
 
     def stream(self, video: Video, segment: Segment | None = None) -> tuple[ChunkReader, Iterator[Found]]:
@@ -109,7 +111,7 @@ class Predictor:
             equal to those of the whole video, bit for bit.
 
         Raises:
-          ValueError: the frames are smaller than the run's crop.
+          UserError: the frames are smaller than the run's crop.
         """
         labelled_px = labelled_sizes_px(self.config.data)
         if video.path not in self._described and (text := describe_rotation(video, labelled_px)):
@@ -134,7 +136,8 @@ class Predictor:
         """Returns a frame, (h, w, 3) or (h, w) uint8, as input of the network, and its frame_from_input (2, 3).
 
         Raises:
-          ValueError: the frame is of another type or shape, or is smaller than the run's crop.
+          ValueError: the frame is of another type or shape.
+          UserError: the frame is smaller than the run's crop.
         """
         frame = np.asarray(frame)
         is_image = frame.ndim == 2 or (frame.ndim == 3 and frame.shape[2] == 3)
@@ -165,7 +168,7 @@ class Predictor:
     def _input_from_frame(self, frame_size_px: tuple[int, int]) -> np.ndarray:
         data = self.config.data
         if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > frame_size_px):
-            raise ValueError(
+            raise UserError(
                 f"a frame has {frame_size_px[0]} x {frame_size_px[1]} pixels; the run's data.crop_px = {data.crop_px} "
                 "leaves it"
             )
@@ -207,7 +210,7 @@ def load(
       is_compiled: False leaves compiling to `Predictor.compile`, as there may be nothing to predict.
 
     Raises:
-      ValueError: the folder is not a run or has no weights, or a device does not exist.
+      UserError: the folder is not a run or has no weights, or a device does not exist.
     """
     config = read_run_config(Path(run))
     config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
@@ -217,10 +220,10 @@ def load(
         validate(config)
         with phase("starting the devices"):
             chosen = start_backend(config.mesh)
-    except ValueError as error:
+    except UserError as error:
         # jaxpose.train calls it --config.mesh.devices, these verbs --devices.
         text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
-        raise ValueError(text) from None
+        raise UserError(text) from None
     with phase("reading the weights"):
         trained = load_network(Path(run))
     mesh = make_mesh(chosen)

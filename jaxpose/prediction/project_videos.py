@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 
 from jaxpose.data.sessions import sessions
+from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, row_of
 from jaxpose.prediction.job import Job, remove_parts
@@ -46,7 +47,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         return
     try:
         files = [file for session in sessions(config.data, config.video) for file in session]
-    except ValueError as error:
+    except UserError as error:
         # Mistakes are refused before the training; what changed since must not make it fail.
         say(f"warning: the videos are not predicted: {error}")
         return
@@ -62,7 +63,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
     for file in files:
         try:
             videos.append(scan(file))
-        except ValueError as error:
+        except UserError as error:
             say(f"warning: not predicted: {error}")
     try:
         with Claims(folder, config.mesh.heartbeat_s) as claims:
@@ -76,7 +77,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
                     return
             if not _predict(predictor, jobs, index, claims, stops, say):
                 say(f"warning: some videos are not predicted (see above); to try them again: {command}")
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         say(f"warning: the videos are not predicted: {error}; predict them by {command}")
 
 
@@ -130,7 +131,7 @@ def _is_kept(index: PredictionIndex, job: Job) -> bool:
     row = index.rows().get(job.row.table)
     try:
         return row is not None and row.state == DONE and index.is_there(job.row)
-    except ValueError:
+    except UserError:
         return False
 
 

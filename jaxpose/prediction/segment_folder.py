@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claim
 from jaxpose.prediction.image_tables import predict_images
 from jaxpose.prediction.job import Job
@@ -71,7 +72,7 @@ def write_segment(
                 (job.parts / _UNCUT_FILE).touch()
         else:
             outcomes.settle_damaged(job, str(error), scratch)
-    except ValueError as error:
+    except UserError as error:
         if change := job.change():
             outcomes.settle_lost(job, change)
         else:

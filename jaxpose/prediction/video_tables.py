@@ -46,7 +46,7 @@ def predict_video(predictor: Predictor, video: Video, file: Path, stops: Callabl
       stops: called after every batch; True stops.
 
     Raises:
-      ValueError: the frames are smaller than the run's crop.
+      UserError: the frames are smaller than the run's crop.
       Incomplete: the file is damaged.
       Stopped: `stops` returned true.
     """
@@ -73,7 +73,7 @@ def predict_segment(
       count: called with the number of rows of every batch.
 
     Raises:
-      ValueError, Incomplete, Stopped: as `predict_video` does.
+      UserError, Incomplete, Stopped: as `predict_video` does.
     """
     reader, found = predictor.stream(video, segment)
     names = predictor.keypoint_names

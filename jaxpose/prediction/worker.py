@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claim, Claims
 from jaxpose.prediction.index import PredictionIndex, Row
 from jaxpose.prediction.job import Job
@@ -105,7 +106,7 @@ class Worker:
         """Predicts a segment of a job or joins its segments; returns False where others have claimed all of it."""
         try:
             segments = self._segments_of(job)
-        except (ValueError, OSError) as error:
+        except (UserError, OSError) as error:
             self._outcomes.settle_damaged(job, str(error))
             return True
         absent = [segment for segment in segments if not folder_of(job, segment).is_dir()]
@@ -126,7 +127,7 @@ class Worker:
 
     def _segments_of(self, job: Job) -> Sequence[Segment | None]:
         if job.problem:
-            raise ValueError(job.problem)
+            raise UserError(job.problem)
         if job.video is None or is_uncut(job):
             return [None]
         with self._lock:

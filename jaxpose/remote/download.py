@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from jaxpose.checksums import parse_json
+from jaxpose.checksums import DamagedFile, parse_json
+from jaxpose.errors import UserError
 from jaxpose.remote.plan import CHECKPOINTS
 from jaxpose.remote.record import COPIED_FILE, manifests, size_and_checksum
 from jaxpose.remote.store import RemoteFolder
@@ -24,7 +25,7 @@ def download(remote: RemoteFolder, staging: Path) -> list[str]:
       Messages for the user: what was downloaded, and what is damaged.
 
     Raises:
-      ValueError: the copy cannot be read, or its config or its list of files is damaged.
+      UserError: the copy cannot be read, or its config or its list of files is damaged.
       OSError: the folder cannot be written.
     """
     shutil.rmtree(staging, ignore_errors=True)
@@ -63,7 +64,7 @@ def _download_files(remote: RemoteFolder, staging: Path) -> tuple[int, list[str]
         if record[path] not in (None, size_and_checksum(data)):
             problem = f"{remote.url}/{path} is damaged: it differs from what was uploaded"
             if path == CONFIG_FILE:
-                raise ValueError(f"{problem}; choose another out, or resume=overwrite to start anew")
+                raise UserError(f"{problem}; choose another out, or resume=overwrite to start anew")
             messages.append(f"{problem}; it was not downloaded")
             continue
         (staging / path).parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,7 @@ def _download_checkpoint(remote: RemoteFolder, name: str, text: bytes, folder: P
     """Downloads a checkpoint; returns what is wrong with it, or ""."""
     try:
         files = parse_json(text, MANIFEST_FILE)["files"]
-    except ValueError as error:
+    except DamagedFile as error:
         return str(error)
     folder.mkdir(parents=True)
     for path in files:
@@ -94,18 +95,18 @@ def _download_checkpoint(remote: RemoteFolder, name: str, text: bytes, folder: P
 
 
 def _asked(remote: RemoteFolder, ask: Callable[[], Any]) -> Any:
-    """Returns an answer of the store; raises ValueError where it fails, as an OSError would blame the local disk."""
+    """Returns an answer of the store; raises UserError where it fails, as an OSError would blame the local disk."""
     try:
         return ask()
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(f"{remote.url} cannot be read: {error}; the same command tries again") from None
+        raise UserError(f"{remote.url} cannot be read: {error}; the same command tries again") from None
 
 
 def _inside(path: str) -> str:
     """Returns a path from a copy, if it stays below its folder: somebody else may have written it."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts:
-        raise ValueError(f"the copy names a file outside of itself: {path}")
+        raise UserError(f"the copy names a file outside of itself: {path}")
     return path

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jaxpose.checksums import parse_json
+from jaxpose.errors import UserError
 from jaxpose.remote.plan import (
     CHECKPOINTS,
     PUT_CHECKPOINT,
@@ -79,7 +80,7 @@ def load_hook(name: str) -> Callable[[str], object] | None:
     """Returns the function that MODULE:FUNCTION names, None for "".
 
     Raises:
-      ValueError: it cannot be imported, or is not a function.
+      UserError: it cannot be imported, or is not a function.
     """
     if not name:
         return None
@@ -88,9 +89,9 @@ def load_hook(name: str) -> Callable[[str], object] | None:
         hook = getattr(importlib.import_module(module), function)
     # A user's module may raise anything.
     except (Exception, SystemExit) as error:
-        raise ValueError(
+        raise UserError(
             f"log.remote_hook is {name!r}, which cannot be imported: {type(error).__name__}: {error}"
         ) from None
     if not callable(hook):
-        raise ValueError(f"log.remote_hook is {name!r}, which is not a function but of type {type(hook).__name__}")
+        raise UserError(f"log.remote_hook is {name!r}, which is not a function but of type {type(hook).__name__}")
     return hook

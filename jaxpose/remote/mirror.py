@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 from jaxpose.checksums import parse_json, signed_json
+from jaxpose.errors import UserError
 from jaxpose.remote.plan import (
     CHECKPOINTS,
     PUT,
@@ -52,7 +53,7 @@ class Mirror:
         """Brings the copy to the state of the run folder.
 
         Raises:
-          ValueError: the copy is ahead of the run folder; it stays unchanged until the run has caught up.
+          UserError: the copy is ahead of the run folder; it stays unchanged until the run has caught up.
           Exception: the exceptions of the store's file system, which differ from store to store.
         """
         if not self._has_looked:
@@ -103,7 +104,7 @@ class Mirror:
         """Finds out what the copy holds, and removes the files of another run."""
         # Checked at the start too, but a run continues when its copy cannot be read.
         if not self._starts_anew and (ahead := copy_is_ahead(self._remote, self._folder)):
-            raise ValueError(ahead)
+            raise UserError(ahead)
         self._remote.remove_leftovers()
         record = read_record(self._remote)
         self._checkpoints = manifests(self._remote)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from jaxpose.errors import UserError
 from jaxpose.run.checkpoint import order, published
 from jaxpose.run.extension import EXTENSIONS_FILE
 from jaxpose.run.folder import FINISHED_FILE, WRITTEN
@@ -53,7 +54,7 @@ def contents_of(folder: Path) -> Contents:
         try:
             read_manifest(folder / CHECKPOINTS / name)
             checkpoints[name] = (folder / CHECKPOINTS / name / MANIFEST_FILE).read_bytes()
-        except (ValueError, FileNotFoundError) as error:
+        except (UserError, FileNotFoundError) as error:
             # Damaged, which a resume reports, or removed since it was listed.
             _logger.debug("checkpoint %s is not copied: %s", name, error)
     return Contents(files, checkpoints)

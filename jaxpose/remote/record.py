@@ -6,7 +6,7 @@ copied.json has the size and the SHA-256 of each file in the copy, except those 
 import hashlib
 from pathlib import Path
 
-from jaxpose.checksums import parse_json
+from jaxpose.checksums import DamagedFile, parse_json
 from jaxpose.remote.plan import CHECKPOINTS
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
@@ -24,7 +24,7 @@ def read_record(remote: RemoteFolder) -> dict[str, list | None]:
     """
     try:
         return parse_json(remote.read(COPIED_FILE), f"{remote.url}/{COPIED_FILE}")["files"]
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, DamagedFile):
         return {}
 
 
@@ -76,7 +76,7 @@ def _extensions(remote: RemoteFolder) -> int:
     """Returns how often the run of a copy was extended, 0 where the copy has no such record."""
     try:
         return len(parse(remote.read(EXTENSIONS_FILE), EXTENSIONS_FILE))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, DamagedFile):
         return 0
 
 
@@ -95,5 +95,5 @@ def _is_whole(remote: RemoteFolder, name: str, manifest: bytes) -> bool:
         listed = parse_json(manifest, MANIFEST_FILE)["files"]
         files = {path: kind for path, kind in listed.items() if not path.endswith("/")}
         return all(size_and_checksum(remote.read(f"{CHECKPOINTS}/{name}/{path}")) == files[path] for path in files)
-    except (ValueError, FileNotFoundError):
+    except (DamagedFile, FileNotFoundError):
         return False

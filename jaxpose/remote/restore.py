@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from jaxpose.config import Config, differing_keys
+from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.remote.download import download
 from jaxpose.remote.record import COPIED_FILE, copy_is_ahead
@@ -55,7 +56,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
       Messages for the user, one sentence each.
 
     Raises:
-      ValueError: the folder is its own copy; or the copy is not a copy, is another run's, is damaged, or is ahead of a
+      UserError: the folder is its own copy; or the copy is not a copy, is another run's, is damaged, or is ahead of a
         folder that is not empty; or it cannot be read and the folder is empty, so that an existing run might be started
         anew.
     """
@@ -63,7 +64,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         return []
     remote, staging = RemoteFolder(config.log.remote_url, run_name(folder)), folder / RESTORING_FOLDER
     if remote.is_at(folder):
-        raise ValueError(f"log.remote_url is {config.log.remote_url}, so the copy of {folder} would be itself")
+        raise UserError(f"log.remote_url is {config.log.remote_url}, so the copy of {folder} would be itself")
     overwrites = config.resume == "overwrite"
     is_empty = not folder.is_dir() or {entry.name for entry in folder.iterdir()} <= NO_RUN
     if (staging / CONFIG_FILE).exists() and not dry_run and not overwrites:
@@ -72,13 +73,13 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         return [f"the download from {remote.url} is complete now"]
     try:
         found = _look(remote, folder, compares=not is_empty and not overwrites)
-    except ValueError:
+    except UserError:
         raise
     # Each kind of store has exceptions of its own.
     except Exception as error:
         reason = f"{remote.url} cannot be read: {error}"
         if is_empty and not overwrites:
-            raise ValueError(
+            raise UserError(
                 f"{reason}. It may hold this run's copy; resume=overwrite would start anew without looking"
             ) from None
         return [f"{reason}; the run continues from its own folder, and jaxpose tries the copy again"]
@@ -88,7 +89,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
     if not is_empty:
         return []
     if config.resume == "never":
-        raise ValueError(f"resume is never, but {remote.url} holds the copy of this run; use resume=auto to continue")
+        raise UserError(f"resume is never, but {remote.url} holds the copy of this run; use resume=auto to continue")
     if dry_run:
         return [f"{remote.url} holds the copy of this run, which would be downloaded"]
     messages = download(remote, staging)
@@ -107,21 +108,21 @@ def _look(remote: RemoteFolder, folder: Path, compares: bool) -> _Copy | None:
 
 
 def _refuse_other_copy(config: Config, folder: Path, remote: RemoteFolder, found: _Copy) -> None:
-    """Raises ValueError where a copy is another run's, or ahead of the run folder."""
+    """Raises UserError where a copy is another run's, or ahead of the run folder."""
     compared = with_length_of(found.config, config) if config.resume == "extend" else config
     if differing := differing_keys(found.config, compared):
         differences = "; ".join(f"{key} {old!r} -> {new!r}" for key, (old, new) in differing.items())
-        raise ValueError(
+        raise UserError(
             f"{remote.url} holds the copy of another run; differing: {differences}. "
             "Choose another out or log.remote_url, or resume=overwrite to start anew"
         )
     if not found.shares_frames:
-        raise ValueError(
+        raise UserError(
             f"{remote.url} holds the copy of a run of another project: it has none of the frames of {folder}. "
             "Choose another log.remote_url"
         )
     if found.ahead:
-        raise ValueError(
+        raise UserError(
             f"{remote.url} is ahead of the run folder: {found.ahead}. Move {folder} away to continue from the copy, or "
             "choose another log.remote_url; resume=overwrite would start anew"
         )
@@ -131,11 +132,11 @@ def _stored_config(remote: RemoteFolder) -> Config | None:
     """Returns the config of the run whose copy this is, None where there is no copy.
 
     Raises:
-      ValueError: the remote folder holds something else.
+      UserError: the remote folder holds something else.
     """
     names = [name for name in remote.names() if not is_leftover(name)]
     if names and COPIED_FILE not in names:
-        raise ValueError(
+        raise UserError(
             f"{remote.url} holds files that are not the copy of a run ({', '.join(names[:3])}); choose another"
         )
     if CONFIG_FILE not in names:

@@ -13,6 +13,7 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import DONE, did_you_mean
 from jaxpose.config.train import total_steps
 from jaxpose.data.split import count_training_frames
+from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile
 from jaxpose.remote.record import COPIED_FILE
 from jaxpose.remote.store import RemoteFolder, is_leftover
@@ -84,7 +85,7 @@ class Watched:
                 str(self._remote.path.parent) if self._remote.path else posixpath.dirname(where)
             )
         except (ValueError, ImportError) as error:
-            raise ValueError(f"{where} cannot be opened: {error}") from None
+            raise UserError(f"{where} cannot be opened: {error}") from None
         self._where = where
         self._seen: dict[str, tuple[int, bytes]] = {}
         self._config: Config | None = None
@@ -93,7 +94,7 @@ class Watched:
         """Returns what a starting run has not written yet, "" once the run can be read.
 
         Raises:
-          ValueError: no run can start here: the folder holds other files, or its parent does not exist.
+          UserError: no run can start here: the folder holds other files, or its parent does not exist.
           OSError: the file system cannot be read.
         """
         names = [name for name in self._remote.names() if not is_leftover(name)]
@@ -101,10 +102,10 @@ class Watched:
             try:
                 self._config = parse_config(self._remote.read(CONFIG_FILE), f"{self._where}/{CONFIG_FILE}")
             except PermissionError as error:
-                raise ValueError(f"{self._where}/{CONFIG_FILE} cannot be read: {error.strerror}") from None
+                raise UserError(f"{self._where}/{CONFIG_FILE} cannot be read: {error.strerror}") from None
             return ""
         if foreign := sorted({*names} - NO_RUN - {COPIED_FILE}):
-            raise ValueError(
+            raise UserError(
                 f"{self._where} is not a run folder: it has no {CONFIG_FILE}, but {_listed(foreign)}; give a run folder"
             )
         path = self._remote.path
@@ -113,7 +114,7 @@ class Watched:
         beside = self._parent.names()
         if not beside and not (self._parent.path and self._parent.path.is_dir()):
             hint = did_you_mean(self._parent.url, _folders_beside(self._parent.path)) if self._parent.path else ""
-            raise ValueError(f"{self._where} is not a run folder: {self._parent.url} does not exist{hint}")
+            raise UserError(f"{self._where} is not a run folder: {self._parent.url} does not exist{hint}")
         hint = did_you_mean(self._where, [posixpath.join(posixpath.dirname(self._where), name) for name in beside])
         return f"the folder{hint or f'; {self._parent.url} holds {_listed(beside)}' * bool(beside)}"
 

@@ -23,6 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from jaxpose.errors import UserError
 from jaxpose.run.leaves import kinds, named_leaves, refuse_misfit, restore_target
 from jaxpose.run.manifest import MANIFEST_FILE, find_damage, read_manifest, write_manifest
 
@@ -89,7 +90,7 @@ class Checkpoints:
           which: "newest", or "best" (where none is marked or whole: the newest).
 
         Raises:
-          ValueError: the state does not fit `like`; names the leaves. No damaged checkpoint is ever deleted: each is a
+          UserError: the state does not fit `like`; names the leaves. No damaged checkpoint is ever deleted: each is a
             warning with its reason, and the one before it is tried.
         """
         if which not in ("newest", "best"):
@@ -236,7 +237,7 @@ def _is_worth_showing(record: logging.LogRecord) -> bool:
 def _is_best(folder: Path) -> bool:
     try:
         return read_manifest(folder)["is_best"]
-    except ValueError:
+    except UserError:
         return False
 
 

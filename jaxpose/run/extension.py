@@ -13,6 +13,7 @@ from jaxpose.checksums import DamagedFile, parse_json, write_json
 from jaxpose.config import Config, differing_keys
 from jaxpose.config.train import TrainConfig, steps_between_validations, steps_per_epoch, total_steps
 from jaxpose.data.split import count_training_frames
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.run.identity import CONFIG_FILE, parse_split_rows, read_config
 from jaxpose.run.manifest import MANIFEST_FILE, find_damage
@@ -60,7 +61,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
       split_text: content of split.csv.
 
     Raises:
-      ValueError: the config is not longer, or the run's config cannot be read.
+      UserError: the config is not longer, or the run's config cannot be read.
     """
     stored = read_config(run / CONFIG_FILE)
     if _length(stored.train) == _length(config.train):
@@ -69,7 +70,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
     old_steps, new_steps = total_steps(stored.train, frames), total_steps(config.train, frames)
     if new_steps <= old_steps:
         hint = " (train.steps replaces train.epochs)" if config.train.steps and config.train.epochs else ""
-        raise ValueError(
+        raise UserError(
             f"resume is extend, but this config is {new_steps} steps long and the run in {run} {old_steps} steps long: "
             f"give more train.steps or train.epochs{hint}"
         )
@@ -82,13 +83,13 @@ def find_run(runs: Path, config: Config) -> Path:
     """Returns the one run folder in a folder whose config differs from this one in nothing but the length.
 
     Raises:
-      ValueError: there is none, or there are several.
+      UserError: there is none, or there are several.
     """
     found, others = [], []
     for file in sorted(runs.glob(f"*/{CONFIG_FILE}")):
         try:
             stored = read_config(file)
-        except ValueError:
+        except UserError:
             continue  # no run
         differing = [key for key in differing_keys(stored, config) if key not in LENGTH_KEYS]
         name = f"{file.parent} ({', '.join(differing[:3]) or _shown_length(stored.train)})"
@@ -98,12 +99,12 @@ def find_run(runs: Path, config: Config) -> Path:
     give = "give the run folder with --config.out=RUN"
     if found:
         named = ", ".join(name for _, name in found)
-        raise ValueError(
+        raise UserError(
             f"resume is extend, and {len(found)} runs differ from this config in nothing but the length: {named}; "
             f"{give}"
         )
     seen = f"; these differ in more: {', '.join(name for _, name in others[:3])}" if others else ""
-    raise ValueError(
+    raise UserError(
         f"resume is extend, but no run in {runs} differs from this config in nothing but the length{seen}; {give}"
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 from jaxpose.checksums import parse_json, write_csv, write_json
 from jaxpose.cluster.agreement import broadcast_from_0, refuse_unshared
 from jaxpose.config import Config, config_hash
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, temporary_name
 from jaxpose.run.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
 from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
@@ -86,13 +87,13 @@ class RunFolder:
         """Returns the summary of a finished run.
 
         Raises:
-          ValueError: the run is not finished, or its summary cannot be read.
+          UserError: the run is not finished, or its summary cannot be read.
         """
         file = self.path / FINISHED_FILE
         try:
             return parse_summary(read_bytes(file), file)
         except FileNotFoundError:
-            raise ValueError(f"the run in {self.path} is not finished: it has no {FINISHED_FILE}") from None
+            raise UserError(f"the run in {self.path} is not finished: it has no {FINISHED_FILE}") from None
 
     def note_end(self, status: Status) -> None:
         """Notes how the run ends, for those who watch it."""
@@ -144,7 +145,7 @@ def open_run(
       dry_run: write and lock nothing; whether another process writes there is then not known.
 
     Raises:
-      ValueError: the folder holds another run, no run but files, a run that is running, or what `config.resume`
+      UserError: the folder holds another run, no run but files, a run that is running, or what `config.resume`
         does not allow; or it cannot be written in, or is not the same for all processes.
     """
     opened: list[RunFolder] = []
@@ -192,7 +193,7 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
         if lock >= 0:
             os.close(lock)
         if isinstance(error, OSError):
-            raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
+            raise UserError(f"run folder {path} cannot be used: {error}; choose another out") from None
         raise
 
 
@@ -202,12 +203,12 @@ def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]
         _refuse_foreign(path)
         there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            raise ValueError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
+            raise UserError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
         fetched = fetch(path)
         action, messages, _ = _decided(path, config, split_text)
         return RunFolder(path, action, messages=(*fetched, *messages))
     except OSError as error:
-        raise ValueError(f"run folder {path} cannot be used: {error}; choose another out") from None
+        raise UserError(f"run folder {path} cannot be used: {error}; choose another out") from None
 
 
 def _path(config: Config) -> Path:
@@ -233,14 +234,14 @@ def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[st
         return "start", (), None
     if not (path / CONFIG_FILE).exists():
         if config.resume in ("must", "extend"):
-            raise ValueError(f"resume is {config.resume}, but {path} holds no run; use resume=auto to start one")
+            raise UserError(f"resume is {config.resume}, but {path} holds no run; use resume=auto to start one")
         return "start", (), None
     if config.resume == "never":
-        raise ValueError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
+        raise UserError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
     compared = with_length_of(read_config(path / CONFIG_FILE), config) if config.resume == "extend" else config
     found = differences(path, compared, split_text)
     if found:
-        raise ValueError(
+        raise UserError(
             f"{path} holds another run; differing: {'; '.join(found)}. {way_on(path, compared, split_text)}"
         )
     is_finished = (path / FINISHED_FILE).exists()
@@ -251,7 +252,7 @@ def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[st
     if is_finished and not extension:
         return "finished", unchecked, None
     if is_finished and RunFolder(path, "finished").summary().get("reason") == "early stop":
-        raise ValueError(
+        raise UserError(
             f"resume is extend, but the run in {path} stopped early (train.early_stop_patience = "
             f"{config.train.early_stop_patience}), as a longer one would; --config.train.init_from={path} without "
             "resume=extend starts another run from its weights"
@@ -270,14 +271,14 @@ def _refuse_foreign(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_dir():
-        raise ValueError(f"the run folder {path} is a file; choose another out")
+        raise UserError(f"the run folder {path} is a file; choose another out")
     if (path / CONFIG_FILE).exists():
         read_config(path / CONFIG_FILE)
         return
     foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
-        raise ValueError(
+        raise UserError(
             f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
             "deleted: choose another out"
         )

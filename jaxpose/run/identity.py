@@ -8,6 +8,7 @@ from pathlib import Path
 from jaxpose.checksums import DamagedFile, parse_csv, parse_json, read_csv, write_json
 from jaxpose.config import Config, differing_keys, from_dict, validate_stored
 from jaxpose.data.split import CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 
 CONFIG_FILE = "config.json"
@@ -28,14 +29,12 @@ def refuse_no_run(run: Path) -> None:
     """Looks whether a folder holds a run.
 
     Raises:
-      ValueError: it has no config.json; names the runs that lie beside or in it.
+      UserError: it has no config.json; names the runs that lie beside or in it.
     """
     if not (run / CONFIG_FILE).exists():
         near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
         here = ", ".join(str(path.parent) for path in near[:5])
-        raise ValueError(
-            f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else "")
-        )
+        raise UserError(f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else ""))
 
 
 def read_config(file: Path) -> Config:
@@ -59,10 +58,10 @@ def parse_config(data: bytes, name: str | Path) -> Config:
     values = parse_json(data, name, _MEND)
     try:
         if absent := {"data", "model", "train"} - set(values):
-            raise ValueError(f"it has no {min(absent)!r}")
+            raise UserError(f"it has no {min(absent)!r}")
         config = from_dict(values)
         validate_stored(config)
-    except ValueError as error:
+    except UserError as error:
         reason = "; ".join(str(error).splitlines())
         raise DamagedFile(f"{name} is not the config of a run ({reason}); {_MEND}") from None
     return config
@@ -72,7 +71,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     """Returns what the run in a folder differs in from a config and the text of its split.csv, a sentence each.
 
     Raises:
-      ValueError: the folder's config cannot be read, or the run is of another project.
+      UserError: the folder's config cannot be read, or the run is of another project.
     """
     stored = read_config(path / CONFIG_FILE)
     keys = differing_keys(stored, config)
@@ -81,7 +80,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
         return found
     old, new = read_split_rows(path), parse_split_rows(split_text)
     if stored.data.project != config.data.project and not share_frames(old, new):
-        raise ValueError(
+        raise UserError(
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
             "frames. Give this run a folder of its own with --config.out=FOLDER"
         )

@@ -6,6 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxpose.errors import UserError
+
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """Returns {name: array or ShapeDtypeStruct} of a tree; a flat dict is stored, so reading it needs no class.
@@ -41,7 +43,7 @@ def refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], 
     """Refuses a checkpoint whose leaves (`kinds`) are not those of the state.
 
     Raises:
-      ValueError: the first `shown` differences.
+      UserError: the first `shown` differences.
     """
     problems = [
         f"{name} is {stored.get(name, 'absent')} there and {wanted.get(name, 'absent')} here"
@@ -50,7 +52,7 @@ def refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], 
     ]
     if problems:
         more = f"; and {len(problems) - shown} more" if len(problems) > shown else ""
-        raise ValueError(
+        raise UserError(
             f"checkpoint {folder} does not fit: {'; '.join(problems[:shown])}{more}. "
             "It is another model's or another optimizer's"
         )

@@ -9,6 +9,7 @@ import numpy as np
 from flax import nnx
 
 from jaxpose.config import Config
+from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import FINISHED_FILE, PARAMETERS_FILE
@@ -41,7 +42,7 @@ def read_run_config(run: Path) -> Config:
     """Returns the config of a run folder; the file is data, nothing in it is executed.
 
     Raises:
-      ValueError: the folder is no run, or its config is damaged.
+      UserError: the folder is no run, or its config is damaged.
     """
     refuse_no_run(run)
     file = run / CONFIG_FILE
@@ -49,7 +50,7 @@ def read_run_config(run: Path) -> Config:
     # What the project decides is filled in before a run folder is made.
     for option in ("keypoint_names", "input_height_px", "input_width_px"):
         if not getattr(config.data, option):
-            raise ValueError(f"{file} is not the config of a run (data.{option} is empty); give another run")
+            raise UserError(f"{file} is not the config of a run (data.{option} is empty); give another run")
     return config
 
 
@@ -57,7 +58,7 @@ def load_network(run: Path) -> LoadedNetwork:
     """Returns the best network of a run: of a finished one its exported weights, else its best checkpoint.
 
     Raises:
-      ValueError: the folder is no run, or holds no usable weights.
+      UserError: the folder is no run, or holds no usable weights.
     """
     config = read_run_config(run)
     train, names = config.train, config.data.keypoint_names
@@ -73,7 +74,7 @@ def load_network(run: Path) -> LoadedNetwork:
         like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
     if found is None:
-        raise ValueError(f"{run} holds no whole checkpoint yet: train it first")
+        raise UserError(f"{run} holds no whole checkpoint yet: train it first")
     return LoadedNetwork(config, graphdef, *evaluated_weights(found[1]), f"the weights of step {found[0]}{unfinished}")
 
 
@@ -83,5 +84,5 @@ def _stored(stored: dict, path: tuple, like: Any, file: Path) -> np.ndarray:
         value = value.get(str(part.key)) if isinstance(value, dict) else None
     if not isinstance(value, np.ndarray) or value.shape != like.shape:
         name = ".".join(str(part.key) for part in path)
-        raise ValueError(f"{file} does not fit the run's config: it should hold {name} of shape {like.shape}")
+        raise UserError(f"{file} does not fit the run's config: it should hold {name} of shape {like.shape}")
     return value.astype(like.dtype)

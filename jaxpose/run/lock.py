@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 
+from jaxpose.errors import UserError
 from jaxpose.run.status import LOCK_FILE
 
 _LOCK_WAITS_S = (0.02, 0.1)
@@ -21,7 +22,7 @@ def lock_folder(path: Path) -> int:
       The descriptor that holds the lock; closing it releases the lock.
 
     Raises:
-      ValueError: another process writes in the folder.
+      UserError: another process writes in the folder.
       OSError: the folder or its lock cannot be made.
     """
     path.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def lock_folder(path: Path) -> int:
     except BlockingIOError:
         owner = os.pread(lock, 200, 0).decode(errors="replace").strip()
         os.close(lock)
-        raise ValueError(f"a run is writing in {path} ({owner}); wait for it, or choose another out") from None
+        raise UserError(f"a run is writing in {path} ({owner}); wait for it, or choose another out") from None
     except OSError as error:
         _logger.warning("%s cannot be locked (%s): do not start a second run in it", path, error.strerror)
     os.ftruncate(lock, 0)

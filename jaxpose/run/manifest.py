@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.checksums import parse_json, write_json
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, sha256_of
 
 MANIFEST_FILE = "manifest.json"
@@ -30,14 +31,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of a folder.
 
     Raises:
-      ValueError: it is absent, changed, or another folder's; the message is the reason alone.
+      UserError: it is absent, changed, or another folder's; the message is the reason alone.
     """
     try:
         manifest = parse_json(read_bytes(folder / MANIFEST_FILE), MANIFEST_FILE)
     except OSError as error:
-        raise ValueError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
+        raise UserError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
     if manifest.get("name") != folder.name:
-        raise ValueError(f"{MANIFEST_FILE} is that of {manifest.get('name')}")
+        raise UserError(f"{MANIFEST_FILE} is that of {manifest.get('name')}")
     return manifest
 
 
@@ -46,7 +47,7 @@ def find_damage(folder: Path) -> str:
     try:
         recorded = read_manifest(folder)["files"]
         found = _files(folder)
-    except ValueError as error:
+    except UserError as error:
         return str(error)
     except OSError as error:
         return f"a file cannot be read: {error}"

@@ -8,6 +8,7 @@ import numpy as np
 from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
+from jaxpose.errors import UserError
 from jaxpose.pose.pca import Pca, errors_px, from_json, to_json
 
 _logger = logging.getLogger(__name__)
@@ -39,15 +40,15 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
     stored = read_json(file, mend)
     try:
         if unknown := sorted(stored.keys() - set(_LOSSES)):
-            raise ValueError(f"{unknown[0]!r} is none of {', '.join(_LOSSES)}")
+            raise UserError(f"{unknown[0]!r} is none of {', '.join(_LOSSES)}")
         subspaces = {name: from_json(pca) for name, pca in stored.items()}
         points = len(config.data.keypoint_names)
         for name, pca in subspaces.items():
             # Over several cameras a moment has the keypoints of all views.
             count = points * (len(config.data.views) or 1) if name == "pca_multiview" else points
             if (largest := max(max(pose) for pose in pca.columns)) >= count:
-                raise ValueError(f"{name}: a pose has keypoint {largest} (counted from 0), and there are {count}")
-    except ValueError as error:
+                raise UserError(f"{name}: a pose has keypoint {largest} (counted from 0), and there are {count}")
+    except UserError as error:
         raise DamagedFile(f"{file} does not hold the PCAs of this run ({error}); {mend}") from None
     return subspaces
 

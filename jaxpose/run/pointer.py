@@ -7,6 +7,7 @@ folder is open. A restart then resumes in that folder, even if the first start a
 from collections.abc import Mapping
 from pathlib import Path
 
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, write_atomic
 
 RUN_FILE_VARIABLE = "JAXPOSE_RUN_FILE"
@@ -16,7 +17,7 @@ def write_pointer(run: Path, environment: Mapping[str, str]) -> None:
     """Writes the path of an open run folder to the file that JAXPOSE_RUN_FILE names, if the variable is set.
 
     Raises:
-      ValueError: the file cannot be written. Without it a restart would overwrite this run.
+      UserError: the file cannot be written. Without it a restart would overwrite this run.
     """
     name = environment.get(RUN_FILE_VARIABLE)
     if not name:
@@ -24,7 +25,7 @@ def write_pointer(run: Path, environment: Mapping[str, str]) -> None:
     try:
         write_atomic(Path(name), f"{run}\n".encode())
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"{RUN_FILE_VARIABLE} is {name}, which cannot be written: {error.strerror}; name a file in a folder that "
             "this process may write to"
         ) from None

@@ -23,7 +23,7 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
     """Returns what to do where the run in a folder differs from a config or a split.csv, a sentence or two.
 
     Raises:
-      ValueError: the run's config cannot be read.
+      UserError: the run's config cannot be read.
     """
     stored = read_config(run / CONFIG_FILE)
     keys = differing_keys(stored, config)

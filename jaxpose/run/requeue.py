@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jaxpose.checksums import DamagedFile, read_json, write_json
+from jaxpose.errors import UserError
 from jaxpose.run.folder import RESTARTS_FILE
 
 # Maximum number of turns that start from the same place.
@@ -25,7 +26,7 @@ def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -
       environment: the variables of this process.
 
     Raises:
-      ValueError: SLURM restarted the job repeatedly without progress.
+      UserError: SLURM restarted the job repeatedly without progress.
     """
     job, file = environment.get("SLURM_JOB_ID", ""), run / RESTARTS_FILE
     if not job or environment.get("SLURM_RESTART_COUNT", "0") == "0":
@@ -41,7 +42,7 @@ def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -
             # Three more useless turns cost less than a night of training that does not start.
             _logger.warning("%s", error)
     if turns > _MAX_TURNS:
-        raise ValueError(
+        raise UserError(
             f"SLURM has started job {job} {_MAX_TURNS} times from step {step}, but no later step was saved and no "
             "segment of video finished: see in the job's log how each turn ended (is the time limit too short for a "
             "start and a save?), then submit the job again"

@@ -11,7 +11,8 @@ import socket
 from pathlib import Path
 
 from jaxpose.checksums import DamagedFile, parse_json, write_json
-from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE, was_raised_by_jaxpose
+from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE
+from jaxpose.errors import UserError
 
 STATUS_FILE = "status.json"
 LOCK_FILE = ".lock"
@@ -59,11 +60,11 @@ def parse_status(data: bytes, name: str) -> Status:
 
 
 def status_of(error: BaseException) -> Status:
-    """Returns the status of a run that an exception ends, with the exit code of `jaxpose.config.arguments.guard`."""
+    """Returns the status of a run that an exception ends, with the exit code of `arguments.exit_code_of`."""
     first_line = (str(error).splitlines() or [""])[0]
     if isinstance(error, KeyboardInterrupt):
         return Status(INTERRUPTED, "interrupted")
-    if isinstance(error, ValueError) and was_raised_by_jaxpose(error):
+    if isinstance(error, UserError):
         return Status(USERS_MISTAKE, first_line)
     return Status(FAILED, f"{type(error).__name__}: {first_line}".removesuffix(": "))
 

@@ -9,6 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 
 _DIGEST = "sha256"
@@ -31,18 +32,18 @@ def load_parameters(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns (nested dict of numpy arrays, metadata) that `export_parameters` wrote.
 
     Raises:
-      ValueError: the file is absent, is no safetensors file, or a byte of it changed.
+      UserError: the file is absent, is no safetensors file, or a byte of it changed.
     """
     try:
         with safetensors.safe_open(file, framework="numpy") as stream:
             metadata = dict(stream.metadata() or {})
             arrays = {name: stream.get_tensor(name) for name in stream.keys()}
     except (OSError, safetensors.SafetensorError) as error:
-        raise ValueError(f"{file} cannot be read as parameters: {error}") from None
+        raise UserError(f"{file} cannot be read as parameters: {error}") from None
     stored = metadata.pop(_DIGEST, None)
     if stored != _digest(arrays, metadata):
         reason = "it has no checksum" if stored is None else "its checksum does not fit its content"
-        raise ValueError(f"{file} was damaged, or not written by jaxpose: {reason}")
+        raise UserError(f"{file} was damaged, or not written by jaxpose: {reason}")
     return _nested(arrays), metadata
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.data.dataset import Dataset
+from jaxpose.errors import UserError
 from jaxpose.pose.pca import Pca, columns_of, fit_multiview, fit_singleview
 from jaxpose.run.pca import Subspaces, side_by_side
 
@@ -27,7 +28,7 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
     def fit(name: str, make: Callable[[], Pca]) -> None:
         try:
             found[name] = make()
-        except ValueError as error:
+        except UserError as error:
             if name in on:
                 raise
             messages.append(f"{name} is not measured: {error}")

@@ -17,6 +17,7 @@ from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_crop
 from jaxpose.data.sessions import clip_sessions
+from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
 from jaxpose.run.load import load_network
@@ -98,7 +99,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     if not len(data.rows("validation")):
         last = ", and the last weights are kept" if train.monitor.startswith("val_") else ""
         if train.early_stop_patience and last:
-            raise ValueError(
+            raise UserError(
                 f"train.early_stop_patience is {train.early_stop_patience}, but no frame validates: raise "
                 "data.val_share, look at data.split, or set it to 0"
             )
@@ -170,7 +171,7 @@ def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
     for name, option in _EPSILONS.items():
         count = len(getattr(getattr(losses, name), option))
         if name in weights(losses) and count not in (1, keypoints):
-            raise ValueError(
+            raise UserError(
                 f"losses.{name}.{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
             )
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxpose.config import OptimConfig
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.split import read_split
+from jaxpose.errors import UserError
 from jaxpose.run.identity import SPLIT_FILE
 from jaxpose.run.load import LoadedNetwork
 from jaxpose.steps.data_facts import DataFacts
@@ -33,7 +34,7 @@ def transfer(
     old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
     if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
         old = trained.config.model
-        raise ValueError(
+        raise UserError(
             f"train.init_from is a run of {old.backbone}, width {old.width}, norm {old.norm}; "
             "the backbone, width and kind of norm must be the same"
         )
@@ -127,7 +128,7 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
         found = " and ".join(
             f"{count} of the {len(data.rows(name))} {name} frames" for name, count in counts.items() if count
         )
-        raise ValueError(
+        raise UserError(
             f"train.init_from is {run}, which was trained on {found}: their errors would be too small. "
             f"--config.data.split={run} keeps each of its frames in its set"
         )

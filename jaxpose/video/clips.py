@@ -46,7 +46,7 @@ def open_clips(
       cache_mode: video.cache: auto, off, or a folder.
 
     Raises:
-      ValueError: a file is no video or has no frames; a session is shorter than a clip; its videos
+      UserError: a file is no video or has no frames; a session is shorter than a clip; its videos
         are of unequal length; a frame is smaller than data.crop_px.
     """
     found, labelled_px = [tuple(read_index(path) for path in session) for session in sessions], labelled_sizes_px(data)

@@ -15,6 +15,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
+from jaxpose.errors import UserError
 from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
 
 # Since version 17, PyAV converts with as many threads as there are cores, which costs more than it gains here.
@@ -55,7 +56,7 @@ def scan(path: Path) -> Video:
     The rotation in the file is applied; see `rotation.as_labelled` for the exceptions.
 
     Raises:
-      ValueError: the file is missing or empty, is not a video, or has no video stream or no frames.
+      UserError: the file is missing or empty, is not a video, or has no video stream or no frames.
     """
     return scan_packets(path, all_packets=False)[0]
 
@@ -68,12 +69,12 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
       all_packets: read all packets even if the file announces their number.
 
     Raises:
-      ValueError: as `scan` does.
+      UserError: as `scan` does.
     """
     if not path.is_file():
-        raise ValueError(f"{path} is not a file")
+        raise UserError(f"{path} is not a file")
     if not path.stat().st_size:
-        raise ValueError(f"{path} is empty")
+        raise UserError(f"{path} is empty")
     try:
         with open_video(path) as container:
             stream = video_stream(container, path)
@@ -83,9 +84,9 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
             width, height, rate = stream.width, stream.height, stream.average_rate
             turns = _noted_quarter_turns(container, stream)
     except FFmpegError as error:
-        raise ValueError(f"{path} is no video that can be read: {error.strerror}") from None
+        raise UserError(f"{path} is no video that can be read: {error.strerror}") from None
     if not announced or not width or not height:
-        raise ValueError(f"{path} has no video frames")
+        raise UserError(f"{path} has no video frames")
     return Video(path, *turned_size_px(width, height, turns), float(rate or 0), announced, turns), packets
 
 

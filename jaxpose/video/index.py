@@ -15,6 +15,7 @@ import av
 import numpy as np
 
 from jaxpose import cache
+from jaxpose.errors import UserError
 from jaxpose.video.file import cut_short, scan_packets
 from jaxpose.video.packets import Packets
 
@@ -99,10 +100,10 @@ def read_index(path: Path) -> VideoIndex:
     """Returns the index of a video file; makes it and keeps it in the cache folder if it is not there yet.
 
     Raises:
-      ValueError: the file is missing or empty, is not a video, or has no video stream or no frames.
+      UserError: the file is missing or empty, is not a video, or has no video stream or no frames.
     """
     if not path.is_file():
-        raise ValueError(f"{path} is not a file")
+        raise UserError(f"{path} is not a file")
     identity = _identity(path)
     kept = cache.read_note(identity)
     if kept is None:
@@ -159,7 +160,7 @@ def _make_index(path: Path) -> dict[str, Any]:
         times = times[:end]
         count = len(times) or count - packets.reorders
     if count < 1:
-        raise ValueError(f"{path} has no reliable video frames; {problem}")
+        raise UserError(f"{path} has no reliable video frames; {problem}")
     leaps = _leaps(times)
     if leaps:
         some = ", ".join(map(str, leaps[:_LISTED_FRAMES])) + (", ..." if len(leaps) > _LISTED_FRAMES else "")

@@ -11,6 +11,7 @@ from av.error import FFmpegError
 from av.packet import Packet
 from av.video.stream import VideoStream
 
+from jaxpose.errors import UserError
 from jaxpose.video.avi import empty_places_at_end
 
 
@@ -63,7 +64,7 @@ class PacketWalk:
 
         Raises:
           FFmpegError: the file does not exist or cannot be read.
-          ValueError: the file is no longer a video.
+          UserError: the file is no longer a video.
         """
         if key_times:
             with open_video(self._path) as container:
@@ -135,14 +136,14 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     """Returns the video stream of an open file.
 
     Raises:
-      ValueError: the file has none, or its codec is unknown.
+      UserError: the file has none, or its codec is unknown.
     """
     stream = container.streams.best("video")
     if not isinstance(stream, VideoStream):
-        raise ValueError(f"{path} has no video stream")
+        raise UserError(f"{path} has no video stream")
     # None where FFmpeg does not know the codec, although the type says otherwise.
     if stream.codec_context is None:
-        raise ValueError(f"{path} has a video stream of an unknown codec")
+        raise UserError(f"{path} has a video stream of an unknown codec")
     return stream
 
 

@@ -29,7 +29,7 @@ def cut(video: Video, minutes: float) -> list[Segment] | None:
       minutes: of the video's own time.
 
     Raises:
-      ValueError: the file is no longer a video.
+      UserError: the file is no longer a video.
     """
     most = max(1, round(minutes * 60 * video.fps))
     if not video.fps or video.announced_frames <= most:

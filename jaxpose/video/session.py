@@ -3,6 +3,7 @@
 import numpy as np
 
 from jaxpose.config import DataConfig
+from jaxpose.errors import UserError
 from jaxpose.video.index import VideoIndex
 
 
@@ -10,23 +11,23 @@ def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: D
     """Checks that clips can be taken from the videos of a session.
 
     Raises:
-      ValueError: the videos are of unequal length or shorter than a clip, or a frame is smaller than data.crop_px.
+      UserError: the videos are of unequal length or shorter than a clip, or a frame is smaller than data.crop_px.
     """
     first = session[0]
     for index in session:
         if index.frame_count != first.frame_count:
-            raise ValueError(
+            raise UserError(
                 f"{index.path} has {index.frame_count} frames, but {first.path} of the same session has "
                 f"{first.frame_count}; the cameras of a session must have the same frames"
             )
         if index.frame_count < sequence_length:
-            raise ValueError(
+            raise UserError(
                 f"{index.path} has {index.frame_count} frames, but a clip holds {sequence_length}; remove the video or "
                 "lower video.sequence_length (video.context_sequence_length for context models)"
             )
         size_px = (index.width_px, index.height_px)
         if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > size_px):
-            raise ValueError(
+            raise UserError(
                 f"{index.path} has frames of {size_px[0]} x {size_px[1]} pixels; data.crop_px = {data.crop_px} reaches "
                 "beyond them"
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 from jaxpose.config import PRESETS, Config, validate
 from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.imgaug import read_imgaug
 from jaxpose.formats.lightning_pose.training import (
@@ -43,14 +44,14 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
       The config, and a sentence for every key that is not taken over, or is taken over with another value.
 
     Raises:
-      ValueError: the file cannot be read, or asks for what jaxpose has not; each line names the key.
+      UserError: the file cannot be read, or asks for what jaxpose has not; each line names the key.
     """
     keys = read_keys(file, table.KNOWN)
     try:
         config = _convert(keys, file.parent)
         validate(config)
-    except ValueError as error:
-        raise ValueError(
+    except UserError as error:
+        raise UserError(
             "\n".join(f"{file}: {table.name_keys(line, keys.key_of_option)}" for line in str(error).splitlines())
         ) from None
     keys.say_unknown([key for key in table.KNOWN if not key.endswith(".")])
@@ -112,19 +113,19 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
     data.resize = "stretch"
     sides = ("data.image_resize_dims.height", "data.image_resize_dims.width")
     if keys.has(sides[0]) != keys.has(sides[1]):
-        raise ValueError(f"{', '.join(map(keys.shown, sides))}; give both or none")
+        raise UserError(f"{', '.join(map(keys.shown, sides))}; give both or none")
     if not keys.has(sides[0]):
         keys.messages.append("data.image_resize_dims is empty, so the size of the input goes by that of the frames")
     files, views = keys.read_list("data.csv_file"), keys.read_list("data.view_names")
     if len(views) > 1:
         wanted = [f"CollectedData_{view}.csv" for view in views]
         if files != wanted:
-            raise ValueError(f"{keys.shown('data.csv_file')}; with these data.view_names it must be {wanted}")
+            raise UserError(f"{keys.shown('data.csv_file')}; with these data.view_names it must be {wanted}")
         data.views = tuple(views)
     else:
         keys.unused("one camera needs no name", "data.view_names")
     if len(files) > 1 and not data.views:
-        raise ValueError(f"{keys.shown('data.csv_file')}; several files need as many data.view_names")
+        raise UserError(f"{keys.shown('data.csv_file')}; several files need as many data.view_names")
     if files and not data.views:
         data.labels = files[0]
     found = folder / "predictions.csv"
@@ -143,13 +144,13 @@ def _set_keypoints(config: Config, keys: Keys) -> None:
         keys.unused("data.keypoint_names names them", "data.keypoints")
     for name in names:
         if not isinstance(name, str):
-            raise ValueError(f"data.keypoint_names has {excerpt(name)}; a name must be a text (put it into quotes)")
+            raise UserError(f"data.keypoint_names has {excerpt(name)}; a name must be a text (put it into quotes)")
     config.data.keypoint_names = tuple(names)
     count = keys.read("data.num_keypoints")
     if not names:
         keys.unused("the label file says which keypoints there are", "data.num_keypoints")
     elif count not in (None, len(names)):
-        raise ValueError(f"data.num_keypoints is {excerpt(count)}, but data.keypoint_names has {len(names)} names")
+        raise UserError(f"data.num_keypoints is {excerpt(count)}, but data.keypoint_names has {len(names)} names")
     key = "data.columns_for_singleview_pca"
     config.losses.pca_singleview.keypoints = _names(names, key, keys.read_list(key))
     key = "data.mirrored_column_matches"
@@ -158,7 +159,7 @@ def _set_keypoints(config: Config, keys: Keys) -> None:
         if columns != list(range(len(names))):
             keys.unused("with several cameras every keypoint is compared between all of them", key)
     elif not all(isinstance(view, list) for view in columns) or len({len(view) for view in columns}) > 1:
-        raise ValueError(f"{keys.shown(key)}; it must be a list of columns for each view, all of one length")
+        raise UserError(f"{keys.shown(key)}; it must be a list of columns for each view, all of one length")
     else:
         config.losses.pca_multiview.views = tuple(",".join(_names(names, key, view)) for view in columns)
 
@@ -168,7 +169,7 @@ def _names(names: list[str], key: str, columns: list[Any]) -> tuple[str, ...]:
     for column in columns:
         if type(column) is not int or not 0 <= column < len(names):
             known = f"0 to {len(names) - 1}" if names else "data.keypoint_names, which is not given"
-            raise ValueError(f"{key} has {excerpt(column)}; it must be a place in {known}")
+            raise UserError(f"{key} has {excerpt(column)}; it must be a place in {known}")
     return tuple(names[column] for column in columns)
 
 
@@ -191,5 +192,5 @@ def _set_augmentation(config: Config, keys: Keys, imgaug: Any) -> None:
 def _path(keys: Keys, key: str, folder: Path) -> Path:
     value = keys.read(key)
     if not isinstance(value, str):
-        raise ValueError(f"{key} is {excerpt(value)}; it must be the path of a folder")
+        raise UserError(f"{key} is {excerpt(value)}; it must be the path of a folder")
     return Path(os.path.abspath(folder / Path(value).expanduser()))

@@ -12,6 +12,7 @@ from jaxpose.config.train import steps_per_epoch
 from jaxpose.data.labels import read_labels
 from jaxpose.data.shares import sizes_by_frame
 from jaxpose.data.views import label_file_of_view
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.yaml import Keys
 
 _MILESTONES = "training.lr_scheduler_params.multisteplr.milestone_steps"
@@ -27,13 +28,13 @@ def set_epochs_from_steps(config: Config, keys: Keys, batches: int) -> None:
       batches: batches of Lightning Pose in a step of jaxpose.
 
     Raises:
-      ValueError: a milestone or the interval is no number of steps.
+      UserError: a milestone or the interval is no number of steps.
     """
     interval = keys.read(_INTERVAL)
     if type(interval) is not int:
         keys.unused("jaxpose does not validate several times within an epoch in some epochs only", _INTERVAL)
     elif interval < 1:
-        raise ValueError(f"{_INTERVAL} is {interval}; it must be at least 1")
+        raise UserError(f"{_INTERVAL} is {interval}; it must be at least 1")
     else:
         found = _in_epochs(config, keys, _INTERVAL, "train.val_every_epochs", [-(-interval // batches)])
         if found:
@@ -41,7 +42,7 @@ def set_epochs_from_steps(config: Config, keys: Keys, batches: int) -> None:
     milestones = keys.read_list(_MILESTONES)
     for milestone in milestones:
         if type(milestone) is not int or milestone < 0:
-            raise ValueError(f"{_MILESTONES} has {excerpt(milestone)}; it must be a whole number, at least 0")
+            raise UserError(f"{_MILESTONES} has {excerpt(milestone)}; it must be a whole number, at least 0")
     if milestones and (found := _in_epochs(config, keys, _MILESTONES, "optim.milestones_epochs", milestones)):
         config.optim.milestones_epochs = tuple(found)
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxpose.config import PRESETS
 from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
 
 KEY = "training.imgaug"
 _DEFAULT_P = 0.5
@@ -145,14 +146,14 @@ def read_imgaug(transforms: dict[str, Any]) -> Augmentation:
       transforms: {name: {p, args, kwargs}} as the file has it.
 
     Raises:
-      ValueError: the table has another form.
+      UserError: the table has another form.
     """
     found = Augmentation({}, {}, [])
     for name, table in transforms.items():
         key = f"{KEY}.{name}"
         fields = _table(key, table)
         if wrong := sorted(set(fields) - set(_FIELDS)):
-            raise ValueError(f"{key} has {excerpt(wrong[0])}; a transform has {', '.join(_FIELDS)}")
+            raise UserError(f"{key} has {excerpt(wrong[0])}; a transform has {', '.join(_FIELDS)}")
         arguments, p = _table(f"{key}.kwargs", fields.get("kwargs")), fields.get("p", _DEFAULT_P)
         if fields.get("args"):
             found.messages.append(f"{key} is not used because its args have no names; write them under kwargs")
@@ -208,7 +209,7 @@ def _add_argument(found: Augmentation, key: str, value: Any, argument: _Argument
 def _set(found: Augmentation, key: str, option: str, value: Any) -> None:
     option = f"augment.{option}"
     if found.options.setdefault(option, value) != value:
-        raise ValueError(
+        raise UserError(
             f"{key} is {excerpt(value)}, but {found.keys[option]} is {found.options[option]}; here they are one number"
         )
     found.keys.setdefault(option, key)
@@ -222,5 +223,5 @@ def _table(key: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ValueError(f"{key} is {excerpt(value)}; it must be a table")
+        raise UserError(f"{key} is {excerpt(value)}; it must be a table")
     return value

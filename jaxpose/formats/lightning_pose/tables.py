@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxpose.codes import SETS
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
+from jaxpose.errors import UserError
 
 # The name that Lightning Pose gives each kind of network in the first header row, by model.kind.
 SCORERS = {
@@ -148,29 +149,29 @@ def read_predictions(file: Path) -> Predictions:
     """Reads a file of predictions of jaxpose, Lightning Pose or DeepLabCut.
 
     Raises:
-      ValueError: the file is not there or is no such file; the message names the row.
+      UserError: the file is not there or is no such file; the message names the row.
     """
     if not file.is_file():
-        raise ValueError(f"{file}: there is no such file of predictions")
+        raise UserError(f"{file}: there is no such file of predictions")
     with file.open(newline="", encoding="utf-8") as stream:
         header = [row for _, row in zip(range(3), csv.reader(stream), strict=False)]
         rows = list(csv.reader(stream))
     if [row[0] for row in header if row] != ["scorer", "bodyparts", "coords"]:
-        raise ValueError(f"{file}: the first three rows must start with scorer, bodyparts, coords")
+        raise UserError(f"{file}: the first three rows must start with scorer, bodyparts, coords")
     has_sets = header[0][-1] == "set"
     columns = len(header[0]) - has_sets
     names, count = header[1][1:columns:3], (columns - 1) // 3
     in_threes = [name for name in names for _ in _COORDS]
     if header[2][1:columns] != _COORDS * count or header[1][1:columns] != in_threes:
-        raise ValueError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
+        raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
     values = np.empty((len(rows), columns - 1))
     for number, row in enumerate(rows):
         if len(row) != len(header[0]):
-            raise ValueError(f"{file}, row {number + 4}: {len(row)} cells instead of {len(header[0])}")
+            raise UserError(f"{file}, row {number + 4}: {len(row)} cells instead of {len(header[0])}")
         try:
             values[number] = [parse_number(cell) if cell else math.nan for cell in row[1:columns]]
         except ValueError as error:
-            raise ValueError(f"{file}, row {number + 4}: {error}") from None
+            raise UserError(f"{file}, row {number + 4}: {error}") from None
     values = values.reshape(len(rows), count, 3)
     sets = [row[-1] for row in rows] if has_sets else None
     return Predictions([path_of_cell(row[0]) for row in rows], names, values[..., :2], values[..., 2], sets)

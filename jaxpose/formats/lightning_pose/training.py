@@ -5,6 +5,7 @@ import re
 
 from jaxpose.config import BACKBONES, Config
 from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.epochs import set_epochs_from_steps
 from jaxpose.formats.lightning_pose.yaml import Keys, choose
@@ -26,7 +27,7 @@ def refuse_what_is_not_here(keys: Keys) -> None:
     """Refuses what would need another network or other data than jaxpose has.
 
     Raises:
-      ValueError: a line for each, with the keys and what to do.
+      UserError: a line for each, with the keys and what to do.
     """
     problems = []
     asked = [key for key in table.KEYS_3D if keys.read(key, False) is not False]
@@ -46,14 +47,14 @@ def refuse_what_is_not_here(keys: Keys) -> None:
             "(a training.optimizer_params.learning_rate of 1e-3 suits them)"
         )
     if problems:
-        raise ValueError("\n".join(problems))
+        raise UserError("\n".join(problems))
 
 
 def losses_on(keys: Keys) -> list[str]:
     """Returns the losses on clips that the project uses.
 
     Raises:
-      ValueError: jaxpose has no such loss.
+      UserError: jaxpose has no such loss.
     """
     names = keys.read_list("model.losses_to_use")
     return [choose("model.losses_to_use", name, {known: known for known in table.LOSSES}) for name in names]
@@ -63,7 +64,7 @@ def set_steps(config: Config, keys: Keys) -> None:
     """Sets the batch, the length of the training, when it is validated, and its early stop.
 
     Raises:
-      ValueError: steps and epochs are mixed, or a value is no whole number.
+      UserError: steps and epochs are mixed, or a value is no whole number.
     """
     train = config.train
     in_steps = ("training.min_steps", "training.max_steps", "training.unfreezing_step",
@@ -72,10 +73,10 @@ def set_steps(config: Config, keys: Keys) -> None:
                  "training.lr_scheduler_params.multisteplr.milestones")  # fmt: skip
     given = [[key for key in keys_of if keys.has(key)] for keys_of in (in_steps, in_epochs)]
     if all(given):
-        raise ValueError(f"{given[0][0]} counts steps and {given[1][0]} counts epochs; give all in steps or in epochs")
+        raise UserError(f"{given[0][0]} counts steps and {given[1][0]} counts epochs; give all in steps or in epochs")
     batches = keys.read_whole("training.accumulate_grad_batches", 1)
     if not batches:
-        raise ValueError("training.accumulate_grad_batches is 0; it must be at least 1")
+        raise UserError("training.accumulate_grad_batches is 0; it must be at least 1")
     size = keys.read_whole("training.train_batch_size", train.batch_size)
     train.batch_size = size * batches
     if batches > 1:
@@ -134,7 +135,7 @@ def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
     """Sets the losses on clips: factors, what a PCA keeps, and how they come in.
 
     Raises:
-      ValueError: a value cannot be used.
+      UserError: a value cannot be used.
     """
     for name in on:
         table.set_option(config, f"losses.{name}.weight", _weight(keys, name))
@@ -155,18 +156,18 @@ def _weight(keys: Keys, name: str) -> float:
     """Returns the weight of a loss: 1 / (2 exp(log_weight)), and before Lightning Pose 2.0.6 the square of that.
 
     Raises:
-      ValueError: log_weight is no number or is out of range, or the version of Lightning Pose has no known form.
+      UserError: log_weight is no number or is out of range, or the version of Lightning Pose has no known form.
     """
     key = f"losses.{name}.log_weight"
     given = keys.read(key, 0.0)
     try:
         value = float(given)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{key} is {excerpt(given)}; it must be a number") from None
+        raise UserError(f"{key} is {excerpt(given)}; it must be a number") from None
     version = str(keys.read("model.lightning_pose_version", ""))
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    match = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", version)
     if version and not match:
-        raise ValueError(f"model.lightning_pose_version is {excerpt(version)}; it must be like 2.0.6")
+        raise UserError(f"model.lightning_pose_version is {excerpt(version)}; it must be like 2.0.6")
     if match and tuple(int(part or 0) for part in match.groups()) >= _WEIGHTED_ONCE:
         return _weight_of(key, value)
     # The square of the weight is 1 / (4 exp(2 log_weight)).
@@ -192,14 +193,14 @@ def _weight_of(key: str, log_weight: float) -> float:
     """Returns 1 / (2 exp(log_weight)).
 
     Raises:
-      ValueError: float32 would not hold it.
+      UserError: float32 would not hold it.
     """
     if not math.isfinite(log_weight):
-        raise ValueError(f"{key} is {log_weight}; it must be finite")
+        raise UserError(f"{key} is {log_weight}; it must be finite")
     if log_weight < _SMALLEST_LOG:
-        raise ValueError(f"{key} is {log_weight}; it must be at least {_SMALLEST_LOG}")
+        raise UserError(f"{key} is {log_weight}; it must be at least {_SMALLEST_LOG}")
     if log_weight > _LARGEST_LOG:
-        raise ValueError(f"{key} is {log_weight}; it must be at most {_LARGEST_LOG}")
+        raise UserError(f"{key} is {log_weight}; it must be at most {_LARGEST_LOG}")
     return 0.5 * math.exp(-log_weight)
 
 
@@ -211,6 +212,6 @@ def _set_components(config: Config, keys: Keys) -> None:
     elif isinstance(kept, float) and 0 < kept <= 1:
         config.losses.pca_singleview.explained_variance = kept
     elif kept is not None:
-        raise ValueError(f"{single} is {excerpt(kept)}; it must be a number of components, or a share as 0.99")
+        raise UserError(f"{single} is {excerpt(kept)}; it must be a number of components, or a share as 0.99")
     if keys.read(multi, 3) != 3:
         keys.unused("Lightning Pose too keeps 3, the dimensions of space", multi)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
 
 # A table that is one value: transforms of imgaug by name.
 TABLES = ("training.imgaug",)
@@ -38,7 +39,7 @@ class Keys:
         """Returns a value, its references resolved; the default where the key is absent or null.
 
         Raises:
-          ValueError: it refers to what the file does not hold, or to what only Lightning Pose can fill in.
+          UserError: it refers to what the file does not hold, or to what only Lightning Pose can fill in.
         """
         self._read.add(key)
         value = self._resolved(key, self._values.get(key), ())
@@ -53,18 +54,18 @@ class Keys:
         """Returns a whole number above or equal to 0, or the default.
 
         Raises:
-          ValueError: the value is none.
+          UserError: the value is none.
         """
         value = self.read(key, default)
         if value is not None and (type(value) is not int or value < 0):
-            raise ValueError(f"{key} is {excerpt(value)}; it must be a whole number, at least 0")
+            raise UserError(f"{key} is {excerpt(value)}; it must be a whole number, at least 0")
         return value
 
     def read_choice(self, key: str, choices: Mapping[Any, Any], default: Any = None) -> Any:
         """Returns what the value of the key stands for, or the default where it is absent or null.
 
         Raises:
-          ValueError: it is none of the choices.
+          UserError: it is none of the choices.
         """
         value = self.read(key)
         return default if value is None else choose(key, value, choices)
@@ -114,15 +115,15 @@ class Keys:
             return value
         for name in found:
             if ":" in name:
-                raise ValueError(
+                raise UserError(
                     f"{key} is {excerpt(value)}; only references to other keys are filled in: write the value itself"
                 )
             if name in (key, *above):
-                raise ValueError(f"{key} is {excerpt(value)}, which refers to itself")
+                raise UserError(f"{key} is {excerpt(value)}, which refers to itself")
             if name not in self._values:
                 near = difflib.get_close_matches(name, self._values, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise ValueError(f"{key} is {excerpt(value)}, but the file gives no value to {name}{hint}")
+                raise UserError(f"{key} is {excerpt(value)}, but the file gives no value to {name}{hint}")
         resolved = [self._resolved(name, self._values[name], (key, *above)) for name in found]
         if value == f"${{{found[0]}}}":
             return resolved[0]
@@ -134,14 +135,14 @@ def choose(key: str, value: Any, choices: Mapping[Any, Any]) -> Any:
     """Returns what a value stands for.
 
     Raises:
-      ValueError: it is none of the choices, by value and type; the message names the key.
+      UserError: it is none of the choices, by value and type; the message names the key.
     """
     for known, meaning in choices.items():
         if type(known) is type(value) and known == value:
             return meaning
     near = difflib.get_close_matches(excerpt(value, quoted=False), [str(known) for known in choices], 1)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise ValueError(f"{key} is {excerpt(value)}; it must be one of {', '.join(map(str, choices))}{hint}")
+    raise UserError(f"{key} is {excerpt(value)}; it must be one of {', '.join(map(str, choices))}{hint}")
 
 
 def read_keys(file: Path, known: Collection[str]) -> Keys:
@@ -152,30 +153,32 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
       known: dotted keys that hold a value; whatever comes before a dot in them holds a table.
 
     Raises:
-      ValueError: it is absent, is no YAML, has a key twice, has a table where a value must be or the reverse, or holds
+      UserError: it is absent, is no YAML, has a key twice, has a table where a value must be or the reverse, or holds
         far too much.
     """
     if not file.is_file():
         there = ", ".join(sorted(entry.name for entry in file.parent.glob("*.y*ml")))
         what = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
-        raise ValueError(f"{what}; give the config.yaml of a Lightning Pose project" + (f" ({there})" if there else ""))
+        raise UserError(f"{what}; give the config.yaml of a Lightning Pose project" + (f" ({there})" if there else ""))
     try:
         tree = _Loader(file.read_text(encoding="utf-8")).get_single_data()
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is no YAML file: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: no UTF-8, or a value such as the date 2024-13-45
+        raise UserError(f"{file} is no YAML file: {' '.join(str(error).split())}") from None
+    except (KeyError, AttributeError):  # PyYAML's answers to `!!bool many` and `!!timestamp many`
+        raise UserError(f"{file} is no YAML file: a value does not fit its tag") from None
     except RecursionError:
-        raise ValueError(f"{file} is nested too deeply for a config of Lightning Pose") from None
+        raise UserError(f"{file} is nested too deeply for a config of Lightning Pose") from None
     if not isinstance(tree, dict):
-        raise ValueError(f"{file} holds {_kind(tree)}; a config of Lightning Pose is a table of sections")
+        raise UserError(f"{file} holds {_kind(tree)}; a config of Lightning Pose is a table of sections")
     values: dict[str, Any] = {}
     sections = {key[: dot.start()] for key in known for dot in re.finditer(r"\.", key)}
     try:
         count = _count(tree, {})
         if count > _MOST_VALUES:
-            raise ValueError(f"its aliases (*) make {count} values; at most {_MOST_VALUES} are read")
+            raise UserError(f"its aliases (*) make {count} values; at most {_MOST_VALUES} are read")
         _flatten(tree, "", values, known, sections)
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
     return Keys(values)
 
 
@@ -196,7 +199,7 @@ def _count(tree: Any, counts: dict[int, int]) -> int:
     """Returns how many values a tree holds; `counts` are those of the lists and tables in it by id, 0 while counted.
 
     Raises:
-      ValueError: a list or table holds itself.
+      UserError: a list or table holds itself.
     """
     if not isinstance(tree, list | dict):
         return 1
@@ -204,7 +207,7 @@ def _count(tree: Any, counts: dict[int, int]) -> int:
         counts[id(tree)] = 0
         counts[id(tree)] = 1 + sum(_count(part, counts) for part in (tree.values() if isinstance(tree, dict) else tree))
     elif not counts[id(tree)]:
-        raise ValueError("an alias (*) stands within what it stands for")
+        raise UserError("an alias (*) stands within what it stands for")
     return counts[id(tree)]
 
 
@@ -215,13 +218,13 @@ def _flatten(
         key = f"{prefix}{name}"
         is_table = isinstance(value, dict) and key not in TABLES
         if is_table and key in known:
-            raise ValueError(f"{key} is a table; it must be a single value")
+            raise UserError(f"{key} is a table; it must be a single value")
         if is_table:
             _flatten(value, f"{key}.", values, known, sections)
         elif key not in sections:
             values[key] = value
         elif value is not None:
-            raise ValueError(f"{key} is {excerpt(value)}; it must be a table of keys")
+            raise UserError(f"{key} is {excerpt(value)}; it must be a table of keys")
 
 
 def _kind(tree: Any) -> str:
