@@ -126,6 +126,8 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--config.model.backbone=resnet5"], "(did you mean 'resnet50'?)"),
         (["--config.train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
         (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, or --dry_run=data to look at the data"),
+        (["--dry_run="], "dry_run is ''; give --dry_run, or --dry_run=data to look at the data"),
+        (["--noconfig.log.tensorboard=1"], "--noconfig.log.tensorboard=1 does not take an argument"),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
         (["--optim.lr=1"], "there is no flag --optim.lr; did you mean --config.optim.lr?"),
         (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --help, --help_options"),
@@ -148,6 +150,16 @@ def test_every_mistyped_option_has_its_line(capsys: pytest.CaptureFixture[str]) 
     assert outcome.err.splitlines() == [
         "jaxpose.train: there is no option --config.train.lrr; did you mean --config.optim.lr?",
         "jaxpose.train: there is no option --config.modle.width; did you mean --config.model.width?",
+    ]
+
+
+def test_every_value_that_its_option_cannot_have_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome([POSE, "--config.train.seed=a", "--config.optim.lr=b", "--config.log.frames=-1"], capsys)
+    assert (outcome.code, outcome.seen) == (2, [])
+    assert outcome.err.splitlines() == [
+        "jaxpose.train: optim.lr is 'b'; it must be a number",
+        "jaxpose.train: train.seed is 'a'; it must be a whole number",
+        "jaxpose.train: log.frames is -1; it must be at least 0",
     ]
 
 
