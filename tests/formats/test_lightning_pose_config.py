@@ -214,7 +214,7 @@ def test_the_multiview_default_is_refused_with_every_reason_at_once(real_data: P
         "training.imgaug_3d = True, losses.supervised_reprojection_heatmap_mse.log_weight = 3.0, model.model_type"
         in in_3d
     )
-    assert "what works instead is model.model_type: heatmap or heatmap_mhcrnn over data.view_names" in in_3d
+    assert "instead, use model.model_type: heatmap or heatmap_mhcrnn with data.view_names" in in_3d
     assert "pca_multiview" in in_3d and "data.bbox_file" in boxes
     assert "model.backbone = vits_dino" in backbone and "resnet18, resnet34, resnet50" in backbone
 
@@ -236,7 +236,7 @@ def test_three_dimensions_are_refused_in_one_sentence(
     with pytest.raises(ValueError) as refusal:
         _read(_with(mirror, key, value), tmp_path)
     assert str(refusal.value).count("\n") == 0
-    assert f"{key} = {value}" in str(refusal.value) and "what works instead" in str(refusal.value)
+    assert f"{key} = {value}" in str(refusal.value) and "instead, use model.model_type" in str(refusal.value)
 
 
 def test_several_cameras(real_data: Path, tmp_path: Path) -> None:
@@ -474,13 +474,13 @@ def test_transforms_are_taken_over_as_far_as_they_exist(mirror: dict[str, Any], 
     }  # fmt: skip
     assert math.isclose(augment["brightness_max"], 0.2)
     assert [message for message in messages if "imgaug" in message] == [
-        "training.imgaug.Affine.kwargs.shear = [-5, 5] is not used because there is no such number here",
-        "training.imgaug.LinearContrast.kwargs.alpha = [0.5, 1.6] is not used because it must be [1 - x, 1 + x] here",
-        "training.imgaug.MotionBlur.kwargs.angle = [-45, 45] is not used because it must be [-90, 90] here",
-        "training.imgaug.MotionBlur gives no k, which imgaug then chooses; here it is augment.motion_blur_px = 5.0",
+        "training.imgaug.Affine.kwargs.shear = [-5, 5] is not used because jaxpose has no such number",
+        "training.imgaug.LinearContrast.kwargs.alpha = [0.5, 1.6] is not used because jaxpose needs [1 - x, 1 + x]",
+        "training.imgaug.MotionBlur.kwargs.angle = [-45, 45] is not used because jaxpose needs [-90, 90]",
+        "training.imgaug.MotionBlur gives no k; imgaug then chooses it, and jaxpose uses augment.motion_blur_px = 5.0",
         "training.imgaug.Emboss is not used because its args have no names; write them under kwargs",
-        "training.imgaug.Jigsaw is not used because there is no such augmentation here",
-        "training.imgaug.Rot90 is not used because its p is 0.5; quarter turns are drawn for every frame",
+        "training.imgaug.Jigsaw is not used because jaxpose has no such augmentation",
+        "training.imgaug.Rot90 is not used because its p is 0.5; jaxpose draws quarter turns for every frame",
     ]
     assert config.video.rotate_deg == 0
 
@@ -509,7 +509,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         (
             "data.columns_for_singleview_pca",
             [0, 17],
-            "data.columns_for_singleview_pca has 17; it must be a place in 0 to 16",
+            "data.columns_for_singleview_pca has 17; it must be an index in 0 to 16",
         ),
         (
             "data.mirrored_column_matches",
@@ -520,7 +520,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         ("data.video_dir", ["a", "b"], "data.video_dir is ['a', 'b']; it must be the path of a folder"),
         ("data.csv_file", ["a.csv", "b.csv"], "several files need as many data.view_names"),
         ("data.downsample_factor", 4, "data.downsample_factor is 4; it must be one of 1, 2, 3"),
-        ("data.bbox_file", "boxes.csv", "data.bbox_file = boxes.csv: boxes of single frames are not read"),
+        ("data.bbox_file", "boxes.csv", "data.bbox_file = boxes.csv: jaxpose does not read boxes of single frames"),
         (
             "data.csv_file",
             "${data.csv}",
@@ -558,7 +558,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         ),
         ("training.early_stopping", "yes", "training.early_stopping is 'yes'; it must be one of True, False"),
         ("training.max_epochs", 2.5, "training.max_epochs is 2.5; it must be a whole number"),
-        ("model.backbone", "efficientnet_b0", "model.backbone = efficientnet_b0: there is no such network in jaxpose"),
+        ("model.backbone", "efficientnet_b0", "model.backbone = efficientnet_b0: jaxpose has no such network"),
         ("model.losses_to_use", ["temporl"], "model.losses_to_use is 'temporl'; it must be one of temporal,"),
         ("model.lightning_pose_version", "new", "model.lightning_pose_version is 'new'; it must be like 2.0.6"),
         ("losses.pca_singleview.log_weight", -1000, "log_weight is -1000.0; it must be at least -89"),
@@ -585,7 +585,7 @@ def test_what_cannot_be_taken_over_is_an_error_that_names_the_key(
 
 def test_columns_need_the_names_of_keypoints(mirror: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match="data.columns_for_singleview_pca has 0; it must be a place in data.keypoint_names"
+        ValueError, match="data.columns_for_singleview_pca has 0; it must be an index in data.keypoint_names"
     ):
         _read(_with(mirror, "data.keypoint_names", None), tmp_path)
     # The app calls them keypoints.
@@ -602,16 +602,16 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join(['*a' + str(n
     [
         (BOMB, "its aliases (*) make 926177106 values; at most 100000"),
         (re.sub(r"\*a", "k: *a", BOMB), "its aliases (*) make "),
-        ("data: &a [*a]", "an alias (*) stands within what it stands for"),
-        ("data: &a {b: *a}", "an alias (*) stands within what it stands for"),
+        ("data: &a [*a]", "an alias (*) refers to a list or table that contains it"),
+        ("data: &a {b: *a}", "an alias (*) refers to a list or table that contains it"),
         ("data: " + "[" * 5000, "is nested too deeply"),
         ("x" * 5000, "xxx...; a config of Lightning Pose is a table"),
         ("", "holds nothing; a config of Lightning Pose is a table of sections"),
         ("- a\n- b\n", "holds a list; a config"),
         ("just words", "holds only 'just words'; a config"),
-        ("data: {csv_file: [}", "is no YAML file: "),
-        ("data: {a: 1, b: 2, a: 3}", "the key 'a' is there twice"),
-        ("data: !!python/object/apply:os.mkdir [made]", "is no YAML file: could not determine a constructor"),
+        ("data: {csv_file: [}", "is not a YAML file: "),
+        ("data: {a: 1, b: 2, a: 3}", "the key 'a' appears twice"),
+        ("data: !!python/object/apply:os.mkdir [made]", "is not a YAML file: could not determine a constructor"),
     ],
 )
 def test_a_file_that_is_no_config(text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
