@@ -1,7 +1,7 @@
 """The command line of a verb: `--config FILE.py[:ARGUMENT]`, options as `--config.SECTION.OPTION=VALUE`, plain errors.
 
-What comes in: the arguments. What goes out: a call of the verb with a checked `Config`, and an exit code. absl and
-ml_collections.config_flags read the arguments. Their errors tell which flag is unknown; `config.check` refuses values.
+Input: the arguments. Output: a call of the verb with a checked `Config`, and an exit code. absl and
+ml_collections.config_flags read the arguments, and `config.check` refuses values that an option cannot have.
 """
 
 import dataclasses
@@ -95,7 +95,7 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     except flags.IllegalFlagValueError as error:
         # absl wraps the UserError of a parser. No parser here raises anything else.
         raise error.__context__ or error from None
-    except (flags.Error, ValueError) as error:
+    except flags.Error as error:
         raise UserError(str(error)) from None
     if rest:
         hint = " (an option is written --config.SECTION.OPTION=VALUE)" if "=" in rest[0] else ""
@@ -108,13 +108,15 @@ def read(argv: list[str]) -> tuple[Config, Options]:
 
 
 def _check_options(argv: list[str]) -> None:
-    """Refuses a second --config, options before it, and all names that no option has, before the config file is run.
+    """Refuses a second --config, options before it, unknown options and --noconfig.X=VALUE.
 
-    Later is too late: ml_collections defines a flag for each option in the arguments, as the config file is read.
+    ml_collections takes for granted that this is right, and runs the config file before it looks at the options.
     """
     names = list(flat_options(Config()))
     is_config_given, early, problems = False, "", []
     for argument in argv:
+        if re.match(r"--?no(config\.[^=]*|dry_run)=", argument):
+            raise UserError(f"{argument} has a value; a flag that begins with --no takes none")
         match = re.match(r"--?(?:no)?config(?:\.([^=]*)|=|$)", argument)
         if not match:
             continue

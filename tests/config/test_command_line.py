@@ -127,7 +127,10 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--config.train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
         (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, or --dry_run=data to look at the data"),
         (["--dry_run="], "dry_run is ''; give --dry_run, or --dry_run=data to look at the data"),
-        (["--noconfig.log.tensorboard=1"], "--noconfig.log.tensorboard=1 does not take an argument"),
+        (
+            ["--noconfig.log.tensorboard=1"],
+            "--noconfig.log.tensorboard=1 has a value; a flag that begins with --no takes none",
+        ),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
         (["--optim.lr=1"], "there is no flag --optim.lr; did you mean --config.optim.lr?"),
         (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --help, --help_options"),

@@ -1,6 +1,6 @@
-"""What a Lightning Pose config counts in steps and jaxpose in epochs: milestones, and the steps between validations.
+"""Converts numbers of steps in a Lightning Pose config to epochs: milestones and the time between validations.
 
-An epoch is as many steps as show all training frames once, so the label file of the project is counted.
+The length of an epoch depends on the number of training frames, so the rows of the label file are counted.
 """
 
 import math
@@ -24,7 +24,7 @@ def set_epochs_from_steps(config: Config, keys: Keys, batches: int) -> None:
 
     Args:
       config: has its data and its batch size already.
-      keys: of the file; a message says with which number of frames its steps were converted.
+      keys: of the file; messages name the number of frames that was counted.
       batches: batches of Lightning Pose in a step of jaxpose.
 
     Raises:
@@ -32,7 +32,7 @@ def set_epochs_from_steps(config: Config, keys: Keys, batches: int) -> None:
     """
     interval = keys.read(_INTERVAL)
     if type(interval) is not int:
-        keys.unused("jaxpose does not validate several times within an epoch in some epochs only", _INTERVAL)
+        keys.unused("jaxpose takes the time between validations from training.check_val_every_n_epoch", _INTERVAL)
     elif interval < 1:
         raise UserError(f"{_INTERVAL} is {interval}; it must be at least 1")
     else:
