@@ -42,8 +42,9 @@ def make_config(project: Path, split: Path, out: Path, seed: int) -> c.Config:
         ),
         augment=c.AugmentConfig(preset="dlc"),
         model=c.ModelConfig(backbone="resnet18"),
-        optim=c.OptimConfig(milestones_steps=(338, 450, 563)),
-        train=c.TrainConfig(steps=STEPS, seed=seed, val_every_steps=50),
+        # 72 frames train, so an epoch is 5 steps: the rate halves after 338, 450 and 563 steps.
+        optim=c.OptimConfig(milestones_epochs=(67.6, 90, 112.6)),
+        train=c.TrainConfig(steps=STEPS, seed=seed, val_every_epochs=10),
         eval=c.EvalConfig(predict_videos="no"),
     )
 

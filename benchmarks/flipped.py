@@ -204,7 +204,7 @@ def _config(project: Path, out: Path) -> c.Config:
         model=c.ModelConfig(backbone="resnet18", width=4, head_width=4),
         losses=c.LossesConfig(pca_singleview=c.PcaSingleviewConfig(keypoints=("nose", "neck"), components=2)),
         # Long by epochs: so the length hangs on split.csv.
-        train=c.TrainConfig(epochs=20, batch_size=6, val_every_steps=20, save_every_steps=10),
+        train=c.TrainConfig(epochs=20, batch_size=6, val_every_epochs=20, save_every_steps=10),
         mesh=c.MeshConfig(devices=1, platform="cpu"),
         eval=c.EvalConfig(predict_videos="yes", batch_size=8),
         log=c.LogConfig(tensorboard=False, frames=0),

@@ -24,7 +24,7 @@ def make_config(work: Path, name: str, steps: int) -> c.Config:
         out=str(work / name),
         data=c.DataConfig(project=str(project), input_height_px=32, input_width_px=32),
         model=c.ModelConfig(backbone="resnet18", width=8, head_width=8),
-        train=c.TrainConfig(steps=steps, batch_size=5, val_every_steps=200, save_every_steps=SAVE_EVERY_STEPS),
+        train=c.TrainConfig(steps=steps, batch_size=5, val_every_epochs=50, save_every_steps=SAVE_EVERY_STEPS),
         eval=c.EvalConfig(predict_videos="no", batch_size=8),
         log=c.LogConfig(every_steps=1, tensorboard=False, frames=0),
     )

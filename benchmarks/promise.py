@@ -58,7 +58,7 @@ def make_config(work: Path, run: Path, width: int, input_px: int, precision: str
         model=c.ModelConfig(backbone="resnet18", width=width, head_width=width),
         optim=c.OptimConfig(schedule="constant"),
         # Validated once, at the end: the best weights are the last.
-        train=c.TrainConfig(steps=steps, batch_size=16, val_every_steps=steps, precision=precision, seed=seed),
+        train=c.TrainConfig(steps=steps, batch_size=16, val_every_epochs=steps, precision=precision, seed=seed),
         eval=c.EvalConfig(predict_videos="no", batch_size=32),
         log=c.LogConfig(every_steps=1, tensorboard=False, frames=0),
     )

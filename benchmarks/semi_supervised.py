@@ -99,7 +99,7 @@ def synthetic_config(folder: Path, seed: int, name: str) -> c.Config:
     if name not in ANEW:
         config.train.init_from, config.train.steps = str(run_folder(folder, "first")), MORE_STEPS
         config.optim.lr, config.optim.unfreeze_epoch = 1e-3, 0
-    config.losses.anneal_start_steps, config.losses.anneal_increase_per_step = 0, 0.01
+    config.losses.anneal_start_epochs, config.losses.anneal_increase_per_epoch = 0.0, 0.01
     config.losses.temporal.epsilon_px = (6.0,)
     # Named, so that all variants measure with it.
     config.losses.pca_singleview.keypoints, config.losses.pca_singleview.centering = POSE, "mean"
@@ -149,7 +149,8 @@ def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, A
     write_split(folder / "split.csv", labels.images)
     run = run_folder(folder, name)
     config = make_config(project, folder / "split.csv", run, seed)
-    config.losses.anneal_start_steps, config.losses.anneal_increase_per_step = STEPS // 5, 0.01
+    # An epoch is 5 steps: the losses set in after a fifth of the steps, over 100 steps.
+    config.losses.anneal_start_epochs, config.losses.anneal_increase_per_epoch = STEPS / 25, 0.05
     # Of the project's own config.yaml: the body in both views.
     config.losses.pca_singleview.keypoints = tuple(
         labels.keypoint_names[column] for column in (*range(7), *range(8, 15))

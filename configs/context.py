@@ -17,6 +17,6 @@ def get_config(project: str = "") -> c.Config:
         data=c.DataConfig(project=project, input_height_px=128, input_width_px=128),
         augment=c.AugmentConfig(preset="dlc"),
         model=c.ModelConfig(kind="heatmap_context", backbone="resnet18"),
-        optim=c.OptimConfig(milestones_steps=(338, 450, 563)),
-        train=c.TrainConfig(steps=675, val_every_steps=50),
+        optim=c.OptimConfig(milestones_epochs=(67.6, 90, 112.6)),
+        train=c.TrainConfig(epochs=135, val_every_epochs=10),
     )

@@ -30,6 +30,7 @@ from jaxpose.cluster.stragglers import StragglerMonitor
 from jaxpose.config import Config, portable_options, resolve
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
+from jaxpose.config.train import steps_between_validations
 from jaxpose.data import dataset, split
 from jaxpose.data.report import data_report, show_data
 from jaxpose.data.sessions import sessions
@@ -197,8 +198,7 @@ def _train_in(folder: RunFolder, session: Session, checkpoints: Checkpoints, int
             interrupt=interrupt,
             meta={"keypoint_names": list(config.data.keypoint_names)},
             total_steps=session.start.facts.total_steps,
-            val_every=config.train.val_every_steps
-            or config.train.val_every_epochs * session.start.facts.steps_per_epoch,
+            val_every=steps_between_validations(config.train, session.start.facts.steps_per_epoch),
             replicas=Replicas(session.mesh),
             pace=StragglerMonitor(config.log.pace_s),
         )

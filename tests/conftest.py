@@ -76,7 +76,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         augment=c.AugmentConfig(preset="none"),
         model=c.ModelConfig(backbone="resnet18", width=8),
         optim=c.OptimConfig(lr=5e-3),
-        train=c.TrainConfig(steps=40, batch_size=6, val_every_steps=40),
+        train=c.TrainConfig(steps=40, batch_size=6, val_every_epochs=40),
         mesh=c.MeshConfig(devices=1),
         log=c.LogConfig(tensorboard=False),
         eval=c.EvalConfig(predict_videos="no"),

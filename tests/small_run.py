@@ -42,7 +42,7 @@ OPTIONS = {
     "optim.clip_norm": 1.0,
     "train.steps": 80,
     "train.batch_size": 5,
-    "train.val_every_steps": 10,
+    "train.val_every_epochs": 5.0,
     "train.max_skipped_steps": 3,
     "mesh.devices": 1,
     "eval.batch_size": 4,

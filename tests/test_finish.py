@@ -26,7 +26,7 @@ from tests.test_train_process import Process
 
 STEPS = 2
 # A frame a batch: a video takes long enough to be stopped in it.
-OPTIONS: dict[str, Any] = {"train__steps": STEPS, "train__val_every_steps": 2, "train__early_stop_patience": 1}
+OPTIONS: dict[str, Any] = {"train__steps": STEPS, "train__val_every_epochs": 1, "train__early_stop_patience": 1}
 OPTIONS |= {"eval__predict_videos": "yes", "eval__batch_size": 1, "mesh__heartbeat_s": 1.0, "log__tensorboard": False}
 TABLES = [f"session0{video}{end}.csv" for video in range(3) for end in ("", "_temporal_norm")]
 

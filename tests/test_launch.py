@@ -359,7 +359,7 @@ def _child(launcher: int, index: int) -> int:
 def test_killed_and_frozen_processes_are_started_again_and_change_no_bit(tmp_path: Path) -> None:
     """Every fault comes after a new checkpoint, so that one restart in a row is enough for all of them."""
     project = small_project(tmp_path / "project")
-    options = {"train__steps": 40, "train__val_every_steps": 20, "train__save_every_steps": 5, "log__frames": 0}
+    options = {"train__steps": 40, "train__val_every_epochs": 10, "train__save_every_steps": 5, "log__frames": 0}
     options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 5.0, "log__tensorboard": False}
     # Half the time to compile.
     options |= {"augment__preset": "none", "augment__flip_p": 0.0}

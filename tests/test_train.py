@@ -314,7 +314,7 @@ def test_a_loss_on_clips_that_is_not_finite_is_named(project: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_learning_rate_that_is_too_high_ends_the_run(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    config = make_config(project, tmp_path / "run", optim__name="sgd", optim__milestones_steps=(6,),
+    config = make_config(project, tmp_path / "run", optim__name="sgd", optim__milestones_epochs=(3,),
                          optim__gamma=1e30, optim__clip_norm=0.0, train__save_every_steps=2)  # fmt: skip
     assert call(config, tmp_path) == 1
     text = capsys.readouterr()
@@ -328,7 +328,7 @@ def test_a_learning_rate_that_is_too_high_ends_the_run(project: Path, tmp_path: 
 def test_early_stop_and_best_by_any_metric_and_the_patience_outlives_a_restart(project: Path, tmp_path: Path):
     run = tmp_path / "run"
     options: dict[str, Any] = dict(train__monitor="val_mean_px_error", train__monitor_mode="max",
-                                   train__early_stop_patience=3, train__val_every_steps=1,
+                                   train__early_stop_patience=3, train__val_every_epochs=0.5,
                                    train__save_every_steps=1)  # fmt: skip
     summary = train(make_config(project, run, **options))
     assert (summary["reason"], summary["exit_code"]) == ("early stop", 0)
@@ -569,7 +569,7 @@ def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
     changes: dict[str, Any] = {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,)}
     # Half the time to compile.
     changes |= {"augment__preset": "none", "augment__flip_p": 0.0, "log__tensorboard": False}
-    config = make_config(project, run, **changes, video__sequence_length=7, train__steps=2, train__val_every_steps=2)
+    config = make_config(project, run, **changes, video__sequence_length=7, train__steps=2, train__val_every_epochs=1)
 
     def fit_slowly(*given: Any) -> np.ndarray:
         time.sleep(0.3)
@@ -616,7 +616,7 @@ def test_bad_frames_crop_stretch_and_a_split_by_file_from_another_thread(project
     project, run = spoil(project, tmp_path), tmp_path / "run"
     config = make_config(project, run, data__split="sets.csv", data__on_bad_frame="skip", data__missing="not_visible",
                          data__resize="stretch", data__crop_px=(4, 0, 60, 64), train__steps=0, train__epochs=2,
-                         train__val_every_steps=0, train__val_every_epochs=1)  # fmt: skip
+                         train__val_every_epochs=1)  # fmt: skip
     given = copy.deepcopy(config)
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     summaries: list[dict[str, Any]] = []

@@ -24,7 +24,7 @@ from tests.small_run import (
 )
 
 STEPS = 150
-LENGTH: dict[str, Any] = {"train__steps": STEPS, "train__val_every_steps": 50, "log__frames": 0}
+LENGTH: dict[str, Any] = {"train__steps": STEPS, "train__val_every_epochs": 25, "log__frames": 0}
 
 
 @pytest.fixture(scope="module")

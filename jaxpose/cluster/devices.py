@@ -6,11 +6,9 @@ Input: the config. Output: the list of devices that `cluster/mesh.py` makes a me
 # pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
 # (jaxlib has no stubs: pyright knows neither jax.Device nor jax.config's options)
 
-import ast
 import fnmatch
 import os
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -27,7 +25,7 @@ _numbers_left: list[int] = []
 
 
 def select_devices(spec: object, names: list[str]) -> list[int]:
-    """Returns the positions in `names` of the devices that `spec` selects, in the order of `spec`.
+    """Returns the positions in `names` of the devices that `spec` selects: each once, in the order of `spec`.
 
     Args:
       spec: "auto" (all), a number of devices (the first ones), or entries in a list or separated by commas. An entry is
@@ -36,30 +34,25 @@ def select_devices(spec: object, names: list[str]) -> list[int]:
       names: names of the available devices, such as ["gpu:0", "gpu:1"]. A device's number is the one in its name.
 
     Raises:
-      UserError: `spec` selects nothing, an absent device, or a device twice, or has none of these forms.
+      UserError: `spec` selects nothing or an absent device, or has none of these forms.
     """
     if isinstance(spec, str):
         spec = _read_text(spec)
     if spec == "auto":
         return list(range(len(names)))
-    if isinstance(spec, int) and not isinstance(spec, bool):
+    if type(spec) is int:
         return _first(spec, names)
     if not isinstance(spec, list | tuple):
         raise UserError(f"mesh.devices is {spec!r}; {_FORMS}")
     if not spec:
         raise UserError(f"mesh.devices is empty; {_FORMS}")
-    chosen: list[int] = []
-    by_name: set[int] = set()
+    chosen: dict[int, None] = {}
     for entry in spec:
-        matching, is_pattern = _match(entry, names)
+        matching = _match(entry, names)
         if not matching:
             raise UserError(f"mesh.devices asks for {entry!r}, but {_available(names)}")
-        if not is_pattern and by_name.intersection(matching):
-            raise UserError(f"mesh.devices names {names[matching[0]]} twice; leave one of them out")
-        if not is_pattern:
-            by_name.update(matching)
-        chosen.extend(position for position in matching if position not in chosen)
-    return chosen
+        chosen |= dict.fromkeys(matching)
+    return list(chosen)
 
 
 def start_backend(mesh: MeshConfig) -> list[jax.Device]:
@@ -131,33 +124,13 @@ def _read_text(spec: str) -> object:
     text = spec.strip()
     if text.lower() == "auto":
         return "auto"
-    if re.fullmatch(r"[+-]?\d+", text):
+    if re.fullmatch(r"-?\d{1,9}", text):
         return int(text)
-    if re.fullmatch(r"\[[^\[\]]*\]|\([^()]*\)", text):
+    if text.startswith("re:"):  # it may have commas
+        return [text]
+    if text.startswith("[") and text.endswith("]"):
         text = text[1:-1].strip()
-        entries = [_unquote(entry) for entry in _split(text)]
-    else:
-        entries = list(_split(text))
-    if entries and not entries[-1]:  # a trailing comma, as in a tuple of one
-        entries.pop()
-    if "" in entries:
-        raise UserError(f"mesh.devices is {spec!r}, which has an empty entry; {_FORMS}")
-    return entries
-
-
-def _split(text: str) -> Iterator[str]:
-    """Splits at commas outside brackets; a regular expression may have commas inside, as in re:gpu:[0-9]{1,2}."""
-    depth = start = 0
-    for position, letter in enumerate(text):
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            yield text[start:position].strip()
-            start = position + 1
-    yield text[start:].strip()
-
-
-def _unquote(entry: str) -> str:
-    return str(ast.literal_eval(entry)) if re.fullmatch(r"'[^'\\]*'|\"[^\"\\]*\"", entry) else entry
+    return [entry.strip() for entry in text.split(",")] if text else []
 
 
 def _first(count: int, names: list[str]) -> list[int]:
@@ -171,9 +144,9 @@ def _first(count: int, names: list[str]) -> list[int]:
     return list(range(count))
 
 
-def _match(entry: Any, names: list[str]) -> tuple[list[int], bool]:
-    """Returns the positions that an entry matches, and whether it is a pattern."""
-    if isinstance(entry, bool) or not isinstance(entry, int | str):
+def _match(entry: Any, names: list[str]) -> list[int]:
+    """Returns the positions of the names that an entry matches."""
+    if type(entry) not in (int, str):
         raise UserError(f"mesh.devices has the entry {entry!r}; {_FORMS}")
     text = str(entry).strip()
     if text.startswith("re:"):
@@ -181,12 +154,10 @@ def _match(entry: Any, names: list[str]) -> tuple[list[int], bool]:
             expression = re.compile(text[3:], re.IGNORECASE)
         except re.error as error:
             raise UserError(f"mesh.devices has {text!r}, which is not a regular expression: {error}") from None
-        return [position for position, name in enumerate(names) if expression.fullmatch(name)], True
-    if re.fullmatch(r"[+-]?\d+", text):
-        number = str(int(text))
-        return [position for position, name in enumerate(names) if name.rpartition(":")[2] == number], False
-    matching = [position for position, name in enumerate(names) if fnmatch.fnmatchcase(name.lower(), text.lower())]
-    return matching, any(letter in text for letter in "*?[")
+        return [position for position, name in enumerate(names) if expression.fullmatch(name)]
+    if re.fullmatch(r"-?\d{1,9}", text):
+        return [position for position, name in enumerate(names) if int(name.rpartition(":")[2]) == int(text)]
+    return [position for position, name in enumerate(names) if fnmatch.fnmatchcase(name.lower(), text.lower())]
 
 
 def _available(names: list[str]) -> str:

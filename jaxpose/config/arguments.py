@@ -2,11 +2,10 @@
 
 import argparse
 import difflib
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jaxpose.errors import UserError
 
@@ -19,7 +18,13 @@ class Arguments(argparse.ArgumentParser):
     """The flags of a verb without a config."""
 
     def __init__(self, verb: str, description: str, usage: str | None = None):
+        self._flags = ["--help"]
         super().__init__(f"python -m {verb}", usage=usage, description=description, allow_abbrev=False)
+
+    def add_argument(self, *names: Any, **rules: Any) -> argparse.Action:
+        """Adds a flag, or an argument without a name, as argparse does."""
+        self._flags += [name for name in names if name.startswith("--") and name not in self._flags]
+        return super().add_argument(*names, **rules)
 
     def error(self, message: str) -> NoReturn:
         """Raises a UserError in place of printing the usage and leaving."""
@@ -31,11 +36,10 @@ class Arguments(argparse.ArgumentParser):
         Raises:
           UserError: an argument is unknown, absent or of the wrong type.
         """
-        known = re.findall(r"--\w+", self.format_help())
         for argument in argv:
             flag = argument.partition("=")[0]
-            if flag.startswith("-") and flag not in ("-", "-h", *known):
-                hint = did_you_mean(f"--{flag.lstrip('-')}", known) or f"; there is {', '.join(dict.fromkeys(known))}"
+            if flag.startswith("-") and flag not in ("-", "-h", *self._flags):
+                hint = did_you_mean(f"--{flag.lstrip('-')}", self._flags) or f"; there is {', '.join(self._flags)}"
                 raise UserError(f"there is no flag {flag}{hint}")
         return self.parse_args(argv)
 

@@ -1,10 +1,9 @@
 """The command line of a verb: `--config FILE.py[:ARGUMENT]`, options as `--config.SECTION.OPTION=VALUE`, plain errors.
 
-What comes in: the arguments. What goes out: a call of the verb with a checked `Config`, and an exit code. The options
-are parsed by absl and ml_collections.config_flags; what their messages leave unclear is said here.
+Input: the arguments. Output: a call of the verb with a checked `Config`, and an exit code. absl and
+ml_collections.config_flags read the arguments, and `config.check` refuses values that an option cannot have.
 """
 
-import ast
 import dataclasses
 import importlib.util
 import os
@@ -14,16 +13,18 @@ import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
 
 from jaxpose.config.arguments import DONE, did_you_mean, exit_code_of
-from jaxpose.config.check import type_name, validate
-from jaxpose.config.option import OptionError, flat_options, nearest_option
+from jaxpose.config.check import validate
+from jaxpose.config.flag_parsers import PARSERS, DryRun
+from jaxpose.config.option import OptionError, explain_absence, flat_options
 from jaxpose.config.root import Config
 from jaxpose.errors import UserError
+
+_FLAGS = ("--config", "--dry_run", "--help", "--help_options")
 
 
 @dataclasses.dataclass
@@ -67,18 +68,20 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
 def read(argv: list[str]) -> tuple[Config, Options]:
     """Returns the config, with the options given, and the verb's own options.
 
+    A value that its option cannot have becomes the option's value as it was given: `validate` refuses it.
+
     Raises:
       UserError: an argument cannot be understood, or the config file does not give a `Config`.
     """
-    dry_run, argv = _take_dry_run(argv)
-    is_given = _check_order(argv)
-    _check_names(argv)
+    _check_options(argv)
     # A set of flags of its own for every call; grain looks into the process's set, which therefore has to be parsed.
     values = flags.FlagValues()
     flags.FLAGS.mark_as_parsed()
-    config_flags.register_flag_parser_for_type(float, _NumberOrNone())
-    config_flags.register_flag_parser_for_type(tuple, _Entries())
-    config_flags.register_flag_parser_for_type(object, _Literal())
+    for kind, parser in PARSERS.items():
+        config_flags.register_flag_parser_for_type(kind, parser)
+    # A flag that absl takes for a boolean may have a value and may have none.
+    dry_run = flags.Flag(DryRun(), flags.ArgumentSerializer(), "dry_run", None, "", boolean=True)
+    flags.DEFINE_flag(dry_run, values)
     program_argv = ["jaxpose", *argv]
     config_flags.DEFINE_config_dataclass(
         "config", Config(), flag_values=values, sys_argv=program_argv, parse_fn=_load_config
@@ -86,112 +89,57 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     try:
         rest = values(program_argv)[1:]
     except flags.UnrecognizedFlagError as error:
-        known = ["--config", "--dry_run", "--help", "--help_options"]
         options = [f"--config.{name}" for name in flat_options(Config())]
-        hint = did_you_mean(f"--{error.flagname}", [*known, *options]) or f"; there is {', '.join(known)}"
+        hint = did_you_mean(f"--{error.flagname}", [*_FLAGS, *options]) or f"; there is {', '.join(_FLAGS)}"
         raise UserError(f"there is no flag --{error.flagname}{hint}") from None
     except flags.IllegalFlagValueError as error:
-        # absl wraps what `_load_config` raises.
-        if isinstance(error.__context__, UserError):
-            raise error.__context__ from None
-        raise UserError(_explain_value(error)) from None
+        # absl wraps the UserError of a parser. No parser here raises anything else.
+        raise error.__context__ or error from None
     except flags.Error as error:
         raise UserError(str(error)) from None
     if rest:
         hint = " (an option is written --config.SECTION.OPTION=VALUE)" if "=" in rest[0] else ""
         raise UserError(f"unexpected argument {rest[0]!r}{hint}")
-    if not is_given:
+    if values["config"].using_default_value:
         found = ", ".join(str(path) for path in sorted(Path("configs").glob("*.py")))
         there = f" (there is {found})" if found else ""
         raise UserError(f"no experiment is given; give --config FILE.py, such as --config configs/pose.py{there}")
-    return values.config, Options(dry_run)
+    return values.config, Options(values.dry_run or "")
 
 
-def _take_dry_run(argv: list[str]) -> tuple[str, list[str]]:
-    """Returns `Options.dry_run` and the other arguments; absl knows no flag that may have a value and may have none."""
-    asked, others = "", []
-    for argument in argv:
-        flag, equals, value = argument.partition("=")
-        if flag not in ("--dry_run", "-dry_run"):
-            others.append(argument)
-        elif equals and value not in ("all", "data"):
-            raise UserError(
-                f"dry_run is {value!r}; give --dry_run, or --dry_run=data to look at the data and compile nothing"
-            )
-        else:
-            asked = value or "all"
-    return asked, others
+def _check_options(argv: list[str]) -> None:
+    """Refuses a second --config, options before it, unknown options and --noconfig.X=VALUE.
 
-
-class _NumberOrNone(flags.FloatParser):
-    """Reads the numbers of a preset too, which `none` gives back to the preset."""
-
-    def parse(self, argument: Any) -> Any:
-        return None if isinstance(argument, str) and argument.lower() == "none" else super().parse(argument)
-
-
-class _Entries(flags.ArgumentParser):
-    """Reads a list: "(0, 1)", "[0, 1]", "0,1", "a:b,c:d", "" (no entry) or "none"."""
-
-    def parse(self, argument: Any) -> Any:
-        if not isinstance(argument, str):
-            return argument
-        if argument.strip().lower() == "none":
-            return None
-        value = _literal(argument)
-        if isinstance(value, str):
-            value = [entry.strip() for entry in value.strip(" ()[]").split(",") if entry.strip()]
-        return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-class _Literal(flags.ArgumentParser):
-    """Reads a number or a list where the text is one, and leaves any other text as it is."""
-
-    def parse(self, argument: Any) -> Any:
-        return _literal(argument) if isinstance(argument, str) else argument
-
-
-def _literal(text: str) -> Any:
-    try:
-        return ast.literal_eval(text.strip())
-    except (SyntaxError, ValueError):
-        return text
-
-
-def _check_order(argv: list[str]) -> bool:
-    """Returns whether --config is given; refuses two of them, and options before it."""
-    places = [place for place, argument in enumerate(argv) if re.match(r"--?config(=|$)", argument)]
-    if len(places) > 1:
-        raise UserError("--config is given twice; give one")
-    early = [argument for argument in argv[: places[0] if places else 0] if re.match(r"--?(no)?config\.", argument)]
-    if early:
-        raise UserError(f"{early[0]} comes before --config; give --config first, then what changes in it")
-    return bool(places)
-
-
-def _check_names(argv: list[str]) -> None:
-    """Refuses options that no `Config` has, all at once and before the config file is run."""
+    ml_collections takes for granted that this is right, and runs the config file before it looks at the options.
+    """
     names = list(flat_options(Config()))
-    problems = []
+    is_config_given, early, problems = False, "", []
     for argument in argv:
-        match = re.match(r"--?(?:no)?config\.([^=]*)", argument)
-        if not match or match[1] in names:
+        if re.match(r"--?no(config\.[^=]*|dry_run)=", argument):
+            raise UserError(f"{argument} has a value; a flag that begins with --no takes none")
+        match = re.match(r"--?(?:no)?config(?:\.([^=]*)|=|$)", argument)
+        if not match:
             continue
-        in_section = [name.split(".")[1] for name in names if name.startswith(f"{match[1]}.")]
-        if in_section:
-            problems.append(f"--config.{match[1]} is a section, not an option; it has {', '.join(in_section)}")
-        else:
-            near = nearest_option(match[1], names)
-            hint = f"did you mean --config.{near}?" if near else "--help_options lists all of them"
-            problems.append(f"there is no option --config.{match[1]}; {hint}")
+        option = match[1]
+        if option is None and is_config_given:
+            raise UserError("--config is given twice; give one")
+        if option is None:
+            is_config_given = True
+        elif option not in names:
+            problems.append(_explain_absence(option, names))
+        elif not is_config_given:
+            early = early or argument
     if problems:
         raise UserError("\n".join(problems))
+    if early and is_config_given:
+        raise UserError(f"{early} comes before --config; give --config first, then what changes in it")
 
 
-def _explain_value(error: flags.IllegalFlagValueError) -> str:
-    name, _, value = str(error).removeprefix("flag --").removeprefix("config.").partition("=")
-    value = value.removesuffix(f": {error.__context__}")
-    return f"{name} is {value!r}; it must be {type_name(flat_options(Config())[name][0].type)}"
+def _explain_absence(option: str, names: list[str]) -> str:
+    in_section = [name.split(".")[1] for name in names if name.startswith(f"{option}.")]
+    if in_section:
+        return f"--config.{option} is a section, not an option; it has {', '.join(in_section)}"
+    return explain_absence(option, names, "--config.")
 
 
 def _load_config(text: str) -> Config:

@@ -1,7 +1,6 @@
-"""Losses on unlabelled clips. One is on where its weight is above 0 or its log_weight is given."""
+"""Losses on unlabelled clips. A loss is on if its weight is above 0."""
 
 import dataclasses
-import math
 from typing import Any
 
 from jaxpose.config.option import Section, option
@@ -14,11 +13,6 @@ def _weight() -> Any:
     return option(0.0, "factor of the loss; 0 = off", minimum=0.0, maximum=LARGEST_FACTOR)
 
 
-def _log_weight() -> Any:
-    # Nearly the same limits, in whole numbers.
-    return option(None, "gives the factor as 1 / (2 exp(log_weight)), in place of weight", minimum=-89.0, maximum=86.0)
-
-
 def _threshold(doc: str) -> Any:
     return option(0.05, doc, minimum=0.0, maximum=1.0)
 
@@ -26,7 +20,6 @@ def _threshold(doc: str) -> Any:
 @dataclasses.dataclass
 class TemporalConfig(Section):
     weight: float = _weight()
-    log_weight: float | None = _log_weight()
     epsilon_px: tuple[float, ...] = option(
         (20.0,),
         "movement between two frames that costs nothing, in frame pixels: one number, or one per keypoint",
@@ -38,7 +31,6 @@ class TemporalConfig(Section):
 @dataclasses.dataclass
 class TemporalHeatmapConfig(Section):
     weight: float = _weight()
-    log_weight: float | None = _log_weight()
     epsilon: tuple[float, ...] = option(
         (0.0,),
         "difference between neighbouring heatmaps that costs nothing: one number, or one per keypoint",
@@ -50,7 +42,6 @@ class TemporalHeatmapConfig(Section):
 @dataclasses.dataclass
 class PcaSingleviewConfig(Section):
     weight: float = _weight()
-    log_weight: float | None = _log_weight()
     keypoints: tuple[str, ...] = option((), "keypoints of the pose; () = all")
     components: int = option(0, "components to keep; 0 = as many as explained_variance needs", minimum=0)
     explained_variance: float = option(0.99, "share of the variance to keep", minimum=0.0, maximum=1.0)
@@ -67,7 +58,6 @@ class PcaSingleviewConfig(Section):
 @dataclasses.dataclass
 class PcaMultiviewConfig(Section):
     weight: float = _weight()
-    log_weight: float | None = _log_weight()
     views: tuple[str, ...] = option(
         (),
         "one entry per view in the frame, such as 'paw_top,nose_top', with the body parts in the same order; () with "
@@ -85,7 +75,6 @@ class PcaMultiviewConfig(Section):
 @dataclasses.dataclass
 class UnimodalConfig(Section):
     weight: float = _weight()
-    log_weight: float | None = _log_weight()
     confidence_min: float = _threshold("heatmaps of less confident predictions are not counted")
 
 
@@ -97,13 +86,9 @@ class LossesConfig(Section):
     pca_singleview: PcaSingleviewConfig = dataclasses.field(default_factory=PcaSingleviewConfig)
     pca_multiview: PcaMultiviewConfig = dataclasses.field(default_factory=PcaMultiviewConfig)
     unimodal_mse: UnimodalConfig = dataclasses.field(default_factory=UnimodalConfig)
-    anneal_start_epochs: float = option(60.0, "epochs before the losses on clips begin to count", minimum=0.0)
+    anneal_start_epochs: float = option(60.0, "epochs, also fractions, before the losses on clips count", minimum=0.0)
     anneal_increase_per_epoch: float = option(
-        0.01, "growth of their common factor per epoch from then on", minimum=0.0, maximum=LARGEST_FACTOR
-    )
-    anneal_start_steps: int = option(-1, "the same start in steps; replaces the epochs unless -1", minimum=-1)
-    anneal_increase_per_step: float = option(
-        0.0, "the same growth per step; replaces the growth per epoch if above 0", minimum=0.0, maximum=LARGEST_FACTOR
+        0.01, "growth of their common factor with each epoch from then on", minimum=0.0, maximum=LARGEST_FACTOR
     )
     anneal_init: float = option(0.0, "value of the common factor before the start", minimum=0.0, maximum=LARGEST_FACTOR)
     anneal_end: float = option(1.0, "largest value of the common factor", minimum=0.0, maximum=LARGEST_FACTOR)
@@ -116,11 +101,4 @@ NAMES = (
 
 def weights(losses: LossesConfig) -> dict[str, float]:
     """Returns the factor of every loss on clips that is on, by name; without the annealing."""
-    found = {}
-    for name in NAMES:
-        loss = getattr(losses, name)
-        # With log_weight l the factor is that of Lightning Pose since 2.0.6, 1 / (2 exp(l)).
-        weight = loss.weight if loss.log_weight is None else 0.5 * math.exp(-loss.log_weight)
-        if weight:
-            found[name] = weight
-    return found
+    return {name: weight for name in NAMES if (weight := getattr(losses, name).weight)}

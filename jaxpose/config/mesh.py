@@ -19,7 +19,7 @@ class MeshConfig(Section):
     devices: object = option(
         "auto",
         "auto = all; a number; a list such as '0,2' or '[1,3]'; a name 'gpu:1'; a glob 'GPU:*'; or 're:' and a regular "
-        "expression",
+        "expression that matches whole names",
         harmless=True,
     )
     deterministic: bool = option(False, "GPU: use only operations that repeat bit for bit (slower)")

@@ -16,10 +16,11 @@ class OptimConfig(Section):
     )
     lr_reference_batch: int = option(16, "batch size that optim.lr was chosen for", minimum=1)
     schedule: str = option("multistep", "how the rate falls", choices=("constant", "multistep", "cosine"))
-    milestones_epochs: tuple[int, ...] = option(
-        (150, 200, 250), "multistep: epochs after which the rate is multiplied by optim.gamma", minimum=0
+    milestones_epochs: tuple[float, ...] = option(
+        (150.0, 200.0, 250.0),
+        "multistep: epochs, also fractions, after which the rate is multiplied by optim.gamma",
+        minimum=0.0,
     )
-    milestones_steps: tuple[int, ...] = option((), "the same in steps; replaces the epochs if given", minimum=0)
     gamma: float = option(0.5, "multistep: factor at each milestone", minimum=0.0)
     warmup_steps: int = option(0, "steps over which the rate rises linearly from 0", minimum=0)
     momentum: float = option(0.9, "sgd: momentum", minimum=0.0, maximum=1.0)

@@ -8,6 +8,17 @@ from typing import Any
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
 
+_IN_EPOCHS = "the steps divided by those of an epoch, ceil(training frames / train.batch_size)"
+# The last part of a former option -> that of the option in the same section that replaces it, and its value.
+_REPLACED = {
+    "accum_steps": ("microbatch_size", "train.batch_size divided by accum_steps, rounded up"),
+    "log_weight": ("weight", "1 / (2 exp(log_weight))"),
+    "val_every_steps": ("val_every_epochs", _IN_EPOCHS),
+    "milestones_steps": ("milestones_epochs", _IN_EPOCHS),
+    "anneal_start_steps": ("anneal_start_epochs", _IN_EPOCHS),
+    "anneal_increase_per_step": ("anneal_increase_per_epoch", "the growth with each step times the steps of an epoch"),
+}
+
 
 class OptionError(AttributeError, UserError):
     """A config has no option of this name, or a section was replaced by something else."""
@@ -116,12 +127,35 @@ def nearest_option(given: str, names: list[str]) -> str | None:
     return nearest if likeness(nearest) >= 0.65 else None
 
 
+def explain_absence(given: str, names: list[str], before: str = "") -> str:
+    """Returns the error for a dotted name that no option has: the option that replaces it, or the nearest name.
+
+    Args:
+      given: the name.
+      names: those of all options.
+      before: what stands before a name where it is given, such as "--config.".
+    """
+    if replacement := replacement_of(given):
+        return f"there is no option {before}{given}; give {before}{replacement}"
+    near = nearest_option(given, names)
+    hint = f"did you mean {before}{near}?" if near else "--help_options lists all of them"
+    return f"there is no option {before}{given}; {hint}"
+
+
+def replacement_of(given: str) -> str:
+    """Returns the option that replaces a former one, and its value; "" if there was no such option."""
+    section, dot, last = given.rpartition(".")
+    if last not in _REPLACED:
+        return ""
+    name, value = _REPLACED[last]
+    return f"{section}{dot}{name}, which is {value}"
+
+
 def _no_option(kind: type, name: str) -> str:
-    """Returns what is wrong with the name of an option or section of this kind, and the nearest name."""
-    given, options = _full_name(kind, name), list(flat_options(Section.whole()))
+    """Returns the error for a name that no option or section of this kind has."""
+    options = list(flat_options(Section.whole()))
     sections = {option.rpartition(".")[0] for option in options if "." in option}
-    near = nearest_option(given, [*options, *sorted(sections)])
-    return f"there is no option {given}; " + (f"did you mean {near}?" if near else "--help_options lists all of them")
+    return explain_absence(_full_name(kind, name), [*options, *sorted(sections)])
 
 
 def _full_name(kind: type, name: str) -> str:

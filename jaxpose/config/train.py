@@ -15,7 +15,6 @@ METRICS = (
 class TrainConfig(Section):
     batch_size: int = option(16, "labelled frames per update, over all devices and hosts", minimum=1)
     microbatch_size: int = option(0, "frames per pass, over all devices; 0 = the whole batch", minimum=0)
-    accum_steps: int = option(0, "passes per update; 0 = as microbatch_size needs", minimum=0)
     epochs: int = option(300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0)
     steps: int = option(0, "length of the training in steps; replaces epochs if above 0", minimum=0)
     seed: int = option(0, "seed of the initial weights and of the augmentation", minimum=0)
@@ -27,8 +26,9 @@ class TrainConfig(Section):
     init_from: str = option(
         "", "run folder to take the initial weights from; keypoints are matched by name", is_path=True
     )
-    val_every_steps: int = option(0, "steps between validations; 0 = every val_every_epochs", minimum=0)
-    val_every_epochs: int = option(5, "epochs between validations", minimum=1)
+    val_every_epochs: float = option(
+        5.0, "epochs between validations, also fractions; rounded to steps, at least one", minimum=1e-6
+    )
     monitor: str = option(
         "val_loss", "metric that selects the best checkpoint and decides when to stop early", choices=METRICS
     )
@@ -49,6 +49,11 @@ class TrainConfig(Section):
 def steps_per_epoch(train: TrainConfig, frames: int) -> int:
     """Returns the steps in which so many training frames are seen once."""
     return -(-frames // train.batch_size)
+
+
+def steps_between_validations(train: TrainConfig, epoch_steps: int) -> int:
+    """Returns the number of steps from one validation to the next, where an epoch has so many steps."""
+    return max(1, round(train.val_every_epochs * epoch_steps))
 
 
 def total_steps(train: TrainConfig, frames: int) -> int:

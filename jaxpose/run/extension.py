@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxpose.checksums import DamagedFile, parse_json, write_json
 from jaxpose.config import Config, differing_keys
-from jaxpose.config.train import TrainConfig, steps_per_epoch, total_steps
+from jaxpose.config.train import TrainConfig, steps_between_validations, steps_per_epoch, total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -166,7 +166,7 @@ def _notes(config: Config, at_step: int, old_steps: int, new_steps: int, frames:
             f"{old_steps} up to step {at_step}, and the learning rate rises there to that of {new_steps} steps",
         )
     same = f"the weights will be those of one run of {new_steps} steps, as no rate and no loss depends on the length"
-    val_every = train.val_every_steps or train.val_every_epochs * steps_per_epoch(train, frames)
+    val_every = steps_between_validations(train, steps_per_epoch(train, frames))
     if at_step < old_steps or old_steps % val_every == 0:
         return (same,)
     counts = " and for the early stop" if train.early_stop_patience else ""

@@ -14,8 +14,6 @@ EMPTY = -1
 
 def microbatch_size(train: TrainConfig) -> int:
     """Returns the number of frames in one pass over all devices."""
-    if train.accum_steps:
-        return -(-train.batch_size // train.accum_steps)
     return train.microbatch_size or train.batch_size
 
 

@@ -155,18 +155,15 @@ def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoc
         return ""
     if not losses.anneal_end:
         return "losses.anneal_end, the largest value of their factor, is 0; raise it"
-    if not losses.anneal_increase_per_step and not losses.anneal_increase_per_epoch:
+    if not losses.anneal_increase_per_epoch:
         return (
-            "their factor begins at losses.anneal_init = 0, and losses.anneal_increase_per_epoch and "
-            "losses.anneal_increase_per_step are 0; raise one of the three"
+            "their factor begins at losses.anneal_init = 0, and losses.anneal_increase_per_epoch is 0; raise one of "
+            "the two"
         )
     until = f"their factor is 0 up to the last step, {total_steps}, in epoch {-(-total_steps // steps_per_epoch)}"
-    if ends_at_zero(dataclasses.replace(losses, anneal_start_steps=0)):
-        by_step = losses.anneal_increase_per_step
-        grows, other = ("step", "losses.anneal_init") if by_step else ("epoch", "losses.anneal_increase_per_step")
-        return f"{until}, as it grows from 0 with every whole {grows}; train longer, or raise {other}"
-    start = "losses.anneal_start_epochs" if losses.anneal_start_steps == -1 else "losses.anneal_start_steps"
-    return f"{until}; lower {start} = {getattr(losses, start.removeprefix('losses.')):g}, or train longer"
+    if ends_at_zero(dataclasses.replace(losses, anneal_start_epochs=0.0)):
+        return f"{until}, as it grows from 0 with every whole epoch; train longer, or raise losses.anneal_init"
+    return f"{until}; lower losses.anneal_start_epochs = {losses.anneal_start_epochs:g}, or train longer"
 
 
 def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:

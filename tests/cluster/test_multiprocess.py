@@ -188,7 +188,7 @@ def small(folder: Path, out: str, **changes: Any) -> c.Config:
     options |= {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,), "losses__anneal_init": 1.0}
     options |= {"losses__pca_multiview__weight": 1e-3, "video__sequence_length": 7}
     options |= {"losses__pca_multiview__views": ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")}
-    options |= {"train__steps": STEPS, "train__val_every_steps": STEPS, "log__tensorboard": False}
+    options |= {"train__steps": STEPS, "train__val_every_epochs": STEPS, "log__tensorboard": False}
     return make_config(folder / "project", folder / out, **(options | changes))
 
 
@@ -240,7 +240,7 @@ def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path
 
 def test_a_script_without_a_guard_trains_on_two_devices_and_is_run_once(folder: Path) -> None:
     config = small(folder, "script", mesh__devices=2)
-    config.train.steps = config.train.val_every_steps = 2
+    config.train.steps = config.train.val_every_epochs = 2
     (folder / "config.json").write_text(c.to_json(config))
     (folder / "script.py").write_text(
         "import pathlib\nfrom jaxpose import config, train\nprint('begins')\n"
@@ -281,7 +281,7 @@ def test_the_log_names_clips_that_do_not_decode_on_any_process(folder: Path) -> 
     write(videos / "holes.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)])
     changes = {"video__folder": str(videos), "video__clips_per_step": 2, "video__cache": "off"}
     config = small(folder, "holes", **changes, log__every_steps=3)
-    config.train.steps = config.train.val_every_steps = 5
+    config.train.steps = config.train.val_every_epochs = 5
     # The even draws are the first process's.
     assert [draw % 2 for draw in range(10) if place(draw, (60,), 7, config.data.seed)[1] == 7] == [1]
     with Pair(config, folder / "holes-logs") as pair:

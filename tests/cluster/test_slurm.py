@@ -145,7 +145,7 @@ def test_a_forgotten_srun_is_told(folder: Path) -> None:
 
 
 def test_the_time_limit_requeues_the_run_which_goes_on_and_scancel_ends_it(folder: Path) -> None:
-    config = small(folder, "limit", train__steps=100_000, train__val_every_steps=100_000)
+    config = small(folder, "limit", train__steps=100_000, train__val_every_epochs=50_000)
     run, logs = Path(config.out), folder / "limit-logs"
     logs.mkdir()
     with Job(logs, *command(config, logs), options=("--time=2", "--signal=TERM@60")) as job:
@@ -166,7 +166,7 @@ def test_the_time_limit_requeues_the_run_which_goes_on_and_scancel_ends_it(folde
 
 
 def test_a_node_that_dies_in_mid_step_changes_nothing_in_the_end(folder: Path) -> None:
-    options = {"train__steps": 400, "train__val_every_steps": 400, "train__save_every_steps": 10}
+    options = {"train__steps": 400, "train__val_every_epochs": 200, "train__save_every_steps": 10}
     config, expected = small(folder, "node", **options), small(folder, "node-not-killed", **options)
     run, logs = Path(config.out), folder / "node-logs"
     logs.mkdir()

@@ -98,6 +98,15 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
     [
         (["--config.train.lrr=1"], "there is no option --config.train.lrr; did you mean --config.optim.lr?"),
         (["--config.lr=1"], "did you mean --config.optim.lr?"),
+        (
+            ["--config.train.accum_steps=4"],
+            "there is no option --config.train.accum_steps; give --config.train.microbatch_size, which is",
+        ),
+        (["--config.losses.temporal.log_weight=5"], "give --config.losses.temporal.weight, which is 1 / (2 exp("),
+        (["--config.train.val_every_steps=5"], "give --config.train.val_every_epochs, which is the steps divided by"),
+        (["--config.optim.milestones_steps=5"], "give --config.optim.milestones_epochs, which is the steps divided by"),
+        (["--config.losses.anneal_start_steps=5"], "give --config.losses.anneal_start_epochs, which is the steps"),
+        (["--config.losses.anneal_increase_per_step=1"], "give --config.losses.anneal_increase_per_epoch, which is"),
         (["--config.trian.seed=1"], "no option --config.trian.seed; did you mean --config.train.seed?"),
         (["--config.data.sede=1"], "did you mean --config.data.seed?"),
         (["--config.batch_sise", "1"], "did you mean --config.train.batch_size?"),
@@ -117,6 +126,11 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--config.model.backbone=resnet5"], "(did you mean 'resnet50'?)"),
         (["--config.train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
         (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, or --dry_run=data to look at the data"),
+        (["--dry_run="], "dry_run is ''; give --dry_run, or --dry_run=data to look at the data"),
+        (
+            ["--noconfig.log.tensorboard=1"],
+            "--noconfig.log.tensorboard=1 has a value; a flag that begins with --no takes none",
+        ),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
         (["--optim.lr=1"], "there is no flag --optim.lr; did you mean --config.optim.lr?"),
         (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --help, --help_options"),
@@ -139,6 +153,16 @@ def test_every_mistyped_option_has_its_line(capsys: pytest.CaptureFixture[str]) 
     assert outcome.err.splitlines() == [
         "jaxpose.train: there is no option --config.train.lrr; did you mean --config.optim.lr?",
         "jaxpose.train: there is no option --config.modle.width; did you mean --config.model.width?",
+    ]
+
+
+def test_every_value_that_its_option_cannot_have_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome([POSE, "--config.train.seed=a", "--config.optim.lr=b", "--config.log.frames=-1"], capsys)
+    assert (outcome.code, outcome.seen) == (2, [])
+    assert outcome.err.splitlines() == [
+        "jaxpose.train: optim.lr is 'b'; it must be a number",
+        "jaxpose.train: train.seed is 'a'; it must be a whole number",
+        "jaxpose.train: log.frames is -1; it must be at least 0",
     ]
 
 

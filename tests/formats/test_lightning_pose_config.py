@@ -51,7 +51,7 @@ OF_MIRROR = {
     "data.val_share": 0.1,
     "data.seed": 42,
     "video.context_sequence_length": 6,
-    "losses.pca_singleview.log_weight": 10.7,
+    "losses.pca_singleview.weight": 0.5 * math.exp(-10.7),
     "losses.pca_singleview.keypoints": BOTH_VIEWS,
     "losses.pca_multiview.views": TWO_VIEWS,
     "losses.anneal_start_epochs": 0,
@@ -70,7 +70,7 @@ OF_RUN = OF_MIRROR | {
     "train.epochs": 150,
     "eval.predict_videos": "no",
 }
-del OF_RUN["losses.pca_singleview.log_weight"]
+del OF_RUN["losses.pca_singleview.weight"]
 # The multi-view file after the edits that its refusal asks for.
 OF_MULTIVIEW = OF_DEFAULT | {"data.views": ("cam0", "cam1"), "optim.lr": 5e-5}
 EXPECTED = {DEFAULT: OF_DEFAULT, MIRROR: OF_MIRROR, RUN: OF_RUN, MULTIVIEW: OF_MULTIVIEW}
@@ -214,7 +214,7 @@ def test_the_multiview_default_is_refused_with_every_reason_at_once(real_data: P
         "training.imgaug_3d = True, losses.supervised_reprojection_heatmap_mse.log_weight = 3.0, model.model_type"
         in in_3d
     )
-    assert "what works instead is model.model_type: heatmap or heatmap_mhcrnn over data.view_names" in in_3d
+    assert "instead, use model.model_type: heatmap or heatmap_mhcrnn with data.view_names" in in_3d
     assert "pca_multiview" in in_3d and "data.bbox_file" in boxes
     assert "model.backbone = vits_dino" in backbone and "resnet18, resnet34, resnet50" in backbone
 
@@ -236,7 +236,7 @@ def test_three_dimensions_are_refused_in_one_sentence(
     with pytest.raises(ValueError) as refusal:
         _read(_with(mirror, key, value), tmp_path)
     assert str(refusal.value).count("\n") == 0
-    assert f"{key} = {value}" in str(refusal.value) and "what works instead" in str(refusal.value)
+    assert f"{key} = {value}" in str(refusal.value) and "instead, use model.model_type" in str(refusal.value)
 
 
 def test_several_cameras(real_data: Path, tmp_path: Path) -> None:
@@ -301,8 +301,9 @@ def test_losses_take_over_what_the_code_takes_where_nothing_is_said(mirror: dict
     mirror["model"]["losses_to_use"] = ["temporal", "temporal_heatmap_kl"]
     mirror["callbacks"]["anneal_weight"] = {"increase_factor": 0.5, "init_val": 0.25}
     losses = _read(mirror, tmp_path)[0].losses
-    assert (losses.temporal.log_weight, losses.temporal.epsilon_px, losses.temporal.confidence_min) == (10.5, (0.0,), 0)
-    assert (losses.temporal_heatmap_kl.log_weight, losses.temporal_heatmap_kl.epsilon) == (0.0, (1, 2.5))
+    assert (losses.temporal.epsilon_px, losses.temporal.confidence_min) == ((0.0,), 0)
+    assert losses.temporal_heatmap_kl.epsilon == (1, 2.5)
+    assert weights(losses) == {"temporal": 0.5 * math.exp(-10.5), "temporal_heatmap_kl": 0.5}
     assert (losses.anneal_start_epochs, losses.anneal_increase_per_epoch) == (0, 0.5)
     assert losses.anneal_init == 0.25
     del mirror["callbacks"]
@@ -324,7 +325,7 @@ def test_components_are_a_number_or_a_share(
     [
         ({"training.train_batch_size": 12}, {"train.batch_size": 12}),
         ({"training.accumulate_grad_batches": 3},
-         {"train.batch_size": 48, "train.accum_steps": 3, "video.clips_per_step": 3}),
+         {"train.batch_size": 48, "train.microbatch_size": 16, "video.clips_per_step": 3}),
         ({"training.optimizer": "AdamW", "training.optimizer_params.learning_rate": "5e-5"},
          {"optim.name": "adamw", "optim.lr": 5e-5, "optim.decay_norm_and_bias": True}),
         ({"training.uniform_heatmaps_for_nan_keypoints": True}, {"data.missing": "not_visible"}),
@@ -336,7 +337,10 @@ def test_components_are_a_number_or_a_share(
         ({"training.early_stopping": True, "training.min_epochs": 100}, {"train.early_stop_patience": 3}),
         # Training to at least max_epochs never stops early.
         ({"training.early_stopping": True}, {"train.early_stop_patience": 0}),
-        ({"training.val_check_interval": 40}, {"train.val_every_steps": 40}),
+        # 72 frames train, so an epoch is 5 steps, and 3 of the double batch.
+        ({"training.val_check_interval": 40}, {"train.val_every_epochs": 8.0}),
+        ({"training.val_check_interval": 40, "training.accumulate_grad_batches": 2},
+         {"train.val_every_epochs": 20 / 3}),
         ({"training.check_val_every_n_epoch": None}, {"train.val_every_epochs": 1}),
         ({"training.imgaug": None}, {"augment.preset": "none", "video.rotate_deg": 0.0}),
         ({"training.imgaug": "default"}, {"augment.preset": "none", "video.noise_max": 0.0}),
@@ -375,8 +379,19 @@ def test_a_training_in_steps(mirror: dict[str, Any], tmp_path: Path) -> None:
     training |= {"min_steps": 9000, "max_steps": 9000, "unfreezing_step": 600}
     training["lr_scheduler_params"]["multisteplr"] = {"milestone_steps": [4500, 6000, 7500], "gamma": 0.4}
     config, messages = _read(mirror, tmp_path)
-    assert (config.train.steps, config.optim.milestones_steps, config.optim.gamma) == (9000, (4500, 6000, 7500), 0.4)
+    assert (config.train.steps, config.optim.milestones_epochs, config.optim.gamma) == (9000, (900, 1200, 1500), 0.4)
     assert config.optim.unfreeze_epoch == -1
+    key = "training.lr_scheduler_params.multisteplr.milestone_steps"
+    assert (
+        f"{key} = [4500, 6000, 7500] becomes optim.milestones_epochs = 900, 1200, 1500: with 72 training frames an "
+        "epoch is 5 steps"
+    ) in messages
+    fewer, _ = _read(_with(mirror, "training.train_frames", 20), tmp_path)
+    assert fewer.optim.milestones_epochs == (2250, 3000, 3750)
+    unknown, messages = _read(_with(mirror, "data.data_dir", str(tmp_path)), tmp_path)
+    assert unknown.optim.milestones_epochs == Config().optim.milestones_epochs
+    unused = f"{key} = [4500, 6000, 7500] is not used because the training frames of data.data_dir cannot be counted"
+    assert any(message.startswith(unused) for message in messages)
     assert any(message.startswith("training.unfreezing_step = 600 is not used because") for message in messages)
     training["max_epochs"] = 300
     with pytest.raises(ValueError, match="training.min_steps counts steps and training.max_epochs counts epochs"):
@@ -459,13 +474,13 @@ def test_transforms_are_taken_over_as_far_as_they_exist(mirror: dict[str, Any], 
     }  # fmt: skip
     assert math.isclose(augment["brightness_max"], 0.2)
     assert [message for message in messages if "imgaug" in message] == [
-        "training.imgaug.Affine.kwargs.shear = [-5, 5] is not used because there is no such number here",
-        "training.imgaug.LinearContrast.kwargs.alpha = [0.5, 1.6] is not used because it must be [1 - x, 1 + x] here",
-        "training.imgaug.MotionBlur.kwargs.angle = [-45, 45] is not used because it must be [-90, 90] here",
-        "training.imgaug.MotionBlur gives no k, which imgaug then chooses; here it is augment.motion_blur_px = 5.0",
+        "training.imgaug.Affine.kwargs.shear = [-5, 5] is not used because jaxpose has no such number",
+        "training.imgaug.LinearContrast.kwargs.alpha = [0.5, 1.6] is not used because jaxpose needs [1 - x, 1 + x]",
+        "training.imgaug.MotionBlur.kwargs.angle = [-45, 45] is not used because jaxpose needs [-90, 90]",
+        "training.imgaug.MotionBlur gives no k; imgaug then chooses it, and jaxpose uses augment.motion_blur_px = 5.0",
         "training.imgaug.Emboss is not used because its args have no names; write them under kwargs",
-        "training.imgaug.Jigsaw is not used because there is no such augmentation here",
-        "training.imgaug.Rot90 is not used because its p is 0.5; quarter turns are drawn for every frame",
+        "training.imgaug.Jigsaw is not used because jaxpose has no such augmentation",
+        "training.imgaug.Rot90 is not used because its p is 0.5; jaxpose draws quarter turns for every frame",
     ]
     assert config.video.rotate_deg == 0
 
@@ -494,7 +509,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         (
             "data.columns_for_singleview_pca",
             [0, 17],
-            "data.columns_for_singleview_pca has 17; it must be a place in 0 to 16",
+            "data.columns_for_singleview_pca has 17; it must be an index in 0 to 16",
         ),
         (
             "data.mirrored_column_matches",
@@ -505,7 +520,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         ("data.video_dir", ["a", "b"], "data.video_dir is ['a', 'b']; it must be the path of a folder"),
         ("data.csv_file", ["a.csv", "b.csv"], "several files need as many data.view_names"),
         ("data.downsample_factor", 4, "data.downsample_factor is 4; it must be one of 1, 2, 3"),
-        ("data.bbox_file", "boxes.csv", "data.bbox_file = boxes.csv: boxes of single frames are not read"),
+        ("data.bbox_file", "boxes.csv", "data.bbox_file = boxes.csv: jaxpose does not read boxes of single frames"),
         (
             "data.csv_file",
             "${data.csv}",
@@ -543,7 +558,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         ),
         ("training.early_stopping", "yes", "training.early_stopping is 'yes'; it must be one of True, False"),
         ("training.max_epochs", 2.5, "training.max_epochs is 2.5; it must be a whole number"),
-        ("model.backbone", "efficientnet_b0", "model.backbone = efficientnet_b0: there is no such network in jaxpose"),
+        ("model.backbone", "efficientnet_b0", "model.backbone = efficientnet_b0: jaxpose has no such network"),
         ("model.losses_to_use", ["temporl"], "model.losses_to_use is 'temporl'; it must be one of temporal,"),
         ("model.lightning_pose_version", "new", "model.lightning_pose_version is 'new'; it must be like 2.0.6"),
         ("losses.pca_singleview.log_weight", -1000, "log_weight is -1000.0; it must be at least -89"),
@@ -570,7 +585,7 @@ def test_what_cannot_be_taken_over_is_an_error_that_names_the_key(
 
 def test_columns_need_the_names_of_keypoints(mirror: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match="data.columns_for_singleview_pca has 0; it must be a place in data.keypoint_names"
+        ValueError, match="data.columns_for_singleview_pca has 0; it must be an index in data.keypoint_names"
     ):
         _read(_with(mirror, "data.keypoint_names", None), tmp_path)
     # The app calls them keypoints.
@@ -587,16 +602,16 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join(['*a' + str(n
     [
         (BOMB, "its aliases (*) make 926177106 values; at most 100000"),
         (re.sub(r"\*a", "k: *a", BOMB), "its aliases (*) make "),
-        ("data: &a [*a]", "an alias (*) stands within what it stands for"),
-        ("data: &a {b: *a}", "an alias (*) stands within what it stands for"),
+        ("data: &a [*a]", "an alias (*) refers to a list or table that contains it"),
+        ("data: &a {b: *a}", "an alias (*) refers to a list or table that contains it"),
         ("data: " + "[" * 5000, "is nested too deeply"),
         ("x" * 5000, "xxx...; a config of Lightning Pose is a table"),
         ("", "holds nothing; a config of Lightning Pose is a table of sections"),
         ("- a\n- b\n", "holds a list; a config"),
         ("just words", "holds only 'just words'; a config"),
-        ("data: {csv_file: [}", "is no YAML file: "),
-        ("data: {a: 1, b: 2, a: 3}", "the key 'a' is there twice"),
-        ("data: !!python/object/apply:os.mkdir [made]", "is no YAML file: could not determine a constructor"),
+        ("data: {csv_file: [}", "is not a YAML file: "),
+        ("data: {a: 1, b: 2, a: 3}", "the key 'a' appears twice"),
+        ("data: !!python/object/apply:os.mkdir [made]", "is not a YAML file: could not determine a constructor"),
     ],
 )
 def test_a_file_that_is_no_config(text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -631,7 +646,7 @@ def test_the_command_line_prints_every_message_once_and_takes_options(
     assert outcome.err.splitlines() == [f"{file}: {message}" for message in messages]
     (config,) = outcome.configs
     assert (config.data.project, config.video.folder, config.train.batch_size) == (str(real_data), "videos", 8)
-    assert config.losses.pca_singleview.log_weight == 10.7
+    assert config.losses.pca_singleview.weight == 0.5 * math.exp(-10.7)
 
 
 def test_a_mistake_is_a_line_each_and_exit_code_2(

@@ -103,7 +103,7 @@ def test_no_frames_make_a_file_of_headers(tmp_path: Path) -> None:
         ([0, 1], (2, 3, 2), (2, 3), None, r"shape \(2, 3, 3\) and no sets do not fit 2 frames with 2 keypoints"),
         ([0], (2, 2, 2), (2, 2), None, "do not fit 1 frames"),
         ([0], (1, 2, 3), (1, 2), None, r"must be \(n, k, 2\)"),
-        (["a"], (1, 2, 2), (1, 2), ["val"], "'val' is no set; there is train, validation, test, unused"),
+        (["a"], (1, 2, 2), (1, 2), ["val"], "'val' is not a set; the sets are train, validation, test, unused"),
         (["a"], (1, 2, 2), (1, 2), ["test", "test"], "2 sets do not fit 1 frames"),
     ],
 )

@@ -28,7 +28,7 @@ RESULTS = ("finished.json", "best.safetensors", "predictions.csv", "predictions_
 
 def config_for(out: Path | str, resume: str = "auto", optim: dict | None = None, **train: object) -> Config:
     config = Config(out=str(out), resume=resume)
-    train = {"steps": 20, "val_every_steps": 10} | train
+    train = {"steps": 20, "val_every_epochs": 5} | train
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, **train))
     return resolve(dataclasses.replace(config, optim=dataclasses.replace(config.optim, **(optim or {}))))
 
@@ -161,7 +161,7 @@ def test_what_the_length_decides_is_said(tmp_path: Path) -> None:
 
 def test_an_old_end_between_two_validations_is_said(tmp_path: Path) -> None:
     for patience, counts in ((0, "the best checkpoint"), (3, "the best checkpoint and for the early stop")):
-        run, options = tmp_path / str(patience), {"val_every_steps": 15, "early_stop_patience": patience}
+        run, options = tmp_path / str(patience), {"val_every_epochs": 7.5, "early_stop_patience": patience}
         begin(run, **options)
         with Checkpoints(run / "checkpoints") as checkpoints:
             checkpoints.save(20, {"w": np.zeros(3)}, {}, is_best=True)
@@ -205,7 +205,9 @@ def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatc
 # Real trainings.
 
 OPTIONS = {
-    "optim__milestones_steps": (15, 30),
+    # Of the 18 frames 13 train: an epoch is 3 steps.
+    "optim__milestones_epochs": (5, 10),
+    "train__val_every_epochs": 10 / 3,
     "data__split": "frame",
     "data__train_share": 0.7,
     "data__val_share": 0.3,

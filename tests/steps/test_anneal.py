@@ -1,4 +1,4 @@
-"""The factor of the losses on clips: the reference trainer's schedule in epochs, and the same in steps."""
+"""The factor of the losses on clips: the reference trainer's schedule, and a start within an epoch."""
 
 import jax
 import jax.numpy as jnp
@@ -32,24 +32,22 @@ def test_it_is_the_reference_trainers_by_default(steps_per_epoch):
     np.testing.assert_allclose(found[::steps_per_epoch][at], [0, 0, 0, 0.01, 0.5, 1, 1], rtol=1e-6)
 
 
-def test_it_grows_with_every_step_where_it_is_written_in_steps():
-    found = weights(range(12), 4, anneal_start_steps=3, anneal_increase_per_step=0.1, anneal_end=0.45)
-    np.testing.assert_allclose(found, [0, 0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.45, 0.45, 0.45, 0.45], rtol=1e-6)
+def test_it_grows_to_its_end_and_no_further():
+    found = weights(range(9), anneal_start_epochs=3, anneal_increase_per_epoch=0.1, anneal_end=0.45)
+    np.testing.assert_allclose(found, [0, 0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.45], rtol=1e-6)
 
 
 def test_it_starts_from_a_value_of_its_own():
-    found = weights(range(6), anneal_start_steps=2, anneal_increase_per_step=0.1, anneal_init=0.25, anneal_end=0.5)
+    found = weights(range(6), anneal_start_epochs=2, anneal_increase_per_epoch=0.1, anneal_init=0.25, anneal_end=0.5)
     np.testing.assert_allclose(found, [0.25, 0.25, 0.25, 0.35, 0.45, 0.5], rtol=1e-6)
 
 
-def test_the_start_and_the_growth_may_be_written_differently():
-    found = weights(range(12), 4, anneal_start_steps=2, anneal_increase_per_epoch=0.5)
+def test_it_may_start_within_an_epoch():
+    found = weights(range(12), 4, anneal_start_epochs=0.5, anneal_increase_per_epoch=0.5)
     np.testing.assert_allclose(found, [0] * 6 + [0.5] * 4 + [1] * 2)
-    found = weights(range(12), 4, anneal_start_epochs=1.5, anneal_increase_per_step=0.25)
-    np.testing.assert_allclose(found, [0] * 6 + [0, 0.25, 0.5, 0.75, 1, 1])
-    assert weights([0, 1], 4, anneal_start_steps=0, anneal_increase_per_step=1.0).tolist() == [0, 1]
+    assert weights([0, 1], anneal_start_epochs=0, anneal_increase_per_epoch=1.0).tolist() == [0, 1]
 
 
 def test_a_start_that_is_never_reached():
-    for options in ({"anneal_start_epochs": 1e9}, {"anneal_start_steps": 2**40, "anneal_increase_per_step": 1.0}):
+    for options in ({"anneal_start_epochs": 1e9}, {"anneal_start_epochs": 2.0**40, "anneal_increase_per_epoch": 1.0}):
         assert not weights([0, 1000, 2**31 - 1], 5, **options).any()

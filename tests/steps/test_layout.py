@@ -30,7 +30,7 @@ def test_every_draw_has_one_slot(step: int, batch: int, data: st.DataObject, dev
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({}, 10), ({"microbatch_size": 3}, 3), ({"accum_steps": 3}, 4), ({"accum_steps": 10}, 1)],
+    [({}, 10), ({"microbatch_size": 3}, 3), ({"microbatch_size": 10}, 10), ({"microbatch_size": 1}, 1)],
 )
 def test_microbatch_size(options: dict, expected: int) -> None:
     assert microbatch_size(TrainConfig(batch_size=10, **options)) == expected

@@ -43,6 +43,11 @@ def test_unfreezing_and_milestones_are_the_reference_trainers() -> None:
         np.testing.assert_allclose(backbone, (expected * factor)[epochs], rtol=1e-6)
 
 
+def test_a_milestone_may_lie_within_an_epoch() -> None:
+    head, _ = rates(OptimConfig(lr=1.0, milestones_epochs=(0.4, 67.6)), [0, 1, 2, 337, 338], per_epoch=5, total=400)
+    np.testing.assert_allclose(head, [1, 1, 0.5, 0.5, 0.25], rtol=1e-6)
+
+
 def test_when_the_backbone_starts_to_move() -> None:
     def first(loaded: bool, **options: Any) -> int:
         backbone = rates(OptimConfig(**options), np.arange(40), loaded=loaded)[1]
@@ -65,7 +70,7 @@ def test_the_factor_of_the_backbone() -> None:
 def test_very_long_runs_stay_finite(schedule: str, factor: float) -> None:
     """Growth overflows after some hundred epochs, and 0 times infinity would be NaN."""
     optim = OptimConfig(
-        schedule=schedule, unfreeze_factor=factor, unfreeze_growth=10.0, milestones_steps=(5, 10**7, 2**31, 10**12)
+        schedule=schedule, unfreeze_factor=factor, unfreeze_growth=10.0, milestones_epochs=(5, 1e7, 2.0**31, 1e12)
     )
     steps = np.array([0, 1, 50, 10**6, 2**31 - 1])
     head, backbone = rates(optim, steps, total=2**31 - 1)
@@ -89,7 +94,7 @@ def test_cosine_with_warm_up(warmup: int) -> None:
 def test_warm_up_of_the_other_schedules() -> None:
     head, _ = rates(OptimConfig(lr=1.0, schedule="constant", warmup_steps=4), range(6))
     np.testing.assert_allclose(head, [0.25, 0.5, 0.75, 1, 1, 1], rtol=1e-6)
-    head, _ = rates(OptimConfig(lr=1.0, milestones_steps=(2, 5), gamma=0.1, warmup_steps=4), range(6))
+    head, _ = rates(OptimConfig(lr=1.0, milestones_epochs=(2, 5), gamma=0.1, warmup_steps=4), range(6))
     np.testing.assert_allclose(head, [0.25, 0.5, 0.075, 0.1, 0.1, 0.01], rtol=1e-6)
 
 

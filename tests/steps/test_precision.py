@@ -17,7 +17,7 @@ from tests.small_run import make_config, metrics_of, train, train_and_stop
 @pytest.mark.slow
 def test_f64_is_float64_and_one_device_agrees_with_three_after_a_restart(project: Path, tmp_path: Path) -> None:
     one, three = tmp_path / "one", tmp_path / "three"
-    options = dict(train__precision="f64", train__steps=12, train__val_every_steps=12, log__tensorboard=False)
+    options = dict(train__precision="f64", train__steps=12, train__val_every_epochs=6, log__tensorboard=False)
     assert train(make_config(project, one, **options))["exit_code"] == 0
     assert not jax.config.jax_enable_x64 and jnp.ones(()).dtype == jnp.float32
     config = make_config(project, three, **options, mesh__devices=3)

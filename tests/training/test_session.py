@@ -47,21 +47,12 @@ def test_losses_on_clips_that_never_set_in_are_told(project: Path, tmp_path: Pat
         ({}, "4, in epoch 2; lower losses.anneal_start_epochs = 60, or train longer"),
         # An epoch is 2 steps. The first whole epoch after the start is the first that counts.
         ({"losses__anneal_start_epochs": 1.0}, "4, in epoch 2; lower losses.anneal_start_epochs = 1, or train longer"),
-        ({"losses__anneal_start_steps": 0}, ""),
+        ({"losses__anneal_start_epochs": 0.0}, ""),
         (
-            {"losses__anneal_start_steps": 0, "train__steps": 2},
-            "2, in epoch 1, as it grows from 0 with every whole epoch; train longer, or raise "
-            "losses.anneal_increase_per_step",
+            {"losses__anneal_start_epochs": 0.0, "train__steps": 2},
+            "2, in epoch 1, as it grows from 0 with every whole epoch; train longer, or raise losses.anneal_init",
         ),
-        (
-            {"losses__anneal_start_steps": 3, "losses__anneal_increase_per_step": 0.1},
-            "4, in epoch 2; lower losses.anneal_start_steps = 3, or train longer",
-        ),
-        ({"losses__anneal_start_steps": 2, "losses__anneal_increase_per_step": 0.1}, ""),
-        (
-            {"losses__anneal_start_steps": 2, "losses__anneal_increase_per_step": 0.1, "train__steps": 1},
-            "1, in epoch 1, as it grows from 0 with every whole step; train longer, or raise losses.anneal_init",
-        ),
+        ({"losses__anneal_start_epochs": 0.5}, ""),
         ({"losses__anneal_init": 0.5}, ""),
         # What no other start would mend.
         ({"losses__anneal_end": 0.0}, "losses.anneal_end, the largest value of their factor, is 0; raise it"),

@@ -1,7 +1,7 @@
-"""The config of a Lightning Pose project as one of jaxpose: every key is taken over, or named with the reason why not.
+"""Converts the config of a Lightning Pose project: each key sets an option, or a message says why it is not used.
 
-What comes in: its YAML file. What goes out: a checked `Config`, and messages. The meanings are those of Lightning Pose
-2.4; docs/lightning_pose.md lists every key.
+Input: its YAML file. Output: a checked `Config`, and messages. The keys mean what they mean in Lightning Pose 2.4;
+docs/lightning_pose.md lists all of them.
 """
 
 import os
@@ -15,16 +15,16 @@ from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.imgaug import read_imgaug
 from jaxpose.formats.lightning_pose.training import (
     losses_on,
-    refuse_what_is_not_here,
+    refuse_missing_features,
     set_backbone,
     set_losses,
     set_steps,
 )
 from jaxpose.formats.lightning_pose.yaml import Keys, choose, read_keys
 
-# Presets with which Lightning Pose changes the clips of a video too.
-_CHANGES_CLIPS = ("dlc", "dlc-top-down")
-_CLIPS_AS_THEY_ARE = {
+# Presets with which Lightning Pose also augments the clips of a video.
+_AUGMENTS_CLIPS = ("dlc", "dlc-top-down")
+_UNCHANGED_CLIPS = {
     "rotate_deg": 0.0,
     "scale_min": 1.0,
     "scale_max": 1.0,
@@ -41,10 +41,10 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
       file: its YAML file. Relative paths in it are relative to its folder.
 
     Returns:
-      The config, and a sentence for every key that is not taken over, or is taken over with another value.
+      The config, and a sentence for every key that is not used or whose value changes.
 
     Raises:
-      UserError: the file cannot be read, or asks for what jaxpose has not; each line names the key.
+      UserError: the file cannot be read, or needs what jaxpose does not have; each line names the key.
     """
     keys = read_keys(file, table.KNOWN)
     try:
@@ -54,13 +54,13 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
         raise UserError(
             "\n".join(f"{file}: {table.name_keys(line, keys.key_of_option)}" for line in str(error).splitlines())
         ) from None
-    keys.say_unknown([key for key in table.KNOWN if not key.endswith(".")])
+    keys.report_unknown([key for key in table.KNOWN if not key.endswith(".")])
     return config, keys.messages
 
 
 def _convert(keys: Keys, folder: Path) -> Config:
     config = Config()
-    refuse_what_is_not_here(keys)
+    refuse_missing_features(keys)
     on = losses_on(keys)
     defaults = table.CODE_DEFAULTS | {
         key: value for key, value in table.LOSS_DEFAULTS.items() if key.split(".")[1] in on
@@ -86,14 +86,14 @@ def _convert(keys: Keys, folder: Path) -> Config:
 
 
 def _set_places(config: Config, keys: Keys, folder: Path) -> None:
-    """Sets the folders of the project and of its videos, which moves with the project where it lies in it."""
+    """Sets the folders of the project and of its videos, the latter relative to the project if it lies in it."""
     key, give = "data.data_dir", "give --config.data.project=FOLDER"
     is_known = keys.has(key) and not keys.is_given_elsewhere(key)
     if not is_known:
-        keys.unused(f"only references to other keys are filled in; {give}", key)
+        keys.unused(f"jaxpose resolves only references to other keys; {give}", key)
         if not keys.has(key):
             keys.messages.append(f"{key} is not given; {give}")
-        # Other paths may refer to it.
+        # Other paths may refer to this key.
         keys.replace(key, ".")
     project = _path(keys, key, folder)
     if is_known:
@@ -103,19 +103,23 @@ def _set_places(config: Config, keys: Keys, folder: Path) -> None:
         config.video.folder = videos.relative_to(project).as_posix() if videos.is_relative_to(project) else str(videos)
     key = "eval.test_videos_directory"
     if keys.has(key) and _path(keys, key, folder) != project / config.video.folder:
-        keys.unused("after training those of data.video_dir are predicted, any others by jaxpose.predict", key)
+        keys.unused(
+            "after training, jaxpose predicts the videos of data.video_dir; jaxpose.predict predicts others", key
+        )
 
 
 def _set_input(config: Config, keys: Keys, folder: Path) -> None:
-    """Sets what is read: label files, cameras, the size of the input and the split."""
+    """Sets the label files, the cameras, the size of the input and the split."""
     data = config.data
-    # The frame is mapped onto the input without regard to its shape.
+    # Lightning Pose does not keep the aspect ratio of a frame.
     data.resize = "stretch"
     sides = ("data.image_resize_dims.height", "data.image_resize_dims.width")
     if keys.has(sides[0]) != keys.has(sides[1]):
         raise UserError(f"{', '.join(map(keys.shown, sides))}; give both or none")
     if not keys.has(sides[0]):
-        keys.messages.append("data.image_resize_dims is empty, so the size of the input goes by that of the frames")
+        keys.messages.append(
+            "data.image_resize_dims is not given, so jaxpose chooses the input size from the frame sizes"
+        )
     files, views = keys.read_list("data.csv_file"), keys.read_list("data.view_names")
     if len(views) > 1:
         wanted = [f"CollectedData_{view}.csv" for view in views]
@@ -131,8 +135,8 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
     found = folder / "predictions.csv"
     split = found if found.is_file() else "RUN/predictions.csv"
     keys.messages.append(
-        "data.split: training.rng_seed_data_pt gives other sets here than with torch's random numbers; "
-        f"--config.data.split={split} takes over those of a finished run"
+        "data.split: with the same training.rng_seed_data_pt, jaxpose divides the frames differently from Lightning "
+        f"Pose; --config.data.split={split} uses the sets of a finished run"
     )
 
 
@@ -141,14 +145,14 @@ def _set_keypoints(config: Config, keys: Keys) -> None:
     names = keys.read_list("data.keypoints")
     if keys.has("data.keypoint_names"):
         names = keys.read_list("data.keypoint_names")
-        keys.unused("data.keypoint_names names them", "data.keypoints")
+        keys.unused("data.keypoint_names is given", "data.keypoints")
     for name in names:
         if not isinstance(name, str):
             raise UserError(f"data.keypoint_names has {excerpt(name)}; a name must be a text (put it into quotes)")
     config.data.keypoint_names = tuple(names)
     count = keys.read("data.num_keypoints")
     if not names:
-        keys.unused("the label file says which keypoints there are", "data.num_keypoints")
+        keys.unused("the label file names the keypoints", "data.num_keypoints")
     elif count not in (None, len(names)):
         raise UserError(f"data.num_keypoints is {excerpt(count)}, but data.keypoint_names has {len(names)} names")
     key = "data.columns_for_singleview_pca"
@@ -157,7 +161,7 @@ def _set_keypoints(config: Config, keys: Keys) -> None:
     columns = keys.read_list(key)
     if config.data.views:
         if columns != list(range(len(names))):
-            keys.unused("with several cameras every keypoint is compared between all of them", key)
+            keys.unused("with several cameras, all keypoints are compared between all cameras", key)
     elif not all(isinstance(view, list) for view in columns) or len({len(view) for view in columns}) > 1:
         raise UserError(f"{keys.shown(key)}; it must be a list of columns for each view, all of one length")
     else:
@@ -165,11 +169,11 @@ def _set_keypoints(config: Config, keys: Keys) -> None:
 
 
 def _names(names: list[str], key: str, columns: list[Any]) -> tuple[str, ...]:
-    """Returns the names of keypoints that are given by their places in the label file."""
+    """Returns the names of keypoints that are given by their indices in the label file."""
     for column in columns:
         if type(column) is not int or not 0 <= column < len(names):
             known = f"0 to {len(names) - 1}" if names else "data.keypoint_names, which is not given"
-            raise UserError(f"{key} has {excerpt(column)}; it must be a place in {known}")
+            raise UserError(f"{key} has {excerpt(column)}; it must be an index in {known}")
     return tuple(names[column] for column in columns)
 
 
@@ -184,8 +188,8 @@ def _set_augmentation(config: Config, keys: Keys, imgaug: Any) -> None:
     else:
         presets = {"default": "none"} | {preset: preset for preset in PRESETS}
         config.augment.preset = choose("training.imgaug", imgaug, presets)
-    if imgaug not in _CHANGES_CLIPS:
-        for option, value in _CLIPS_AS_THEY_ARE.items():
+    if imgaug not in _AUGMENTS_CLIPS:
+        for option, value in _UNCHANGED_CLIPS.items():
             setattr(config.video, option, value)
 
 

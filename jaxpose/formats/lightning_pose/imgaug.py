@@ -1,4 +1,4 @@
-"""A custom augmentation of Lightning Pose, transforms of imgaug by name with p and kwargs, as options of jaxpose."""
+"""Converts a custom augmentation of Lightning Pose (transforms of imgaug, each with p and kwargs) to options."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ _FIELDS = ("p", "args", "kwargs")
 
 
 class Augmentation(NamedTuple):
-    """What jaxpose makes of it.
+    """The converted augmentation.
 
     Attributes:
-      options: options of `augment` by dotted name; all others are off.
-      keys: the key in the file of each of them.
-      messages: what is not taken over, a sentence each.
+      options: values of `augment` by dotted name; all other transforms are off.
+      keys: the key in the file that set each option.
+      messages: a sentence for each thing that is not used.
     """
 
     options: dict[str, Any]
@@ -27,7 +27,7 @@ class Augmentation(NamedTuple):
 
 
 class _Argument(NamedTuple):
-    """An argument of a transform: the options that it decides, and a function to their values, or to None."""
+    """An argument of a transform: the options that it sets, and a function from its value to theirs, or to None."""
 
     options: tuple[str, ...]
     values: Callable[[Any], tuple[Any, ...] | None]
@@ -128,7 +128,7 @@ _TRANSFORMS: dict[str, tuple[str, dict[str, _Argument]]] = {
     "Multiply": ("brightness_p", {"mul": _Argument(("brightness_max",), _either_way(1.0), "[1 - x, 1 + x]")}),
     "LinearContrast": ("contrast_p", {"alpha": _Argument(("contrast_max",), _either_way(1.0), "[1 - x, 1 + x]")}),
 }
-# Transforms of which each argument is a transform of jaxpose with a probability of its own.
+# Transforms whose arguments are transforms of jaxpose, each with its own probability.
 _PARTS: dict[str, dict[str, tuple[str, _Argument]]] = {
     "Affine": {
         "rotate": ("rotate_p", _ROTATE),
@@ -140,13 +140,13 @@ _PARTS: dict[str, dict[str, tuple[str, _Argument]]] = {
 
 
 def read_imgaug(transforms: dict[str, Any]) -> Augmentation:
-    """Returns what jaxpose has of the transforms, and a sentence for all that it has not.
+    """Converts the transforms as far as jaxpose has them; messages name the rest.
 
     Args:
       transforms: {name: {p, args, kwargs}} as the file has it.
 
     Raises:
-      UserError: the table has another form.
+      UserError: the table has a wrong form.
     """
     found = Augmentation({}, {}, [])
     for name, table in transforms.items():
@@ -162,7 +162,7 @@ def read_imgaug(transforms: dict[str, Any]) -> Augmentation:
         elif name in _PARTS:
             _add_parts(found, key, p, arguments, _PARTS[name])
         else:
-            found.messages.append(f"{key} is not used because there is no such augmentation here")
+            found.messages.append(f"{key} is not used because jaxpose has no such augmentation")
     return found
 
 
@@ -174,32 +174,33 @@ def _add_transform(
         if name in known:
             _add_argument(found, f"{key}.kwargs.{name}", arguments[name], known[name])
         else:
-            _refuse(found, f"{key}.kwargs.{name}", arguments[name], "there is no such number here")
-    # CLAHE is imgaug's own where nothing is said.
+            _refuse(found, f"{key}.kwargs.{name}", arguments[name], "jaxpose has no such number")
+    # Without arguments, CLAHE is that of imgaug.
     for name, argument in known.items():
         if name not in arguments and argument.options and p_option != "clahe_p":
             values = ", ".join(f"augment.{option} = {PRESETS['none'][option]}" for option in argument.options)
-            found.messages.append(f"{key} gives no {name}, which imgaug then chooses; here it is {values}")
+            found.messages.append(f"{key} gives no {name}; imgaug then chooses it, and jaxpose uses {values}")
 
 
 def _add_parts(found: Augmentation, key: str, p: Any, arguments: dict, known: dict[str, tuple[str, _Argument]]) -> None:
     if "k" in known and p != 1:
         found.messages.append(
-            f"{key} is not used because its p is {excerpt(p, quoted=False)}; quarter turns are drawn for every frame"
+            f"{key} is not used because its p is {excerpt(p, quoted=False)}; jaxpose draws quarter turns for every "
+            "frame"
         )
         return
     for name in arguments:
         if name not in known:
-            _refuse(found, f"{key}.kwargs.{name}", arguments[name], "there is no such number here")
+            _refuse(found, f"{key}.kwargs.{name}", arguments[name], "jaxpose has no such number")
         elif _add_argument(found, f"{key}.kwargs.{name}", arguments[name], known[name][1]) and known[name][0]:
             _set(found, f"{key}.p", known[name][0], p)
 
 
 def _add_argument(found: Augmentation, key: str, value: Any, argument: _Argument) -> bool:
-    """Sets the options of an argument and returns whether its value has the form that they can take."""
+    """Sets the options of an argument and returns whether its value has the right form."""
     values = argument.values(value)
     if values is None:
-        _refuse(found, key, value, f"it must be {argument.needs} here")
+        _refuse(found, key, value, f"jaxpose needs {argument.needs}")
         return False
     for option, number in zip(argument.options, values, strict=True):
         _set(found, key, option, number)
@@ -210,7 +211,8 @@ def _set(found: Augmentation, key: str, option: str, value: Any) -> None:
     option = f"augment.{option}"
     if found.options.setdefault(option, value) != value:
         raise UserError(
-            f"{key} is {excerpt(value)}, but {found.keys[option]} is {found.options[option]}; here they are one number"
+            f"{key} is {excerpt(value)}, but {found.keys[option]} is {found.options[option]}; jaxpose has one number "
+            "for both"
         )
     found.keys.setdefault(option, key)
 

@@ -1,7 +1,7 @@
-"""Every key of a Lightning Pose config and what becomes of it, as far as that fits into a table.
+"""Tables of the keys of a Lightning Pose config and the options of jaxpose that receive their values.
 
-The keys are those of its config_default.yaml and config_default_multiview.yaml at version 2.4, and those that its code
-reads beside them.
+The keys are those of its config_default.yaml and config_default_multiview.yaml at version 2.4, and others that its code
+reads.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from jaxpose.config import Config
 from jaxpose.config.option import flat_options
 
-# Key -> the option of jaxpose that takes its value as it is.
+# Key -> the option of jaxpose that receives its value unchanged.
 SAME = {
     "data.image_resize_dims.height": "data.input_height_px",
     "data.image_resize_dims.width": "data.input_width_px",
@@ -26,7 +26,6 @@ SAME = {
     "training.rng_seed_model_pt": "train.seed",
     "training.optimizer_params.learning_rate": "optim.lr",
     "training.lr_scheduler_params.multisteplr.milestones": "optim.milestones_epochs",
-    "training.lr_scheduler_params.multisteplr.milestone_steps": "optim.milestones_steps",
     "training.lr_scheduler_params.multisteplr.gamma": "optim.gamma",
     "model.heatmap_loss_type": "model.loss",
     "dali.base.train.sequence_length": "video.sequence_length",
@@ -51,7 +50,7 @@ SAME = {
     "callbacks.anneal_weight.init_val": "losses.anneal_init",
 }
 
-# Key -> the option, and its value for each value of the key. "" is a key that must have this value, and does nothing.
+# Key -> the option, and its value for each value of the key. With "", the key must have this value, and sets nothing.
 CHOICES = {
     "data.downsample_factor": ("model.heatmap_stride", {1: 2, 2: 4, 3: 8}),
     "training.imgaug_hflip": ("augment.flip_p", {True: 0.5, False: 0.0}),
@@ -67,11 +66,11 @@ CHOICES = {
     "callbacks.anneal_weight.attr_name": ("", {"total_unsupervised_importance": ""}),
 }  # fmt: skip
 
-# What its code takes where the file has no such key, and jaxpose would take something else.
+# The values of absent keys in Lightning Pose's code, where the default of jaxpose is another.
 CODE_DEFAULTS = {"training.check_val_every_n_epoch": 1, "training.imgaug": "default"}
-# The same of its config_default.yaml.
+# The same in its config_default.yaml.
 CODE_DEFAULTS |= {"training.train_prob": 0.95, "training.val_prob": 0.05}
-# The same for a loss on clips that is on, and for the annealing where its section is there.
+# The same for a loss on clips that is used, and for the annealing if the file has its section.
 LOSS_DEFAULTS = {
     "losses.temporal.epsilon": 0.0,
     "losses.temporal.prob_threshold": 0.0,
@@ -81,44 +80,44 @@ LOSS_DEFAULTS = {
 }
 ANNEAL_DEFAULTS = {"callbacks.anneal_weight.freeze_until_epoch": 0}
 
-# Reason -> the keys that are not used; with a dot at the end, all that are under it.
+# Reason -> the keys that are not used; a key that ends with a dot stands for all keys below it.
 UNUSED = {
-    "the reader of label files finds the header rows itself": ("data.header_rows",),
-    "any number of devices gives the same numbers (mesh.devices chooses them); batch sizes and lengths of clips are "
-    "over all devices, as there": ("training.num_gpus",),
-    "the frames at once in prediction are eval.batch_size, here from training.val_batch_size; another number changes "
-    "predictions by rounding alone": (
+    "jaxpose finds the header rows itself": ("data.header_rows",),
+    "the number of devices does not change the results (mesh.devices selects devices); batch sizes and clip lengths "
+    "are totals over all devices, as in Lightning Pose": ("training.num_gpus",),
+    "jaxpose predicts eval.batch_size frames at once, which comes from training.val_batch_size; another number changes "
+    "predictions only by rounding": (
         "training.test_batch_size",
         "dali.base.predict.sequence_length",
         "dali.context.predict.sequence_length",
     ),
-    "data.threads goes by the cores of the machine and changes no number": ("training.num_workers",),
-    "checkpoints come every train.save_every_minutes; the last two and the best are kept": (
+    "data.threads follows the cores of the machine and does not change the results": ("training.num_workers",),
+    "jaxpose saves every train.save_every_minutes and keeps the last two checkpoints and the best": (
         "training.ckpt_every_n_epochs",
     ),
-    "an epoch is all training frames once": ("training.limit_train_batches",),
-    "log.profile_steps asks for a profile": ("training.profiler",),
-    "patches are masked for the multi-view transformer alone": ("training.patch_mask.",),
-    "the name of the run is that of its folder (out)": ("model.model_name", "hydra."),
+    "an epoch shows all training frames once": ("training.limit_train_batches",),
+    "log.profile_steps selects the steps to profile": ("training.profiler",),
+    "only the multi-view transformer masks patches": ("training.patch_mask.",),
+    "the run folder (out) names the run": ("model.model_name", "hydra."),
     "weights of Lightning Pose are not converted yet (train.init_from starts from a run of jaxpose)": (
         "model.checkpoint",
         "model.backbone_checkpoint",
     ),
-    "the order of the clips follows data.seed": ("dali.general.seed",),
-    "no video with drawn keypoints is made": (
+    "data.seed decides the order of the clips": ("dali.general.seed",),
+    "jaxpose does not draw keypoints into videos": (
         "eval.save_vids_after_training",
         "eval.colormap",
         "eval.confidence_thresh_for_vid",
     ),
-    "it only notes when Lightning Pose ran": ("creation_datetime",),
+    "it only records when Lightning Pose ran": ("creation_datetime",),
 }  # fmt: skip
 
 LOSSES = ("temporal", "temporal_heatmap_mse", "temporal_heatmap_kl", "pca_singleview", "pca_multiview", "unimodal_mse")
-# The keys that ask for three dimensions, and the losses among them.
+# The keys that need three dimensions, and the losses among them.
 LOSSES_3D = ("supervised_pairwise_projections", "supervised_reprojection_heatmap_mse")
 KEYS_3D = ("training.imgaug_3d", "data.camera_params_file", *(f"losses.{name}.log_weight" for name in LOSSES_3D))
 
-# Keys that need more than a table, see lightning_pose_config.py, and the option that a message about one would name.
+# Keys that need code (see config.py, training.py and epochs.py) -> the option that messages about them name.
 OTHERS = {
     "data.data_dir": "data.project",
     "data.video_dir": "video.folder",
@@ -132,8 +131,9 @@ OTHERS = {
     "data.columns_for_singleview_pca": "losses.pca_singleview.keypoints",
     "training.imgaug": "augment.preset",
     "training.train_batch_size": "train.batch_size",
-    "training.accumulate_grad_batches": "train.accum_steps",
-    "training.val_check_interval": "train.val_every_steps",
+    "training.accumulate_grad_batches": "train.microbatch_size",
+    "training.val_check_interval": "",
+    "training.lr_scheduler_params.multisteplr.milestone_steps": "",
     "training.unfreezing_epoch": "optim.unfreeze_epoch",
     "training.unfreezing_step": "",
     "training.min_epochs": "",
@@ -145,7 +145,7 @@ OTHERS = {
     "model.backbone_pretrained": "",
     "model.lightning_pose_version": "",
     "eval.test_videos_directory": "",
-    **{f"losses.{name}.log_weight": f"losses.{name}.log_weight" for name in LOSSES},
+    **{f"losses.{name}.log_weight": f"losses.{name}.weight" for name in LOSSES},
     "losses.pca_singleview.components_to_keep": "losses.pca_singleview.components",
     "losses.pca_multiview.components_to_keep": "losses.pca_multiview.components",
     "losses.pca_multiview.centering_method": "",
@@ -160,7 +160,7 @@ KEY_OF_OPTION |= {option: key for key, option in OTHERS.items() if option}
 
 
 def set_option(config: Config, option: str, value: Any) -> None:
-    """Sets an option by its dotted name; 1e-3, which YAML 1.1 takes for a text, becomes a number where one must be."""
+    """Sets an option by its dotted name. A text such as 1e-3 (no number in YAML 1.1) becomes a number if it must."""
     section, _, name = option.rpartition(".")
     holder = config
     for part in section.split("."):
@@ -169,7 +169,7 @@ def set_option(config: Config, option: str, value: Any) -> None:
 
 
 def name_keys(text: str, more: dict[str, str]) -> str:
-    """Returns a message about options as one about the keys that they come from, by KEY_OF_OPTION and `more`."""
+    """Returns a message with the names of options replaced by their keys, from KEY_OF_OPTION and `more`."""
 
     def key_of(match: re.Match[str]) -> str:
         return more.get(match[0]) or KEY_OF_OPTION.get(match[0], "") or match[0]
@@ -181,7 +181,7 @@ def _in_type(value: Any, annotation: Any) -> Any:
     if get_origin(annotation) is tuple:
         entries = value if isinstance(value, list) else [value]
         return tuple(_in_type(entry, get_args(annotation)[0]) for entry in entries)
-    # A whole number is made one too, so that 1 and 1.0 are the same run.
+    # Whole numbers become floats, so that 1 and 1.0 give the same run.
     if isinstance(value, str | int) and not isinstance(value, bool) and float in (annotation, *get_args(annotation)):
         try:
             return float(value)

@@ -1,4 +1,4 @@
-"""Files of predictions, with the names, headers and columns of Lightning Pose, so that its users' tools read them.
+"""Prediction files with the names, headers and columns of Lightning Pose, which its tools can read.
 
 A file of predictions has three header rows (scorer, bodyparts, coords), a row for each frame (image path or frame
 number, then x, y, likelihood of each keypoint) and, for labelled frames, a last column `set`. A file of errors has one
@@ -19,7 +19,7 @@ from jaxpose.codes import SETS
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
 from jaxpose.errors import UserError
 
-# The name that Lightning Pose gives each kind of network in the first header row, by model.kind.
+# Lightning Pose's name of each kind of network in the first header row, by model.kind.
 SCORERS = {
     "heatmap": "heatmap_tracker",
     "heatmap_context": "heatmap_mhcrnn_tracker",
@@ -29,7 +29,7 @@ _COORDS = ["x", "y", "likelihood"]
 
 
 class Predictions(NamedTuple):
-    """What a file of predictions holds: n frames, k keypoints."""
+    """The content of a prediction file: n frames, k keypoints."""
 
     index: list[str]
     """Image path, or frame number as text."""
@@ -39,14 +39,13 @@ class Predictions(NamedTuple):
     confidence: np.ndarray
     """(n, k) float64."""
     sets: list[str] | None
-    """The set of each frame, where the file has that column."""
+    """The set of each frame, if the file has that column."""
 
 
 class PredictionWriter:
-    """Writes predictions row by row; the file has its name only when all rows are in it.
+    """Writes predictions row by row; the file gets its name when it is complete.
 
-    A context manager. Until it is left, and for good if that happens by an error, the rows are in a file of the same
-    name with `.partial` behind it.
+    A context manager. The rows are in `<name>.partial` until it is left, and stay there after an error.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class PredictionWriter:
           ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
         """
         if (sets is not None) != self._with_sets:
-            raise ValueError(f"{self._file}: sets are {sets!r}, but the file has {'' if self._with_sets else 'no '}"
+            raise ValueError(f"{self._file}: sets are {sets!r}, but the file has {'a' if self._with_sets else 'no'} "
                              "column for them")  # fmt: skip
         if keypoints_frame_px.shape[-1:] != (2,):
             raise ValueError(f"{self._file}: keypoints have shape {keypoints_frame_px.shape}; it must be (n, k, 2)")
@@ -149,10 +148,10 @@ def read_predictions(file: Path) -> Predictions:
     """Reads a file of predictions of jaxpose, Lightning Pose or DeepLabCut.
 
     Raises:
-      UserError: the file is not there or is no such file; the message names the row.
+      UserError: the file does not exist or is not a prediction file; the message names the row.
     """
     if not file.is_file():
-        raise UserError(f"{file}: there is no such file of predictions")
+        raise UserError(f"{file}: there is no such prediction file")
     with file.open(newline="", encoding="utf-8") as stream:
         header = [row for _, row in zip(range(3), csv.reader(stream), strict=False)]
         rows = list(csv.reader(stream))
@@ -182,7 +181,7 @@ def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
 
     Args:
       parts: tables with the same header, at least one.
-      file: what to write; not by a temporary name.
+      file: the file to write, without a temporary name.
       header_rows: lines of the header, which is written once.
     """
     count = 0
@@ -223,7 +222,7 @@ def _write_cells(
                          f"fit {len(index)} frames with {row_shape[0]} keypoints")  # fmt: skip
     wrong = sorted(set(sets or ()) - set(SETS))
     if wrong:
-        raise ValueError(f"{file}: {wrong[0]!r} is no set; there is {', '.join(SETS)}")
+        raise ValueError(f"{file}: {wrong[0]!r} is not a set; the sets are {', '.join(SETS)}")
     numbers = cells.astype(np.float64).reshape(len(index), math.prod(row_shape)).tolist()
     for position, (name, row) in enumerate(zip(index, numbers, strict=True)):
         last = [] if sets is None else [sets[position]]

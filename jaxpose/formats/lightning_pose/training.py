@@ -1,31 +1,33 @@
-"""How long, with which network and with which losses a Lightning Pose config trains, as options of jaxpose."""
+"""The length of the training, the network and the losses of a Lightning Pose config, as options of jaxpose."""
 
 import math
 import re
-from typing import Any
 
 from jaxpose.config import BACKBONES, Config
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
+from jaxpose.formats.lightning_pose.epochs import set_epochs_from_steps
 from jaxpose.formats.lightning_pose.yaml import Keys, choose
 
-# From this version on, a loss is multiplied by its weight once; before, twice.
+# From this version on, Lightning Pose multiplies a loss by its weight once; before, twice.
 _WEIGHTED_ONCE = (2, 0, 6)
+# With these values of log_weight the weight is still a number that float32 holds.
+_SMALLEST_LOG, _LARGEST_LOG = -89, 86
 _POSE_PRETRAINED = "resnet50_"
 _FLAGS = {True: True, False: False}
 _NOT_IN_3D = (
-    "the multi-view transformer, and losses and augmentation in 3D, are not in jaxpose; what works instead is "
-    "model.model_type: heatmap or heatmap_mhcrnn over data.view_names, with pca_multiview in model.losses_to_use and "
-    "without the other keys named here"
+    "jaxpose has no multi-view transformer and no losses or augmentation in 3D; instead, use model.model_type: heatmap "
+    "or heatmap_mhcrnn with data.view_names and with pca_multiview in model.losses_to_use, and remove the other keys "
+    "named here"
 )
 
 
-def refuse_what_is_not_here(keys: Keys) -> None:
-    """Refuses what would need another network or other data than jaxpose has.
+def refuse_missing_features(keys: Keys) -> None:
+    """Refuses keys that need a network or data that jaxpose does not have.
 
     Raises:
-      UserError: a line for each, with the keys and what to do.
+      UserError: a line for each missing feature, with the keys and the fix.
     """
     problems = []
     asked = [key for key in table.KEYS_3D if keys.read(key, False) is not False]
@@ -35,13 +37,13 @@ def refuse_what_is_not_here(keys: Keys) -> None:
         problems.append(f"{', '.join(map(keys.shown, asked))}: {_NOT_IN_3D}")
     if keys.read("data.bbox_file"):
         problems.append(
-            f"{keys.shown('data.bbox_file')}: boxes of single frames are not read; without the key whole frames are "
-            "used, and data.crop_px takes one box for all of them"
+            f"{keys.shown('data.bbox_file')}: jaxpose does not read boxes of single frames; remove the key to use "
+            "whole frames, or set data.crop_px to one box for all frames"
         )
     backbone = keys.read("model.backbone", BACKBONES[0])
     if backbone not in BACKBONES and not str(backbone).startswith(_POSE_PRETRAINED):
         problems.append(
-            f"{keys.shown('model.backbone')}: there is no such network in jaxpose; there is {', '.join(BACKBONES)} "
+            f"{keys.shown('model.backbone')}: jaxpose has no such network; it has {', '.join(BACKBONES)} "
             "(a training.optimizer_params.learning_rate of 1e-3 suits them)"
         )
     if problems:
@@ -59,7 +61,7 @@ def losses_on(keys: Keys) -> list[str]:
 
 
 def set_steps(config: Config, keys: Keys) -> None:
-    """Sets the batch, the length of the training, when it is validated, and its early stop.
+    """Sets the batch, the length of the training, the time between validations, and the early stop.
 
     Raises:
       UserError: steps and epochs are mixed, or a value is no whole number.
@@ -75,16 +77,13 @@ def set_steps(config: Config, keys: Keys) -> None:
     batches = keys.read_whole("training.accumulate_grad_batches", 1)
     if not batches:
         raise UserError("training.accumulate_grad_batches is 0; it must be at least 1")
-    train.batch_size = keys.read_whole("training.train_batch_size", train.batch_size) * batches
+    size = keys.read_whole("training.train_batch_size", train.batch_size)
+    train.batch_size = size * batches
     if batches > 1:
-        train.accum_steps, config.video.clips_per_step = batches, batches
-    interval = keys.read("training.val_check_interval")
-    if type(interval) is int:
-        train.val_every_steps = -(-interval // batches)
-    else:
-        keys.unused("a share of an epoch is no time to validate here", "training.val_check_interval")
+        train.microbatch_size, config.video.clips_per_step = size, batches
+    set_epochs_from_steps(config, keys, batches)
     _set_early_stop(config, keys, in_steps if given[0] else in_epochs)
-    # torch's AdamW makes no difference between parameters.
+    # torch's AdamW decays all parameters.
     config.optim.decay_norm_and_bias = config.optim.name == "adamw"
 
 
@@ -96,28 +95,32 @@ def _set_early_stop(config: Config, keys: Keys, names: tuple[str, ...]) -> None:
         keys.unused("training.early_stopping is off", fewest_key, patience_key)
     elif most is not None and fewest >= most:
         keys.unused(
-            f"{most_key} is no more, so there is no early stop", "training.early_stopping", fewest_key, patience_key
+            f"{most_key} is not larger, so training cannot stop early",
+            "training.early_stopping",
+            fewest_key,
+            patience_key,
         )
     else:
         config.train.early_stop_patience = keys.read_whole(patience_key, 3)
-        keys.unused("an early stop needs nothing but bad validations", fewest_key)
+        keys.unused("jaxpose stops early as soon as enough validations in a row do not improve", fewest_key)
 
 
 def set_backbone(config: Config, keys: Keys) -> None:
-    """Sets the network before the head, and when it begins to learn."""
+    """Sets the network before the head, and when its training begins."""
     key, model = "model.backbone", config.model
     name = keys.read(key, model.backbone)
     model.backbone = name if name in BACKBONES else _POSE_PRETRAINED.rstrip("_")
     is_pretrained = keys.read_choice("model.backbone_pretrained", _FLAGS, True)
     if is_pretrained:
         keys.messages.append(
-            f"{key} = {name} is {model.backbone} with random weights, as pretrained ones are not converted yet "
-            "(train.init_from starts from a run of jaxpose)"
+            f"{key} = {name} becomes {model.backbone} with random weights, because pretrained weights are not "
+            "converted yet (train.init_from starts from a run of jaxpose)"
         )
     epoch = keys.read_whole("training.unfreezing_epoch")
     if epoch and is_pretrained:
         keys.unused(
-            "random weights need no rest; by optim.unfreeze_epoch = -1 loaded ones rest for 20 epochs under a new head",
+            "random weights are trained from the first step; with optim.unfreeze_epoch = -1, a loaded backbone is "
+            "frozen for 20 epochs if a part of the head is new",
             "training.unfreezing_epoch",
         )
     elif epoch is not None:
@@ -126,61 +129,85 @@ def set_backbone(config: Config, keys: Keys) -> None:
         config.optim.unfreeze_epoch = 0
     else:
         keys.unused(
-            "a rest of the backbone is counted in epochs; by optim.unfreeze_epoch = -1 it is 20 for loaded weights "
-            "under a new head, else 0",
+            "jaxpose unfreezes the backbone at an epoch; with optim.unfreeze_epoch = -1, that is epoch 20 if weights "
+            "are loaded and a part of the head is new, else 0",
             "training.unfreezing_step",
         )
 
 
 def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
-    """Sets the losses on clips: factors, what a PCA keeps, and how they come in.
+    """Sets the losses on clips: their weights, and the components that a PCA keeps.
 
     Raises:
       UserError: a value cannot be used.
     """
     for name in on:
-        table.set_option(config, f"losses.{name}.log_weight", _log_weight(keys, name))
+        table.set_option(config, f"losses.{name}.weight", _weight(keys, name))
     off = [f"losses.{name}.log_weight" for name in table.LOSSES if name not in on]
     keys.unused("model.losses_to_use does not list the loss", *off)
     if not on:
-        keys.unused("it only decides the factors of losses on video, and none is on", "model.lightning_pose_version")
+        keys.unused(
+            "it only affects the weights of losses on video, and the file uses none", "model.lightning_pose_version"
+        )
     elif keys.has("training.max_epochs"):
         keys.messages.append(
-            f"{keys.shown('training.max_epochs')}: an epoch is all training frames once; in Lightning Pose, with a "
-            "loss on video, it has 10 steps or more, and about training.num_gpus times as many"
+            f"{keys.shown('training.max_epochs')}: an epoch shows all training frames once; in Lightning Pose, with a "
+            "loss on video, an epoch has at least 10 steps, and about training.num_gpus times as many"
         )
     _set_components(config, keys)
-    keys.unused("the views of a body part have no centre", "losses.pca_multiview.centering_method")
+    keys.unused("jaxpose does not centre the views of a body part", "losses.pca_multiview.centering_method")
 
 
-def _log_weight(keys: Keys, name: str) -> Any:
-    """Returns log_weight of a loss as Lightning Pose has meant it since 2.0.6: weight = 1 / (2 exp(log_weight))."""
+def _weight(keys: Keys, name: str) -> float:
+    """Returns the weight of a loss: 1 / (2 exp(log_weight)), and before Lightning Pose 2.0.6 the square of that.
+
+    Raises:
+      UserError: log_weight is no number or is out of range, or the version of Lightning Pose has no known form.
+    """
     key = f"losses.{name}.log_weight"
     given = keys.read(key, 0.0)
     try:
-        old = float(given)
+        value = float(given)
     except (TypeError, ValueError, OverflowError):
         raise UserError(f"{key} is {excerpt(given)}; it must be a number") from None
-    # The square of the old weight is 1 / (4 exp(2 old)).
-    new = 2 * old + math.log(2)
     version = str(keys.read("model.lightning_pose_version", ""))
     match = re.match(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", version)
     if version and not match:
         raise UserError(f"model.lightning_pose_version is {excerpt(version)}; it must be like 2.0.6")
-    if not match:
+    if match and tuple(int(part or 0) for part in match.groups()) >= _WEIGHTED_ONCE:
+        return _weight_of(key, value)
+    # The square of the weight is 1 / (4 exp(2 log_weight)).
+    as_today = 2 * value + math.log(2)
+    if match:
+        applied_twice = f"{key} = {given} (of Lightning Pose {version}, which applied the weight twice)"
+        weight = _weight_of(applied_twice, as_today)
+        keys.key_of_option[f"losses.{name}.weight"] = applied_twice
         keys.messages.append(
-            f"{key} = {given} is taken as Lightning Pose 2.0.6 and later takes it, because no "
-            f"model.lightning_pose_version says otherwise; from a file of before February 2026 it means {new:.3f} "
-            f"(--config.{key}={new:.3f})"
+            f"{key} = {given} becomes {as_today:.3f}, because Lightning Pose {version} applied the weight twice"
         )
-        return old
-    if tuple(int(part or 0) for part in match.groups()) >= _WEIGHTED_ONCE:
-        return old
+        return weight
+    weight = _weight_of(key, value)
     keys.messages.append(
-        f"{key} = {given} becomes {new:.3f}, because Lightning Pose {version} applied the weight twice"
+        f"{key} = {given} is read as in Lightning Pose 2.0.6 and later, because the file has no "
+        f"model.lightning_pose_version; in a file from before February 2026 it means {as_today:.3f} "
+        f"(--config.losses.{name}.weight={0.5 * math.exp(-as_today):.4g})"
     )
-    keys.key_of_option[key] = f"{key} = {given} (of Lightning Pose {version}, which applied the weight twice)"
-    return new
+    return weight
+
+
+def _weight_of(key: str, log_weight: float) -> float:
+    """Returns 1 / (2 exp(log_weight)).
+
+    Raises:
+      UserError: float32 would not hold it.
+    """
+    if not math.isfinite(log_weight):
+        raise UserError(f"{key} is {log_weight}; it must be finite")
+    if log_weight < _SMALLEST_LOG:
+        raise UserError(f"{key} is {log_weight}; it must be at least {_SMALLEST_LOG}")
+    if log_weight > _LARGEST_LOG:
+        raise UserError(f"{key} is {log_weight}; it must be at most {_LARGEST_LOG}")
+    return 0.5 * math.exp(-log_weight)
 
 
 def _set_components(config: Config, keys: Keys) -> None:
@@ -191,6 +218,6 @@ def _set_components(config: Config, keys: Keys) -> None:
     elif isinstance(kept, float) and 0 < kept <= 1:
         config.losses.pca_singleview.explained_variance = kept
     elif kept is not None:
-        raise UserError(f"{single} is {excerpt(kept)}; it must be a number of components, or a share as 0.99")
+        raise UserError(f"{single} is {excerpt(kept)}; it must be a number of components, or a share such as 0.99")
     if keys.read(multi, 3) != 3:
-        keys.unused("Lightning Pose too keeps 3, the dimensions of space", multi)
+        keys.unused("jaxpose keeps 3 components, as Lightning Pose does", multi)

@@ -1,7 +1,7 @@
-"""The YAML file of a Lightning Pose project as a flat table: what it says, and which of it has been read.
+"""The YAML file of a Lightning Pose project as a flat table that records which keys were read.
 
-Loaded by the safe loader. References `${section.key}` are resolved where a value is read: what nobody reads, such as
-hydra's own, need not be resolvable.
+Loaded by the safe loader. References `${section.key}` are resolved when a value is read, so values that are never read,
+such as those of hydra, may have references that cannot be resolved.
 """
 
 import difflib
@@ -15,19 +15,19 @@ import yaml
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
 
-# A table that is one value: transforms of imgaug by name.
+# Tables that count as one value: transforms of imgaug by name.
 TABLES = ("training.imgaug",)
-# A config has some hundred values; aliases of aliases can make more than a machine can hold.
+# A config has about a hundred values; nested aliases can make more than fit into memory.
 _MOST_VALUES = 100_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
 
 
 class Keys:
-    """The values of the file by dotted key, and the messages about those that are not taken over.
+    """The values of the file by dotted key, and the messages about keys that are not used.
 
     Attributes:
-      messages: one sentence each.
-      key_of_option: the keys of options that stand in no table.
+      messages: a sentence each.
+      key_of_option: {option: key} of options that the tables in keys.py lack.
     """
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -36,25 +36,25 @@ class Keys:
         self._values, self._read = values, set[str]()
 
     def read(self, key: str, default: Any = None) -> Any:
-        """Returns a value, its references resolved; the default where the key is absent or null.
+        """Returns a value with its references resolved, or the default if the key is absent or null.
 
         Raises:
-          UserError: it refers to what the file does not hold, or to what only Lightning Pose can fill in.
+          UserError: it refers to a key that the file lacks, or to a value from outside the file.
         """
         self._read.add(key)
         value = self._resolved(key, self._values.get(key), ())
         return default if value is None else value
 
     def read_list(self, key: str) -> list[Any]:
-        """Returns the entries of a list, a single value as a list of it, and nothing for an absent or null one."""
+        """Returns the entries of a list; a single value is a list of one, an absent or null value an empty list."""
         value = self.read(key, [])
         return value if isinstance(value, list) else [value]
 
     def read_whole(self, key: str, default: int | None = None) -> Any:
-        """Returns a whole number above or equal to 0, or the default.
+        """Returns a whole number, at least 0, or the default.
 
         Raises:
-          UserError: the value is none.
+          UserError: the value is no such number.
         """
         value = self.read(key, default)
         if value is not None and (type(value) is not int or value < 0):
@@ -62,29 +62,29 @@ class Keys:
         return value
 
     def read_choice(self, key: str, choices: Mapping[Any, Any], default: Any = None) -> Any:
-        """Returns what the value of the key stands for, or the default where it is absent or null.
+        """Returns the meaning of the value of a key, or the default if the key is absent or null.
 
         Raises:
-          UserError: it is none of the choices.
+          UserError: the value is none of the choices.
         """
         value = self.read(key)
         return default if value is None else choose(key, value, choices)
 
     def has(self, key: str) -> bool:
-        """Tells whether the file gives the key a value that is not null."""
+        """Returns whether the file gives the key a value other than null."""
         return self._values.get(key) is not None
 
     def is_given_elsewhere(self, key: str) -> bool:
-        """Tells whether the value is `${NAME:...}`, which something outside of the file fills in."""
+        """Returns whether the value has a reference `${NAME:...}`, which is resolved outside of the file."""
         value = self._values.get(key)
         return isinstance(value, str) and any(":" in name for name in _REFERENCE.findall(value))
 
     def replace(self, key: str, value: Any) -> None:
-        """Makes the value of a key another, for those that refer to it too."""
+        """Replaces the value of a key, also for keys that refer to it."""
         self._values[key] = value
 
     def unused(self, reason: str, *keys: str) -> None:
-        """Says of those of the keys that have a value that they are not used, and why."""
+        """Adds the message that those of the keys that have a value are not used, with the reason."""
         self._read.update(keys)
         given = [key for key in keys if self.has(key)]
         if given:
@@ -92,15 +92,15 @@ class Keys:
             self.messages.append(f"{', '.join(map(self.shown, given))} {verb} not used because {reason}")
 
     def shown(self, key: str) -> str:
-        """Returns "key = value" as the file gives it, the end of a long value left out."""
+        """Returns "key = value" as in the file; a long value is cut."""
         return f"{key} = {excerpt(self._values.get(key), quoted=False)}"
 
     def under(self, prefix: str) -> list[str]:
-        """Returns the keys of the file that begin so, null or not."""
+        """Returns the keys of the file with this prefix, null or not."""
         return [key for key in self._values if key.startswith(prefix)]
 
-    def say_unknown(self, known: Collection[str]) -> None:
-        """Says of every key that has a value and that nobody has read that it is unknown, and the nearest known one."""
+    def report_unknown(self, known: Collection[str]) -> None:
+        """Adds a message for every key that has a value and was never read, with the nearest known key."""
         for key in self._values:
             if key in self._read or not self.has(key):
                 continue
@@ -116,7 +116,7 @@ class Keys:
         for name in found:
             if ":" in name:
                 raise UserError(
-                    f"{key} is {excerpt(value)}; only references to other keys are filled in: write the value itself"
+                    f"{key} is {excerpt(value)}; only references to other keys are resolved: write the value itself"
                 )
             if name in (key, *above):
                 raise UserError(f"{key} is {excerpt(value)}, which refers to itself")
@@ -132,10 +132,10 @@ class Keys:
 
 
 def choose(key: str, value: Any, choices: Mapping[Any, Any]) -> Any:
-    """Returns what a value stands for.
+    """Returns the meaning of a value.
 
     Raises:
-      UserError: it is none of the choices, by value and type; the message names the key.
+      UserError: the value is none of the choices, by value and type; the message names the key.
     """
     for known, meaning in choices.items():
         if type(known) is type(value) and known == value:
@@ -150,11 +150,11 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
 
     Args:
       file: a YAML file.
-      known: dotted keys that hold a value; whatever comes before a dot in them holds a table.
+      known: dotted keys that have a value; each part before a dot is a table.
 
     Raises:
-      UserError: it is absent, is no YAML, has a key twice, has a table where a value must be or the reverse, or holds
-        far too much.
+      UserError: it is absent, is not YAML, has a key twice, has a table in place of a value or the reverse, or has too
+        many values.
     """
     if not file.is_file():
         there = ", ".join(sorted(entry.name for entry in file.parent.glob("*.y*ml")))
@@ -163,9 +163,9 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
     try:
         tree = _Loader(file.read_text(encoding="utf-8")).get_single_data()
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: no UTF-8, or a value such as the date 2024-13-45
-        raise UserError(f"{file} is no YAML file: {' '.join(str(error).split())}") from None
+        raise UserError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
     except (KeyError, AttributeError):  # PyYAML's answers to `!!bool many` and `!!timestamp many`
-        raise UserError(f"{file} is no YAML file: a value does not fit its tag") from None
+        raise UserError(f"{file} is not a YAML file: a value does not fit its tag") from None
     except RecursionError:
         raise UserError(f"{file} is nested too deeply for a config of Lightning Pose") from None
     if not isinstance(tree, dict):
@@ -183,23 +183,23 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which would let the second of two equal keys win without a word."""
+    """The safe loader, but a key that appears twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         names = [key.value for key, _ in node.value]
         for (key, _), name in zip(node.value, names, strict=True):
             if names.count(name) > 1:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {excerpt(name)} is there twice", problem_mark=key.start_mark
+                    problem=f"the key {excerpt(name)} appears twice", problem_mark=key.start_mark
                 )
         return super().construct_mapping(node, deep)
 
 
 def _count(tree: Any, counts: dict[int, int]) -> int:
-    """Returns how many values a tree holds; `counts` are those of the lists and tables in it by id, 0 while counted.
+    """Returns the number of values in a tree; `counts` has those of its lists and tables by id, 0 while counting.
 
     Raises:
-      UserError: a list or table holds itself.
+      UserError: a list or table contains itself.
     """
     if not isinstance(tree, list | dict):
         return 1
@@ -207,7 +207,7 @@ def _count(tree: Any, counts: dict[int, int]) -> int:
         counts[id(tree)] = 0
         counts[id(tree)] = 1 + sum(_count(part, counts) for part in (tree.values() if isinstance(tree, dict) else tree))
     elif not counts[id(tree)]:
-        raise UserError("an alias (*) stands within what it stands for")
+        raise UserError("an alias (*) refers to a list or table that contains it")
     return counts[id(tree)]
 
 

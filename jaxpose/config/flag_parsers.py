@@ -1,0 +1,76 @@
+"""From the text of a flag to the value of an option, by the option's type; built on the parsers of absl."""
+
+import ast
+from typing import Any
+
+from absl import flags
+
+from jaxpose.errors import UserError
+
+
+class _Lenient(flags.ArgumentParser):
+    """Reads what a parser of absl can read, and leaves any other text for `validate` to refuse."""
+
+    def __init__(self, parser: flags.ArgumentParser) -> None:
+        self._parser = parser
+
+    def parse(self, argument: Any) -> Any:
+        try:
+            return self._parser.parse(argument) if isinstance(argument, str) else argument
+        except (TypeError, ValueError):
+            return argument
+
+
+class _NumberOrNone(flags.FloatParser):
+    """Reads the numbers of a preset too, which `none` gives back to the preset."""
+
+    def parse(self, argument: Any) -> Any:
+        return None if argument.lower() == "none" else super().parse(argument)
+
+
+class _Entries(flags.ArgumentParser):
+    """Reads a list: "(0, 1)", "[0, 1]", "0,1", "a:b,c:d", "" (no entry) or "none"."""
+
+    def parse(self, argument: Any) -> Any:
+        if argument.strip().lower() == "none":
+            return None
+        value = _literal(argument)
+        if isinstance(value, str):
+            value = [entry.strip() for entry in value.strip(" ()[]").split(",") if entry.strip()]
+        return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+class _Literal(flags.ArgumentParser):
+    """Reads a number or a list where the text is one, and leaves any other text as it is."""
+
+    def parse(self, argument: Any) -> Any:
+        return _literal(argument)
+
+
+class DryRun(flags.ArgumentParser):
+    """Reads `Options.dry_run`; absl gives "true" for --dry_run without a value."""
+
+    def parse(self, argument: Any) -> Any:
+        asked = {"true": "all", "all": "all", "data": "data"}.get(argument)
+        if asked is None:
+            raise UserError(
+                f"dry_run is {argument!r}; give --dry_run, or --dry_run=data to look at the data and compile nothing"
+            )
+        return asked
+
+
+# Type of an option -> how its text is read.
+PARSERS = {
+    bool: _Lenient(flags.BooleanParser()),
+    int: _Lenient(flags.IntegerParser()),
+    float: _Lenient(_NumberOrNone()),
+    tuple: _Lenient(_Entries()),
+    object: _Lenient(_Literal()),
+}
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError):
+        return text

@@ -1,0 +1,186 @@
+"""The rules that options have to keep together, a function for each section: each yields a line per broken rule.
+
+The rule of a single option (its type, choices and limits) stands beside the option.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+import fsspec
+from fsspec.utils import get_protocol
+
+from jaxpose.config import losses
+from jaxpose.config.data import given_shares
+from jaxpose.config.root import Config
+
+_ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
+# The draw of a sample is an int32.
+_MOST_SAMPLES = 2**31 - 1
+
+
+def _input(config: Config) -> Iterator[str]:
+    data = config.data
+    for name, side in (("input_height_px", data.input_height_px), ("input_width_px", data.input_width_px)):
+        if side % 32:
+            yield f"data.{name} is {side}; it must be a multiple of 32 (the backbone's stride), or 0"
+    if bool(data.input_height_px) != bool(data.input_width_px):
+        yield "data.input_height_px and data.input_width_px must be given together, or both be 0"
+    if data.crop_px and (len(data.crop_px) != 4 or min(data.crop_px[:2]) < 0 or min(data.crop_px[2:]) < 1):
+        rule = "(x, y, width, height), x and y at least 0, width and height above 0"
+        yield f"data.crop_px is {data.crop_px}; it must be {rule}"
+    if len(data.frame_sizes_px) % 2 or min(data.frame_sizes_px, default=1) < 1:
+        rule = "(width, height, width, height, ...), all above 0"
+        yield f"data.frame_sizes_px is {data.frame_sizes_px}; it must be {rule}"
+
+
+def _split(config: Config) -> Iterator[str]:
+    data = config.data
+    if sum(shares := given_shares(data) or ()) > 1.0 + 1e-9:
+        absent = [f"{name} = {share:g} by default" for name, share, given in
+                  zip(("train_share", "val_share"), shares, (data.train_share, data.val_share), strict=True)
+                  if given is None]  # fmt: skip
+        hint = f" ({absent[0]}; give both)" if absent else ""
+        yield f"data.train_share + data.val_share is {sum(shares):g}; it must be at most 1{hint}"
+    if data.train_frames == 0:
+        yield "data.train_frames is 0; above 1 it is a number of frames, below 1 a share, 1 means all"
+
+
+def _names(config: Config) -> Iterator[str]:
+    data = config.data
+    for option, names in (("keypoint_names", data.keypoint_names), ("views", data.views)):
+        for name in _repeated(names):
+            yield f"data.{option} has {name!r} more than once"
+    for pair in data.flip_pairs:
+        if not re.fullmatch("[^:]+:[^:]+", pair):
+            yield f"data.flip_pairs has {pair!r}; each entry must be 'left_name:right_name'"
+
+
+def _augment(config: Config) -> Iterator[str]:
+    augment = config.augment
+    if augment.flip_p and config.data.mirror_views:
+        yield "augment.flip_p is above 0, but data.mirror_views is set: a flip would create impossible poses"
+    if augment.quarter_turns == ():
+        yield "augment.quarter_turns is empty; (0,) means no turn"
+    for option in ("scale", "salt_pepper_size", "emboss_strength", "clahe_tiles"):
+        low, high = f"{option}_min", f"{option}_max"
+        least, most = getattr(augment, low), getattr(augment, high)
+        if least is not None and most is not None and least > most:
+            yield f"augment.{low} is {least:g}, above augment.{high} = {most:g}"
+
+
+def _model(config: Config) -> Iterator[str]:
+    model = config.model
+    if model.heatmap_stride not in (2, 4, 8):
+        yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
+    if model.width % 4:
+        yield f"model.width is {model.width}; it must be a multiple of 4"
+    if model.norm == "frozen" and not config.train.init_from:
+        yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"
+
+
+def _train(config: Config) -> Iterator[str]:
+    train = config.train
+    if train.microbatch_size > train.batch_size:
+        most = f"at most train.batch_size = {train.batch_size}"
+        yield f"train.microbatch_size is {train.microbatch_size}; it must be {most}"
+    if not train.epochs and not train.steps:
+        yield "train.epochs and train.steps are both 0; say how long to train"
+    a_step = {"train.batch_size": train.batch_size}
+    if losses.weights(config.losses):
+        a_step["video.clips_per_step"] = config.video.clips_per_step
+    for name, length in (("steps", train.steps), ("epochs", 0 if train.steps else train.epochs)):
+        for option, count in a_step.items():
+            # An epoch has at least one step. What fits here fits into a step counter too.
+            if length * count > _MOST_SAMPLES:
+                most = f"at most {_MOST_SAMPLES // count} (the samples are counted in 31 bits)"
+                yield f"train.{name} is {length}; with {option} = {count} it must be {most}"
+    if train.seed >= 2**32:
+        limit = f"below 2^32 = {2**32} (jax's random numbers know no more)"
+        yield f"train.seed is {train.seed}; it must be {limit}"
+
+
+def _factors(config: Config) -> Iterator[str]:
+    """Rules about the weights of the losses on clips, which steps multiply in float32."""
+    end, least = config.losses.anneal_end, losses.SMALLEST_FACTOR
+    for name, weight in losses.weights(config.losses).items():
+        if weight < least:
+            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: less is nothing in float32"
+        if weight * end > losses.LARGEST_FACTOR:
+            most = f"at most {losses.LARGEST_FACTOR:g}"
+            yield f"losses.anneal_end is {end:g}; times the factor {weight:g} of losses.{name} it must be {most}"
+
+
+def _clips(config: Config) -> Iterator[str]:
+    """Rules about what a loss on clips needs of the network, the clips and the cameras."""
+    kind, video, on = config.model.kind, config.video, losses.weights(config.losses)
+    for name in on:
+        if kind == "regression" and name in _ON_MAPS:
+            yield f"losses.{name} compares maps, and model.kind=regression draws none: use losses.temporal"
+        if kind == "heatmap_context" and video.context_sequence_length == 5 and name.startswith("temporal"):
+            few = "video.context_sequence_length = 5 gives one prediction a clip: raise it"
+            yield f"losses.{name} compares neighbours, and {few}"
+    if video.scale_min > video.scale_max:
+        yield f"video.scale_min is {video.scale_min:g}, above video.scale_max = {video.scale_max:g}"
+
+
+def _pca(config: Config) -> Iterator[str]:
+    cameras, views, on = config.data.views, config.losses.pca_multiview.views, losses.weights(config.losses)
+    if "pca_singleview" in on and cameras:
+        yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
+    if cameras and views:
+        why = "data.views names several cameras, and all keypoints of these are compared: give one of them"
+        yield f"losses.pca_multiview.views is {views!r}, but {why}"
+    if "pca_multiview" in on and not cameras and len(views) < 2:
+        fix = "name the matching keypoints of each in losses.pca_multiview.views"
+        yield f"losses.pca_multiview is on, but there is one view: {fix}"
+    for name in ("pca_singleview", "pca_multiview"):
+        epsilon_px = getattr(config.losses, name).epsilon_px
+        if epsilon_px is not None and epsilon_px < 0:
+            yield f"losses.{name}.epsilon_px is {epsilon_px:g}; it must be at least 0, or none"
+
+
+def _optim(config: Config) -> Iterator[str]:
+    optim = config.optim
+    if optim.name != "sgd":
+        for name in ("beta1", "beta2"):
+            if getattr(optim, name) == 1:
+                yield f"optim.{name} is 1; it must be below 1: a mean that never moves cannot be corrected"
+        if optim.epsilon < 1e-30:
+            why = "it is what a gradient of 0 is divided by"
+            yield f"optim.epsilon is {optim.epsilon:g}; it must be at least 1e-30: {why}"
+    if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(set(optim.milestones_epochs)):
+        milestones = ", ".join(f"{epoch:g}" for epoch in optim.milestones_epochs)
+        yield f"optim.milestones_epochs is ({milestones}); it must rise"
+
+
+def _profile(config: Config) -> Iterator[str]:
+    steps = config.log.profile_steps
+    match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", steps)
+    if steps and (not match or int(match[1]) >= int(match[2])):
+        yield f"log.profile_steps is {steps!r}; it must be FIRST:LAST with FIRST below LAST"
+
+
+def remote_problems(config: Config) -> Iterator[str]:
+    """Yields a line for each broken rule about the copy of the run folder elsewhere."""
+    url, hook = config.log.remote_url, config.log.remote_hook
+    try:
+        # Only the class is looked up; nothing is opened.
+        fsspec.get_filesystem_class(get_protocol(url))
+    except ValueError:
+        give = "give a folder, s3://..., gs://... or another of its own"
+        yield f"log.remote_url is {url!r}; fsspec knows no such protocol: {give}"
+    except ImportError as error:
+        yield f"log.remote_url is {url!r}, for which a package is missing: {error}"
+    if hook and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", hook):
+        yield f"log.remote_hook is {hook!r}; it must be MODULE:FUNCTION, such as my_lab.copies:send"
+
+
+# In the order in which their lines are shown.
+RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
+    _input, _split, _names, _augment, _model, _train, _factors, _clips, _pca, _optim, _profile,
+)  # fmt: skip
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
