@@ -110,6 +110,8 @@ def _train_in(folder: RunFolder, setup: Setup, interrupt: Interrupt) -> dict[str
             folder.noting_failures(),
         ):
             _begin_log(run, messages, folder, log)
+            if setup.clips and (first_step := int(run.state.step)) < total_steps:
+                require_usable_clips(setup.clips, first_step * config.video.clips_per_step)
             # 6. The loop.
             batch = validation_batch(config.train, len(setup.data.rows("validation")))
             runner = BatchRunner(config, setup.graphdef, setup.mesh, config.eval.batch_size, batch)
@@ -128,19 +130,12 @@ def _refuse_stuck_requeue(folder: RunFolder) -> None:
 
 
 def _begin_log(run: CompiledRun, messages: list[str], folder: RunFolder, log: RunLog) -> None:
-    """Logs the start block and what the user should know, and checks the clips that the first step needs.
-
-    Raises:
-      UnusableClips: no clip can be used.
-    """
-    setup, step = run.setup, int(run.state.step)
+    """Logs the start block and what the user should know, and writes the subspaces into the run folder."""
     log.block("jaxpose", {"run folder": str(folder.path)} | start_block(run))
     for message in messages:
         log.text(message)
-    if folder.is_ours and setup.subspaces:
-        save_subspaces(folder.path, setup.subspaces)
-    if setup.clips and step < setup.facts.total_steps:
-        require_usable_clips(setup.clips, step * setup.config.video.clips_per_step)
+    if folder.is_ours and run.setup.subspaces:
+        save_subspaces(folder.path, run.setup.subspaces)
 
 
 def main(config: Config, options: Options) -> int:

@@ -84,8 +84,8 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     frames = len(data.rows("train"))
     total_steps = lengths.total_steps(train, frames)
     messages += [_describe_weights(train.init_from, remade), *_describe_limits(config, mesh, data, total_steps)]
-    subspaces, said = _fit_on_first(config, data)
-    messages += said
+    subspaces, sentences = _fit_on_process_0(config, data)
+    messages += sentences
     width, height = data.size_px
     facts = DataFacts(
         size_px=(height, width),
@@ -96,8 +96,8 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         flip_permutation=permutation,
         pca={name: pca for name, pca in subspaces.items() if name in weights(config.losses)},
     )
-    clips, said = open_clip_source(config, facts)
-    messages += said
+    clips, sentences = open_clip_source(config, facts)
+    messages += sentences
     return Setup(
         config, mesh, data, graphdef, params, statistics, facts, clips, weights_sha256, trained_before, subspaces,
         messages,
@@ -153,8 +153,8 @@ def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int
     return messages
 
 
-def _fit_on_first(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
-    """Returns what `fit_subspaces` does on process 0, whose figures are everyone's, and what each subspace keeps."""
+def _fit_on_process_0(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
+    """Returns what `fit_subspaces` returns on process 0, and a sentence more on each subspace."""
 
     def fit() -> tuple[dict[str, dict], list[str]]:
         subspaces, messages = fit_subspaces(config, data)
