@@ -37,7 +37,8 @@ from jaxpose import geometry
 from jaxpose.cluster.devices import start_backend
 from jaxpose.cluster.mesh import make_mesh, put_batch
 from jaxpose.data import dataset
-from jaxpose.training.session import build_session
+from jaxpose.training.batches import host_batches
+from jaxpose.training.compiled_run import compile_step, put_on_devices
 from jaxpose.training.setup import make_setup
 from jaxpose.video.file import scan, to_rgb
 from jaxpose.video.index import VideoIndex, read_index
@@ -175,9 +176,9 @@ def measure_step(config: c.Config, repeats: int) -> list[float]:
     mesh = make_mesh(start_backend(config.mesh))
     config, project = dataset.prepare(config)
     data = dataset.load(project, config)
-    session = build_session(config, mesh, data, make_setup(config, mesh, data))
-    step, batch, state, found = session.step, put_batch(mesh, next(session.batches(0))), session.state, []
-    assert step is not None  # `build_session` compiles it
+    run = compile_step(put_on_devices(make_setup(config, mesh, data)))
+    step, batch, state, found = run.step, put_batch(mesh, next(host_batches(run.setup, 0))), run.state, []
+    assert step is not None  # `compile_step` compiles it
     for _ in range(repeats + 1):
         started = time.process_time()
         state, _ = step(state, batch)

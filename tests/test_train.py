@@ -25,16 +25,16 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import predict
-from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
+from jaxpose.cluster.mesh import put_batch, replicate
 from jaxpose.config.train import METRICS
-from jaxpose.data import dataset
 from jaxpose.model.pose_net import apply_network
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config, write_config
 from jaxpose.run.load import LoadedNetwork, load_network
 from jaxpose.run.weights import load_parameters
-from jaxpose.training.session import build_session
-from jaxpose.training.setup import Setup, make_setup
+from jaxpose.training.batches import host_batches
+from jaxpose.training.compiled_run import compile_step, put_on_devices
+from jaxpose.training.setup import Setup
 from jaxpose.video import range as video_range
 from tests.cut_images import cut
 from tests.run.test_log import events_of
@@ -50,6 +50,7 @@ from tests.small_run import (
     train_and_stop,
     train_and_stop_when,
 )
+from tests.training.setups import begin
 
 
 @pytest.fixture(scope="module")
@@ -96,13 +97,6 @@ def stopped(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def copy_of(run: Path, folder: Path) -> Path:
     return shutil.copytree(run, folder / "run")
-
-
-def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Setup]:
-    """What a training has before it compiles."""
-    config, found = dataset.prepare(c.resolve(config))
-    data = dataset.load(found, config)
-    return config, data, make_setup(config, make_mesh(jax.devices()[:1]), data)
 
 
 def log_of(run: Path) -> str:
@@ -182,16 +176,16 @@ def test_goes_on_on_another_number_of_devices_within_the_order_of_sums(
 
 
 def test_a_step_that_is_not_finite_moves_nothing_but_its_counters(stopped: Path, project: Path, tmp_path: Path):
-    config, data, start = begin(make_config(project, tmp_path / "run"))
-    mesh = make_mesh(jax.devices()[:1])
+    setup = begin(make_config(project, tmp_path / "run"))
     with jax.numpy_dtype_promotion("standard"):
-        session = build_session(config, mesh, data, start)
+        run = compile_step(put_on_devices(setup))
     before = checkpoint_of(stopped)
     spoilt = copy.deepcopy(before.params)
     spoilt["backbone"]["conv1"]["kernel"][0, 0, 0, 0] = np.inf
     before = dataclasses.replace(before, params=spoilt)
-    batch = put_batch(mesh, next(session.batches(int(before.step))))
-    after, metrics = session.step(replicate(mesh, before), batch)
+    batch = put_batch(setup.mesh, next(host_batches(setup, int(before.step))))
+    assert run.step is not None
+    after, metrics = run.step(replicate(setup.mesh, before), batch)
     assert not np.isfinite(float(metrics["loss"])) and float(metrics["skipped_in_row"]) == 1
     counters = {"step": np.int32(int(before.step) + 1), "skipped_in_row": np.int32(1)}
     assert_same(jax.device_get(after), dataclasses.replace(before, **counters))
@@ -355,14 +349,14 @@ def test_early_stop_and_best_by_any_metric_and_the_patience_outlives_a_restart(p
 
 
 def test_init_from_takes_all_weights_of_the_same_keypoints(whole: Path, project: Path, tmp_path: Path):
-    _, _, start = begin(make_config(project, tmp_path / "run", train__init_from=str(whole)))
+    setup = begin(make_config(project, tmp_path / "run", train__init_from=str(whole)))
     stored, _ = load_parameters(whole / "best.safetensors")
     trained = load_network(whole)
-    assert_same((start.params, start.statistics), (trained.params, trained.statistics))
+    assert_same((setup.params, setup.statistics), (trained.params, trained.statistics))
     np.testing.assert_array_equal(
-        start.params["backbone"]["conv1"]["kernel"], stored["params"]["backbone"]["conv1"]["kernel"]
+        setup.params["backbone"]["conv1"]["kernel"], stored["params"]["backbone"]["conv1"]["kernel"]
     )
-    assert start.messages == [f"starts from the weights of {whole}"] and not start.plan.has_new_head
+    assert setup.messages == [f"starts from the weights of {whole}"] and not setup.facts.has_new_head
 
 
 NEW_NAMES = ("snout", "tail_base", "collar", "left_front_paw", "right_front_paw", "left_hind_paw", "right_hind_paw")
@@ -381,10 +375,10 @@ def renamed(whole: Path, project: Path, tmp_path: Path) -> c.Config:
 
 
 def test_init_from_matches_keypoints_by_name(whole: Path, renamed: c.Config):
-    _, _, start = begin(renamed)
+    setup = begin(renamed)
     old = load_network(whole)
-    assert start.messages[0].endswith("made anew: keypoint snout, keypoint collar")
-    assert_same(start.params["backbone"], old.params["backbone"])
+    assert setup.messages[0].endswith("made anew: keypoint snout, keypoint collar")
+    assert_same(setup.params["backbone"], old.params["backbone"])
     frame = np.random.default_rng(0).uniform(0, 255, (1, 32, 32, 3)).astype(np.float32)
 
     def maps_of(net: Setup | LoadedNetwork) -> np.ndarray:
@@ -392,7 +386,7 @@ def test_init_from_matches_keypoints_by_name(whole: Path, renamed: c.Config):
         apply = jax.jit(lambda *weights: apply_network(net.graphdef, *weights, *inputs, False)[0][0])
         return np.asarray(apply(net.params, net.statistics))[0, 0, 0]
 
-    ours, theirs, old_names = maps_of(start), maps_of(old), old.config.data.keypoint_names
+    ours, theirs, old_names = maps_of(setup), maps_of(old), old.config.data.keypoint_names
     for column, name in enumerate(NEW_NAMES):
         if name in old_names:
             np.testing.assert_allclose(ours[column], theirs[old_names.index(name)], rtol=1e-5, atol=1e-6)

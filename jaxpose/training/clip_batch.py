@@ -8,10 +8,10 @@ from jaxpose.video.clips import ClipSource
 
 
 def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int]) -> Batch:
-    """Returns the batch of pieces before any frame is read: nothing is valid, every frame is black.
+    """Returns the batch of clip shards before any frame is read: nothing is valid, every frame is black.
 
     Args:
-      cut: pieces (devices, micro-batches, slots) of these devices.
+      shards: of these devices, (devices, micro-batches, slots).
       views: cameras.
       size_px: (width, height) of the network's input.
     """
@@ -28,15 +28,15 @@ def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int]) -> Bat
 
 
 def clip_batch(source: ClipSource, shards: ClipShards) -> Batch:
-    """Returns the batch of pieces with their frames; a clip that does not decode stays `valid = False`.
+    """Returns the batch of clip shards with their frames; a clip that does not decode stays `valid = False`.
 
     Args:
       source: the clips.
-      cut: pieces (devices, micro-batches, slots) of this host's devices.
+      shards: of this host's devices, (devices, micro-batches, slots).
     """
     batch = empty_clips(shards, source.views, source.size_px)
     for draw in np.unique(batch["draw"][batch["draw"] != EMPTY]):
-        # The pieces of a clip on this host are cut from one decoding.
+        # The shards of a clip on this host are cut from one decoding.
         clip = source.frames(int(draw))
         if clip is None:
             continue

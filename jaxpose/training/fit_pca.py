@@ -11,23 +11,23 @@ from jaxpose.run.pca import Subspaces, side_by_side
 
 
 def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
-    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and what to say.
+    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and sentences.
 
-    One is fitted where its loss is on. Where only its keypoints or views are named it measures predictions; if it
-    cannot be fitted then, a sentence says why, and the run goes without.
+    A subspace is fitted if its loss is on, or if its keypoints or views are named: then it measures predictions. One
+    that only measures and cannot be fitted is left out, and a sentence says why.
 
     Raises:
-      ValueError: a keypoint is not there or is named twice, the labels are too few for a loss that is on, or it keeps
-        all components.
+      ValueError: a keypoint does not exist or is named twice, the labels are too few for a loss that is on, or it
+        keeps all components.
     """
     on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
     labels = data.project.labelled_frame_px()[data.rows("train")]
-    found: Subspaces = {}
+    fitted: Subspaces = {}
     messages: list[str] = []
 
     def fit(name: str, make: Callable[[], Pca]) -> None:
         try:
-            found[name] = make()
+            fitted[name] = make()
         except UserError as error:
             if name in on:
                 raise
@@ -49,8 +49,8 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
     elif losses.pca_multiview.views:
         option = "losses.pca_multiview.views"
         entries = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
-        # Of all views at once, as none may have what another one has.
+        # Checked over all views at once, as no keypoint may be in two of them.
         columns_of([name for entry in entries for name in entry], names, option)
         mirrors = [columns_of(entry, names, option) for entry in entries]
         fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))
-    return found, messages
+    return fitted, messages

@@ -1,9 +1,8 @@
-"""What a training begins with: the first weights, the length, what learns from video, and what the user should know."""
+"""What a training begins with: its frames, first weights, lengths and clips, and what the user should know."""
 
 import dataclasses
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
@@ -11,12 +10,10 @@ from jax.sharding import Mesh
 from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.config import Config
 from jaxpose.config import train as lengths
-from jaxpose.config.losses import LossesConfig, weights
-from jaxpose.config.video import frames_per_clip
+from jaxpose.config.losses import weights
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_crop
-from jaxpose.data.sessions import clip_sessions
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
@@ -25,13 +22,10 @@ from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
-from jaxpose.steps.optim import clip_loss_factor
+from jaxpose.training.clip_setup import open_clip_source
 from jaxpose.training.fit_pca import fit_subspaces
 from jaxpose.training.transfer import refuse_trained_frames, transfer
-from jaxpose.video.clips import ClipSource, open_clips
-
-# What each temporal loss calls the difference that costs nothing.
-_EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
+from jaxpose.video.clips import ClipSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +33,9 @@ class Setup:
     """What a training begins with, before anything is compiled.
 
     Attributes:
+      config: the resolved config, with everything filled in that the project decides.
+      mesh: the devices.
+      data: the labelled frames and their sets.
       graphdef: definition of the network.
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
@@ -50,6 +47,9 @@ class Setup:
       messages: what the user should know, one sentence each.
     """
 
+    config: Config
+    mesh: Mesh
+    data: Dataset
     graphdef: nnx.GraphDef
     params: dict
     statistics: dict
@@ -73,29 +73,72 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     refuse_unknown_names(names, config.data.flip_pairs)
     permutation = flip_permutation(names, config.data.flip_pairs) if config.augment.flip_p else None
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
-    frames = len(data.rows("train"))
-    steps_per_epoch, total_steps = lengths.steps_per_epoch(train, frames), lengths.total_steps(train, frames)
-    messages = list(data.project.problems)
-    if messages:
-        rows = len(messages) + len(data.sets)
-        messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
-    messages += [*data.messages, *_labels_outside(config, data)]
+    messages = _describe_frames(config, data)
     weights_sha256, trained_before = "", {}
     remade: list[str] = []
     if train.init_from:
         trained = load_network(Path(train.init_from))
         weights_sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
         params, statistics, remade = transfer(trained, names, params, statistics)
-        trained_before, untold = refuse_trained_frames(Path(train.init_from), data)
-        messages += untold
+        trained_before, unchecked = refuse_trained_frames(Path(train.init_from), data)
+        messages += unchecked
+    frames = len(data.rows("train"))
+    total_steps = lengths.total_steps(train, frames)
+    messages += [_describe_weights(train.init_from, remade), *_describe_limits(config, mesh, data, total_steps)]
+    subspaces, sentences = _fit_on_process_0(config, data)
+    messages += sentences
+    width, height = data.size_px
+    facts = DataFacts(
+        size_px=(height, width),
+        passes=-(-train.batch_size // microbatch_size(train)),
+        steps_per_epoch=lengths.steps_per_epoch(train, frames),
+        total_steps=total_steps,
+        has_new_head=bool(remade),
+        flip_permutation=permutation,
+        pca={name: pca for name, pca in subspaces.items() if name in weights(config.losses)},
+    )
+    clips, sentences = open_clip_source(config, facts)
+    messages += sentences
+    return Setup(
+        config, mesh, data, graphdef, params, statistics, facts, clips, weights_sha256, trained_before, subspaces,
+        messages,
+    )  # fmt: skip
+
+
+def _describe_frames(config: Config, data: Dataset) -> list[str]:
+    """Returns what the user should know of the labelled frames."""
+    messages = list(data.project.problems)
+    if messages:
+        rows = len(messages) + len(data.sets)
+        messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
+    messages += data.messages
+    labelled_frame_px = data.project.labelled_frame_px()
+    labelled = np.isfinite(labelled_frame_px).all(axis=-1).sum()
+    if outside := outside_crop(labelled_frame_px, config.data.crop_px).sum():
         messages.append(
-            f"starts from the weights of {train.init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
+            f"{outside} of {labelled} labels lie outside of data.crop_px: {config.data.crop_px}, they are not "
+            "trained on and count in every error"
         )
-    else:
-        messages.append(
-            "starts from random weights: with few labelled frames expect clearly larger errors than from a pretrained "
-            "backbone (train.init_from=RUN starts from a run of yours)"
-        )
+    return messages
+
+
+def _describe_weights(init_from: str, remade: list[str]) -> str:
+    """Returns where the first weights come from, a sentence."""
+    if init_from:
+        return f"starts from the weights of {init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
+    return (
+        "starts from random weights: with few labelled frames expect clearly larger errors than from a pretrained "
+        "backbone (train.init_from=RUN starts from a run of yours)"
+    )
+
+
+def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int) -> list[str]:
+    """Returns what this training does not measure, trace or promise.
+
+    Raises:
+      ValueError: it is to stop early, and no frame validates.
+    """
+    train, messages = config.train, []
     if not len(data.rows("validation")):
         last = ", and the last weights are kept" if train.monitor.startswith("val_") else ""
         if train.early_stop_patience and last:
@@ -108,82 +151,22 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")
     if config.model.norm == "local" and mesh.size > 1:
         messages.append("model.norm=local: the numbers of this run depend on the number of devices")
-    width, height = data.size_px
-    # The first process's for all: another machine may round the last digit otherwise.
-    told, unfitted = broadcast_from_0(lambda: _fit_subspaces(config, data))
-    subspaces, on = {name: from_json(stored) for name, stored in told.items()}, weights(config.losses)
-    messages += unfitted
-    for name, pca in subspaces.items():
-        messages.append(
-            f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
-            f"{pca.epsilon_px:.2f} px cost nothing"
-        )
-    clips = None
-    if on:
-        _refuse_epsilons(config.losses, len(names))
-        if reason := _why_they_never_count(config.losses, total_steps, steps_per_epoch):
-            messages.append(f"the losses on clips never count: {reason}")
-        video = config.video
-        frames = frames_per_clip(video, config.model)
-        clips = open_clips(clip_sessions(config.data, video), frames, config.data, video.cache)
-        messages += clips.notes
-    facts = DataFacts(
-        size_px=(height, width),
-        passes=-(-train.batch_size // microbatch_size(train)),
-        steps_per_epoch=steps_per_epoch,
-        total_steps=total_steps,
-        has_new_head=bool(remade),
-        flip_permutation=permutation,
-        pca={name: pca for name, pca in subspaces.items() if name in on},
-    )
-    return Setup(graphdef, params, statistics, facts, clips, weights_sha256, trained_before, subspaces, messages)
+    return messages
 
 
-def _fit_subspaces(config: Config, data: Dataset) -> tuple[dict[str, dict], list[str]]:
-    """Returns what `fit_subspaces` does, as JSON can hold it."""
-    subspaces, messages = fit_subspaces(config, data)
-    return {name: to_json(pca) for name, pca in subspaces.items()}, messages
+def _fit_on_process_0(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
+    """Returns what `fit_subspaces` returns on process 0, and a sentence more on each subspace."""
 
+    def fit() -> tuple[dict[str, dict], list[str]]:
+        subspaces, messages = fit_subspaces(config, data)
+        return {name: to_json(pca) for name, pca in subspaces.items()}, messages
 
-def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoch: int) -> str:
-    """Returns why the factor of the losses on clips is 0 up to the last step, and what to change, or ""."""
-
-    def ends_at_zero(losses: LossesConfig) -> bool:
-        return not clip_loss_factor(losses, jnp.int32(total_steps - 1), steps_per_epoch)
-
-    if not ends_at_zero(losses):
-        return ""
-    if not losses.anneal_end:
-        return "losses.anneal_end, the largest value of their factor, is 0; raise it"
-    if not losses.anneal_increase_per_epoch:
-        return (
-            "their factor begins at losses.anneal_init = 0, and losses.anneal_increase_per_epoch is 0; raise one of "
-            "the two"
-        )
-    until = f"their factor is 0 up to the last step, {total_steps}, in epoch {-(-total_steps // steps_per_epoch)}"
-    if ends_at_zero(dataclasses.replace(losses, anneal_start_epochs=0.0)):
-        return f"{until}, as it grows from 0 with every whole epoch; train longer, or raise losses.anneal_init"
-    return f"{until}; lower losses.anneal_start_epochs = {losses.anneal_start_epochs:g}, or train longer"
-
-
-def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
-    """Raises ValueError where a temporal loss that is on has neither one epsilon nor one for each keypoint."""
-    for name, option in _EPSILONS.items():
-        count = len(getattr(getattr(losses, name), option))
-        if name in weights(losses) and count not in (1, keypoints):
-            raise UserError(
-                f"losses.{name}.{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
-            )
-
-
-def _labels_outside(config: Config, data: Dataset) -> list[str]:
-    """Returns what is to be said of labels that the crop leaves out."""
-    labelled_frame_px = data.project.labelled_frame_px()
-    labelled = np.isfinite(labelled_frame_px).all(axis=-1).sum()
-    outside = outside_crop(labelled_frame_px, config.data.crop_px).sum()
-    if not outside:
-        return []
-    return [
-        f"{outside} of {labelled} labels lie outside of data.crop_px: {config.data.crop_px}, they are not "
-        "trained on and count in every error"
+    # Another machine may round the last digit otherwise.
+    stored, messages = broadcast_from_0(fit)
+    subspaces = {name: from_json(pca) for name, pca in stored.items()}
+    kept = [
+        f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
+        f"{pca.epsilon_px:.2f} px cost nothing"
+        for name, pca in subspaces.items()
     ]
+    return subspaces, [*messages, *kept]

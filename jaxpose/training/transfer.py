@@ -18,9 +18,9 @@ from jaxpose.steps.optim import rest_epochs
 def transfer(
     trained: LoadedNetwork, names: tuple[str, ...], params: dict, statistics: dict
 ) -> tuple[dict, dict, list[str]]:
-    """Returns (parameters, statistics, what was not taken over): a new network that starts from a trained one.
+    """Returns (parameters, statistics, names of the parts that are new) of a network that starts from a trained one.
 
-    The backbone is taken whole. Of the head, what fits is; the last layer keypoint by keypoint, by name.
+    The whole backbone is taken over, and the parts of the head that fit: the last layer keypoint by keypoint, by name.
 
     Args:
       trained: where the weights come from.
@@ -53,8 +53,8 @@ def transfer(
             taken[part] = params[part]
             remade.append(f"the {part}" if part == "head" else f"the {part} head")
     # A network of another precision may keep its weights in another type.
-    found = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), (taken, trained.statistics), (params, statistics))
-    return *found, remade
+    cast = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), (taken, trained.statistics), (params, statistics))
+    return *cast, remade
 
 
 def _shapes(tree: dict) -> dict:
@@ -62,7 +62,7 @@ def _shapes(tree: dict) -> dict:
 
 
 def _head(old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ...]) -> tuple[dict, list[str]]:
-    """Returns the layers of a heatmap head, those that fit taken over, and what was not.
+    """Returns the layers of a heatmap head, with those taken over that fit, and the names of the parts that are new.
 
     Layer n takes maps of stride 16 / 2^n to stride 8 / 2^n. Every layer but the last is hidden. A hidden layer fits a
     hidden one of the same strides; the last layer fits only the last layer of a network of the same heatmap stride.
@@ -104,8 +104,8 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
       data: the frames and their sets.
 
     Returns:
-      {SHA-256: path} of images that trained those weights and do not train here, and a sentence where the run does not
-      tell its frames.
+      {SHA-256: path} of images that trained those weights and do not train here, and a sentence if the run's list of
+      frames is absent.
 
     Raises:
       ValueError: a frame (same bytes) trained there and validates or tests here.
@@ -116,7 +116,7 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
         return {}, [absent]
     known = read_split(file, is_of_run=True)
     images, checksums = data.project.images, data.project.checksums
-    # An image that lies twice in a project may train and test: where that run knew it so, it is no news.
+    # An image that lies twice in a project may train and test, as it did in that run.
     trained = np.array(
         [
             checksum in known.trained_before or known.set_of_same(image, checksum) == "train"
@@ -125,11 +125,11 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
     )
     counts = {name: int((trained & (data.sets == name)).sum()) for name in ("validation", "test")}
     if any(counts.values()):
-        found = " and ".join(
+        measuring = " and ".join(
             f"{count} of the {len(data.rows(name))} {name} frames" for name, count in counts.items() if count
         )
         raise UserError(
-            f"train.init_from is {run}, which was trained on {found}: their errors would be too small. "
+            f"train.init_from is {run}, which was trained on {measuring}: their errors would be too small. "
             f"--config.data.split={run} keeps each of its frames in its set"
         )
     here = {checksums[row] for row in data.rows("train")}
@@ -137,7 +137,7 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
 
 
 def describe_backbone_rate(optim: OptimConfig, facts: DataFacts) -> str:
-    """Returns how the backbone's learning rate goes by the head's, a line."""
+    """Returns a line on the backbone's learning rate beside that of the head."""
     rest = rest_epochs(optim, facts.has_new_head)
     rest_steps = rest * facts.steps_per_epoch
     why = f"optim.unfreeze_epoch = {optim.unfreeze_epoch}"

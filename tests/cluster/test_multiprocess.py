@@ -48,9 +48,10 @@ import jax
 from jaxpose import train
 from jaxpose.cluster import agreement
 from jaxpose.config import command_line
+from jaxpose.training.step_log import StepLog
 
 event = sys.argv.pop(1)
-watch, build = train.Loop._watch, train.open_session
+write, put = StepLog.write, train.put_on_devices
 if event == "another version":
     version = importlib.metadata.version
     importlib.metadata.version = lambda name: "0.0.1" if name == "optax" else version(name)
@@ -61,17 +62,17 @@ if event.startswith("another disk at "):
     for mount in (["--make-rprivate", "/"], ["-t", "tmpfs", "none", event.removeprefix("another disk at ")]):
         subprocess.run(["mount", *mount], check=True)
 
-def watch_slowly(loop, pending):
-    if pending.step == 3 and event != "slow":
+def write_slowly(step_log, taken):
+    if taken.step == 3 and event != "slow":
         if event == "raise":
             raise RuntimeError("broken on purpose")
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.1 if event == "slow" else 0.06)  # JAX looks for signals once a second
-    return watch(loop, pending)
+    return write(step_log, taken)
 
-def build_and_stop(*arguments):
+def put_and_stop(setup):
     os.kill(os.getpid(), signal.SIGTERM)
-    return build(*arguments)
+    return put(setup)
 
 def start_broken(*arguments, **options):
     if event == "killed while JAX starts":
@@ -81,9 +82,9 @@ def start_broken(*arguments, **options):
 if event.endswith("while JAX starts"):
     jax.distributed.initialize = start_broken
 if event in ("raise", "stop at step 3", "slow"):
-    train.Loop._watch = watch_slowly
+    StepLog.write = write_slowly
 if event == "stop before the first step":
-    train.open_session = build_and_stop
+    train.put_on_devices = put_and_stop
 sys.exit(command_line.run(train.main, verb="jaxpose.train", description=""))
 """
 

@@ -1,5 +1,6 @@
 """Copies of a state that differ between devices are found, named and not saved."""
 
+import dataclasses
 from pathlib import Path
 
 import jax
@@ -11,7 +12,9 @@ from jax.sharding import PartitionSpec as P
 from jaxpose import train as verb
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.replicas import Replicas
-from jaxpose.training.loop import Diverged, Loop
+from jaxpose.training.compiled_run import CompiledRun
+from jaxpose.training.diverged import Diverged
+from jaxpose.training.loop import Loop
 from tests.small_run import make_config, small_project
 
 
@@ -52,22 +55,22 @@ def test_values_that_change_places_are_found_and_nan_is_equal_to_itself() -> Non
 def test_a_run_whose_devices_differ_stops_and_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(small_project(tmp_path / "project"), tmp_path / "run", mesh__devices=3, train__steps=6,
                          train__save_every_steps=2, train__val_every_epochs=3, augment__preset="none")  # fmt: skip
-    loop = verb.Loop
 
-    def broken_loop(**parts) -> Loop:
+    def broken_loop(run: CompiledRun, *parts) -> Loop:
         """A device of this loop forgets a bit of one bias in the fourth step."""
 
         def step(state, batch):
-            state, metrics = parts["step"](state, batch)
+            assert run.step is not None
+            state, metrics = run.step(state, batch)
             if int(state.step) == 4:
                 layer = state.params["head"]["layers"][0]
                 whole = np.asarray(layer["bias"])
                 broken = whole.copy()
                 broken.view(np.uint8)[0] ^= 1
-                layer["bias"] = with_copies([whole, broken, whole], parts["mesh"])
+                layer["bias"] = with_copies([whole, broken, whole], run.setup.mesh)
             return state, metrics
 
-        return loop(**(parts | {"step": step}))
+        return Loop(dataclasses.replace(run, step=step), *parts)
 
     monkeypatch.setattr(verb, "Loop", broken_loop)
     with pytest.raises(Diverged, match="at step 4 .* same state, cpu:1 of process 0 stand out: .* goes on from step 2"):

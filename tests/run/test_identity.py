@@ -165,8 +165,8 @@ def test_a_run_that_gave_the_weights_may_move_but_not_change(
         """Opens the folder as the verb does, and returns what becomes of the run."""
         config, found = dataset.prepare(c.resolve(config))
         data = dataset.load(found, config)
-        start = make_setup(config, make_mesh(jax.devices()[:1]), data)
-        with open_run(config, split_text(found, data.sets, weights_sha256=start.weights_sha256)) as run:
+        setup = make_setup(config, make_mesh(jax.devices()[:1]), data)
+        with open_run(config, split_text(found, data.sets, weights_sha256=setup.weights_sha256)) as run:
             return run.action
 
     assert open_here(config_from(moved / "run")) == "start"

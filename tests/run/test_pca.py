@@ -124,9 +124,9 @@ def test_labels_that_are_too_few_stop_a_loss_and_nothing_else(tmp_path: Path, we
         with pytest.raises(ValueError, match=f"losses.pca_singleview: {said}"):
             fit_subspaces(config, data)
     else:
-        start = make_setup(config, make_mesh(jax.devices()[:1]), data)
-        assert list(start.subspaces) == ["pca_multiview"] and start.clips is None
-        (message,) = [message for message in start.messages if "pca_singleview" in message]
+        setup = make_setup(config, make_mesh(jax.devices()[:1]), data)
+        assert list(setup.subspaces) == ["pca_multiview"] and setup.clips is None
+        (message,) = [message for message in setup.messages if "pca_singleview" in message]
         assert message.startswith(f"pca_singleview is not measured: losses.pca_singleview: {said}")
     config.losses.pca_singleview.components = 2
     for keypoints, views, said in (

@@ -12,25 +12,17 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.checksums import read_csv, write_csv
-from jaxpose.cluster.mesh import make_mesh
-from jaxpose.data import dataset
 from jaxpose.data.split import split_text
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.folder import open_run
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.optim import learning_rates
-from jaxpose.training.setup import Setup, make_setup
+from jaxpose.training.setup import Setup
 from jaxpose.training.transfer import describe_backbone_rate
 from tests.small_run import make_config
+from tests.training.setups import begin
 
 BY_FRAME = {"data__split": "frame", "data__train_share": 0.5, "data__val_share": 0.2, "model__width": 4}
-
-
-def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Setup]:
-    """What a training has before it compiles."""
-    config, found = dataset.prepare(c.resolve(config))
-    data = dataset.load(found, config)
-    return config, data, make_setup(config, make_mesh(jax.devices()[:1]), data)
 
 
 def here(project: Path, **options: object) -> c.Config:
@@ -40,8 +32,9 @@ def here(project: Path, **options: object) -> c.Config:
 
 def leave_run(config: c.Config) -> None:
     """Leaves the folder of a run with its first weights, as if it had been trained."""
-    config, data, start = begin(config)
-    text = split_text(data.project, data.sets, (), (), start.weights_sha256, start.trained_before)
+    setup = begin(config)
+    config, data = setup.config, setup.data
+    text = split_text(data.project, data.sets, (), (), setup.weights_sha256, setup.trained_before)
     with open_run(config, text) as folder:
         (folder.path / "checkpoints" / "9").mkdir(parents=True)
         (folder.path / "checkpoints" / "9" / "manifest.json").write_text("{}")
@@ -61,10 +54,10 @@ def run(project: Path, tmp_path: Path) -> Path:
 
 def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: Path, run: Path, tmp_path: Path) -> None:
     def start(**options: object) -> Setup:
-        return begin(make_config(project, tmp_path / "next", train__init_from=str(run), **(BY_FRAME | options)))[2]
+        return begin(make_config(project, tmp_path / "next", train__init_from=str(run), **(BY_FRAME | options)))
 
     before = pd.read_csv(run / "split.csv", index_col="path")["set"]
-    found = begin(make_config(project, tmp_path / "next", **BY_FRAME, data__seed=1))[1]
+    found = begin(make_config(project, tmp_path / "next", **BY_FRAME, data__seed=1)).data
     now = pd.Series(found.sets, found.project.images)
     trained = now[before[before == "train"].index]
     counts = [int((trained == name).sum()) for name in ("validation", "test")]
@@ -103,14 +96,14 @@ def test_frames_that_trained_an_earlier_generation_are_training_frames(project: 
     assert list(before["path"]) == [f"train.init_from/{image}" for image in first["path"]]
     assert list(before["sha256"]) == list(first["sha256"]) and len(first)
     options = BY_FRAME | {"train__init_from": str(runs[1])}
-    found = begin(make_config(folders[2], tmp_path / "next", **BY_FRAME))[1]
+    found = begin(make_config(folders[2], tmp_path / "next", **BY_FRAME)).data
     trained = [*before["sha256"], *rows.query("set == 'train'")["sha256"]]
     is_trained = np.isin(found.project.checksums, trained)
     counts = [int(is_trained[found.rows(name)].sum()) for name in ("validation", "test")]
     refusal = f"was trained on {counts[0]} of the 3 validation frames and {counts[1]} of the 6 test frames"
     with pytest.raises(ValueError, match=refusal):
         begin(make_config(folders[2], tmp_path / "next", **options))
-    data = begin(make_config(folders[2], tmp_path / "next", **options | {"data__split": str(runs[1])}))[1]
+    data = begin(make_config(folders[2], tmp_path / "next", **options | {"data__split": str(runs[1])})).data
     assert set(data.sets[np.isin(data.project.checksums, first["sha256"])]) == {"train"}
 
 
@@ -120,46 +113,46 @@ def test_a_renamed_picture_keeps_its_set(project: Path, run: Path, tmp_path: Pat
     text = (renamed / "CollectedData.csv").read_text()
     (renamed / "CollectedData.csv").write_text(text.replace("labeled-data/session00/", "labeled-data/other/"))
     options = BY_FRAME | {"train__init_from": str(run), "data__split": str(run)}
-    config, data, start = begin(make_config(renamed, tmp_path / "next", **options))
+    setup = begin(make_config(renamed, tmp_path / "next", **options))
     before = pd.DataFrame(read_csv(run / "split.csv")).set_index("sha256")["set"]
-    assert list(data.sets) == list(before[list(data.project.checksums)])
-    assert not [message for message in start.messages if "new since" in message]
+    assert list(setup.data.sets) == list(before[list(setup.data.project.checksums)])
+    assert not [message for message in setup.messages if "new since" in message]
     with pytest.raises(ValueError, match="which was trained on"):
         begin(make_config(renamed, tmp_path / "next", **options | {"data__split": "frame", "data__seed": 1}))
 
 
 def test_the_backbone_of_a_whole_run_learns_from_the_first_step(project: Path, run: Path, tmp_path: Path) -> None:
-    def rates(start: Setup, optim: c.OptimConfig, step: int) -> tuple[float, float]:
-        facts = start.facts
+    def rates(setup: Setup, step: int) -> tuple[float, float]:
+        facts = setup.facts
         head, backbone = learning_rates(
-            jax.numpy.int32(step), optim, batch_size=5, steps_per_epoch=facts.steps_per_epoch,
+            jax.numpy.int32(step), setup.config.optim, batch_size=5, steps_per_epoch=facts.steps_per_epoch,
             total_steps=facts.total_steps, has_new_head=facts.has_new_head,
         )  # fmt: skip
         return float(head), float(backbone)
 
     options = BY_FRAME | {"train__init_from": str(run)}
-    config, _, start = begin(make_config(project, tmp_path / "next", **options))
-    head, backbone = rates(start, config.optim, 0)
-    assert backbone == pytest.approx(0.1 * head) and not start.facts.has_new_head
-    assert describe_backbone_rate(config.optim, start.facts) == (
+    setup = begin(make_config(project, tmp_path / "next", **options))
+    head, backbone = rates(setup, 0)
+    assert backbone == pytest.approx(0.1 * head) and not setup.facts.has_new_head
+    assert describe_backbone_rate(setup.config.optim, setup.facts) == (
         "0.1 of the head's rate, times 1.5 an epoch up to 1 of it, from the first step on"
     )
     # A head that is new in parts, here by its width: the backbone rests, and that is said. An epoch is 2 steps.
-    config, _, start = begin(make_config(project, tmp_path / "next", **options, model__head_width=16))
-    assert start.facts.has_new_head and (rates(start, config.optim, 39)[1], rates(start, config.optim, 40)[1] > 0) == (
+    setup = begin(make_config(project, tmp_path / "next", **options, model__head_width=16))
+    assert setup.facts.has_new_head and (rates(setup, 39)[1], rates(setup, 40)[1] > 0) == (
         0,
         1,
     )
     why = "(optim.unfreeze_epoch = -1: 20 epochs, as a part of the head is new)"
-    assert describe_backbone_rate(config.optim, start.facts) == (
+    assert describe_backbone_rate(setup.config.optim, setup.facts) == (
         f"rate 0 up to step 40 {why}, then 0.1 of the head's rate, times 1.5 an epoch up to 1 of it"
     )
-    short = dataclasses.replace(start.facts, total_steps=40)
-    assert describe_backbone_rate(config.optim, short) == (
+    short = dataclasses.replace(setup.facts, total_steps=40)
+    assert describe_backbone_rate(setup.config.optim, short) == (
         f"rate 0 in all 40 steps {why}; optim.unfreeze_epoch=0 trains it from the first step"
     )
-    at_once = dataclasses.replace(config.optim, unfreeze_epoch=0, unfreeze_factor=1.0)
-    assert describe_backbone_rate(at_once, start.facts) == "1 of the head's rate, from the first step on"
+    at_once = dataclasses.replace(setup.config.optim, unfreeze_epoch=0, unfreeze_factor=1.0)
+    assert describe_backbone_rate(at_once, setup.facts) == "1 of the head's rate, from the first step on"
 
 
 def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +163,8 @@ def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, m
     folders: list[Path] = []
     for count in (14, 16, 18):
         labels.iloc[:count].to_csv(grown / "CollectedData.csv")
-        config, data, _ = begin(here(grown, **options))
-        text = split_text(data.project, data.sets)
+        setup = begin(here(grown, **options))
+        config, text = setup.config, split_text(setup.data.project, setup.data.sets)
         if folders:
             with pytest.raises(ValueError) as refused:
                 open_run(config, text)
@@ -186,8 +179,9 @@ def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, m
             found = re.findall(r"--config\.([\w.]+)=(\S+?);? ", said)
             options |= {name.replace(".", "__"): value for name, value in found}
             assert options["data__split"] == options["train__init_from"] == str(run)
-            config, data, start = begin(here(grown, **options))
-            assert start.messages[0].startswith(f"2 frames are new since {run.absolute()}: ")
+            setup = begin(here(grown, **options))
+            config = setup.config
+            assert setup.messages[0].startswith(f"2 frames are new since {run.absolute()}: ")
         leave_run(here(grown, **options))
         (folder,) = set(Path("runs/grown").iterdir()) - set(folders)
         folders.append(folder)

@@ -1,0 +1,84 @@
+"""The unlabelled clips of a training: opened and checked before its first step."""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+from jaxpose.cluster.agreement import broadcast_from_0
+from jaxpose.config import Config
+from jaxpose.config.losses import LossesConfig, weights
+from jaxpose.config.video import frames_per_clip
+from jaxpose.data.sessions import clip_sessions
+from jaxpose.errors import UserError
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.optim import clip_loss_factor
+from jaxpose.video.clips import ClipSource, UnusableClips, open_clips
+from jaxpose.video.key_frames import Stopped
+
+# What each temporal loss calls the difference that costs nothing.
+_EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
+
+
+def open_clip_source(config: Config, facts: DataFacts) -> tuple[ClipSource | None, list[str]]:
+    """Returns the clips of a training, None where no loss is on them, and what the user should know of them.
+
+    Raises:
+      ValueError: a loss on clips does not fit the keypoints, or there is no video that clips can be drawn from.
+    """
+    if not weights(config.losses):
+        return None, []
+    _refuse_epsilons(config.losses, len(config.data.keypoint_names))
+    messages = []
+    if reason := _why_they_never_count(config.losses, facts.total_steps, facts.steps_per_epoch):
+        messages.append(f"the losses on clips never count: {reason}")
+    video = config.video
+    frames = frames_per_clip(video, config.model)
+    clips = open_clips(clip_sessions(config.data, video), frames, config.data, video.cache)
+    return clips, messages + clips.notes
+
+
+def require_usable_clips(clips: ClipSource, draw: int) -> None:
+    """Raises UnusableClips on all processes if process 0 finds no usable clip from a draw on."""
+
+    def find() -> str:
+        try:
+            clips.require_usable(draw)
+        except UnusableClips as error:
+            return str(error)
+        except Stopped:
+            pass  # a signal: the loop ends before its first step
+        return ""
+
+    if text := broadcast_from_0(find):
+        raise UnusableClips(text)
+
+
+def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoch: int) -> str:
+    """Returns why the factor of the losses on clips is 0 up to the last step, and what to change, or ""."""
+
+    def ends_at_zero(losses: LossesConfig) -> bool:
+        return not clip_loss_factor(losses, jnp.int32(total_steps - 1), steps_per_epoch)
+
+    if not ends_at_zero(losses):
+        return ""
+    if not losses.anneal_end:
+        return "losses.anneal_end, the largest value of their factor, is 0; raise it"
+    if not losses.anneal_increase_per_epoch:
+        return (
+            "their factor begins at losses.anneal_init = 0, and losses.anneal_increase_per_epoch is 0; raise one of "
+            "the two"
+        )
+    until = f"their factor is 0 up to the last step, {total_steps}, in epoch {-(-total_steps // steps_per_epoch)}"
+    if ends_at_zero(dataclasses.replace(losses, anneal_start_epochs=0.0)):
+        return f"{until}, as it grows from 0 with every whole epoch; train longer, or raise losses.anneal_init"
+    return f"{until}; lower losses.anneal_start_epochs = {losses.anneal_start_epochs:g}, or train longer"
+
+
+def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
+    """Raises ValueError where a temporal loss that is on has neither one epsilon nor one for each keypoint."""
+    for name, option in _EPSILONS.items():
+        count = len(getattr(getattr(losses, name), option))
+        if name in weights(losses) and count not in (1, keypoints):
+            raise UserError(
+                f"losses.{name}.{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
+            )

@@ -1,0 +1,98 @@
+"""A training on its devices: the state to go on from and, where there is something left to train, the compiled step."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxpose.cluster.agreement import gather_lists
+from jaxpose.cluster.devices import compile_options
+from jaxpose.cluster.mesh import replicate
+from jaxpose.errors import UserError
+from jaxpose.phases import phase
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.folder import RunFolder
+from jaxpose.steps.optim import make_optimizer
+from jaxpose.steps.state import State, initial_state
+from jaxpose.steps.train_step import build_train_step
+from jaxpose.threads import loader_threads
+from jaxpose.training.batches import batch_shapes
+from jaxpose.training.setup import Setup
+
+Step = Callable[[State, dict[str, Any]], tuple[State, dict[str, jax.Array]]]
+
+_MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class CompiledRun:
+    """A training on its devices.
+
+    Attributes:
+      setup: what the training began with.
+      state: the state to go on from, on the mesh.
+      threads: of each process, those that decode and load.
+      step: the compiled update, which donates the state; None before `compile_step`, and where the training is done.
+      step_cost: the time that its compilation took, its memory and its operations, for people; "" without a step.
+    """
+
+    setup: Setup
+    state: State
+    threads: list[int]
+    step: Step | None = None
+    step_cost: str = ""
+
+
+def put_on_devices(setup: Setup) -> CompiledRun:
+    """Puts the state before the first step on the devices; compiles nothing."""
+    optim = setup.config.optim
+    state = initial_state(setup.params, setup.statistics, make_optimizer(optim), optim.ema_decay > 0)
+    threads = gather_lists([loader_threads(setup.config.data.threads)])
+    return CompiledRun(setup, replicate(setup.mesh, state), threads)
+
+
+def compile_step(run: CompiledRun) -> CompiledRun:
+    """Returns the same run with its step compiled."""
+    setup, started = run.setup, time.monotonic()
+    replicated = NamedSharding(setup.mesh, PartitionSpec())
+    with phase("compiling the training step"):
+        lowered = build_train_step(setup.config, setup.graphdef, setup.mesh, setup.facts).lower(
+            jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), run.state),
+            batch_shapes(setup),
+        )
+        step = lowered.compile(compile_options(setup.config.mesh, list(setup.mesh.devices.flat)))
+    seconds = time.monotonic() - started
+    return dataclasses.replace(run, step=step, step_cost=f"compiled in {seconds:.1f} s; {_describe_needs(step)}")
+
+
+def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tuple[CompiledRun, list[str]]:
+    """Returns the run with the state of its newest whole checkpoint, if any, and what the user should know of both.
+
+    Raises:
+      ValueError: there is no whole checkpoint, and `resume` is must.
+    """
+    start_messages = [*folder.messages, *run.setup.messages]
+    if folder.action != "resume":
+        return run, start_messages
+    with phase("reading the checkpoint"):
+        found = checkpoints.restore(run.state, "newest")
+    if found:
+        step, state, _ = found
+        messages = [*folder.messages, f"goes on from step {step}"] if step else start_messages
+        return dataclasses.replace(run, state=state), messages
+    place = folder.path / "checkpoints"
+    if run.setup.config.resume == "must":
+        raise UserError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
+    return run, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
+
+
+def _describe_needs(step: jax.stages.Compiled) -> str:
+    used, memory = 0, step.memory_analysis()
+    if memory is not None:  # some backends have none
+        used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+        used += memory.temp_size_in_bytes
+    flops = (step.cost_analysis() or {}).get("flops", 0)
+    return f"a device needs {used / _MIB:,.0f} MiB and {flops / 1e9:.3g} GFLOP a pass"

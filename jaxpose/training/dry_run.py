@@ -1,0 +1,39 @@
+"""What `--dry_run` prints: the start block of a run that is compiled, and what would become of its folder."""
+
+from typing import Any
+
+import jax
+
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.folder import RunFolder
+from jaxpose.run.identity import CONFIG_FILE
+from jaxpose.training.compiled_run import compile_step, put_on_devices, resume
+from jaxpose.training.setup import Setup
+from jaxpose.training.start_block import start_block
+
+
+def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
+    """Compiles the step, prints what a real run would begin with, and returns the summary of a run that does nothing.
+
+    Args:
+      setup: what the training begins with.
+      folder: the run folder, opened for a dry run.
+    """
+    run = compile_step(put_on_devices(setup))
+    with Checkpoints(folder.path / "checkpoints") as checkpoints:
+        run, messages = resume(run, folder, checkpoints)
+    if jax.process_index() == 0:
+        rows = {"run folder": f"{folder.path}: {_prospect(folder, int(run.state.step))}"} | start_block(run)
+        print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
+    return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
+
+
+def _prospect(folder: RunFolder, first_step: int) -> str:
+    """Returns what a real run would do with its folder."""
+    if folder.action == "finished":
+        return "is finished, nothing would be done"
+    if folder.action == "resume":
+        return f"would go on from step {first_step}"
+    return (
+        "would start anew, without what jaxpose wrote there" if (folder.path / CONFIG_FILE).exists() else "would start"
+    )

@@ -1,0 +1,126 @@
+"""The end of a training: the best weights, exported and evaluated, the project's videos, and the summary."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpose.cluster.devices import describe
+from jaxpose.cluster.signals import Interrupt
+from jaxpose.config import LogConfig
+from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.prediction.evaluation import evaluate_dataset
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.project_videos import predict_project
+from jaxpose.remote.copy import RemoteCopy
+from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.folder import PARAMETERS_FILE, RunFolder
+from jaxpose.run.log import RunLog
+from jaxpose.run.weights import export_parameters
+from jaxpose.steps.state import State, evaluated_weights
+from jaxpose.training.loop import Outcome
+from jaxpose.training.setup import Setup
+from jaxpose.video.key_frames import Stopped
+
+
+def finish(
+    outcome: Outcome,
+    setup: Setup,
+    runner: BatchRunner,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    log: RunLog,
+    interrupt: Interrupt,
+) -> dict[str, Any]:
+    """Exports and evaluates the best weights and predicts the project's videos, if the training came to its end.
+
+    Args:
+      outcome: how the loop ended.
+      setup: what the training began with.
+      runner: predicts frames.
+      folder: where the results go; marked as finished once all are there.
+      checkpoints: have the best state.
+      log: gets what the user should know.
+      interrupt: knows of signals.
+
+    Returns:
+      The run's summary: out, steps, reason and exit_code; where all was done, best_step and the metrics of the sets.
+    """
+    config, step = setup.config, int(outcome.state.step)
+    summary = {"out": str(folder.path), "steps": step, "reason": outcome.reason, "exit_code": 0}
+    if outcome.reason == "interrupted":
+        return summary | {"exit_code": _report_signal(outcome, checkpoints, interrupt, log)}
+    if not outcome.is_saved:
+        log.text(_describe_loss(outcome, checkpoints))
+        return summary | {"reason": "not saved", "exit_code": 1}
+    if outcome.reason == "early stop":
+        patience, monitor = config.train.early_stop_patience, config.train.monitor
+        log.text(f"stopped early at step {step}: {patience} validations without a better {monitor}")
+    # A signal from here on loses nothing of the training.
+    interrupt.what_follows = "stopping at the next batch"
+    best_step, best, _ = checkpoints.restore(outcome.state, "best") or (step, outcome.state, {})
+    predictor = _export(best_step, best, setup, runner, folder)
+    log.text(f"kept are the weights of step {best_step}, {_why_best(best, outcome, setup)}")
+    try:
+        results = evaluate_dataset(config, setup.data, predictor, folder.path, interrupt.stops_here)
+        predict_project(predictor, folder.path, lambda: interrupt.signal is not None)
+    except Stopped:
+        log.text(f"stopped by a signal; trained and saved at step {step}, the same command does what is left")
+        return summary | {"reason": "interrupted", "exit_code": interrupt.exit_code}
+    summary |= {"best_step": best_step, "sets": results}
+    if folder.is_ours:
+        folder.finish(summary)
+    log.text(f"everything is in {folder.path}")
+    return summary
+
+
+def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -> dict[str, Any]:
+    """Says that a run is finished and completes its remote copy; returns its summary."""
+    summary = folder.summary()
+    if jax.process_index() == 0:
+        print(
+            f"{folder.path} is finished; nothing to do (--config.resume=extend with more train.steps or "
+            "train.epochs trains longer, --config.resume=overwrite anew, jaxpose.predict predicts videos)",
+            *folder.messages,
+            sep="\n",
+        )
+    with interrupt, RemoteCopy(folder, config) as copy:
+        return copy.finish(summary | {"exit_code": 0}, interrupt)
+
+
+def _export(best_step: int, best: State, setup: Setup, runner: BatchRunner, folder: RunFolder) -> Predictor:
+    """Writes the weights of the best state into the run folder and returns a predictor with them."""
+    params, statistics = evaluated_weights(best)
+    if folder.is_ours:
+        export_parameters(
+            folder.path / PARAMETERS_FILE,
+            jax.device_get({"params": params, "statistics": statistics}),
+            {"step": str(best_step), "keypoint_names": ",".join(setup.config.data.keypoint_names)},
+        )
+    devices = describe(list(setup.mesh.devices.flat))
+    label = f"the weights of step {best_step}"
+    return Predictor(setup.config, runner, (params, statistics), devices, setup.subspaces, label)
+
+
+def _why_best(best: State, outcome: Outcome, setup: Setup) -> str:
+    if not np.array_equal(best.best_metric, outcome.state.best_metric, equal_nan=True):
+        return "as a later step with a better metric could not be saved (see the warning above)"
+    return f"the best {setup.config.train.monitor}" if np.isfinite(best.best_metric) else "the last"
+
+
+def _report_signal(outcome: Outcome, checkpoints: Checkpoints, interrupt: Interrupt, log: RunLog) -> int:
+    """Logs where a stopped run goes on and returns the exit code, which promises that everything was saved."""
+    if outcome.is_saved:
+        step = int(outcome.state.step)
+        log.text(f"stopped by a signal, saved at step {step}; the same command goes on from there")
+        return interrupt.exit_code
+    log.text(f"stopped by a signal; {_describe_loss(outcome, checkpoints)}")
+    return 1
+
+
+def _describe_loss(outcome: Outcome, checkpoints: Checkpoints) -> str:
+    steps = checkpoints.steps()
+    return (
+        f"step {int(outcome.state.step)} could not be saved (see the warning above); the same command goes on from "
+        f"step {steps[-1] if steps else 0}"
+    )

@@ -1,0 +1,70 @@
+"""The start of a training: its devices and its data, which must be the same for all processes."""
+
+import jax
+from jax.sharding import Mesh
+
+from jaxpose.cluster.agreement import on_all_processes, require_same
+from jaxpose.cluster.devices import start_backend
+from jaxpose.cluster.mesh import make_mesh
+from jaxpose.config import Config, portable_options, resolve
+from jaxpose.data import dataset, split
+from jaxpose.data.report import data_report
+from jaxpose.data.sessions import sessions
+from jaxpose.phases import phase
+from jaxpose.prediction.evaluation import extra_projects
+from jaxpose.remote.hook import load_hook
+from jaxpose.training.setup import Setup
+
+
+def start_devices(config: Config) -> tuple[Config, Mesh]:
+    """Returns the resolved config and the devices of all processes.
+
+    Raises:
+      ValueError: the devices cannot be used, or a process was given other options.
+    """
+    config = resolve(config)
+    with phase("starting the devices"):
+        mesh = make_mesh(start_backend(config.mesh))
+    require_same({name: value for name, value in portable_options(config).items() if name != "mesh.process"})
+    return config, mesh
+
+
+def read_data(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:
+    """Returns the config with all that the project decides filled in, and the labelled frames.
+
+    Args:
+      config: the resolved config.
+      shows: print the report on the data, on process 0.
+
+    Raises:
+      ValueError: on some process, the project, an extra label file, the hook or the videos cannot be used.
+    """
+
+    def read() -> tuple[Config, dataset.Dataset]:
+        prepared, project = dataset.prepare(config)
+        if shows and jax.process_index() == 0:
+            print("\n".join(data_report(prepared, project)), flush=True)
+        # To refuse now what could not be evaluated, predicted or passed on at the end.
+        load_hook(prepared.log.remote_hook)
+        extra_projects(prepared)
+        if prepared.eval.predict_videos != "no":
+            sessions(prepared.data, prepared.video)
+        return prepared, dataset.load(project, prepared)
+
+    return on_all_processes(read)
+
+
+def list_files(setup: Setup) -> str:
+    """Returns the text of split.csv: every file that the training reads, fixed here, once.
+
+    Raises:
+      ValueError: the processes do not see the same files.
+    """
+    data, clips = setup.data, setup.clips
+    clip_files = clips.files() if clips else []
+    files_beside = on_all_processes(lambda: dataset.files_beside(data.project, setup.config))
+    text = split.split_text(
+        data.project, data.sets, clip_files, files_beside, setup.weights_sha256, setup.trained_before
+    )
+    require_same({f"line {n} of split.csv": line for n, line in enumerate(text.splitlines(), 1)})
+    return text

@@ -1,0 +1,90 @@
+"""The start block: what runs where, how large it is and what it costs, as rows of name and text."""
+
+import jax
+
+from jaxpose.cluster.devices import describe
+from jaxpose.codes import SETS
+from jaxpose.config.losses import weights
+from jaxpose.config.video import frames_per_clip
+from jaxpose.steps.layout import microbatch_size
+from jaxpose.steps.optim import peak_rate
+from jaxpose.steps.state import parameter_count
+from jaxpose.threads import allowed_cores
+from jaxpose.training.batches import shards_of_step
+from jaxpose.training.compiled_run import CompiledRun
+from jaxpose.training.setup import Setup
+from jaxpose.training.transfer import describe_backbone_rate
+
+_MIB = 2**20
+# The last two, the best, and the one that is being written.
+_CHECKPOINTS_AT_ONCE = 4
+
+
+def start_block(run: CompiledRun) -> dict[str, str]:
+    """Returns the rows of the start block; one on the step's cost only once the step is compiled."""
+    setup = run.setup
+    config, facts = setup.config, setup.facts
+    state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
+    cores = f"cores allowed: {allowed_cores()}"
+    return {
+        **_describe_data(setup),
+        "network": f"{config.model.backbone}, width {config.model.width}, {config.model.norm} norm, "
+        f"{parameter_count(run.state.params):,} parameters, {config.train.precision}",
+        "input": _describe_input(setup),
+        "processes": f"{jax.process_count()}",
+        "devices": "; ".join(describe(list(setup.mesh.devices.flat))),
+        "loader": f"threads: {run.threads[0]} here ({cores}), {sum(run.threads)} in all",
+        "batch": _describe_batch(setup),
+        **_describe_clips(setup),
+        **_describe_rate(setup),
+        **({"backbone": describe_backbone_rate(config.optim, facts)} if config.train.init_from else {}),
+        "length": f"{facts.total_steps} steps; an epoch is {facts.steps_per_epoch}",
+        **({"step": run.step_cost} if run.step_cost else {}),
+        "disk": f"about {_CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",
+    }
+
+
+def _describe_data(setup: Setup) -> dict[str, str]:
+    data, config = setup.data, setup.config
+    counts = {name: len(data.rows(name)) for name in SETS}
+    untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
+    untested *= not data.is_selection_tested(config.train.monitor)
+    return {
+        "project": f"{data.project.folder}, {len(config.data.keypoint_names)} keypoints",
+        "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count) + untested,
+    }
+
+
+def _describe_input(setup: Setup) -> str:
+    model, (width, height) = setup.config.model, setup.data.size_px
+    stride = model.heatmap_stride
+    maps = f"one map of {width // stride} x {height // stride} cells a keypoint"
+    shown = {"regression": "one point a keypoint, no maps", "heatmap_context": f"{maps} and head"}
+    return f"{width} x {height} px (resize: {setup.config.data.resize}), {shown.get(model.kind, maps)}"
+
+
+def _describe_batch(setup: Setup) -> str:
+    train, passes = setup.config.train, setup.facts.passes
+    per_device = -(-microbatch_size(train) // setup.mesh.size)
+    taken = "one pass" if passes == 1 else f"{passes} passes of at most {microbatch_size(train)}"
+    return f"{train.batch_size} frames a step in {taken}, at most {per_device} at once on a device"
+
+
+def _describe_clips(setup: Setup) -> dict[str, str]:
+    config = setup.config
+    if not setup.clips:
+        return {}
+    most = shards_of_step(setup, 0).frame_index.shape[-1]
+    return {
+        "clips": f"{config.video.clips_per_step} of {frames_per_clip(config.video, config.model)} frames a step, at "
+        f"most {most} frames of each on a device; {', '.join(weights(config.losses))}"
+    }
+
+
+def _describe_rate(setup: Setup) -> dict[str, str]:
+    optim, batch = setup.config.optim, setup.config.train.batch_size
+    if optim.lr_scale == "none":
+        return {}
+    peak = peak_rate(optim, batch)
+    at = f"{optim.lr:g} at {optim.lr_reference_batch} frames a step is {peak:g} at {batch}"
+    return {"rate": f"{at} (optim.lr_scale: {optim.lr_scale})"}

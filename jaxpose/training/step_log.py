@@ -1,0 +1,83 @@
+"""What the log gets of each step: its metrics, what the loaders report, slow processes, and why it was skipped."""
+
+import dataclasses
+
+import jax
+import numpy as np
+
+from jaxpose.cluster.agreement import gather_lists
+from jaxpose.cluster.stragglers import StragglerMonitor
+from jaxpose.config.losses import weights
+from jaxpose.run.log import RunLog
+from jaxpose.training.setup import Setup
+from jaxpose.training.skipped_steps import describe_skip
+
+# The metrics of a step that people look at, beside the losses; compiled programs return theirs in alphabetical order.
+_SHOWN_FIRST = ("gradient_norm", "learning_rate")
+
+
+@dataclasses.dataclass(frozen=True)
+class TakenStep:
+    """A step whose metrics have not been read yet.
+
+    Attributes:
+      step: the number of steps taken, this one included.
+      draws: the step's draws (m,) on this host, -1 where empty.
+      metrics: by name, on the devices.
+      waited_s: seconds that the devices waited for its data.
+    """
+
+    step: int
+    draws: np.ndarray
+    metrics: dict[str, jax.Array]
+    waited_s: float
+
+
+class StepLog:
+    """Logs the steps of a training. All processes must call its methods alike.
+
+    Args:
+      setup: what the training began with.
+      log: where metrics and sentences go.
+      stragglers: compares the speed of the processes.
+    """
+
+    def __init__(self, setup: Setup, log: RunLog, stragglers: StragglerMonitor):
+        self._setup, self._log, self._stragglers = setup, log, stragglers
+        self._reported: set[str] = set()
+
+    def write(self, taken: TakenStep) -> dict[str, float]:
+        """Logs a step and returns its metrics; names what was not finite in a skipped one."""
+        config = self._setup.config
+        on_clips = weights(config.losses)
+        losses = ("loss", "supervised_loss", *on_clips) if on_clips else ("loss",)
+        rest = sorted(taken.metrics.keys() - {"sample_loss", *losses, *_SHOWN_FIRST})
+        names = (*losses, *_SHOWN_FIRST, *rest)
+        with self._stragglers.elsewhere():
+            metrics = jax.device_get({name: taken.metrics[name] for name in names})
+        values = {name: float(metrics[name]) for name in names}
+        self._log.step(taken.step, values, config.train.batch_size, taken.waited_s, len(losses))
+        # Asking the other processes takes all of them, so only now and then.
+        if jax.process_count() == 1 or taken.step % config.log.every_steps == 0:
+            with self._stragglers.elsewhere():
+                self.report_clips()
+                self._report_stragglers(taken.step)
+        if values["skipped_in_row"]:
+            sample_loss = taken.metrics["sample_loss"]
+            self._log.text(describe_skip(self._setup, taken.step, taken.draws, sample_loss, values))
+        return values
+
+    def report_clips(self) -> None:
+        """Logs what the clip readers of all processes report, each sentence once."""
+        clips = self._setup.clips
+        for sentence in dict.fromkeys(gather_lists(clips.messages() if clips else [])):
+            if sentence not in self._reported:
+                self._reported.add(sentence)
+                self._log.text(sentence)
+
+    def _report_stragglers(self, step: int) -> None:
+        if self._stragglers.is_due():
+            figures, sentences = self._stragglers.compare()
+            self._log.record(step, figures)
+            for sentence in sentences:
+                self._log.text(f"warning: {sentence}")
