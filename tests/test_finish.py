@@ -22,7 +22,7 @@ from tests.small_run import (
     train_and_stop,
     train_and_stop_when,
 )
-from tests.test_train_process import Process
+from tests.train_process import Process
 
 STEPS = 2
 # A frame a batch: a video takes long enough to be stopped in it.

@@ -14,8 +14,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose import launch
 from jaxpose.launch import newest_step
-from tests.small_run import command, environment, make_config, small_project, wait_for_step
-from tests.test_train_process import assert_same_run
+from tests.small_run import assert_same_run, command, environment, make_config, small_project, wait_for_step
 
 ROOT = Path(__file__).resolve().parents[1]
 # Only a hang takes so long: two processes that compile on two busy cores need minutes.

@@ -37,7 +37,7 @@ from jaxpose.training.session import build_session
 from jaxpose.training.setup import Setup, make_setup
 from jaxpose.video import range as video_range
 from tests.cut_images import cut
-from tests.run.test_log import events_of
+from tests.log_files import events_of
 from tests.small_run import (
     assert_same,
     call,

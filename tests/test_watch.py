@@ -15,7 +15,7 @@ from jaxpose.checksums import DamagedFile
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.status import Status, parse_status
-from tests.remote.test_copy import config_of, synced
+from tests.remote_copies import config_of, synced
 from tests.remote_stores import Switched
 from tests.terminal import screen_of
 

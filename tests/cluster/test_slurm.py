@@ -17,7 +17,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import predict
-from tests.cluster.test_multiprocess import Pair, small
+from tests.process_pair import Pair, small
 from tests.small_run import (
     assert_same,
     checkpoint_of,

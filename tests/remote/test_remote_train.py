@@ -13,10 +13,11 @@ import pytest
 from jaxpose import config as c
 from jaxpose import watch
 from jaxpose.run.manifest import find_damage, read_manifest
-from tests.remote.test_copy import assert_whole, files_at
+from tests.log_files import scalars_of
+from tests.remote_copies import assert_whole, files_at
 from tests.remote_stores import Switched
-from tests.run.test_log import scalars_of
 from tests.small_run import (
+    assert_same_run,
     call,
     command,
     environment,
@@ -26,7 +27,6 @@ from tests.small_run import (
     train_and_stop,
     wait_for_step,
 )
-from tests.test_train_process import assert_same_run
 
 # As other small runs have, so that what they compiled is used.
 STEPS = 80
@@ -150,7 +150,7 @@ from pathlib import Path
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.files import write_atomic
-from tests.remote.test_copy import config_of, opened, save
+from tests.remote_copies import config_of, opened, save
 
 run, url, steps = Path(sys.argv[1]), sys.argv[2], [int(step) for step in sys.argv[3:]]
 config = config_of(run, url)
