@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -17,7 +18,9 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from jaxpose import config as c
 from jaxpose import train as verb
+from jaxpose.cluster.mesh import make_mesh
 from jaxpose.config import command_line
+from jaxpose.data import dataset
 from jaxpose.data.synthetic import make_project
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.checkpoint import Checkpoints
@@ -25,6 +28,7 @@ from jaxpose.run.load import read_run_config
 from jaxpose.run.weights import load_parameters
 from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import State, initial_state
+from jaxpose.training.setup import Setup, make_setup
 
 # Everything that moves is on: flips and the other warps, clipping, moving averages. 6 frames train (2 steps an epoch),
 # and 6 validate, in batches of 5 and 1.
@@ -72,6 +76,13 @@ def train(config: c.Config) -> dict[str, Any]:
     return verb.train(config)
 
 
+def begin(config: c.Config) -> tuple[c.Config, dataset.Dataset, Setup]:
+    """What a training has before it compiles."""
+    config, found = dataset.prepare(c.resolve(config))
+    data = dataset.load(found, config)
+    return config, data, make_setup(config, make_mesh(jax.devices()[:1]), data)
+
+
 def command(config: c.Config, folder: Path, *more: str) -> list[str]:
     """The arguments of python -m jaxpose.train for a config, by way of a config file in a folder."""
     file = folder / "experiment.py"
@@ -108,6 +119,16 @@ def environment() -> dict[str, str]:
         "JAX_NUM_CPU_DEVICES": "8",
         "JAX_PLATFORMS": "cpu",
     }
+
+
+def copy_of(run: Path, folder: Path) -> Path:
+    """A copy of a run, to be changed."""
+    return shutil.copytree(run, folder / "run")
+
+
+def log_of(run: Path) -> str:
+    """The text of train.log."""
+    return (run / "train.log").read_text()
 
 
 def metrics_of(run: Path) -> list[dict[str, Any]]:
