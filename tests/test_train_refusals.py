@@ -31,6 +31,7 @@ def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str
         ),
         ({"data__keypoint_names": ("nose", "left_hind_paw")}, "left_hind_paw have no partner on the other side"),
         ({"data__keypoint_names": ("nose", "neck")}, "no name of nose, neck tells a side"),
+        ({"data__mirror_views": True}, "data.mirror_views is set: a flip would create impossible poses"),
         ({"video__folder": "vidoes", "eval__predict_videos": "auto"}, "but there is no folder "),
     ],
 )
@@ -38,18 +39,6 @@ def test_mistakes_are_refused_before_anything_is_compiled_or_written(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], message: str
 ):
     assert message in refusal_of(make_config(project, tmp_path / "run", **options), tmp_path, capsys)
-
-
-@pytest.mark.parametrize(
-    ("mirror_views", "message"), [(False, "have no partner on the other side"), (True, "data.mirror_views")]
-)
-def test_flips_of_two_views_in_one_frame_are_refused(
-    real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mirror_views: bool, message: str
-):
-    config = make_config(
-        real_data / "mirror-mouse-example", tmp_path / "run", data__split="frame", data__mirror_views=mirror_views
-    )
-    assert message in refusal_of(config, tmp_path, capsys)
 
 
 def test_an_early_stop_without_frames_that_validate_is_refused(
