@@ -27,6 +27,7 @@ from tests.small_run import (
     environment,
     files_in,
     last_step,
+    make_config,
     metrics_of,
     small_project,
     train,
@@ -76,7 +77,7 @@ def predictions_of(run: Path) -> np.ndarray:
     return table.select_dtypes("number").to_numpy()
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path, devices: int) -> None:
     config = small(folder, f"one-process-{devices}", mesh__devices=devices)
     assert train(config)["exit_code"] == 0
@@ -88,9 +89,10 @@ def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path
     assert {file.name for file in uninterrupted.iterdir()} == {file.name for file in alone.iterdir()}
 
 
-def test_a_script_without_a_guard_trains_on_two_devices_and_is_run_once(folder: Path) -> None:
-    config = small(folder, "script", mesh__devices=2)
-    config.train.steps = config.train.val_every_steps = 2
+def test_a_script_without_a_guard_trains_on_several_devices_and_is_run_once(folder: Path) -> None:
+    # Its step is that of test_replicas.
+    changes = {"augment__preset": "none", "train__steps": 2, "train__val_every_steps": 2, "log__tensorboard": False}
+    config = make_config(folder / "project", folder / "script", mesh__devices=3, **changes)
     (folder / "config.json").write_text(c.to_json(config))
     (folder / "script.py").write_text(
         "import pathlib\nfrom jaxpose import config, train\nprint('begins')\n"
@@ -100,7 +102,7 @@ def test_a_script_without_a_guard_trains_on_two_devices_and_is_run_once(folder: 
     ended = subprocess.run([sys.executable, "script.py"], cwd=folder, env=variables, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
-    assert lines.count("begins") == 1 and lines[-1] == "2" and "2 x cpu: cpu:0, cpu:1" in ended.stdout
+    assert lines.count("begins") == 1 and lines[-1] == "2" and "3 x cpu: cpu:0, cpu:1, cpu:2" in ended.stdout
 
 
 @pytest.mark.slow
@@ -180,33 +182,29 @@ def test_a_process_that_is_lost_while_jax_starts_ends_the_other(folder: Path) ->
         assert re.search(r"jaxpose.train: process 1 on \S+ is gone", pair.text(0)), pair.logs()
 
 
-@pytest.mark.parametrize("mistake", ["another seed", "a foreign run folder"])
-def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path, mistake: str) -> None:
-    config, more = small(folder, mistake.replace(" ", "-")), ()
+def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path) -> None:
+    config = small(folder, "foreign")
     out = Path(config.out)
-    if mistake == "another seed":
-        more = ("--config.train.seed=7",)
-        expected = "train.seed is 7 here and 0 on process 0; start all processes with the same command"
-    else:
-        out.mkdir()
-        (out / "notes.txt").write_text("mine")
-        expected = f"jaxpose.train: {out} holds files that are no run of jaxpose (notes.txt)"
-    with Pair(config, folder / f"{out.name}-logs", more=more) as pair:
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    with Pair(config, folder / "foreign-logs") as pair:
         assert pair.codes() == [2, 2], pair.logs()
         for index in range(2):
-            assert expected in pair.text(index) and "Traceback" not in pair.text(index), pair.logs()
-    assert not out.exists() or os.listdir(out) == ["notes.txt"]
+            assert f"jaxpose.train: {out} holds files that are no run of jaxpose (notes.txt)" in pair.text(index)
+            assert "Traceback" not in pair.text(index), pair.logs()
+    assert os.listdir(out) == ["notes.txt"]
 
 
-@pytest.mark.parametrize("variables", [TORCHRUN, KUBERNETES], ids=["torchrun", "Kubernetes"])
-def test_processes_that_others_start_find_each_other(folder: Path, variables: dict[str, str]) -> None:
-    name = "-".join(variables)
-    # Each hears of the other's value over JAX. Whole runs are those of `uninterrupted`.
-    more = ("--config.train.seed=7",)
-    with Pair(small(folder, name), folder / f"{name}-logs", more=more, variables=variables) as pair:
+def test_processes_that_torchrun_starts_find_each_other_and_another_seed_is_told_by_both(folder: Path) -> None:
+    """Each hears of the other's value over JAX. `uninterrupted` is started as Kubernetes does."""
+    config = small(folder, "torchrun")
+    with Pair(config, folder / "torchrun-logs", more=("--config.train.seed=7",), variables=TORCHRUN) as pair:
         assert pair.codes() == [2, 2], pair.logs()
         assert re.search(r"process 1 on \S+: train.seed is 7 here and 0 on process 0", pair.text(0)), pair.logs()
-        assert "train.seed is 7 here and 0 on process 0" in pair.text(1), pair.logs()
+        for index in range(2):
+            expected = "train.seed is 7 here and 0 on process 0; start all processes with the same command"
+            assert expected in pair.text(index) and "Traceback" not in pair.text(index), pair.logs()
+    assert not Path(config.out).exists()
 
 
 def test_another_version_is_refused_with_both(folder: Path) -> None:
