@@ -174,6 +174,7 @@ def test_the_benchmark_counts_as_torchvision_does(
     assert abs(multiplications / 1e6 - published) < 1
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_runs_on_a_cpu(gpu_benchmark: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "gpu.jsonl"
     argv = (
