@@ -122,7 +122,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.remote_stores import register
 
     register()
-    monkeypatch.setattr(store, "_WAITS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(store, "WAITS_S", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])

@@ -31,7 +31,7 @@ if event == "another version":
     importlib.metadata.version = lambda name: "0.0.1" if name == "optax" else version(name)
 if event.startswith("another disk at "):
     # Of its own, as another machine has it.
-    agreement._SHOWN_S = 2
+    agreement.SHOWN_S = 2
     assert ctypes.CDLL(None).unshare(0x00020000) == 0, "no mount namespace: not root?"
     for mount in (["--make-rprivate", "/"], ["-t", "tmpfs", "none", event.removeprefix("another disk at ")]):
         subprocess.run(["mount", *mount], check=True)

@@ -74,7 +74,7 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
     # As a process leaves it that is killed right after it noted that the video is done.
     first.with_name(f"{first.name}.0123abcd.parts").mkdir()
     # What has begun goes on, also where another machine would be too slow to begin.
-    monkeypatch.setattr(project_videos, "_AUTO_S", 1e-3)
+    monkeypatch.setattr(project_videos, "AUTO_S", 1e-3)
     config.eval.predict_videos = "auto"
     with caplog.at_level(logging.DEBUG, "jax"):
         summary = train(config)

@@ -356,8 +356,8 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy, "_TELLS_AFTER_S", 0.2)
-    monkeypatch.setattr(copy, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(copy, "TELLS_AFTER_S", 0.2)
+    monkeypatch.setattr(copy, "PATIENCE_S", 2.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -398,8 +398,8 @@ def test_finished_run_waits_as_long_as_something_arrives(
 ):
     fsspec.register_implementation("slow", Slow, clobber=True)
     # 3 checkpoints of some 20 files, of 3 calls each: more than a second.
-    monkeypatch.setattr(copy, "_TELLS_AFTER_S", 0.2)
-    monkeypatch.setattr(copy, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(copy, "TELLS_AFTER_S", 0.2)
+    monkeypatch.setattr(copy, "PATIENCE_S", 1.0)
     config = config_of(tmp_path / "run", "slow://copies", log__remote_every_s=600.0)
     assert copied(config, interrupt) == 0
     told = capsys.readouterr().out.splitlines()
@@ -506,7 +506,7 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote import copy as copying
 from tests.remote_copies import config_of, opened
 
-copying._PATIENCE_S = 0.5
+copying.PATIENCE_S = 0.5
 sys.modules["hanging_hooks"] = types.SimpleNamespace(hang=lambda path: time.sleep(10**6))
 config = config_of(Path(sys.argv[1]), "", log__remote_hook="hanging_hooks:hang")
 with opened(config) as folder, copying.RemoteCopy(folder, config.log) as copy:
