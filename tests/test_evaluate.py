@@ -148,28 +148,32 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
     return project
 
 
-def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    foreign = _foreign_project(trained_run, tmp_path / "foreign")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--run", "{tmp}/nope"], "nope is not a run folder: it has no config.json"),
+        (["--run", "{tmp}/damaged"], "damaged/config.json is damaged: it cannot be read as JSON ("),
+        ([], "the following arguments are required: --run"),
+        (["--run", "{run}", "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
+        (["--run", "{run}", "--labels", "a.csv"], "has no such file; its CSV files are CollectedData.csv"),
+        (["--run", "{run}", "--project", "{tmp}/foreignn"], "did you mean"),
+        (["--run", "{run}", "--project", "{tmp}/foreign"], "give --out FOLDER to keep the run's own predictions"),
+        (["--run", "{run}", "--out", "{tmp}/file"], "file, which cannot be made: File exists"),
+        (["--run", "{run}", "--devices", "9"], "devices asks for 9 devices, but there is cpu:0"),
+        (["--run", "{run}", "--batch_size", "0"], "batch_size is 0; it must be at least 1"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+):
+    _foreign_project(trained_run, tmp_path / "foreign")
     (tmp_path / "file").write_text("")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "config.json").write_text('{"data": {"proj')
-    run = str(trained_run)
-    for arguments, message in [
-        (["--run", str(tmp_path / "nope")], "nope is not a run folder: it has no config.json"),
-        (["--run", str(tmp_path / "damaged")], "damaged/config.json is damaged: it cannot be read as JSON ("),
-        ([], "the following arguments are required: --run"),
-        (["--run", run, "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
-        (["--run", run, "--labels", "a.csv"], "has no such file; its CSV files are CollectedData.csv"),
-        (["--run", run, "--project", str(tmp_path / "foreignn")], "did you mean"),
-        (["--run", run, "--project", str(foreign)], "give --out FOLDER to keep the run's own predictions"),
-        (["--run", run, "--out", str(tmp_path / "file")], "file, which cannot be made: File exists"),
-        (["--run", run, "--devices", "9"], "devices asks for 9 devices, but there is cpu:0"),
-        (["--run", run, "--batch_size", "0"], "batch_size is 0; it must be at least 1"),
-    ]:
-        assert evaluate.main(arguments) == 2, arguments
-        shown = capsys.readouterr()
-        assert message in shown.err and shown.err.startswith("jaxpose.evaluate: ")
-        assert len(shown.err.splitlines()) == 1 and shown.out == ""
+    assert evaluate.main([argument.format(run=trained_run, tmp=tmp_path) for argument in arguments]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err and shown.err.startswith("jaxpose.evaluate: ")
+    assert len(shown.err.splitlines()) == 1 and shown.out == ""
 
 
 def test_a_project_that_moved_is_asked_for(trained_run: Path, tmp_path: Path):

@@ -93,13 +93,19 @@ def test_store_that_dies_does_not_stop_the_run_and_the_exit_code_is_3(
     assert_whole("switched://copies", run)
 
 
-def test_mistakes_are_told_before_anything_is_trained(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    for options, message in (
-        ({"log__remote_hook": "jaxpose_absent.hooks:send"}, "cannot be imported: ModuleNotFoundError"),
-        ({"log__remote_url": str(tmp_path)}, "would be itself"),
-    ):
-        assert call(make_config(project, tmp_path / "run", **options), tmp_path) == 2
-        assert message in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("log__remote_hook", "jaxpose_absent.hooks:send", "cannot be imported: ModuleNotFoundError"),
+        ("log__remote_url", "{above}", "would be itself"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture, option: str, value: str, message: str
+):
+    config = make_config(project, tmp_path / "run", **{option: value.format(above=tmp_path)})
+    assert call(config, tmp_path) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "config.json").exists()
 
 
