@@ -1,5 +1,7 @@
 """Two real processes of one run, which talk over sockets, with one device each."""
 
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -8,8 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from jaxpose import config as c
-from tests.small_run import command, environment, make_config
+from jaxpose.run.folder import PARAMETERS_FILE
+from jaxpose.run.weights import load_parameters
+from tests.small_run import command, environment, make_config, metrics_of, small_project
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 40
@@ -157,3 +163,31 @@ def small(folder: Path, out: str, **changes: Any) -> c.Config:
     options |= {"losses__pca_multiview__views": ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")}
     options |= {"train__steps": STEPS, "train__val_every_steps": STEPS, "log__tensorboard": False}
     return make_config(folder / "project", folder / out, **(options | changes))
+
+
+def weights_of(run: Path) -> dict[str, Any]:
+    """The exported weights of a run."""
+    return load_parameters(run / PARAMETERS_FILE)[0]
+
+
+def losses_of(run: Path) -> np.ndarray:
+    """The loss of each of the STEPS of a run."""
+    lines = [line for line in metrics_of(run) if "loss" in line]
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    return np.array([line["loss"] for line in lines])
+
+
+def make_uninterrupted(folder: Path) -> None:
+    """Trains in two processes that nothing happens to, started as Kubernetes does.
+
+    The second one finds the project at another mount point.
+    """
+    config = small(folder, "uninterrupted")
+    project = small_project(Path(config.data.project))
+    mount = shutil.copytree(project, folder / "mount" / project.name)
+    more = (f"--config.data.project={mount}",)
+    with Pair(config, folder / "uninterrupted-logs", more=more, variables=KUBERNETES) as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+        assert re.search(r"processes +2\n", pair.text(0)) and "everything is in" in pair.text(0), pair.logs()
+        # The second one says what it waits for; the rest is JAX's own.
+        assert len(pair.text(1).splitlines()) <= 3, pair.logs()

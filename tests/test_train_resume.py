@@ -144,7 +144,7 @@ def test_goes_on_on_another_number_of_devices_within_the_order_of_sums(
     assert apart[at] < 1e-5 and apart[at : at + 5].max() < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
     project: Path, tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -112,7 +112,7 @@ def test_mistakes_are_told_before_anything_is_trained(
 # Kills.
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_machine_is_lost_again_and_again(whole: Path, project: Path, tmp_path: Path):
     """Each process has a run folder of its own, which is gone when it is killed."""
     rng, goes_on_from = np.random.default_rng(), []
