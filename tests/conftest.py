@@ -28,20 +28,25 @@ for _name in ("layouts", "log_files", "process_pair", "remote_copies", "shared_r
 # Each is one worker's; those that take longest begin first.
 _LONGEST = (
     "steps/test_parallel.py",
+    "cluster/test_lost_processes.py",
     "cluster/test_multiprocess.py",
-    "test_train_resume.py",
-    "test_train.py",
-    "steps/test_collectives.py",
-    "steps/test_parallel_clips.py",
-    "test_train_not_finite.py",
+    "test_train_process.py",
     "run/test_identity.py",
-    "run/test_extension.py",
     "test_finish.py",
+    "remote/test_remote_train.py",
+    "steps/test_parallel_clips.py",
+    "test_train_resume.py",
+    "run/test_extension.py",
+    "prediction/test_pca_tables.py",
+    "test_train.py",
+    "video/test_clips.py",
+    "test_train_not_finite.py",
+    "steps/test_collectives.py",
     "prediction/test_many_videos.py",
-    "test_train_refusals.py",
+    "run/test_checkpoint.py",
     "cluster/test_replicas.py",
-    "prediction/test_batch_runner.py",
     "pose/test_augment.py",
+    "prediction/test_batch_runner.py",
 )
 
 

@@ -15,13 +15,7 @@ from jaxpose import predict
 from jaxpose.checksums import read_json
 from jaxpose.prediction import project_videos
 from jaxpose.training.loop import end_reason
-from tests.small_run import (
-    checkpoint_of,
-    make_config,
-    train,
-    train_and_stop,
-    train_and_stop_when,
-)
+from tests.small_run import checkpoint_of, make_config, train, train_and_stop, train_and_stop_when
 from tests.train_process import Process
 
 STEPS = 2

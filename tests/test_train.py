@@ -20,14 +20,7 @@ import pytest
 from jaxpose.config.train import METRICS
 from tests.cut_images import cut
 from tests.log_files import events_of
-from tests.small_run import (
-    call,
-    files_in,
-    log_of,
-    make_config,
-    metrics_of,
-    train,
-)
+from tests.small_run import call, files_in, log_of, make_config, metrics_of, train
 
 
 def test_each_step_is_compiled_once(whole: Path):

@@ -15,16 +15,7 @@ from jaxpose.model.pose_net import apply_network
 from jaxpose.run.load import LoadedNetwork, load_network
 from jaxpose.run.weights import load_parameters
 from jaxpose.training.setup import Setup
-from tests.small_run import (
-    assert_same,
-    begin,
-    call,
-    checkpoint_of,
-    log_of,
-    make_config,
-    metrics_of,
-    train,
-)
+from tests.small_run import assert_same, begin, call, checkpoint_of, log_of, make_config, metrics_of, train
 
 
 def test_init_from_takes_all_weights_of_the_same_keypoints(whole: Path, project: Path, tmp_path: Path):

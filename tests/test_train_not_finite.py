@@ -13,15 +13,7 @@ import pytest
 from jaxpose import predict
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config, write_config
-from tests.small_run import (
-    assert_same,
-    call,
-    checkpoint_of,
-    copy_of,
-    log_of,
-    make_config,
-    metrics_of,
-)
+from tests.small_run import assert_same, call, checkpoint_of, copy_of, log_of, make_config, metrics_of
 
 
 def test_an_update_that_overflows_is_not_taken(

@@ -15,14 +15,7 @@ from jaxpose.video.clip_order import place
 from tests.painted_videos import write
 from tests.parallel import distance
 from tests.process_pair import LIMIT_S, STEPS, Pair, losses_of, small, weights_of
-from tests.small_run import (
-    assert_same,
-    files_in,
-    last_step,
-    metrics_of,
-    train,
-    wait_for_step,
-)
+from tests.small_run import assert_same, files_in, last_step, metrics_of, train, wait_for_step
 
 pytestmark = pytest.mark.faults
 

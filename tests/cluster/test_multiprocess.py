@@ -15,12 +15,7 @@ from jaxpose import config as c
 from jaxpose.cluster.signals import Interrupt
 from tests.parallel import distance
 from tests.process_pair import OURS, ROOT, STEPS, TORCHRUN, Pair, losses_of, small, weights_of
-from tests.small_run import (
-    environment,
-    make_config,
-    metrics_of,
-    train,
-)
+from tests.small_run import environment, make_config, metrics_of, train
 
 
 def predictions_of(run: Path) -> np.ndarray:

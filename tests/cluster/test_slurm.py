@@ -18,15 +18,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose import predict
 from tests.process_pair import small
-from tests.small_run import (
-    checkpoint_of,
-    command,
-    environment,
-    last_step,
-    metrics_of,
-    small_project,
-    train,
-)
+from tests.small_run import checkpoint_of, command, environment, last_step, metrics_of, small_project, train
 
 pytestmark = pytest.mark.slurm
 

@@ -12,14 +12,7 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.extension import entries
 from jaxpose.run.folder import RunFolder, default_path, open_run
 from jaxpose.run.identity import read_config
-from tests.small_run import (
-    assert_same,
-    call,
-    checkpoint_of,
-    make_config,
-    metrics_of,
-    train,
-)
+from tests.small_run import assert_same, call, checkpoint_of, make_config, metrics_of, train
 
 SPLIT = "path,bytes,sha256,set\n" + "".join(f"{n}.png,1,a{n},train\n" for n in range(20)) + "v.png,1,av,validation\n"
 RESULTS = ("finished.json", "best.safetensors", "predictions.csv", "predictions_pixel_error.csv", "evaluation.json")
