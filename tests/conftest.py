@@ -87,7 +87,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     from tests.small_run import kept_programs
 
     folder = Path(os.environ.get("JAXPOSE_TEST_PROGRAMS", session_folder(tmp_path_factory) / "programs"))
-    with kept_programs(folder):
+    with kept_programs(folder), pytest.MonkeyPatch.context() as patch:
+        # Of the runs that are made before the first test begins.
+        patch.setenv("JAXPOSE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield folder
 
 

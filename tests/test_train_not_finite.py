@@ -1,4 +1,4 @@
-"""Steps of a training that are not finite: they move nothing, are named, and too many of them end the run."""
+"""Steps of a training that are not finite: they are not taken, they are named, and too many of them end the run."""
 
 import dataclasses
 import re
