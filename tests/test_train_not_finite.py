@@ -15,6 +15,8 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config, write_config
 from tests.small_run import assert_same, call, checkpoint_of, copy_of, log_of, make_config, metrics_of
 
+pytestmark = pytest.mark.faults
+
 
 def test_an_update_that_overflows_is_not_taken(
     stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -91,7 +93,6 @@ def test_a_run_without_any_finite_step_fails_each_time(
         assert not (run / "finished.json").exists()
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("name", ["adam", "sgd"])
 def test_a_rate_above_float32_trains_nothing_and_says_so(
     project: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
@@ -104,7 +105,6 @@ def test_a_rate_above_float32_trains_nothing_and_says_so(
     assert not (run / "finished.json").exists() and not (run / "best.safetensors").exists()
 
 
-@pytest.mark.faults
 def test_a_loss_on_clips_that_is_not_finite_is_named(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The largest weight that there may be makes a loss of more than 1 px infinite."""
     run = tmp_path / "run"
@@ -124,7 +124,6 @@ def test_a_loss_on_clips_that_is_not_finite_is_named(project: Path, tmp_path: Pa
     assert f"loss inf  supervised_loss {lines[2]['supervised_loss']:.4g}  temporal {mean:.4g}  " in line
 
 
-@pytest.mark.faults
 def test_a_learning_rate_that_is_too_high_ends_the_run(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     config = make_config(project, tmp_path / "run", optim__name="sgd", optim__milestones_steps=(6,),
                          optim__gamma=1e30, optim__clip_norm=0.0, train__save_every_steps=2)  # fmt: skip

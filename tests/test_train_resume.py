@@ -57,6 +57,7 @@ def test_early_stop_and_best_by_any_metric_and_the_patience_outlives_a_restart(p
     assert log_of(run).count(said) == 3
 
 
+@pytest.mark.faults
 def test_exit_code_of_a_signal_promises_that_the_state_was_saved(
     stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
