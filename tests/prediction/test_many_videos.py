@@ -115,7 +115,8 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     cut = ["--stretch_minutes", str(minutes(20)), "--decoders", "2", "--out", str(parts)]
 
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert predict.main([*flags, "--out", str(whole)]) == 2
     shown = capsys.readouterr()
     assert "to do: 2 videos with 590 frames, 0 images; disk: at most " in shown.out and ", 1 kB free" in shown.out
