@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 # Silence until the first line of a phase, and between two lines of one phase.
-_FIRST_S, _AGAIN_S = 3.0, 30.0
-_SHOWN_ON_TERMINAL_S = 1.0
-_TICK_S = 0.25
+FIRST_S, AGAIN_S = 3.0, 30.0
+SHOWN_ON_TERMINAL_S = 1.0
+TICK_S = 0.25
 
 _lock = threading.Lock()
 _under_way: list["Phase"] = []
@@ -53,9 +53,9 @@ class Phase:
         """Shows what is due now; called a few times a second."""
         now = time.monotonic()
         if terminal:
-            if now - self._started_at >= _SHOWN_ON_TERMINAL_S:
+            if now - self._started_at >= SHOWN_ON_TERMINAL_S:
                 self._draw()
-        elif now - max(self._started_at, _said_at) >= (_AGAIN_S if self._lines else _FIRST_S):
+        elif now - max(self._started_at, _said_at) >= (AGAIN_S if self._lines else FIRST_S):
             self._lines += 1
             counts = f": {self.done:,} of {self.total:,}" if self.total else ""
             seconds = f" ({now - self._started_at:.0f} s so far)" if self._lines > 1 else " ..."
@@ -154,7 +154,7 @@ def _start_thread() -> None:
 def _show() -> None:
     global _thread
     while True:
-        time.sleep(_TICK_S)
+        time.sleep(TICK_S)
         terminal = sys.stderr.isatty()
         with _lock:
             if not _under_way:

@@ -1,6 +1,7 @@
 """Every test runs on 8 fake CPU devices, with implicit promotions of shape and type refused."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,6 @@ if _LEVEL not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_LEVEL}=0".strip()
 
 import jax  # noqa: E402
-import pandas as pd  # noqa: E402
 import pytest  # noqa: E402
 from absl import flags  # noqa: E402
 
@@ -20,6 +20,41 @@ jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 flags.FLAGS.mark_as_parsed()
+# nohup and the background jobs of a script ignore it, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for _name in ("layouts", "log_files", "process_pair", "remote_copies", "shared_runs", "small_run"):
+    pytest.register_assert_rewrite(f"tests.{_name}")
+
+# Each is one worker's; those that take longest begin first.
+_LONGEST = (
+    "steps/test_parallel.py",
+    "cluster/test_lost_processes.py",
+    "cluster/test_multiprocess.py",
+    "test_train_process.py",
+    "run/test_identity.py",
+    "test_finish.py",
+    "remote/test_remote_train.py",
+    "steps/test_parallel_clips.py",
+    "test_train_resume.py",
+    "run/test_extension.py",
+    "prediction/test_pca_tables.py",
+    "test_train.py",
+    "video/test_clips.py",
+    "test_train_not_finite.py",
+    "steps/test_collectives.py",
+    "prediction/test_many_videos.py",
+    "run/test_checkpoint.py",
+    "cluster/test_replicas.py",
+    "pose/test_augment.py",
+    "prediction/test_batch_runner.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files that take longest first, so that no worker is left alone with one of them at the end."""
+    folder = Path(__file__).resolve().parent
+    places = {folder / name: place for place, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +63,12 @@ def real_data() -> Path:
     default = Path(__file__).resolve().parents[2] / "shared" / "data"
     folder = Path(os.environ.get("JAXPOSE_TEST_DATA", default))
     if not folder.is_dir():
-        assert os.environ.get("CI") != "true", f"{folder} is absent: set JAXPOSE_TEST_DATA"
-        pytest.skip(f"{folder} is absent: set JAXPOSE_TEST_DATA to run the tests on real frames")
+        how = (
+            f"{folder} is absent: JAXPOSE_TEST_DATA names a folder with mirror-mouse-example, which is in data/ of "
+            "github.com/paninski-lab/lightning-pose, and with a run of that tool on it, lightning-pose-run"
+        )
+        assert os.environ.get("CI") != "true", how
+        pytest.skip(how)
     return folder
 
 
@@ -44,12 +83,13 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 @pytest.fixture(scope="session", autouse=True)
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of compiled programs that all tests, their workers and the processes that they start share."""
+    from tests.shared_runs import session_folder
     from tests.small_run import kept_programs
 
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder = Path(os.environ.get("JAXPOSE_TEST_PROGRAMS", shared / "programs"))
-    with kept_programs(folder):
+    folder = Path(os.environ.get("JAXPOSE_TEST_PROGRAMS", session_folder(tmp_path_factory) / "programs"))
+    with kept_programs(folder), pytest.MonkeyPatch.context() as patch:
+        # Of the runs that are made before the first test begins.
+        patch.setenv("JAXPOSE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield folder
 
 
@@ -60,30 +100,26 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     CollectedData_new.csv holds three of the frames with only some keypoints, and one that the run does not know.
     """
     # Not above: what is imported there escapes the check of types.
-    from jaxpose import config as c
-    from jaxpose.data.synthetic import make_project
-    from jaxpose.train import train
+    from tests.shared_runs import made_once, make_trained, move_run
 
-    folder = tmp_path_factory.mktemp("trained")
-    project = make_project(folder / "project", videos=3, labelled_frames=6, video_frames=33, side_px=64)
-    labels = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2], index_col=0)
-    new = labels.iloc[[1, 7, 13]][["synthetic"]].loc[:, (slice(None), ["tail_base", "nose"], slice(None))]
-    new = new.rename(columns={"nose": "snout"})
-    new.to_csv(project / "CollectedData_new.csv")
-    config = c.Config(
-        out=str(folder / "run"),
-        data=c.DataConfig(project=str(project), split="video", train_share=0.4, val_share=0.3),
-        augment=c.AugmentConfig(preset="none"),
-        model=c.ModelConfig(backbone="resnet18", width=8),
-        optim=c.OptimConfig(lr=5e-3),
-        train=c.TrainConfig(steps=40, batch_size=6, val_every_epochs=40),
-        mesh=c.MeshConfig(devices=1),
-        log=c.LogConfig(tensorboard=False),
-        eval=c.EvalConfig(predict_videos="no"),
-    )
-    config.data.input_width_px = config.data.input_height_px = 64
-    assert train(config)["exit_code"] == 0
-    return folder / "run"
+    made = made_once(tmp_path_factory, "trained", make_trained)
+    return move_run(made, tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="session")
+def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 80 steps that nothing disturbs, beside `compilations.json`. Tests copy it before they change it."""
+    from tests.shared_runs import made_once, make_whole
+
+    return made_once(tmp_path_factory, "whole", lambda folder: make_whole(project, folder)) / "run"
+
+
+@pytest.fixture(scope="session")
+def stopped(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run, but for a SIGTERM soon after its first validation."""
+    from tests.shared_runs import made_once, make_stopped
+
+    return made_once(tmp_path_factory, "stopped", lambda folder: make_stopped(project, folder)) / "run"
 
 
 @pytest.fixture
@@ -93,7 +129,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.remote_stores import register
 
     register()
-    monkeypatch.setattr(store, "_WAITS_S", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(store, "WAITS_S", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture(params=["memory://copies", "everythird://copies", "folder"])
@@ -104,7 +140,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="session")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project of small runs; a file that needs another one has its own."""
+    """The project of small runs, which no test changes; a file that needs another one has its own."""
+    from tests.shared_runs import made_once
     from tests.small_run import small_project
 
-    return small_project(tmp_path_factory.getbasetemp() / "small-project")
+    return made_once(tmp_path_factory, "small", lambda folder: small_project(folder / "project")) / "project"

@@ -1,6 +1,7 @@
 """Runs the step that the public builder makes, on any number of fake devices, from the same global batch."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.config.losses import weights as loss_weights
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data.loader import Samples, rows_of_draws
-from jaxpose.model.pose_net import make_network
+from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.pose.pca import Pca, fit_multiview, fit_singleview
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards, microbatch_size, slots
@@ -147,33 +148,51 @@ def batch_of(config: c.Config, step: int, devices: int, poison: bool = False) ->
 
 
 class Trainer:
-    """The compiled step of a config on so many devices, and its state."""
+    """The step of a config and its first state, which are compiled once for each number of devices."""
 
-    def __init__(self, config: c.Config, devices: int):
-        self.config, self.devices = config, devices
-        self.mesh = make_mesh(jax.devices()[:devices])
-        graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
-        if loss_weights(config.losses):
-            # A head that already says something: of nearly flat maps every prediction is the same.
-            params = params | {"head": jax.tree.map(lambda x: x * 30, params["head"])}
-        state = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
-        self.first_state: State = jax.tree.map(np.asarray, state)
-        self.restart()
+    def __init__(self, config: c.Config):
+        self.config = config
+        with needed_types(config.train.precision):
+            self._graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
+            if loss_weights(config.losses):
+                # A head that already says something: of nearly flat maps every prediction is the same.
+                params = params | {"head": jax.tree.map(lambda x: x * 30, params["head"])}
+            state = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+            self._first_state: State = jax.tree.map(np.asarray, state)
         passes = -(-config.train.batch_size // microbatch_size(config.train))
-        facts = DataFacts(
+        self._facts = DataFacts(
             size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, pca=fitted_pca(config)
         )
-        step = build_train_step(config, graphdef, self.mesh, facts)
+        self._layouts: dict[int, Layout] = {}
+
+    def on(self, devices: int) -> "Layout":
+        """The step compiled for so many devices, in its first state."""
+        with needed_types(self.config.train.precision):
+            if devices not in self._layouts:
+                mesh = make_mesh(jax.devices()[:devices])
+                step = build_train_step(self.config, self._graphdef, mesh, self._facts)
+                self._layouts[devices] = Layout(self.config, mesh, step, self._first_state)
+            layout = self._layouts[devices]
+            layout.restart()
+        return layout
+
+
+class Layout:
+    """The compiled step of a config on the devices of a mesh, and its state."""
+
+    def __init__(self, config: c.Config, mesh: jax.sharding.Mesh, step: Any, first_state: State):
+        self.config, self.mesh, self._first_state = config, mesh, first_state
+        self.restart()
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-            (self.state, put_batch(self.mesh, batch_of(config, 0, devices))),
+            (self.state, put_batch(mesh, batch_of(config, 0, mesh.size))),
         )
         # The same program and the same order of sums, in machine code that takes half the time to make.
         self.compiled = step.lower(*abstract).compile({"xla_backend_optimization_level": 0})
 
     def restart(self, rounding: bool = False) -> None:
         """Goes back to the first state; with rounding, every parameter is moved by about one unit of its last place."""
-        state = self.first_state
+        state = self._first_state
         if rounding:
             rng = np.random.default_rng(1)
             params = jax.tree.map(
@@ -186,10 +205,16 @@ class Trainer:
         """Takes steps and returns the metrics of each, on the host."""
         history = []
         for step in range(int(self.state.step), int(self.state.step) + steps):
-            batch = put_batch(self.mesh, batch_of(self.config, step, self.devices, poison))
+            batch = put_batch(self.mesh, batch_of(self.config, step, self.mesh.size, poison))
             self.state, metrics = self.compiled(self.state, batch)
             history.append(jax.tree.map(np.asarray, metrics))
         return history
+
+
+@functools.cache
+def shared_trainer(**options: Any) -> Trainer:
+    """The trainer of `make_config(**options)`, which the tests of a file share with what it has compiled."""
+    return Trainer(make_config(**options))
 
 
 def distance(a: Any, b: Any, over_tensors: Callable[[list[float]], Any] = max) -> float:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -22,6 +23,7 @@ from jaxpose.data.synthetic import make_project
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.load import read_run_config
+from jaxpose.run.weights import load_parameters
 from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import State, initial_state
 
@@ -109,6 +111,16 @@ def environment() -> dict[str, str]:
     }
 
 
+def copy_of(run: Path, folder: Path) -> Path:
+    """A copy of a run, to be changed."""
+    return shutil.copytree(run, folder / "run")
+
+
+def log_of(run: Path) -> str:
+    """The text of train.log."""
+    return (run / "train.log").read_text()
+
+
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl without their times."""
     lines = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
@@ -170,6 +182,18 @@ def assert_same(a: Any, b: Any) -> None:
     pairs = zip(jax.tree_util.tree_leaves_with_path(a), jax.tree_util.tree_leaves_with_path(b), strict=True)
     for (path, x), (_, y) in pairs:
         np.testing.assert_array_equal(np.asarray(x), np.asarray(y), err_msg=jax.tree_util.keystr(path))
+
+
+def assert_same_run(run: Path, other: Path) -> None:
+    """Two runs are equal to the last bit, in all that they leave behind."""
+    assert metrics_of(run) == metrics_of(other)
+    assert_same(checkpoint_of(run), checkpoint_of(other))
+    parameters, metadata = load_parameters(run / "best.safetensors")
+    expected, expected_metadata = load_parameters(other / "best.safetensors")
+    assert_same(parameters, expected)
+    assert metadata == expected_metadata
+    for name in ("predictions.csv", "predictions_pixel_error.csv", "split.csv"):
+        assert (run / name).read_bytes() == (other / name).read_bytes()
 
 
 def files_in(folder: Path) -> Mapping[str, bytes]:

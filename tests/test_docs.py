@@ -152,6 +152,17 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert not re.search(r"(?<![\w.])/(?:work|home|root|tmp)/", text), "a path of somebody's machine"
 
 
+def test_the_audit_of_features_has_every_row_and_names_tests_that_exist() -> None:
+    rows = re.findall(r"^\| ([A-Z]\d+) \| .+ \| (.+?) \|$", (ROOT / "tests" / "features.md").read_text(), re.MULTILINE)
+    counts = {"L": 10, "T": 14, "B": 16, "D": 16}
+    assert [name for name, _ in rows] == [f"{letter}{n}" for letter in counts for n in range(1, counts[letter] + 1)]
+    named = {test for _, tests in rows for test in tests.partition("; not tested: ")[0].split(", ")}
+    files = {file: (ROOT / file).read_text() for file in {test.partition("::")[0] for test in named}}
+    assert [
+        test for test in sorted(named) if f"def {test.partition('::')[2]}(" not in files[test.partition("::")[0]]
+    ] == []
+
+
 @pytest.fixture(scope="module")
 def gpu_benchmark() -> ModuleType:
     spec = importlib.util.spec_from_file_location("gpu_benchmark", ROOT / "benchmarks" / "gpu.py")
@@ -174,6 +185,7 @@ def test_the_benchmark_counts_as_torchvision_does(
     assert abs(multiplications / 1e6 - published) < 1
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_runs_on_a_cpu(gpu_benchmark: ModuleType, tmp_path: Path) -> None:
     out = tmp_path / "gpu.jsonl"
     argv = (

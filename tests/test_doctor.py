@@ -56,7 +56,7 @@ def test_a_host_with_problems(tmp_path: Path, capsys: Capture, monkeypatch: Patc
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "64")
     monkeypatch.setenv("https_proxy", "http://proxy:1")
     join(monkeypatch, "no-such-host.invalid:5", 1)
-    monkeypatch.setattr("jaxpose.doctor.disk._mounts", lambda: "/dev/sda / ext4 rw 0 0\n")
+    monkeypatch.setattr("jaxpose.doctor.disk.read_mounts", lambda: "/dev/sda / ext4 rw 0 0\n")
     assert main(["--out", str(tmp_path)]) == 1
     lines = lines_of(capsys)
     assert list(lines) == NAMES
@@ -192,7 +192,7 @@ def test_the_file_system_is_the_innermost_that_is_mounted(
     mounts = MOUNTS.format(shared)
     assert disk.file_system(shared / folder, mounts) == kind
     assert disk.file_system(shared / folder, "") == "a file system of unknown type"
-    monkeypatch.setattr("jaxpose.doctor.disk._mounts", lambda: mounts)
+    monkeypatch.setattr("jaxpose.doctor.disk.read_mounts", lambda: mounts)
     assert disk.run_folder(shared / folder, 1)[0] == "ok"
     assert disk.run_folder(shared / folder, 2)[0] == ("ok" if is_shared else "warning")
 

@@ -240,7 +240,7 @@ def test_the_loop_takes_the_signals_over_and_the_end_keeps_its_exit_code(end: st
 PHASES = """
 import sys, time
 from jaxpose import phases
-phases._FIRST_S, phases._AGAIN_S, phases._SHOWN_ON_TERMINAL_S, phases._TICK_S = 0.2, 0.4, 0.2, 0.05
+phases.FIRST_S, phases.AGAIN_S, phases.SHOWN_ON_TERMINAL_S, phases.TICK_S = 0.2, 0.4, 0.2, 0.05
 phases.speak("begins", is_first=sys.argv[1] == "0")
 with phases.phase("soon over"):
     pass

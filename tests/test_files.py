@@ -26,7 +26,7 @@ from jaxpose.remote.watched import Watched
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.identity import differences, read_config, write_config
 from jaxpose.run.pca import load_subspaces, save_subspaces
-from tests.prediction.test_many_videos import row
+from tests.index_row import row
 
 NAMES = ("nose", "neck", "tail")
 SPLIT = "path,bytes,sha256,set\n" + "".join(

@@ -15,14 +15,8 @@ from jaxpose import predict
 from jaxpose.checksums import read_json
 from jaxpose.prediction import project_videos
 from jaxpose.training.loop import end_reason
-from tests.small_run import (
-    checkpoint_of,
-    make_config,
-    train,
-    train_and_stop,
-    train_and_stop_when,
-)
-from tests.test_train_process import Process
+from tests.small_run import checkpoint_of, make_config, train, train_and_stop, train_and_stop_when
+from tests.train_process import Process
 
 STEPS = 2
 # A frame a batch: a video takes long enough to be stopped in it.
@@ -32,20 +26,20 @@ TABLES = [f"session0{video}{end}.csv" for video in range(3) for end in ("", "_te
 
 
 @pytest.fixture(scope="module")
-def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def predicted(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing disturbs, with the project's three videos predicted."""
-    run = tmp_path_factory.mktemp("whole") / "run"
+    run = tmp_path_factory.mktemp("predicted") / "run"
     assert train(make_config(project, run, **OPTIONS))["exit_code"] == 0
     assert sorted(file.name for file in (run / "video_preds").iterdir()) == TABLES
     return run
 
 
-def assert_completed(run: Path, whole: Path) -> None:
+def assert_completed(run: Path, predicted: Path) -> None:
     """A run has ended with every byte that an undisturbed one ends with."""
     names = ["best.safetensors", "predictions.csv", "predictions_pixel_error.csv", "evaluation.json"]
     for name in [*names, *(f"video_preds/{table}" for table in TABLES)]:
-        assert (run / name).read_bytes() == (whole / name).read_bytes(), name
-    assert summary_of(run) == summary_of(whole)
+        assert (run / name).read_bytes() == (predicted / name).read_bytes(), name
+    assert summary_of(run) == summary_of(predicted)
     assert not list(run.glob("video_preds/*.parts")) and not (run / ".claims").exists()
 
 
@@ -53,8 +47,19 @@ def summary_of(run: Path) -> dict[str, Any]:
     return {name: value for name, value in read_json(run / "finished.json").items() if name != "out"}
 
 
+def test_why_a_training_is_over_is_the_same_however_often_it_is_asked(whole: Path) -> None:
+    state = checkpoint_of(whole)
+    config = c.Config(train=c.TrainConfig(early_stop_patience=3))
+    for step, waited, expected in ((3, 2, ""), (3, 3, "early stop"), (4, 2, "done"), (4, 3, "done")):
+        changed = dataclasses.replace(state, step=np.int32(step), validations_since_best=np.int32(waited))
+        assert end_reason(config, 4, changed) == expected
+    config.train.early_stop_patience = 0
+    assert end_reason(config, 4, dataclasses.replace(state, step=np.int32(3))) == ""
+
+
+@pytest.mark.faults
 def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_command(
-    project: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    project: Path, predicted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
     config = make_config(project, run, **OPTIONS)
@@ -74,12 +79,12 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
     # As a process leaves it that is killed right after it noted that the video is done.
     first.with_name(f"{first.name}.0123abcd.parts").mkdir()
     # What has begun goes on, also where another machine would be too slow to begin.
-    monkeypatch.setattr(project_videos, "_AUTO_S", 1e-3)
+    monkeypatch.setattr(project_videos, "AUTO_S", 1e-3)
     config.eval.predict_videos = "auto"
     with caplog.at_level(logging.DEBUG, "jax"):
         summary = train(config)
     assert (summary["exit_code"], summary["reason"]) == (0, "done")
-    assert_completed(run, whole)
+    assert_completed(run, predicted)
     # Nothing is done twice: the table stays, and the train step (`update`) is not compiled.
     assert first.stat().st_mtime_ns == written_ns
     assert not [record for record in caplog.records if "jit(update)" in record.getMessage()]
@@ -87,18 +92,8 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
     assert f"session00.mp4: {first} exists already" in log and log.count("compiled in ") == 1
 
 
-def test_why_a_training_is_over_is_the_same_however_often_it_is_asked(whole: Path) -> None:
-    state = checkpoint_of(whole)
-    config = c.Config(train=c.TrainConfig(early_stop_patience=3))
-    for step, waited, expected in ((3, 2, ""), (3, 3, "early stop"), (4, 2, "done"), (4, 3, "done")):
-        changed = dataclasses.replace(state, step=np.int32(step), validations_since_best=np.int32(waited))
-        assert end_reason(config, 4, changed) == expected
-    config.train.early_stop_patience = 0
-    assert end_reason(config, 4, dataclasses.replace(state, step=np.int32(3))) == ""
-
-
 @pytest.mark.faults
-def test_signals_and_kills_after_the_last_step(project: Path, whole: Path, tmp_path: Path) -> None:
+def test_signals_and_kills_after_the_last_step(project: Path, predicted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     config = make_config(project, run, **OPTIONS)
     for file, numbers, code in (
@@ -124,4 +119,4 @@ def test_signals_and_kills_after_the_last_step(project: Path, whole: Path, tmp_p
             assert (in_order, at_once) == (code == 130, False)
     code, out, err = Process(config, tmp_path).end()
     assert (code, err) == (0, "") and out.endswith(f"everything is in {run}\n")
-    assert_completed(run, whole)
+    assert_completed(run, predicted)

@@ -1,5 +1,6 @@
 """Several processes from one command: devices, signals, logs, failures, restarts, and that none is left behind."""
 
+import json
 import os
 import re
 import signal
@@ -14,8 +15,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose import launch
 from jaxpose.launch import newest_step
-from tests.small_run import command, environment, make_config, small_project, wait_for_step
-from tests.test_train_process import assert_same_run
+from tests.small_run import command, environment, make_config, metrics_of, small_project, wait_for_step
 
 ROOT = Path(__file__).resolve().parents[1]
 # Only a hang takes so long: two processes that compile on two busy cores need minutes.
@@ -356,27 +356,27 @@ def _child(launcher: int, index: int) -> int:
 
 
 @pytest.mark.faults
-def test_killed_and_frozen_processes_are_started_again_and_change_no_bit(tmp_path: Path) -> None:
-    """Every fault comes after a new checkpoint, so that one restart in a row is enough for all of them."""
-    project = small_project(tmp_path / "project")
+def test_killed_and_frozen_processes_are_started_again_and_the_run_ends(tmp_path: Path) -> None:
+    """Every fault comes after a new checkpoint, so that one restart in a row is enough for all of them.
+
+    That a run of two processes which goes on has the same bits, tests/cluster/test_multiprocess.py shows.
+    """
+    project, run, log = small_project(tmp_path / "project"), tmp_path / "run", tmp_path / "log"
     options = {"train__steps": 40, "train__val_every_epochs": 10, "train__save_every_steps": 5, "log__frames": 0}
     options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 5.0, "log__tensorboard": False}
     # Half the time to compile.
     options |= {"augment__preset": "none", "augment__flip_p": 0.0}
-    for name, faults in (("undisturbed", ()), ("disturbed", ((1, "KILL", 8), (1, "STOP", 24)))):
-        folder, log = tmp_path / name, tmp_path / f"{name}.log"
-        folder.mkdir()
-        run = folder / "run"
-        process = _launch(make_config(project, run, **options), folder, log)
-        try:
-            for index, signal_name, step in faults:
-                wait_for_step(run, step, lambda process=process: process.poll() is None)
-                os.kill(_child(process.pid, index), signal.Signals[f"SIG{signal_name}"])
-            assert process.wait(LIMIT_S) == 0, log.read_text()
-        finally:
-            process.terminate()
-            process.wait()
-        text = log.read_text()
-        assert text.count("starts all processes again") == len(faults), text
+    process = _launch(make_config(project, run, **options), tmp_path, log)
+    try:
+        for index, signal_name, step in ((1, "KILL", 8), (1, "STOP", 24)):
+            wait_for_step(run, step, lambda: process.poll() is None)
+            os.kill(_child(process.pid, index), signal.Signals[f"SIG{signal_name}"])
+        assert process.wait(LIMIT_S) == 0, log.read_text()
+    finally:
+        process.terminate()
+        process.wait()
+    text = log.read_text()
+    assert text.count("starts all processes again") == 2, text
     assert text.count("process 1 was ended by SIGKILL") == 1 and "process 1 did not answer and was killed" in text, text
-    assert_same_run(run, tmp_path / "undisturbed" / "run")
+    assert [line["step"] for line in metrics_of(run) if "loss" in line] == [*range(1, 41)]
+    assert json.loads((run / "finished.json").read_text())["steps"] == 40

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from jaxpose.cluster.process_info import detect_process
+from jaxpose.config import MeshConfig
+
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "launch"
 LIMIT_S = 120
@@ -46,41 +49,61 @@ def test_a_script_is_bash(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
 
 
-def test_the_job_of_kubernetes_has_what_it_needs() -> None:
+@pytest.fixture(scope="module")
+def kubernetes() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The Service and the Job of launch/k8s."""
     service, job = yaml.safe_load_all((LAUNCH / "k8s" / "jobset.yaml").read_text())
-    assert (service["kind"], job["kind"]) == ("Service", "Job")
+    return service, job
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_each_pod_of_the_kubernetes_job_knows_which_process_it_is(
+    kubernetes: tuple[dict[str, Any], dict[str, Any]], index: int
+) -> None:
+    """With the variables that the pod of a number gets, and the number itself from where Kubernetes keeps it."""
+    service, job = kubernetes
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    # A process for each index, all at once.
-    assert spec["completionMode"] == "Indexed"
-    variables = {entry["name"]: entry for entry in container["env"]}
-    assert spec["completions"] == spec["parallelism"] == int(variables["JAXPOSE_NUM_PROCESSES"]["value"])
-    index = variables["JOB_COMPLETION_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
-    assert index == "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    # The name of pod 0: <job>-0.<service>, which is headless, selects the pods of the job and knows them early.
-    host, _, port = variables["JAXPOSE_COORDINATOR"]["value"].partition(":")
-    assert host == f"{job['metadata']['name']}-0.{pod['subdomain']}" and pod["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
-    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": job["metadata"]["name"]}
-    assert [entry["port"] for entry in service["spec"]["ports"]] == [int(port)]
-    # Started again by the Job alone; 85 costs nothing, a mistake ends it. A policy needs restartPolicy Never.
-    assert pod["restartPolicy"] == "Never" and spec["backoffLimit"] > 0
-    actions = {
-        code: rule["action"]
-        for rule in spec["podFailurePolicy"]["rules"]
-        for code in rule.get("onExitCodes", {}).get("values", [])
+    annotations = {"metadata.annotations['batch.kubernetes.io/job-completion-index']": str(index)}
+    variables = {
+        entry["name"]: entry.get("value") or annotations[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+        for entry in container["env"]
     }
-    assert actions == {85: "Ignore", 2: "FailJob", 3: "FailJob", 4: "FailJob"}
-    assert {
-        rule["onExitCodes"]["containerName"] for rule in spec["podFailurePolicy"]["rules"] if "onExitCodes" in rule
-    } == {container["name"]}
-    # The runs lie on a volume that all pods share, and every volume that is mounted is there.
+    process = detect_process(variables, MeshConfig())
+    assert spec["completions"] == spec["parallelism"] == 2 and (process.count, process.index) == (2, index)
+    # The name of pod 0 is <job>-0.<service>.
+    host, _, port = process.address.partition(":")
+    assert host == f"{job['metadata']['name']}-0.{pod['subdomain']}" and pod["subdomain"] == service["metadata"]["name"]
+    assert [entry["port"] for entry in service["spec"]["ports"]] == [int(port)]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(0, ""), (1, "restart"), (2, "fail"), (3, "fail"), (4, "fail"), (75, "restart"), (85, "free"), (-9, "restart")],
+)
+def test_what_the_kubernetes_job_does_with_an_exit_code(
+    kubernetes: tuple[dict[str, Any], dict[str, Any]], code: int, expected: str
+) -> None:
+    """A restart counts up to backoffLimit, a free one does not. The first rule that holds decides."""
+    spec = kubernetes[1]["spec"]
+    assert spec["template"]["spec"]["restartPolicy"] == "Never" and spec["backoffLimit"] > 0
+    rules = [
+        rule for rule in spec["podFailurePolicy"]["rules"] if code in rule.get("onExitCodes", {}).get("values", [])
+    ]
+    actions = {"Ignore": "free", "FailJob": "fail"}
+    done = actions[rules[0]["action"]] if rules else "restart"
+    assert (done if code else "") == expected
+
+
+def test_the_runs_of_the_kubernetes_job_lie_on_the_volume_of_all_pods(
+    kubernetes: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    pod = kubernetes[1]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     places = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
     assert "persistentVolumeClaim" in places["/runs"]
     assert any(argument.startswith("--config.out=/runs/") for argument in container["args"])
-    # No rights in the cluster's API are asked for.
-    assert "serviceAccountName" not in pod and pod["terminationGracePeriodSeconds"] >= 60
 
 
 def _batch_job(folder: Path, script: str, *arguments: str, **variables: str) -> subprocess.Popen:

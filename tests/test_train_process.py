@@ -1,8 +1,6 @@
 """`python -m jaxpose.train` as processes that get real signals: what the exit code says, and where the run goes on."""
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,18 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxpose import config as c
-from jaxpose.run.weights import load_parameters
-from tests.small_run import (
-    assert_same,
-    checkpoint_of,
-    command,
-    environment,
-    make_config,
-    metrics_of,
-    train,
-    wait_for_step,
-)
+from tests.small_run import assert_same_run, checkpoint_of, make_config, train
+from tests.train_process import Process
 
 STEPS = 150
 LENGTH: dict[str, Any] = {"train__steps": STEPS, "train__val_every_epochs": 25, "log__frames": 0}
@@ -33,38 +21,6 @@ def undisturbed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     run = tmp_path_factory.mktemp("undisturbed") / "run"
     assert train(make_config(project, run, **LENGTH))["steps"] == STEPS
     return run
-
-
-class Process:
-    """python -m jaxpose.train in a process of its own."""
-
-    def __init__(self, config: c.Config, folder: Path):
-        self.run = Path(config.out)
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "jaxpose.train", *command(config, folder)],
-            env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def send_after(self, step: int, number: signal.Signals) -> None:
-        wait_for_step(self.run, step, lambda: self.child.poll() is None)
-        self.child.send_signal(number)
-
-    def end(self) -> tuple[int, str, str]:
-        """Returns (exit code, stdout, stderr)."""
-        out, err = self.child.communicate(timeout=300)
-        return self.child.returncode, out, err
-
-
-def assert_same_run(run: Path, other: Path) -> None:
-    """Two runs are equal to the last bit, in all that they leave behind."""
-    assert metrics_of(run) == metrics_of(other)
-    assert_same(checkpoint_of(run), checkpoint_of(other))
-    parameters, metadata = load_parameters(run / "best.safetensors")
-    expected, expected_metadata = load_parameters(other / "best.safetensors")
-    assert_same(parameters, expected)
-    assert metadata == expected_metadata
-    for name in ("predictions.csv", "predictions_pixel_error.csv", "split.csv"):
-        assert (run / name).read_bytes() == (other / name).read_bytes()
 
 
 @pytest.mark.faults

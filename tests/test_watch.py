@@ -15,7 +15,7 @@ from jaxpose.checksums import DamagedFile
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.status import Status, parse_status
-from tests.remote.test_copy import config_of, synced
+from tests.remote_copies import config_of, synced
 from tests.remote_stores import Switched
 from tests.terminal import screen_of
 
@@ -133,23 +133,30 @@ def test_screen_on_a_terminal(folder: RunFolder):
         assert part in screen, screen
 
 
-def test_what_cannot_be_watched(tmp_path: Path, capsys: pytest.CaptureFixture):
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["runs"], "{folder}/runs is not a run folder: it has no config.json, but a1"),
+        (["ruins/a1"], "{folder}/ruins does not exist; did you mean {folder}/runs?"),
+        (["memory://nothing/a1"], "memory://nothing/a1 is not a run folder: memory://nothing does not exist"),
+        (["hmm://nothing"], "hmm://nothing cannot be opened: Protocol not known: hmm"),
+        (["bad"], "bad/config.json is damaged: it cannot be read as JSON"),
+        (["bad", "--every_s", "0"], "--every_s is 0.0; it must be above 0"),
+        (["bad", "--silent_s", "nan"], "--silent_s is nan; it must be above 0"),
+        ([], "the following arguments are required: RUN_OR_URL"),
+    ],
+)
+def test_what_cannot_be_watched(tmp_path: Path, capsys: pytest.CaptureFixture, argv: list[str], message: str):
     (tmp_path / "runs" / "a1" / "b").mkdir(parents=True)
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "config.json").write_text("{")
-    for argv, message in (
-        ([str(tmp_path / "runs")], f"{tmp_path}/runs is not a run folder: it has no config.json, but a1"),
-        ([str(tmp_path / "ruins" / "a1")], f"{tmp_path}/ruins does not exist; did you mean {tmp_path}/runs?"),
-        (["memory://nothing/a1"], "memory://nothing/a1 is not a run folder: memory://nothing does not exist"),
-        (["hmm://nothing"], "hmm://nothing cannot be opened: Protocol not known: hmm"),
-        ([str(tmp_path / "bad")], "bad/config.json is damaged: it cannot be read as JSON"),
-        ([str(tmp_path / "bad"), "--every_s", "0"], "--every_s is 0.0; it must be above 0"),
-        ([str(tmp_path / "bad"), "--silent_s", "nan"], "--silent_s is nan; it must be above 0"),
-        ([], "the following arguments are required: RUN_OR_URL"),
-    ):
-        assert watch.main(argv) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("jaxpose.watch: ") and message in told, told
+    where = [url if "://" in url else str(tmp_path / url) for url in argv[:1]]
+    assert watch.main([*where, *argv[1:]]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("jaxpose.watch: ") and message.format(folder=tmp_path) in told, told
+
+
+def test_a_store_that_cannot_be_asked_and_help(capsys: pytest.CaptureFixture):
     Switched.is_off = True
     assert watch.main(["switched://copies/run"]) == 1
     assert capsys.readouterr().err.startswith("jaxpose.watch: call 4, ls, failed")

@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jaxpose.errors import UserError
 
 # Network file systems may take this long to show a new file.
-_SHOWN_S = 60.0
+SHOWN_S = 60.0
 
 Result = TypeVar("Result")
 
@@ -108,7 +108,7 @@ def refuse_unshared(folder: Path) -> None:
     mark, first_host = broadcast_from_0(leave)
 
     def look() -> None:
-        until = time.monotonic() + _SHOWN_S
+        until = time.monotonic() + SHOWN_S
         # List the folder instead of asking for the file: the system may have cached that the file was absent.
         while not folder.is_dir() or mark not in os.listdir(folder):
             if time.monotonic() > until:

@@ -109,7 +109,7 @@ class ProgramFiles(CacheInterface):
                 unfinished.unlink(missing_ok=True)
 
     def _file(self, key: str) -> Path:
-        return self._path / f"{key}-{_machine()}{_SUFFIX}"
+        return self._path / f"{key}-{machine_name()}{_SUFFIX}"
 
 
 def _head(file: Path, program: bytes) -> bytes:
@@ -130,7 +130,7 @@ def _why_not_private(place: Path | int) -> str:
 
 
 @functools.cache
-def _machine() -> str:
+def machine_name() -> str:
     """Returns an identifier of the target of a CPU program: the processor, and the number of usable cores.
 
     Many machines may share a home folder, and JAX's keys do not distinguish their processors.

@@ -20,7 +20,7 @@ _CLOCK_LIMIT_S = 2.0
 
 def run_folder(out: Path, processes: int) -> Finding:
     """Writes in the folder that runs are to go to, or in the nearest one above it, and tells its file system."""
-    there, kind = _nearest(out), file_system(out, _mounts())
+    there, kind = _nearest(out), file_system(out, read_mounts())
     text = f"{out} is on {kind}"
     try:
         with tempfile.NamedTemporaryFile(dir=there, prefix=".jaxpose-doctor-") as file:
@@ -107,7 +107,7 @@ def _nearest(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
-def _mounts() -> str:
+def read_mounts() -> str:
     try:
         return Path("/proc/mounts").read_text()
     except OSError:

@@ -24,7 +24,7 @@ from jaxpose.video.key_frames import Stopped
 from jaxpose.video.video import Video, scan
 
 # The longest prediction, in seconds, that a training appends by itself.
-_AUTO_S = 600.0
+AUTO_S = 600.0
 # Frames that are timed to estimate the whole.
 _TIMED_FRAMES = 128
 
@@ -74,7 +74,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
             jobs = [_job(predictor, folder, video) for video in videos]
             if config.eval.predict_videos == "auto" and jobs and not _is_begun(index, jobs):
                 needed_s = _seconds(predictor, videos, stops)
-                if needed_s > _AUTO_S:
+                if needed_s > AUTO_S:
                     frames = count(sum(video.announced_frames for video in videos), "frame")
                     _logger.info(
                         f"the {frames} of video would take about {duration(needed_s)}; predict them by {command}"

@@ -25,7 +25,7 @@ NOT_COPIED = 3  # exit code
 # How long a run that fails itself waits for its copy.
 _FAREWELL_S = 5.0
 # After a good end: how long it waits in silence, and how long without an answer of the store or the hook.
-_TELLS_AFTER_S, _PATIENCE_S = 10.0, 600.0
+TELLS_AFTER_S, PATIENCE_S = 10.0, 600.0
 # Files that are named in a warning.
 _LISTED = 3
 
@@ -104,9 +104,9 @@ class RemoteCopy:
         stops_at, answers, has_reported = float("inf"), -1, False
         now = answered_at = started_at = time.monotonic()
         while (alive := [follower for follower in self._followers() if follower.is_alive()]) and now < stops_at:
-            if now - answered_at >= _PATIENCE_S:
-                return f"nothing arrived for {_PATIENCE_S:g} s"
-            if not has_reported and now - started_at >= _TELLS_AFTER_S and (awaited := self._awaited()):
+            if now - answered_at >= PATIENCE_S:
+                return f"nothing arrived for {PATIENCE_S:g} s"
+            if not has_reported and now - started_at >= TELLS_AFTER_S and (awaited := self._awaited()):
                 # Not through the log, as above.
                 print_above_bars(f"waiting for {' and for '.join(awaited)}", sys.stdout)
                 has_reported = True

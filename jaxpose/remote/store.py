@@ -19,7 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from jaxpose.files import NotRegularFile, read_bytes
 
 # Seconds between the attempts of one call.
-_WAITS_S = (0.2, 1.0, 3.0)
+WAITS_S = (0.2, 1.0, 3.0)
 # Bytes that are read back at once.
 _BLOCK_BYTES = 64 * 2**20
 _UPLOADING = ".uploading-"
@@ -161,7 +161,7 @@ class RemoteFolder:
         return True
 
     def _tried(self, function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-        for wait_s in _WAITS_S:
+        for wait_s in WAITS_S:
             try:
                 return self._answer(function, *arguments, **named)
             except (FileNotFoundError, NotImplementedError, NotRegularFile):

@@ -1,16 +1,11 @@
 """The same training over two real processes, which talk over sockets, with one device each."""
 
-import dataclasses
 import os
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,207 +13,9 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.cluster.signals import Interrupt
-from jaxpose.run.folder import PARAMETERS_FILE
-from jaxpose.run.weights import load_parameters
-from jaxpose.video.clip_order import place
 from tests.parallel import distance
-from tests.small_run import (
-    assert_same,
-    command,
-    environment,
-    files_in,
-    last_step,
-    make_config,
-    metrics_of,
-    small_project,
-    train,
-    wait_for_step,
-)
-from tests.video.test_clips import write
-
-ROOT = Path(__file__).resolve().parents[2]
-STEPS = 40
-# Only a hang takes so long: two processes that compile on two busy cores need minutes.
-LIMIT_S = 600
-
-# Runs the verb; in the process that is told so something happens on the way.
-DRIVER = """
-import ctypes, importlib.metadata, os, signal, subprocess, sys, time
-import jax
-from jaxpose import train
-from jaxpose.cluster import agreement
-from jaxpose.config import command_line
-from jaxpose.training.step_log import StepLog
-
-event = sys.argv.pop(1)
-write, put = StepLog.write, train.put_on_devices
-if event == "another version":
-    version = importlib.metadata.version
-    importlib.metadata.version = lambda name: "0.0.1" if name == "optax" else version(name)
-if event.startswith("another disk at "):
-    # Of its own, as another machine has it.
-    agreement._SHOWN_S = 2
-    assert ctypes.CDLL(None).unshare(0x00020000) == 0, "no mount namespace: not root?"
-    for mount in (["--make-rprivate", "/"], ["-t", "tmpfs", "none", event.removeprefix("another disk at ")]):
-        subprocess.run(["mount", *mount], check=True)
-
-def write_slowly(step_log, taken):
-    if taken.step == 3 and event != "slow":
-        if event == "raise":
-            raise RuntimeError("broken on purpose")
-        os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(0.1 if event == "slow" else 0.06)  # JAX looks for signals once a second
-    return write(step_log, taken)
-
-def put_and_stop(setup):
-    os.kill(os.getpid(), signal.SIGTERM)
-    return put(setup)
-
-def start_broken(*arguments, **options):
-    if event == "killed while JAX starts":
-        os.kill(os.getpid(), signal.SIGKILL)
-    raise RuntimeError("broken on purpose")
-
-if event.endswith("while JAX starts"):
-    jax.distributed.initialize = start_broken
-if event in ("raise", "stop at step 3", "slow"):
-    StepLog.write = write_slowly
-if event == "stop before the first step":
-    train.put_on_devices = put_and_stop
-sys.exit(command_line.run(train.main, verb="jaxpose.train", description=""))
-"""
-
-
-OURS = {"JAXPOSE_COORDINATOR": "localhost:{port}", "JAXPOSE_NUM_PROCESSES": "2", "JAXPOSE_PROCESS_ID": "{index}"}
-TORCHRUN = {"MASTER_ADDR": "localhost", "MASTER_PORT": "{port}", "WORLD_SIZE": "2", "RANK": "{index}"}
-KUBERNETES = OURS | {"JAXPOSE_PROCESS_ID": "", "JOB_COMPLETION_INDEX": "{index}"}
-
-
-class Pair:
-    """Two processes of one run; ends them when it is left.
-
-    Args:
-      config: the run's config.
-      folder: where their logs go.
-      event: what happens in process 1: see DRIVER.
-      more: arguments of process 1 alone.
-      variables: of which {port} and {index} are filled in.
-      present: the processes that come at all.
-    """
-
-    def __init__(
-        self,
-        config: c.Config,
-        folder: Path,
-        event: str = "",
-        more: tuple[str, ...] = (),
-        variables: dict[str, str] = OURS,
-        present: tuple[int, ...] = (0, 1),
-    ):
-        folder.mkdir(exist_ok=True)
-        self._logs = [folder / f"process{index}.log" for index in range(2)]
-        arguments = command(config, folder)
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-        self._processes = []
-        for index in present:
-            mine = ["", *arguments] if index == 0 else [event, *arguments, *more]
-            told = {name: value.format(port=port, index=index) for name, value in variables.items()}
-            told |= environment() | {"JAX_NUM_CPU_DEVICES": "1"}
-            with open(self._logs[index], "w") as stream:
-                self._processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-c", DRIVER, *mine], cwd=ROOT, env=told, stdout=stream, stderr=stream
-                    )
-                )
-
-    def __enter__(self) -> "Pair":
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
-    def text(self, index: int) -> str:
-        return self._logs[index].read_text() if self._logs[index].exists() else "absent"
-
-    def send(self, index: int, number: signal.Signals) -> None:
-        self._processes[index].send_signal(number)
-
-    def code(self, index: int, limit_s: float) -> int:
-        """The exit code of one, once it has ended."""
-        return self._processes[index].wait(limit_s)
-
-    def is_alive(self) -> bool:
-        return all(process.poll() is None for process in self._processes)
-
-    def codes(self, limit_s: float = LIMIT_S) -> list[int]:
-        """The exit codes, once both have ended."""
-        until = time.monotonic() + limit_s
-        try:
-            return [process.wait(max(until - time.monotonic(), 0.01)) for process in self._processes]
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still running after {limit_s} s\n{self.logs()}") from None
-
-    def wait_for(self, index: int, text: str) -> None:
-        until = time.monotonic() + LIMIT_S
-        while text not in self.text(index):
-            assert time.monotonic() < until, self.logs()
-            time.sleep(0.02)
-
-    def logs(self) -> str:
-        return "\n".join(f"---- process {index}\n{self.text(index)}" for index in range(2))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the project; what is compiled is kept in it."""
-    path = tmp_path_factory.mktemp("processes")
-    small_project(path / "project")
-    return path
-
-
-def small(folder: Path, out: str, **changes: Any) -> c.Config:
-    # SGD and one validation: rounding stays rounding, and cannot choose another best checkpoint.
-    options = {"optim__name": "sgd", "optim__lr": 0.01, "model__loss": "kl", "mesh__devices": "auto"}
-    # Half the time to compile; test_parallel.py shows that augmentation does not depend on the layout.
-    options |= {"augment__preset": "none", "augment__flip_p": 0.0}
-    # One clip, half of it on each process, and a copy of a frame between them.
-    options |= {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,), "losses__anneal_init": 1.0}
-    options |= {"losses__pca_multiview__weight": 1e-3, "video__sequence_length": 7}
-    options |= {"losses__pca_multiview__views": ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")}
-    options |= {"train__steps": STEPS, "train__val_every_epochs": STEPS, "log__tensorboard": False}
-    return make_config(folder / "project", folder / out, **(options | changes))
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(folder: Path) -> Path:
-    """The run folder of two processes that nothing happens to, started as Kubernetes does.
-
-    The second one finds the project at another mount point.
-    """
-    config = small(folder, "uninterrupted")
-    project = Path(config.data.project)
-    mount = shutil.copytree(project, folder / "mount" / project.name)
-    more = (f"--config.data.project={mount}",)
-    with Pair(config, folder / "uninterrupted-logs", more=more, variables=KUBERNETES) as pair:
-        assert pair.codes() == [0, 0], pair.logs()
-        assert re.search(r"processes +2\n", pair.text(0)) and "everything is in" in pair.text(0), pair.logs()
-        # The second one says what it waits for; the rest is JAX's own.
-        assert len(pair.text(1).splitlines()) <= 3, pair.logs()
-    return Path(config.out)
-
-
-def weights_of(run: Path) -> dict[str, Any]:
-    return load_parameters(run / PARAMETERS_FILE)[0]
-
-
-def losses_of(run: Path) -> np.ndarray:
-    lines = [line for line in metrics_of(run) if "loss" in line]
-    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
-    return np.array([line["loss"] for line in lines])
+from tests.process_pair import OURS, ROOT, STEPS, TORCHRUN, Pair, losses_of, small, weights_of
+from tests.small_run import environment, make_config, metrics_of, train
 
 
 def predictions_of(run: Path) -> np.ndarray:
@@ -227,7 +24,7 @@ def predictions_of(run: Path) -> np.ndarray:
     return table.select_dtypes("number").to_numpy()
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path, devices: int) -> None:
     config = small(folder, f"one-process-{devices}", mesh__devices=devices)
     assert train(config)["exit_code"] == 0
@@ -239,9 +36,10 @@ def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path
     assert {file.name for file in uninterrupted.iterdir()} == {file.name for file in alone.iterdir()}
 
 
-def test_a_script_without_a_guard_trains_on_two_devices_and_is_run_once(folder: Path) -> None:
-    config = small(folder, "script", mesh__devices=2)
-    config.train.steps = config.train.val_every_epochs = 2
+def test_a_script_without_a_guard_trains_on_several_devices_and_is_run_once(folder: Path) -> None:
+    # Its step is that of test_replicas.
+    changes = {"augment__preset": "none", "train__steps": 2, "train__val_every_epochs": 1, "log__tensorboard": False}
+    config = make_config(folder / "project", folder / "script", mesh__devices=3, **changes)
     (folder / "config.json").write_text(c.to_json(config))
     (folder / "script.py").write_text(
         "import pathlib\nfrom jaxpose import config, train\nprint('begins')\n"
@@ -251,11 +49,12 @@ def test_a_script_without_a_guard_trains_on_two_devices_and_is_run_once(folder: 
     ended = subprocess.run([sys.executable, "script.py"], cwd=folder, env=variables, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     lines = ended.stdout.splitlines()
-    assert lines.count("begins") == 1 and lines[-1] == "2" and "2 x cpu: cpu:0, cpu:1" in ended.stdout
+    assert lines.count("begins") == 1 and lines[-1] == "2" and "3 x cpu: cpu:0, cpu:1, cpu:2" in ended.stdout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("heatmap", marks=pytest.mark.full), pytest.param("heatmap_context", marks=pytest.mark.slow)]
+)
 def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: Path, kind: str) -> None:
     options = {"model__kind": kind, "train__microbatch_size": 3, "augment__preset": "dlc", "augment__flip_p": 0.5}
     options |= {"video__clips_per_step": 3, "video__context_sequence_length": 9}
@@ -274,90 +73,29 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
         np.testing.assert_allclose(found[: STEPS // 2], expected[: STEPS // 2], rtol=1e-5, err_msg=name)
 
 
-@pytest.mark.slow
-def test_the_log_names_clips_that_do_not_decode_on_any_process(folder: Path) -> None:
-    videos = folder / "holes-videos"
-    videos.mkdir()
-    # A frame is lost before frame 10.
-    write(videos / "holes.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)])
-    changes = {"video__folder": str(videos), "video__clips_per_step": 2, "video__cache": "off"}
-    config = small(folder, "holes", **changes, log__every_steps=3)
-    config.train.steps = config.train.val_every_epochs = 5
-    # The even draws are the first process's.
-    assert [draw % 2 for draw in range(10) if place(draw, (60,), 7, config.data.seed)[1] == 7] == [1]
-    with Pair(config, folder / "holes-logs") as pair:
-        assert pair.codes() == [0, 0], pair.logs()
-        text = pair.text(0)
-    assert text.count("frames 7 to 13 are not used: frames are lost before frame 10") == 1, text
-    # Each of them decodes the 60 frames once, for 5 clips of 7.
-    assert "1.71 frames decoded for each one used" in text, text
-
-
-@pytest.mark.faults
-def test_sigterm_to_one_process_stops_both_at_one_step_and_the_run_goes_on(folder: Path, uninterrupted: Path) -> None:
-    config = small(folder, "stopped")
-    run = Path(config.out)
-    with Pair(config, folder / "stopped-logs", "stop at step 3") as pair:
-        assert pair.codes() == [85, 85], pair.logs()
-        step = last_step(run)
-        assert 3 < step < STEPS and f"saved at step {step}" in pair.text(0), pair.logs()
-    with Pair(config, folder / "stopped-again-logs", "stop before the first step") as pair:
-        assert pair.codes() == [85, 85], pair.logs()
-        assert f"goes on from step {step}" in pair.text(0) and f"saved at step {step + 1}" in pair.text(0), pair.logs()
-    # To the end in one process, on as many devices.
-    assert train(dataclasses.replace(config, mesh=c.MeshConfig(devices=2)))["exit_code"] == 0
-    np.testing.assert_allclose(losses_of(run), losses_of(uninterrupted), rtol=1e-5)
-    assert distance(weights_of(run), weights_of(uninterrupted)) < 1e-4
-
-
-@pytest.mark.faults
-@pytest.mark.parametrize("event", ["raise", "raise while JAX starts"])
-def test_an_exception_on_one_process_ends_both_and_its_traceback_is_the_only_one(folder: Path, event: str) -> None:
-    name = event.replace(" ", "-")
-    with Pair(small(folder, name), folder / f"{name}-logs", event) as pair:
-        pair.wait_for(1, "RuntimeError: broken on purpose")
-        assert pair.codes(limit_s=15) == [1, 1], pair.logs()
-        assert pair.text(1).rstrip().endswith("RuntimeError: broken on purpose"), pair.logs()
-        assert "Traceback" not in pair.text(0), pair.logs()
-        assert re.search(r"process 1 on \S+ failed: RuntimeError: broken on purpose", pair.text(0)), pair.logs()
-
-
-@pytest.mark.faults
-def test_a_process_that_is_lost_while_jax_starts_ends_the_other(folder: Path) -> None:
-    with Pair(small(folder, "gap"), folder / "gap-logs", "killed while JAX starts") as pair:
-        assert pair.code(1, LIMIT_S) == -signal.SIGKILL, pair.logs()
-        # JAX itself would wait for two minutes.
-        assert pair.code(0, 30) == 75, pair.logs()
-        assert re.search(r"jaxpose.train: process 1 on \S+ is gone", pair.text(0)), pair.logs()
-
-
-@pytest.mark.parametrize("mistake", ["another seed", "a foreign run folder"])
-def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path, mistake: str) -> None:
-    config, more = small(folder, mistake.replace(" ", "-")), ()
+def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path) -> None:
+    config = small(folder, "foreign")
     out = Path(config.out)
-    if mistake == "another seed":
-        more = ("--config.train.seed=7",)
-        expected = "train.seed is 7 here and 0 on process 0; start all processes with the same command"
-    else:
-        out.mkdir()
-        (out / "notes.txt").write_text("mine")
-        expected = f"jaxpose.train: {out} holds files that are no run of jaxpose (notes.txt)"
-    with Pair(config, folder / f"{out.name}-logs", more=more) as pair:
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    with Pair(config, folder / "foreign-logs") as pair:
         assert pair.codes() == [2, 2], pair.logs()
         for index in range(2):
-            assert expected in pair.text(index) and "Traceback" not in pair.text(index), pair.logs()
-    assert not out.exists() or os.listdir(out) == ["notes.txt"]
+            assert f"jaxpose.train: {out} holds files that are no run of jaxpose (notes.txt)" in pair.text(index)
+            assert "Traceback" not in pair.text(index), pair.logs()
+    assert os.listdir(out) == ["notes.txt"]
 
 
-@pytest.mark.parametrize("variables", [TORCHRUN, KUBERNETES], ids=["torchrun", "Kubernetes"])
-def test_processes_that_others_start_find_each_other(folder: Path, variables: dict[str, str]) -> None:
-    name = "-".join(variables)
-    # Each hears of the other's value over JAX. Whole runs are those of `uninterrupted`.
-    more = ("--config.train.seed=7",)
-    with Pair(small(folder, name), folder / f"{name}-logs", more=more, variables=variables) as pair:
+def test_processes_that_torchrun_starts_find_each_other_and_another_seed_is_told_by_both(folder: Path) -> None:
+    """Each hears of the other's value over JAX. `uninterrupted` is started as Kubernetes does."""
+    config = small(folder, "torchrun")
+    with Pair(config, folder / "torchrun-logs", more=("--config.train.seed=7",), variables=TORCHRUN) as pair:
         assert pair.codes() == [2, 2], pair.logs()
         assert re.search(r"process 1 on \S+: train.seed is 7 here and 0 on process 0", pair.text(0)), pair.logs()
-        assert "train.seed is 7 here and 0 on process 0" in pair.text(1), pair.logs()
+        for index in range(2):
+            expected = "train.seed is 7 here and 0 on process 0; start all processes with the same command"
+            assert expected in pair.text(index) and "Traceback" not in pair.text(index), pair.logs()
+    assert not Path(config.out).exists()
 
 
 def test_another_version_is_refused_with_both(folder: Path) -> None:
@@ -388,54 +126,6 @@ def test_one_that_waits_in_vain_says_for_whom(
         assert last.startswith(f"jaxpose.train: {message}"), pair.logs()
 
 
-@pytest.mark.faults
-def test_a_run_folder_that_is_not_shared_is_refused(folder: Path) -> None:
-    elsewhere = folder / "elsewhere"
-    elsewhere.mkdir()
-    with Pair(small(folder, "elsewhere/run"), folder / "unshared-logs", f"another disk at {elsewhere}") as pair:
-        assert pair.codes() == [2, 2], pair.logs()
-        for index in range(2):
-            assert re.search(r"the folder \S+ of process 0 on \S+ is not the one on \S+ choose one", pair.text(index))
-    assert sorted(os.listdir(elsewhere / "run")) == [".lock", "config.json", "split.csv", "status.json"]
-
-
-@pytest.mark.slow
-def test_the_slower_process_is_named_with_its_times(folder: Path) -> None:
-    config = small(folder, "slow", log__pace_s=0.0, log__every_steps=10)
-    with Pair(config, folder / "slow-logs", "slow") as pair:
-        assert pair.codes() == [0, 0], pair.logs()
-        said = re.findall(r"warning: process (\d) on \S+ holds up the others: its host needs (\d+) ms", pair.text(0))
-    assert [index for index, _ in said] == ["1"] and float(said[0][1]) >= 100, pair.logs()
-    figures = [line for line in metrics_of(Path(config.out)) if "process1_own_s" in line]
-    assert len(figures) >= 3
-    for line in figures:
-        # Of the 0.1 s: on a CPU the other process waits a part of it while it hands over its next step.
-        assert line["process1_own_s"] - line["process0_own_s"] > 0.05
-
-
-@pytest.mark.faults
-def test_killed_and_frozen_processes_take_the_other_along_and_the_run_ends_as_if_nothing_had_been(
-    folder: Path, uninterrupted: Path
-) -> None:
-    heartbeat_s = 4.0
-    config = small(folder, "killed", train__save_every_steps=4, mesh__heartbeat_s=heartbeat_s)
-    run = Path(config.out)
-    kinds = ((signal.SIGKILL, "is gone"), (signal.SIGSTOP, "has been silent for"))
-    faults = [(lost, kind, reason) for kind, reason in kinds for lost in (1, 0)]
-    for number, (lost, kind, reason) in enumerate(faults):
-        with Pair(config, folder / f"killed-{number}-logs") as pair:
-            wait_for_step(run, 7 * (number + 1), pair.is_alive)
-            pair.send(lost, kind)
-            # JAX itself may be the first to see that process 0 is gone; then it aborts.
-            code = pair.code(1 - lost, heartbeat_s + 5)
-            assert code == 75 or (lost == 0 and code == -signal.SIGABRT), pair.logs()
-            if code == 75:
-                assert re.search(rf"jaxpose.train: process {lost} on \S+ {reason}", pair.text(1 - lost)), pair.logs()
-    with Pair(config, folder / "killed-last-logs") as pair:
-        assert pair.codes() == [0, 0], pair.logs()
-    assert_same(weights_of(run), weights_of(uninterrupted))
-
-
 def test_ctrl_c_is_passed_on_to_the_other_processes_as_sigterm() -> None:
     caught = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
@@ -445,23 +135,3 @@ def test_ctrl_c_is_passed_on_to_the_other_processes_as_sigterm() -> None:
             assert caught == [signal.SIGTERM] and interrupt.exit_code == 130
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.slow
-def test_lost_machines_go_on_from_the_copy_that_process_0_made(folder: Path, uninterrupted: Path) -> None:
-    remote = {"log__remote_url": str(folder / "copies"), "log__remote_every_s": 0.1}
-    config = small(folder, "copied", **remote)
-    with Pair(config, folder / "copied-logs", "stop at step 3") as pair:
-        assert pair.codes() == [85, 85], pair.logs()
-        assert f"everything is copied to {folder}/copies/copied\n" in pair.text(0), pair.logs()
-        assert "copied to" not in pair.text(1)
-    shutil.rmtree(config.out)
-    with Pair(config, folder / "copied-logs") as pair:
-        assert pair.codes() == [0, 0], pair.logs()
-        assert f"downloaded from {folder}/copies/copied: checkpoints " in pair.text(0), pair.logs()
-        assert "goes on from step " in pair.text(0) and "downloaded" not in pair.text(1)
-    assert distance(weights_of(Path(config.out)), weights_of(uninterrupted)) == 0
-    copied = files_in(folder / "copies" / "copied")
-    assert {path: data for path, data in copied.items() if path != "copied.json"} == {
-        path: data for path, data in files_in(Path(config.out)).items() if path != ".lock"
-    }

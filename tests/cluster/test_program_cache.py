@@ -160,7 +160,7 @@ def test_programs_are_known_by_the_processor_that_they_are_made_for(
     kept = ProgramFiles(tmp_path)
     kept.put("key", b"program")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
-    program_cache._machine.cache_clear()
+    program_cache.machine_name.cache_clear()
     other = ProgramFiles(tmp_path)
     assert other.get("key") is None or len(os.sched_getaffinity(0)) == 1
-    program_cache._machine.cache_clear()
+    program_cache.machine_name.cache_clear()

@@ -52,6 +52,7 @@ def test_values_that_change_places_are_found_and_nan_is_equal_to_itself() -> Non
     assert Replicas(pair).differing([with_copies([values, 2 * values], pair)]) == both
 
 
+@pytest.mark.faults
 def test_a_run_whose_devices_differ_stops_and_saves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config(small_project(tmp_path / "project"), tmp_path / "run", mesh__devices=3, train__steps=6,
                          train__save_every_steps=2, train__val_every_epochs=3, augment__preset="none")  # fmt: skip

@@ -18,15 +18,33 @@ from jaxpose.data.sessions import clip_sessions, sessions
 from jaxpose.data.split import assign_sets, read_split, split_text
 from jaxpose.data.views import label_file_of_view, moment_of_image
 
-# The mirror of the example set is a second camera below this line; both show these columns of keypoints.
+# Below this line a mirror is a second camera; both show these columns of keypoints.
 MIRROR_Y_PX = 168
 COLUMNS = {"top": range(7), "bot": range(8, 15)}
 
 
 @pytest.fixture(scope="module")
-def two_views(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example set as two cameras: 45 moments of the session a and 45 of b, 7 keypoints."""
-    source, folder = real_data / "mirror-mouse-example", tmp_path_factory.mktemp("views")
+def one_view(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """90 frames as of mirror-mouse-example: 396 x 406 px, 17 keypoints of which one in ten is missing."""
+    folder, rng = tmp_path_factory.mktemp("mirror"), np.random.default_rng(0)
+    body = ("paw1LH", "paw2LF", "paw3RF", "paw4RH", "tailBase", "tailMid", "nose")
+    names = [*(f"{part}_top" for part in (*body, "obs")), *(f"{part}_bot" for part in (*body, "obsHigh", "obsLow"))]
+    points = rng.uniform((5, 5), (390, MIRROR_Y_PX - 5), (90, 17, 2))
+    points[:, 8:, 1] += MIRROR_Y_PX
+    points[rng.uniform(size=(90, 17)) < 0.1] = np.nan
+    columns = pd.MultiIndex.from_product([["rick"], names, ["x", "y"]], names=["scorer", "bodyparts", "coords"])
+    images = [f"labeled-data/img{number:02d}.png" for number in range(1, 91)]
+    pd.DataFrame(points.reshape(90, 34), images, columns).to_csv(folder / "CollectedData.csv")
+    (folder / "labeled-data").mkdir()
+    for number, image in enumerate(images):
+        cv2.imwrite(str(folder / image), np.full((406, 396, 3), 60 + number, np.uint8))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_views(one_view: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as two cameras: 45 moments of the session a and 45 of b, 7 keypoints."""
+    source, folder = one_view, tmp_path_factory.mktemp("views")
     labels = pd.read_csv(source / "CollectedData.csv", header=[0, 1, 2], index_col=0)
     names = list(dict.fromkeys(labels.columns.get_level_values(1)))
     folder_of = ["a" if row < 45 else "b" for row in range(90)]
@@ -66,7 +84,7 @@ def small_project(folder: Path, images: dict[str, list[str]]) -> c.DataConfig:
     return config_of(folder)
 
 
-def test_the_rows_of_all_views_are_one_project(two_views: Path, real_data: Path) -> None:
+def test_the_rows_of_all_views_are_one_project(one_view: Path, two_views: Path) -> None:
     project = read_project(config_of(two_views))
     assert project.views == ("top",) * 90 + ("bot",) * 90
     np.testing.assert_array_equal(project.moments, np.tile(np.arange(90), 2))
@@ -75,7 +93,7 @@ def test_the_rows_of_all_views_are_one_project(two_views: Path, real_data: Path)
     assert project.videos[45] == "b_top" and project.moment_names()[45] == "labeled-data/b/img46.png"
     assert project.sources[91] == f"{two_views.resolve() / 'CollectedData_bot.csv'}:5"
     assert project.label_file.name == "CollectedData.csv" and project.problems == ()
-    whole = read_project(c.DataConfig(project=str(real_data / "mirror-mouse-example")))
+    whole = read_project(c.DataConfig(project=str(one_view)))
     assert project.keypoint_names == tuple(name.rpartition("_")[0] for name in whole.keypoint_names[:7])
     expected = whole.labelled_frame_px()[:, 8:15] - [0, MIRROR_Y_PX]
     np.testing.assert_allclose(project.labelled_frame_px()[90:], expected, atol=1e-9)

@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from jaxpose.formats.lightning_pose.config import read_config
 from jaxpose.formats.lightning_pose.keys import KNOWN
 
 ROOT = Path(__file__).resolve().parents[2]
+# Three files of the tool, under its licence, and the one that a run of it left.
+FILES = Path(__file__).parent / "lightning_pose"
 DEFAULT, MIRROR = "config_default.yaml", "config_mirror-mouse-example.yaml"
-MULTIVIEW, RUN = "config_default_multiview.yaml", "run"
+MULTIVIEW, RUN = "config_default_multiview.yaml", "config_run.yaml"
 
 NAMES = (
     "paw1LH_top", "paw2LF_top", "paw3RF_top", "paw4RH_top", "tailBase_top", "tailMid_top", "nose_top", "obs_top",
@@ -76,13 +79,10 @@ OF_MULTIVIEW = OF_DEFAULT | {"data.views": ("cam0", "cam1"), "optim.lr": 5e-5}
 EXPECTED = {DEFAULT: OF_DEFAULT, MIRROR: OF_MIRROR, RUN: OF_RUN, MULTIVIEW: OF_MULTIVIEW}
 
 
-def _tree(real_data: Path, name: str) -> dict[str, Any]:
-    """A real file with the folder of the real project; the multi-view one as it can be used."""
-    file = (
-        real_data / "lightning-pose-run" / "config.yaml" if name == RUN else real_data / "lightning-pose-configs" / name
-    )
-    tree = yaml.safe_load(file.read_text())
-    tree["data"]["data_dir"] = str(real_data / "mirror-mouse-example")
+def _tree(name: str) -> dict[str, Any]:
+    """A real file with a folder that exists as its project; the multi-view one as it can be used."""
+    tree = yaml.safe_load((FILES / name).read_text())
+    tree["data"]["data_dir"] = str(FILES)
     tree["data"]["video_dir"] = "${data.data_dir}/videos"
     if name == MULTIVIEW:
         del (
@@ -134,22 +134,22 @@ def _other(value: Any) -> Any:
 
 
 @pytest.fixture
-def mirror(real_data: Path) -> dict[str, Any]:
-    return _tree(real_data, MIRROR)
+def mirror() -> dict[str, Any]:
+    return _tree(MIRROR)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_real_file_is_taken_over_value_by_value(name: str, real_data: Path, tmp_path: Path) -> None:
-    config, _ = _read(_tree(real_data, name), tmp_path)
+def test_a_real_file_is_taken_over_value_by_value(name: str, tmp_path: Path) -> None:
+    config, _ = _read(_tree(name), tmp_path)
     changes = _changes(config)
-    assert changes.pop("data.project") == str(real_data / "mirror-mouse-example")
+    assert changes.pop("data.project") == str(FILES)
     assert changes == EXPECTED[name]
-    assert resolve(config).data.project == str((real_data / "mirror-mouse-example").resolve())
+    assert resolve(config).data.project == str(FILES.resolve())
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_no_key_of_a_real_file_is_dropped_without_a_word(name: str, real_data: Path, tmp_path: Path) -> None:
-    tree = _tree(real_data, name)
+def test_no_key_of_a_real_file_is_dropped_without_a_word(name: str, tmp_path: Path) -> None:
+    tree = _tree(name)
     before = _read(tree, tmp_path)
     assert len(set(before[1])) == len(before[1])
     for path, value in _leaves(tree):
@@ -182,9 +182,9 @@ def test_every_known_key_has_an_effect_or_a_message(key: str, mirror: dict[str, 
     assert without <= 1
 
 
-def test_what_a_user_of_the_real_run_sees(real_data: Path) -> None:
-    folder = real_data / "lightning-pose-run"
-    config, messages = read_config(folder / "config.yaml")
+def test_what_a_user_of_the_real_run_sees(tmp_path: Path) -> None:
+    (tmp_path / "predictions.csv").touch()
+    config, messages = read_config(Path(shutil.copy(FILES / RUN, tmp_path / "config.yaml")))
     assert (config.data.project, config.video.folder) == ("", "videos")
     begins = [
         "data.data_dir = ${LP_ROOT_PATH:}/data/mirror-mouse-example is not used because",
@@ -203,12 +203,12 @@ def test_what_a_user_of_the_real_run_sees(real_data: Path) -> None:
     ]
     assert [message[: len(begin)] for message, begin in zip(messages, begins, strict=True)] == begins
     assert "--config.data.project=FOLDER" in messages[0]
-    assert f"--config.data.split={folder / 'predictions.csv'}" in messages[1]
+    assert f"--config.data.split={tmp_path / 'predictions.csv'}" in messages[1]
 
 
-def test_the_multiview_default_is_refused_with_every_reason_at_once(real_data: Path) -> None:
+def test_the_multiview_default_is_refused_with_every_reason_at_once() -> None:
     with pytest.raises(ValueError) as refusal:
-        read_config(real_data / "lightning-pose-configs" / MULTIVIEW)
+        read_config(FILES / MULTIVIEW)
     in_3d, boxes, backbone = str(refusal.value).splitlines()
     assert (
         "training.imgaug_3d = True, losses.supervised_reprojection_heatmap_mse.log_weight = 3.0, model.model_type"
@@ -239,8 +239,8 @@ def test_three_dimensions_are_refused_in_one_sentence(
     assert f"{key} = {value}" in str(refusal.value) and "instead, use model.model_type" in str(refusal.value)
 
 
-def test_several_cameras(real_data: Path, tmp_path: Path) -> None:
-    tree = _tree(real_data, MULTIVIEW)
+def test_several_cameras(tmp_path: Path) -> None:
+    tree = _tree(MULTIVIEW)
     tree["model"]["losses_to_use"] = ["pca_multiview"]
     tree["model"]["model_type"] = "heatmap_mhcrnn"
     tree["data"] |= {"keypoint_names": ["a", "b", "c"], "num_keypoints": 3, "mirrored_column_matches": [0, 1, 2]}
@@ -636,21 +636,19 @@ class Outcome:
         return 0
 
 
-def test_the_command_line_prints_every_message_once_and_takes_options(
-    real_data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = real_data / "lightning-pose-configs" / MIRROR
-    outcome = Outcome(file, capsys, f"--config.data.project={real_data}", "--config.train.batch_size=8")
+def test_the_command_line_prints_every_message_once_and_takes_options(capsys: pytest.CaptureFixture[str]) -> None:
+    file = FILES / MIRROR
+    outcome = Outcome(file, capsys, f"--config.data.project={FILES}", "--config.train.batch_size=8")
     _, messages = read_config(file)
     assert (outcome.code, outcome.out) == (0, "")
     assert outcome.err.splitlines() == [f"{file}: {message}" for message in messages]
     (config,) = outcome.configs
-    assert (config.data.project, config.video.folder, config.train.batch_size) == (str(real_data), "videos", 8)
+    assert (config.data.project, config.video.folder, config.train.batch_size) == (str(FILES), "videos", 8)
     assert config.losses.pca_singleview.weight == 0.5 * math.exp(-10.7)
 
 
 def test_a_mistake_is_a_line_each_and_exit_code_2(
-    real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mirror: dict[str, Any]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mirror: dict[str, Any]
 ) -> None:
     outcome = Outcome(tmp_path / "none.yaml", capsys)
     assert (outcome.code, outcome.configs) == (2, [])
@@ -661,10 +659,10 @@ def test_a_mistake_is_a_line_each_and_exit_code_2(
     (tmp_path / "config.yaml").write_text("{}")
     assert f"{tmp_path} is a folder; give the config.yaml of a Lightning" in Outcome(tmp_path, capsys).err
     assert Outcome("", capsys).code == 2
-    outcome = Outcome(real_data / "lightning-pose-configs" / MULTIVIEW, capsys)
+    outcome = Outcome(FILES / MULTIVIEW, capsys)
     lines = outcome.err.splitlines()
     assert (outcome.code, len(lines)) == (2, 3)
-    assert all(line.startswith(f"jaxpose.train: --config: {real_data}/lightning-pose-configs/") for line in lines)
+    assert all(line.startswith(f"jaxpose.train: --config: {FILES}/") for line in lines)
 
 
 def test_the_page_tells_what_becomes_of_every_key() -> None:

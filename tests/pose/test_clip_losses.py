@@ -250,18 +250,27 @@ def test_the_temporal_values_of_the_reference_trainer():
     assert not still[0] and counts[0] == 3
 
 
-def test_the_epsilons_of_the_reference_trainer():
-    for value, wanted in ((0.1, 0), (0.5, 0), (1.0, 0.5)):
-        np.testing.assert_allclose(temporal(steps([[value]]), (0.5,))[0], [wanted], atol=1e-6)
-    for epsilon, values, wanted in (
+@pytest.mark.parametrize(("value", "wanted"), [(0.1, 0), (0.5, 0), (1.0, 0.5)])
+def test_one_epsilon_of_the_reference_trainer(value: float, wanted: float):
+    np.testing.assert_allclose(temporal(steps([[value]]), (0.5,))[0], [wanted], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "values", "wanted"),
+    [
         ((0.1, 0.15, 0.3), (1, 2, 1.5), (0.9, 1.85, 1.2)),
         ((0.1, 0.15, 0.3), (0.05, 0.12, 0.2), (0, 0, 0)),
         ((0.1, 0.0, 0.3), (0, 1, 0.4), (0, 1, 0.1)),
-    ):
-        np.testing.assert_allclose(temporal(steps([values]), epsilon)[0], [sum(wanted)], atol=1e-6)
-        for k in range(3):
-            alone = [[value if i == k else 0 for i, value in enumerate(values)]]
-            np.testing.assert_allclose(temporal(steps(alone), epsilon)[0], [wanted[k]], atol=1e-6)
+    ],
+)
+def test_the_epsilons_of_the_reference_trainer(epsilon: tuple, values: tuple, wanted: tuple):
+    np.testing.assert_allclose(temporal(steps([values]), epsilon)[0], [sum(wanted)], atol=1e-6)
+    for k in range(3):
+        alone = [[value if i == k else 0 for i, value in enumerate(values)]]
+        np.testing.assert_allclose(temporal(steps(alone), epsilon)[0], [wanted[k]], atol=1e-6)
+
+
+def test_two_epsilons_for_three_keypoints_are_refused():
     with pytest.raises(ValueError, match="epsilon has 2 numbers for 3 keypoints; give one, or one per keypoint"):
         temporal(steps([[1, 2, 3]]), (1.0, 2.0))
 

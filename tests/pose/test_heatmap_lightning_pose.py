@@ -105,18 +105,20 @@ def test_temperature():
     assert decode_fast(delta((4, 4), height=0.01), 4)[1][0, 0] < 0.5
 
 
-def test_confidence_is_the_mass_of_two_pixels_each_way():
+@pytest.mark.parametrize(
+    ("point", "expected"),
+    [((5, 5), 1), ((6, 6), 1), ((25, 25), 0), ((7.99, 5), 1), ((8, 5), 0), ((3, 5), 1), ((2.99, 5), 0)],
+)
+def test_confidence_is_the_mass_of_two_pixels_each_way(point: tuple, expected: int):
     """Its test_evaluate_heatmaps_at_location, and where the point is cut to a whole pixel."""
-    maps = delta((5, 5), side=32)
-    for point, expected in (
-        ((5, 5), 1), ((6, 6), 1), ((25, 25), 0), ((7.99, 5), 1), ((8, 5), 0), ((3, 5), 1), ((2.99, 5), 0),
-    ):  # fmt: skip
-        found = confidence_at(maps, jnp.array([[point]], jnp.float32))
-        np.testing.assert_array_equal(found, [[expected]], err_msg=str(point))
-    # The window ends at the map's edge.
-    ones = jnp.ones((1, 1, 6, 9))
-    for point, expected in (((0, 0), 9), ((8, 5), 9), ((4, 3), 25), ((4, 0), 15)):
-        np.testing.assert_array_equal(confidence_at(ones, jnp.array([[point]], jnp.float32)), [[expected]])
+    found = confidence_at(delta((5, 5), side=32), jnp.array([[point]], jnp.float32))
+    np.testing.assert_array_equal(found, [[expected]])
+
+
+@pytest.mark.parametrize(("point", "expected"), [((0, 0), 9), ((8, 5), 9), ((4, 3), 25), ((4, 0), 15)])
+def test_the_window_of_the_confidence_ends_at_the_edge_of_the_map(point: tuple, expected: int):
+    found = confidence_at(jnp.ones((1, 1, 6, 9)), jnp.array([[point]], jnp.float32))
+    np.testing.assert_array_equal(found, [[expected]])
 
 
 def test_visibility():

@@ -286,17 +286,6 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason():
     for views in (((0, 1, 2), (3, 4)), ((0, 1, 2),), ()):
         with pytest.raises(ValueError, match=r"losses.pca_multiview.views: the views have .* two or more views"):
             fit_multiview(labels, views, MULTI)
-    for options, centering, size in (
-        (dict(components=12), "none", 12), (dict(explained_variance=1.0), "none", 12),
-        (dict(components=10), "mean", 10), (dict(explained_variance=1.0), "mean", 10),
-        (dict(components=12), "median", 12),
-    ):  # fmt: skip
-        ((name, value),) = options.items()
-        said = rf"losses.pca_singleview: {name} = {value:g} keeps all {size} components of a pose of 6 points"
-        with pytest.raises(
-            ValueError, match=f"{said}.* and the error of every pose is then 0; lower it, or name more key"
-        ):
-            fit_singleview(labels, range(6), dataclasses.replace(SINGLE, centering=centering, **options))
     assert len(fit_singleview(labels, range(6), dataclasses.replace(SINGLE, components=11)).components) == 11
     median = dataclasses.replace(SINGLE, centering="median", components=10)
     assert len(fit_singleview(labels, range(6), median).components) == 10
@@ -312,6 +301,20 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason():
         fit_multiview(labels, ((0, 1), (1, 2)), MULTI)
     with pytest.raises(ValueError, match="each once"):
         fit_singleview(labels, (), SINGLE)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "centering", "size"),
+    [
+        ("components", 12, "none", 12), ("explained_variance", 1.0, "none", 12), ("components", 10, "mean", 10),
+        ("explained_variance", 1.0, "mean", 10), ("components", 12, "median", 12),
+    ],
+)  # fmt: skip
+def test_a_pca_that_keeps_all_components_is_refused(name: str, value: float, centering: str, size: int):
+    said = rf"losses.pca_singleview: {name} = {value:g} keeps all {size} components of a pose of 6 points"
+    options = dataclasses.replace(SINGLE, centering=centering, **{name: value})
+    with pytest.raises(ValueError, match=f"{said}.* and the error of every pose is then 0; lower it, or name more key"):
+        fit_singleview(random_poses(), range(6), options)
 
 
 def test_keypoints_are_found_by_name():

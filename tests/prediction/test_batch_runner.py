@@ -6,12 +6,14 @@ import pytest
 from jax.sharding import Mesh
 
 from jaxpose import config as c
-from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.steps.predict_step import build_predict_step
 from tests.parallel import SIDE_PX, samples
 
-LENGTH = 60
+# Two steps of the largest batch, and a rest.
+LENGTH = 36
 FRAME_FROM_INPUT = np.array([[2.0, 0.0, 3.0], [0.0, 2.0, -1.0]])
 CONFIG = c.Config(
     data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX),
@@ -40,17 +42,19 @@ def predict(
 
 @pytest.fixture(scope="module")
 def whole(network: tuple) -> list[dict[str, np.ndarray]]:
-    """For each length, every frame in a window of its own, all in one computation."""
+    """For each length, every frame in a window of its own, all in one computation by the compiled step itself."""
     graphdef, params, statistics, frames = network
     mesh = make_mesh(jax.devices()[:1])
-    runner = BatchRunner(CONFIG, graphdef, mesh, LENGTH)
-    weights = replicate(mesh, (params, statistics))
+    predict_step, weights = build_predict_step(CONFIG, graphdef, mesh), replicate(mesh, (params, statistics))
+    affines = np.tile(FRAME_FROM_INPUT.astype(np.float32), (LENGTH, 1, 1))
     found = []
     for length in range(1, LENGTH + 1):
         # Beyond the ends the first and the last frame are seen again.
-        around = np.clip(np.arange(length)[:, None] + np.arange(-2, 3), 0, length - 1)
-        windows = [(runner._batch(frames[around], FRAME_FROM_INPUT), length)]
-        found.append(next(runner._run(runner._predict, *weights, windows)))
+        around = np.clip(np.arange(LENGTH)[:, None] + np.arange(-2, 3), 0, length - 1)
+        batch = put_batch(mesh, {"frames": frames[around], "frame_from_input": affines})
+        rows = jax.tree.map(np.asarray, predict_step(*weights, batch))
+        # One window a sequence.
+        found.append({name: part.reshape(LENGTH, *part.shape[2:])[:length] for name, part in rows.items()})
     return found
 
 

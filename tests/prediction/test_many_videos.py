@@ -22,7 +22,7 @@ from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, Row, identity_of, row_of
+from jaxpose.prediction.index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, identity_of, row_of
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import suffixes_beside
@@ -31,9 +31,10 @@ from jaxpose.prediction.worker import Worker
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.video.video import scan
+from tests import painted_videos
+from tests.index_row import row
 from tests.logged import logged
 from tests.small_run import environment, files_in
-from tests.video import test_clips as clips
 
 RATE = 30
 Capture = pytest.CaptureFixture[str]
@@ -118,7 +119,8 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     cut = ["--stretch_minutes", str(minutes(20)), "--decoders", "2", "--out", str(parts)]
 
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     assert predict.main([*flags, "--out", str(whole)]) == 2
     shown = capsys.readouterr()
     assert "to do: 2 videos with 590 frames, 0 images; disk: at most " in shown.out and ", 1 kB free" in shown.out
@@ -271,7 +273,9 @@ def test_tables_of_a_video_that_was_replaced_by_a_damaged_one_go(predictor: Pred
 
 
 def test_frames_that_were_lost_before_are_told(predictor: Predictor, tmp_path: Path) -> None:
-    video = clips.write(tmp_path / "video.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)])
+    video = painted_videos.write(
+        tmp_path / "video.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)]
+    )
     shared = Shared(predictor, tmp_path / "out", [video], 1000)
     assert shared.work() == [DONE]
     reason = f"{video}: its timestamps show dropped frames before frame 10; rows count the frames in the file"
@@ -300,16 +304,6 @@ def test_a_video_that_is_gone_is_tried_again(predictor: Predictor, tmp_path: Pat
     videos[0].write_bytes(content)
     os.utime(videos[0], ns=(status.st_atime_ns, status.st_mtime_ns))
     assert shared.work() == [DONE, DONE]
-
-
-def row(**changes: object) -> Row:
-    """The row of a video that is done."""
-    values = {
-        "path": "/in/x.mp4", "size": 10, "mtime": "1.5", "files": "f", "model": "m", "frames_announced": 3,
-        "frames_delivered": 3, "seconds": 0.5, "state": DONE, "reason": "", "table": "video_preds/x.csv",
-        "table_size": 5, "table_sha256": "s", "run": "r",
-    }  # fmt: skip
-    return Row(**(values | changes))
 
 
 @pytest.mark.parametrize(

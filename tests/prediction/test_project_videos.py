@@ -61,7 +61,7 @@ def test_auto_gives_the_command_where_it_takes_long(
 ) -> None:
     predictor.config.eval.predict_videos = "auto"
     # A thousandth of a second for 103 frames: no machine is that fast.
-    monkeypatch.setattr(project_videos, "_AUTO_S", 1e-3)
+    monkeypatch.setattr(project_videos, "AUTO_S", 1e-3)
     (said,) = say_of(predictor, tmp_path / "run")
     files = " ".join(f"{tmp_path}/project/videos/{name}.mp4" for name in ("a", "session00", "session01", "session02"))
     assert said.startswith("the 103 frames of video would take about 1 s; predict them by ")

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import shutil
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
@@ -25,86 +23,16 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote import copy
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.remote.hook import load_hook
-from jaxpose.remote.mirror import Mirror
 from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, sync_actions
-from jaxpose.remote.restore import restore
 from jaxpose.remote.store import RemoteFolder
-from jaxpose.run.checkpoint import Checkpoints
-from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.manifest import find_damage
+from tests.log_files import lines_of, scalars_of
+from tests.remote_copies import assert_whole, config_of, files_at, opened, restored_step, save, synced
 from tests.remote_stores import EveryThird, Hanging, Store, Switched
-from tests.run.test_log import lines_of, scalars_of
 from tests.small_run import environment, files_in
 
-SPLIT = "path,bytes,sha256,set\na.png,1,aa,train\n"
-
-
 pytestmark = pytest.mark.usefixtures("stores")
-
-
-def config_of(out: Path, url: str, **changes: Any) -> c.Config:
-    config = c.Config(out=str(out), log=c.LogConfig(remote_url=url, remote_every_s=0.1))
-    config.data.project = "/nowhere"
-    for name, value in changes.items():
-        section, _, option = name.rpartition("__")
-        setattr(getattr(config, section) if section else config, option, value)
-    return config
-
-
-def opened(config: c.Config) -> RunFolder:
-    return open_run(config, SPLIT, lambda path: restore(config, path))
-
-
-def save(run: Path, *steps: int, best: int = -1) -> None:
-    with Checkpoints(run / "checkpoints") as checkpoints:
-        for step in steps:
-            noise = np.random.default_rng(step).normal(size=(40, 30))
-            checkpoints.save(step, {"w": noise, "step": np.int32(step)}, {}, is_best=step == best)
-            assert checkpoints.wait()
-
-
-def restored_step(run: Path, which: str = "newest") -> int | None:
-    with Checkpoints(run / "checkpoints") as checkpoints:
-        found = checkpoints.restore({"w": np.zeros((40, 30)), "step": np.int32(0)}, which)
-    if found is None:
-        return None
-    np.testing.assert_array_equal(found[1]["w"], np.random.default_rng(found[0]).normal(size=(40, 30)))
-    return found[0]
-
-
-def synced(folder: RunFolder, url: str) -> Mirror:
-    mirror = Mirror(folder.path, RemoteFolder(url, folder.path.name), folder.action == "start", threading.Event())
-    mirror.sync()
-    return mirror
-
-
-def files_at(url: str, name: str = "run") -> dict[str, bytes]:
-    """Every file of a copy, without the code under test."""
-    stores: dict[str, type[MemoryFileSystem]] = {
-        "memory": MemoryFileSystem,
-        "everythird": EveryThird,
-        "switched": Switched,
-    }
-    protocol, separator, folder = url.partition("://")
-    if not separator:
-        return dict(files_in(Path(url) / name))
-    prefix = f"/{folder}/{name}/"
-    entries = list(stores[protocol].store.items())
-    return {path.removeprefix(prefix): file.getvalue() for path, file in entries if path.startswith(prefix)}
-
-
-def assert_whole(url: str, run: Path) -> None:
-    """The copy has what the run folder has, checksums included, and nothing else."""
-    here = {path: data for path, data in files_in(run).items() if path != ".lock"}
-    there = files_at(url, run.name)
-    record = json.loads(there.pop("copied.json"))["files"]
-    assert there == here
-    assert record == {
-        path: [len(data), hashlib.sha256(data).hexdigest()]
-        for path, data in here.items()
-        if not path.startswith("checkpoints/")
-    }
 
 
 # The actions.
@@ -428,8 +356,8 @@ def test_stopped_run_does_not_wait_for_a_store_that_hangs(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copy, "_TELLS_AFTER_S", 0.2)
-    monkeypatch.setattr(copy, "_PATIENCE_S", 2.0)
+    monkeypatch.setattr(copy, "TELLS_AFTER_S", 0.2)
+    monkeypatch.setattr(copy, "PATIENCE_S", 2.0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -470,8 +398,8 @@ def test_finished_run_waits_as_long_as_something_arrives(
 ):
     fsspec.register_implementation("slow", Slow, clobber=True)
     # 3 checkpoints of some 20 files, of 3 calls each: more than a second.
-    monkeypatch.setattr(copy, "_TELLS_AFTER_S", 0.2)
-    monkeypatch.setattr(copy, "_PATIENCE_S", 1.0)
+    monkeypatch.setattr(copy, "TELLS_AFTER_S", 0.2)
+    monkeypatch.setattr(copy, "PATIENCE_S", 1.0)
     config = config_of(tmp_path / "run", "slow://copies", log__remote_every_s=600.0)
     assert copied(config, interrupt) == 0
     told = capsys.readouterr().out.splitlines()
@@ -576,9 +504,9 @@ import sys, time, types
 from pathlib import Path
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote import copy as copying
-from tests.remote.test_copy import config_of, opened
+from tests.remote_copies import config_of, opened
 
-copying._PATIENCE_S = 0.5
+copying.PATIENCE_S = 0.5
 sys.modules["hanging_hooks"] = types.SimpleNamespace(hang=lambda path: time.sleep(10**6))
 config = config_of(Path(sys.argv[1]), "", log__remote_hook="hanging_hooks:hang")
 with opened(config) as folder, copying.RemoteCopy(folder, config.log) as copy:

@@ -13,10 +13,11 @@ import pytest
 from jaxpose import config as c
 from jaxpose import watch
 from jaxpose.run.manifest import find_damage, read_manifest
-from tests.remote.test_copy import assert_whole, files_at
+from tests.log_files import scalars_of
+from tests.remote_copies import assert_whole, files_at
 from tests.remote_stores import Switched
-from tests.run.test_log import scalars_of
 from tests.small_run import (
+    assert_same_run,
     call,
     command,
     environment,
@@ -26,18 +27,10 @@ from tests.small_run import (
     train_and_stop,
     wait_for_step,
 )
-from tests.test_train_process import assert_same_run
 
-# As other small runs have, so that what they compiled is used.
+# Those of the fixture `whole`.
 STEPS = 80
 pytestmark = pytest.mark.usefixtures("stores")
-
-
-@pytest.fixture(scope="module")
-def undisturbed(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("undisturbed") / "run"
-    assert train(remote_config(project, run, ""))["exit_code"] == 0
-    return run
 
 
 def remote_config(project: Path, run: Path, url: str, **changes: object) -> c.Config:
@@ -46,9 +39,9 @@ def remote_config(project: Path, run: Path, url: str, **changes: object) -> c.Co
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("url", ["everythird://copies", "memory://copies", "mounted"])
+@pytest.mark.parametrize("url", ["everythird://copies", "mounted"])
 def test_empty_machine_ends_as_the_undisturbed_run(
-    undisturbed: Path, project: Path, tmp_path: Path, url: str, capsys: pytest.CaptureFixture
+    whole: Path, project: Path, tmp_path: Path, url: str, capsys: pytest.CaptureFixture
 ):
     url = url if "://" in url else str(tmp_path / url)
     run = tmp_path / "run"
@@ -60,7 +53,7 @@ def test_empty_machine_ends_as_the_undisturbed_run(
     run = tmp_path / "elsewhere" / "run"
     ended = train(remote_config(project, run, url))
     assert (ended["exit_code"], ended["steps"]) == (0, STEPS)
-    assert_same_run(run, undisturbed)
+    assert_same_run(run, whole)
     assert_whole(url, run)
     out = capsys.readouterr().out
     assert f"downloaded from {url}/run: checkpoints " in out and f"goes on from step {stopped['steps']}\n" in out
@@ -82,7 +75,7 @@ def test_empty_machine_ends_as_the_undisturbed_run(
 
 @pytest.mark.faults
 def test_store_that_dies_does_not_stop_the_run_and_the_exit_code_is_3(
-    undisturbed: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    whole: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
     run = tmp_path / "run"
     config = remote_config(project, run, "switched://copies")
@@ -93,28 +86,34 @@ def test_store_that_dies_does_not_stop_the_run_and_the_exit_code_is_3(
     assert told.count("warning: switched://copies/run cannot be written: ") == 1
     assert "warning: the copy in switched://copies/run lacks config.json, split.csv" in told
     assert "the copy in switched://copies/run lacks " in (run / "train.log").read_text()
-    assert_same_run(run, undisturbed)
+    assert_same_run(run, whole)
     Switched.is_off = False
     config.resume = "auto"
     assert call(config, tmp_path) == 0
     assert_whole("switched://copies", run)
 
 
-def test_mistakes_are_told_before_anything_is_trained(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    for options, message in (
-        ({"log__remote_hook": "jaxpose_absent.hooks:send"}, "cannot be imported: ModuleNotFoundError"),
-        ({"log__remote_url": str(tmp_path)}, "would be itself"),
-    ):
-        assert call(make_config(project, tmp_path / "run", **options), tmp_path) == 2
-        assert message in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("log__remote_hook", "jaxpose_absent.hooks:send", "cannot be imported: ModuleNotFoundError"),
+        ("log__remote_url", "{above}", "would be itself"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_trained(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture, option: str, value: str, message: str
+):
+    config = make_config(project, tmp_path / "run", **{option: value.format(above=tmp_path)})
+    assert call(config, tmp_path) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "config.json").exists()
 
 
 # Kills.
 
 
-@pytest.mark.slow
-def test_machine_is_lost_again_and_again(undisturbed: Path, project: Path, tmp_path: Path):
+@pytest.mark.faults
+def test_machine_is_lost_again_and_again(whole: Path, project: Path, tmp_path: Path):
     """Each process has a run folder of its own, which is gone when it is killed."""
     rng, goes_on_from = np.random.default_rng(), []
     for number in range(4):
@@ -136,10 +135,10 @@ def test_machine_is_lost_again_and_again(undisturbed: Path, project: Path, tmp_p
             shutil.rmtree(run)
     assert child.returncode == 0, err
     assert goes_on_from
-    assert_same_run(run, undisturbed)
+    assert_same_run(run, whole)
     assert_whole(str(tmp_path / "mounted"), run)
     there = tmp_path / "mounted" / "run"
-    assert metrics_of(there) == metrics_of(undisturbed)
+    assert metrics_of(there) == metrics_of(whole)
     # TensorBoard drops what came after the step that a later file begins with; nothing is missing.
     assert {step for step, tag, _ in scalars_of(there) if tag == "loss"} == set(range(1, STEPS + 1))
 
@@ -150,7 +149,7 @@ from pathlib import Path
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.files import write_atomic
-from tests.remote.test_copy import config_of, opened, save
+from tests.remote_copies import config_of, opened, save
 
 run, url, steps = Path(sys.argv[1]), sys.argv[2], [int(step) for step in sys.argv[3:]]
 config = config_of(run, url)

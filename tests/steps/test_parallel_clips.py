@@ -2,17 +2,22 @@
 
 Clips are whole on one device and cut into pieces with copies of frames on many; one and three of them divide no number
 of devices here, and one in four does not decode. How many terms each loss has is counted in numpy too.
-The bars are those of tests/steps/test_parallel.py.
+The bars are those of tests/layouts.py.
 """
 
 import pytest
 
-from tests.parallel import make_config
-from tests.steps.test_parallel import check
+from tests.layouts import compare_layouts
+from tests.parallel import Trainer, make_config
+
+
+def compare(devices: tuple[int, ...], **options: object) -> None:
+    compare_layouts(Trainer(make_config(**{"precision": "f64", **options})), devices)
 
 
 def test_clips_on_many_devices() -> None:
-    check(make_config(kind="heatmap_context", clips=3, microbatch=4, precision="f64"), (8,))
+    # Without augmentation it compiles in half the time; the rows below have it.
+    compare((3,), kind="heatmap_context", clips=3, microbatch=4, preset="none")
 
 
 @pytest.mark.slow
@@ -28,7 +33,7 @@ def test_clips_on_many_devices() -> None:
 def test_every_pair_of_network_clips_and_microbatch(
     kind: str, clips: int, microbatch: int, devices: tuple[int, ...]
 ) -> None:
-    check(make_config(kind=kind, clips=clips, microbatch=microbatch, precision="f64"), devices)
+    compare(devices, kind=kind, clips=clips, microbatch=microbatch)
 
 
 @pytest.mark.slow
@@ -42,4 +47,12 @@ def test_every_pair_of_network_clips_and_microbatch(
     ],
 )
 def test_other_networks_and_losses_on_clips(options: dict) -> None:
-    check(make_config(**{"precision": "f64", **options}), (8,))
+    compare((8,), **options)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("microbatch", [0, 3])
+@pytest.mark.parametrize("clips", [1, 3])
+@pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
+def test_whole_table_of_clips(kind: str, clips: int, microbatch: int) -> None:
+    compare((2, 3, 8), kind=kind, clips=clips, microbatch=microbatch)

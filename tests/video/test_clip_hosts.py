@@ -13,7 +13,7 @@ from jaxpose.steps.layout import ClipShards, clip_shards
 from jaxpose.training.clip_batch import clip_batch
 from jaxpose.video.clip_order import place
 from jaxpose.video.clips import ClipSource, open_clips
-from tests.video.test_clips import data_config, number_in, write
+from tests.painted_videos import data_config, number_in, write
 
 # Frame i of video v is painted with the number 1000 v + i.
 APART = 1000

@@ -18,8 +18,8 @@ from jaxpose.video.key_frames import can_begin_at_key_frames, key_frame_before
 from jaxpose.video.range import RangeReader
 from jaxpose.video.segments import Segment, cut
 from jaxpose.video.video import read_chunks, scan
-from tests.video import test_clips as clips
-from tests.video.test_clips import LENGTH, SIZE_PX, data_config, plain, windows
+from tests import painted_videos
+from tests.painted_videos import LENGTH, SIZE_PX, data_config, plain, windows
 
 # What is cut into segments is so at frame 130 or later.
 FRAMES, RATE, CUT = 200, 25, 130
@@ -85,7 +85,7 @@ def mark(source: Path, target: Path, is_key: Callable[[int], bool]) -> Path:
 
 def write_marked(path: Path, is_key: Callable[[int], bool]) -> Path:
     # FFmpeg sees through wrong marks in H.264.
-    plain_file = clips.write(path.with_name(f"plain{path.suffix}"), FRAMES, "mpeg4", options={"g": "20"})
+    plain_file = painted_videos.write(path.with_name(f"plain{path.suffix}"), FRAMES, "mpeg4", options={"g": "20"})
     return mark(plain_file, path, is_key)
 
 
@@ -197,5 +197,5 @@ def test_damage_is_believed_only_from_the_start(tmp_path: Path) -> None:
 
 
 def test_frames_whose_lines_end_in_padding_are_checked(tmp_path: Path) -> None:
-    path = clips.write(tmp_path / "odd.mp4", 60, size_px=(50, 38))
+    path = painted_videos.write(tmp_path / "odd.mp4", 60, size_px=(50, 38))
     assert can_begin_at_key_frames(read_index(path))

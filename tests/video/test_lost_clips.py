@@ -8,8 +8,8 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.video.clips import UnusableClips, open_clips
+from tests.painted_videos import LENGTH, data_config, windows, write
 from tests.small_run import call, make_config
-from tests.video.test_clips import LENGTH, data_config, windows, write
 
 FRAMES = 160
 

@@ -20,8 +20,8 @@ from jaxpose.video.clips import open_clips
 from jaxpose.video.index import read_index
 from jaxpose.video.segments import Segment
 from jaxpose.video.video import read_chunks, scan
-from tests.video.test_clips import data_config, plain
-from tests.video.test_segments import predictor_of
+from tests.painted_videos import data_config, plain
+from tests.random_predictor import predictor_of
 
 FRAMES = 20
 # The matrix of ISO 14496-12, 8.3.2, (a, b, c, d), by quarter turns clockwise.

@@ -4,23 +4,16 @@ import itertools
 import os
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
-from jaxpose import config as c
-from jaxpose.cluster.mesh import make_mesh, replicate
-from jaxpose.config.losses import PcaSingleviewConfig
 from jaxpose.formats.lightning_pose.tables import join_tables
-from jaxpose.model.pose_net import make_network
-from jaxpose.pose.pca import fit_singleview
-from jaxpose.prediction.batch_runner import BatchRunner
-from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.video_tables import Incomplete, bytes_a_frame, predict_segment, predict_video
 from jaxpose.video.index import read_index
 from jaxpose.video.segments import Segment, cut, padded
 from jaxpose.video.video import read_chunks, scan
-from tests.video.test_clips import SIZE_PX, plain, write
+from tests.painted_videos import SIZE_PX, plain, write
+from tests.random_predictor import predictor_of
 
 FRAMES, RATE = 100, 25
 OPEN_GOP = {"x264-params": "bframes=3:b-adapt=0:keyint=12:open-gop=1"}
@@ -121,28 +114,6 @@ def test_what_is_fed_begins_at_a_multiple_of_the_batch(video: Path) -> None:
         fed = padded(Segment(index, first, end), 1, radius, batch)
         assert fed.first % batch == 0 and fed.first <= max(0, first - 1 - radius) < fed.first + batch
         assert fed.end == min(FRAMES, end + radius)
-
-
-def predictor_of(kind: str) -> Predictor:
-    """A network with weights that nobody trained, whose maps differ much from frame to frame."""
-    names = ("nose", "ear", "tail")
-    config = c.Config(
-        data=c.DataConfig(project="p", input_height_px=32, input_width_px=32, keypoint_names=names),
-        model=c.ModelConfig(kind=kind, backbone="resnet18", width=8, head_width=4),
-        eval=c.EvalConfig(batch_size=8),
-    )
-    graphdef, params, statistics = make_network(config.model, len(names), "f32", seed=0)
-    params = params | {"head": jax.tree.map(lambda x: x * 20, params["head"])}
-    if kind == "heatmap_context":
-        inputs = {name: params["context"][name] for name in ("layers", "forward_input", "backward_input")}
-        params["context"] = params["context"] | jax.tree.map(lambda x: x * 100, inputs)
-    mesh = make_mesh(jax.devices()[:2])
-    poses = np.random.default_rng(1).normal(16, 5, (40, 3, 2))
-    pca = fit_singleview(poses, range(3), PcaSingleviewConfig(components=2))
-    weights = replicate(mesh, (params, statistics))
-    return Predictor(
-        config, BatchRunner(config, graphdef, mesh, 8), weights, ["cpu"], {"pca_singleview": pca}, "random"
-    )
 
 
 @pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])

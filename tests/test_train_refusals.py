@@ -1,0 +1,67 @@
+"""What a training refuses before it compiles or writes anything, in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pandas as pd
+import pytest
+
+from jaxpose import config as c
+from tests.small_run import call, make_config
+
+
+def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said where a config is refused with exit code 2, before anything is compiled or written."""
+    with jax.log_compiles():
+        assert call(config, folder) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" not in err and "jit(update)" not in err and not Path(config.out).exists()
+    return err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train__monitor": "val_los"}, "train.monitor is 'val_los'; it must be one of val_loss, val_mean_px_error"),
+        ({"data__flip_pairs": ("nose:neck",)}, "data.flip_pairs leaves out left_front_paw, right_front_paw"),
+        (
+            {"data__flip_pairs": ("nose:snout",), "augment__flip_p": 0.0},
+            "data.flip_pairs has 'nose:snout'; it must be 'left_name:right_name' with keypoints of nose,",
+        ),
+        ({"data__keypoint_names": ("nose", "left_hind_paw")}, "left_hind_paw have no partner on the other side"),
+        ({"data__keypoint_names": ("nose", "neck")}, "no name of nose, neck tells a side"),
+        ({"data__mirror_views": True}, "data.mirror_views is set: a flip would create impossible poses"),
+        ({"video__folder": "vidoes", "eval__predict_videos": "auto"}, "but there is no folder "),
+    ],
+)
+def test_mistakes_are_refused_before_anything_is_compiled_or_written(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], message: str
+):
+    assert message in refusal_of(make_config(project, tmp_path / "run", **options), tmp_path, capsys)
+
+
+def test_an_early_stop_without_frames_that_validate_is_refused(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    sets = tmp_path / "only-train.csv"
+    images = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2], index_col=0).index
+    sets.write_text("path,set\n" + "".join(f"{image},train\n" for image in images))
+    config = make_config(project, tmp_path / "run", data__split=str(sets), train__early_stop_patience=2)
+    assert "train.early_stop_patience is 2, but no frame" in refusal_of(config, tmp_path, capsys)
+
+
+def test_out_that_cannot_be_written_is_one_line(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").write_text("")
+    assert call(make_config(project, tmp_path / "file" / "run"), tmp_path) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("jaxpose.train: ") and "choose another out" in err and err.count("\n") == 1
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("JAXPOSE_CACHE", str(tmp_path / "file" / "cache"))
+    assert call(make_config(project, tmp_path / "run", data__memory_limit_gib=0.0), tmp_path) == 1
+    assert capsys.readouterr().err == f"jaxpose.train: {tmp_path}/file/cache/frames: Not a directory\n"
