@@ -19,13 +19,15 @@ from jaxpose.errors import UserError
 def resolve(config: Config) -> Config:
     """Returns a copy with the preset's numbers filled in and its paths as `resolve_paths` has them, after `validate`.
 
+    A whole number becomes a float if its option is one: 5 and 5.0 give the same run folder.
+
     Raises:
       UserError: an option breaks a rule.
     """
     validate(config)
     resolved = resolve_paths(dataclasses.replace(config, augment=resolve_preset(config.augment)))
     validate(resolved)
-    return resolved
+    return _with_floats(resolved, Config)
 
 
 def validate(config: Config) -> None:
@@ -44,6 +46,16 @@ def validate_stored(config: Config) -> None:
       UserError: one line for each broken rule: the option, its value, the rule.
     """
     _refuse(_own_problems(config) or _problems_together(config))
+
+
+def _with_floats(value: Any, annotation: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return dataclasses.replace(value, **{f.name: _with_floats(getattr(value, f.name), f.type) for f in fields})
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return tuple(_with_floats(entry, arguments[0]) for entry in value)
+    return float(value) if type(value) is int and float in (annotation, *arguments) else value
 
 
 def _refuse(problems: list[str]) -> None:

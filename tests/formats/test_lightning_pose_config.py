@@ -138,6 +138,19 @@ def mirror() -> dict[str, Any]:
     return _tree(MIRROR)
 
 
+@pytest.fixture
+def of_90_frames(mirror: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """The same file for a project of 90 labelled frames, of which 72 train."""
+    (tmp_path / "labelled").mkdir()
+    names = mirror["data"]["keypoint_names"]
+    header = [["scorer", *["s"] * 2 * len(names)], ["bodyparts", *[name for name in names for _ in "xy"]],
+              ["coords", *["x", "y"] * len(names)]]  # fmt: skip
+    rows = [[f"labeled-data/v/img{row:03}.png", *["1"] * 2 * len(names)] for row in range(90)]
+    text = "".join(",".join(cells) + "\n" for cells in [*header, *rows])
+    (tmp_path / "labelled" / "CollectedData.csv").write_text(text)
+    return _with(mirror, "data.data_dir", str(tmp_path / "labelled"))
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_real_file_is_taken_over_value_by_value(name: str, tmp_path: Path) -> None:
     config, _ = _read(_tree(name), tmp_path)
@@ -337,10 +350,6 @@ def test_components_are_a_number_or_a_share(
         ({"training.early_stopping": True, "training.min_epochs": 100}, {"train.early_stop_patience": 3}),
         # Training to at least max_epochs never stops early.
         ({"training.early_stopping": True}, {"train.early_stop_patience": 0}),
-        # 72 frames train, so an epoch is 5 steps, and 3 of the double batch.
-        ({"training.val_check_interval": 40}, {"train.val_every_epochs": 8.0}),
-        ({"training.val_check_interval": 40, "training.accumulate_grad_batches": 2},
-         {"train.val_every_epochs": 20 / 3}),
         ({"training.check_val_every_n_epoch": None}, {"train.val_every_epochs": 1}),
         ({"training.imgaug": None}, {"augment.preset": "none", "video.rotate_deg": 0.0}),
         ({"training.imgaug": "default"}, {"augment.preset": "none", "video.noise_max": 0.0}),
@@ -372,13 +381,13 @@ def test_a_value_keeps_its_meaning(
     assert {name: found[name][1] for name in options} == options
 
 
-def test_a_training_in_steps(mirror: dict[str, Any], tmp_path: Path) -> None:
-    training = mirror["training"]
+def test_a_training_in_steps(of_90_frames: dict[str, Any], tmp_path: Path) -> None:
+    training = of_90_frames["training"]
     for name in ("min_epochs", "max_epochs", "unfreezing_epoch"):
         del training[name]
     training |= {"min_steps": 9000, "max_steps": 9000, "unfreezing_step": 600}
     training["lr_scheduler_params"]["multisteplr"] = {"milestone_steps": [4500, 6000, 7500], "gamma": 0.4}
-    config, messages = _read(mirror, tmp_path)
+    config, messages = _read(of_90_frames, tmp_path)
     assert (config.train.steps, config.optim.milestones_epochs, config.optim.gamma) == (9000, (900, 1200, 1500), 0.4)
     assert config.optim.unfreeze_epoch == -1
     key = "training.lr_scheduler_params.multisteplr.milestone_steps"
@@ -386,16 +395,23 @@ def test_a_training_in_steps(mirror: dict[str, Any], tmp_path: Path) -> None:
         f"{key} = [4500, 6000, 7500] becomes optim.milestones_epochs = 900, 1200, 1500: with 72 training frames an "
         "epoch is 5 steps"
     ) in messages
-    fewer, _ = _read(_with(mirror, "training.train_frames", 20), tmp_path)
+    fewer, _ = _read(_with(of_90_frames, "training.train_frames", 20), tmp_path)
     assert fewer.optim.milestones_epochs == (2250, 3000, 3750)
-    unknown, messages = _read(_with(mirror, "data.data_dir", str(tmp_path)), tmp_path)
+    unknown, messages = _read(_with(of_90_frames, "data.data_dir", str(tmp_path)), tmp_path)
     assert unknown.optim.milestones_epochs == Config().optim.milestones_epochs
     unused = f"{key} = [4500, 6000, 7500] is not used because the training frames of data.data_dir cannot be counted"
     assert any(message.startswith(unused) for message in messages)
     assert any(message.startswith("training.unfreezing_step = 600 is not used because") for message in messages)
     training["max_epochs"] = 300
     with pytest.raises(ValueError, match="training.min_steps counts steps and training.max_epochs counts epochs"):
-        _read(mirror, tmp_path)
+        _read(of_90_frames, tmp_path)
+
+
+@pytest.mark.parametrize(("batches", "epochs"), [(1, 8.0), (2, 20 / 3)])
+def test_an_interval_in_steps(batches: int, epochs: float, of_90_frames: dict[str, Any], tmp_path: Path) -> None:
+    """An epoch is 5 steps, and 3 of the double batch."""
+    of_90_frames["training"] |= {"val_check_interval": 40, "accumulate_grad_batches": batches}
+    assert _read(of_90_frames, tmp_path)[0].train.val_every_epochs == epochs
 
 
 def test_relative_folders_are_those_of_the_file(mirror: dict[str, Any], tmp_path: Path) -> None:
