@@ -33,6 +33,7 @@ from jaxpose.remote.restore import restore
 from jaxpose.run.checkpoint import Checkpoints, order, published
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
+from jaxpose.run.paths import CHECKPOINTS_FOLDER
 from jaxpose.run.pca import save_subspaces
 from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.run.status import Status
@@ -98,7 +99,7 @@ def _train_in(folder: RunFolder, setup: Setup, interrupt: Interrupt) -> dict[str
     run = put_on_devices(setup)
     if jax.process_count() > 1:
         require_same({"the checksum of the initial parameters": checksum(run.state.params)})
-    with Checkpoints(folder.path / "checkpoints") as checkpoints:
+    with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
         run, messages = resume(run, folder, checkpoints)
         if not end_reason(config, total_steps, run.state):
             run = compile_step(run)
@@ -125,7 +126,7 @@ def _train_in(folder: RunFolder, setup: Setup, interrupt: Interrupt) -> dict[str
 def _refuse_stuck_requeue(folder: RunFolder) -> None:
     """Refuses a start that SLURM repeats without progress; one that is stopped while it compiles counts too."""
     # Of the checkpoints that are there; whether they are whole is seen when they are read.
-    newest = max((order(name)[0] for name in published(folder.path / "checkpoints")), default=0)
+    newest = max((order(name)[0] for name in published(folder.path / CHECKPOINTS_FOLDER)), default=0)
     broadcast_from_0(lambda: refuse_stuck_requeue(folder.path, newest, os.environ))
 
 

@@ -15,7 +15,8 @@ from jaxpose.config.losses import weights as loss_weights
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data.loader import Samples, rows_of_draws
 from jaxpose.model.pose_net import make_network, needed_types
-from jaxpose.pose.pca import Pca, fit_multiview, fit_singleview
+from jaxpose.pose.pca import Pca
+from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards, microbatch_size, slots
 from jaxpose.steps.optim import make_optimizer

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose import config as c
-from jaxpose.run.folder import PARAMETERS_FILE
+from jaxpose.run.paths import PARAMETERS_FILE
 from jaxpose.run.weights import load_parameters
 from tests.small_run import command, environment, make_config, metrics_of, small_project
 

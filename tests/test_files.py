@@ -19,7 +19,8 @@ from jaxpose import config as c
 from jaxpose.checksums import DamagedFile, parse_csv, read_csv, read_json, signed_csv, write_csv, write_json
 from jaxpose.data.split import read_split
 from jaxpose.files import NotRegularFile
-from jaxpose.pose.pca import fit_multiview, fit_singleview, to_json
+from jaxpose.pose.pca import to_json
+from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import PredictionIndex
 from jaxpose.remote.watched import Watched
@@ -225,7 +226,7 @@ NONSENSE = [
 READ_ALL = """
 import sys
 from pathlib import Path
-from jaxpose.run.identity import read_config
+from jaxpose.run.identity import (read_config)
 for file in sys.argv[1:]:
     try:
         print(read_config(Path(file)))

@@ -19,6 +19,7 @@ import pytest
 from jaxpose import predict
 from jaxpose.checksums import write_csv
 from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
+from jaxpose.quantities import count
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 
@@ -142,7 +143,7 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
         assert predict.main([*arguments, *out]) == 0
         shown = capsys.readouterr().out
         for frames in (1, 5, 33):
-            assert f"of{frames}.avi: {frames} frames of {frames} announced, " in shown and "frames/s" in shown
+            assert f"of{frames}.avi: {count(frames, 'frame')} of {frames} announced, " in shown and "frames/s" in shown
     files = [tmp_path / "on1" / "video_preds" / f"of{frames}.csv" for frames in (1, 5, 33)]
     for file, frames in zip(files, (1, 5, 33), strict=True):
         found = read_predictions(file)
@@ -193,8 +194,11 @@ def test_damaged_files_are_named_and_the_others_are_done(trained_run: Path, tmp_
     ]  # fmt: skip
     rows = len((out / "video_preds" / "cut.csv.partial").read_text().splitlines()) - 3
     assert 0 < rows < 60
-    assert f"cut.avi: {rows} frames" in shown.err or f"after {rows} of" in shown.err
-    assert f"its {rows} rows are in {out / 'video_preds' / 'cut.csv.partial'}" in shown.err
+    assert f"cut.avi: {count(rows, 'frame')}" in shown.err or f"after {rows} of" in shown.err
+    assert (
+        f"its {count(rows, 'row')} {'is' if rows == 1 else 'are'} in {out / 'video_preds' / 'cut.csv.partial'}"
+        in shown.err
+    )
     assert "img3.png: the image does not decode" in shown.err and "2 rows of 3 images" in shown.err
     assert [path.name for path in (out / "image_preds" / "frames").iterdir()] == ["predictions.csv.partial"]
     with pytest.raises(ValueError, match="cut.avi"):

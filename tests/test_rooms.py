@@ -31,7 +31,7 @@ BELOW = {
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "torch", "tensorflow", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
-LONGEST_FILE = 350
+LONGEST_FILE = 250
 VERBS = {"train", "evaluate", "predict", "watch", "launch", "entry", "flags"}
 
 

@@ -49,9 +49,10 @@ def validate_stored(config: Config) -> None:
 
 
 def _with_floats(value: Any, annotation: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return dataclasses.replace(value, **{f.name: _with_floats(getattr(value, f.name), f.type) for f in fields})
+    if dataclasses.is_dataclass(annotation):
+        kinds = {field.name: field.type for field in dataclasses.fields(annotation)}
+        changes = {name: _with_floats(getattr(value, name), kind) for name, kind in kinds.items()}
+        return dataclasses.replace(value, **changes)
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is tuple:
         return tuple(_with_floats(entry, arguments[0]) for entry in value)

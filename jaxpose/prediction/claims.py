@@ -15,7 +15,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-CLAIMS_FOLDER = ".claims"
+from jaxpose.run.paths import CLAIMS_FOLDER
+
 # A holder touches its claim, and others look at it, this many times before the holder counts as dead.
 _BEATS = 5
 # Seconds between two attempts to take a claim that is held only briefly.

@@ -28,10 +28,8 @@ from jaxpose.prediction.batch_runner import validation_batch
 from jaxpose.prediction.evaluation_tables import Summaries, format_summaries, summarize, write_tables
 from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.quantities import count
-from jaxpose.run.identity import SPLIT_FILE
 from jaxpose.run.load import read_run_config
-
-EVALUATION_FILE = "evaluation.json"
+from jaxpose.run.paths import EVALUATION_FILE, SPLIT_FILE
 
 _logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from jaxpose.files import open_regular
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import size_of
+from jaxpose.run.paths import INDEX_FILE
 
-INDEX_FILE = "index.csv"
 CHECKSUM_DIGITS = 16
 WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
 

@@ -9,6 +9,7 @@ from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, Row, row_of
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.video_tables import bytes_a_frame
+from jaxpose.run.paths import IMAGE_TABLES_FOLDER, VIDEO_TABLES_FOLDER
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import scan
 
@@ -41,8 +42,9 @@ class Listing:
 
 def output_files(inputs: Inputs, out: Path) -> OutputFiles:
     """Returns which table is written for which input; the folder of results mirrors the tree of the inputs."""
-    videos = {out / "video_preds" / place.with_name(f"{place.name}.csv"): file for place, file in inputs.videos.items()}
-    return videos | {out / "image_preds" / place / "predictions.csv": files for place, files in inputs.images.items()}
+    videos, images = out / VIDEO_TABLES_FOLDER, out / IMAGE_TABLES_FOLDER
+    of_videos = {videos / place.with_name(f"{place.name}.csv"): file for place, file in inputs.videos.items()}
+    return of_videos | {images / place / "predictions.csv": files for place, files in inputs.images.items()}
 
 
 def list_jobs(

@@ -20,6 +20,7 @@ from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
 from jaxpose.quantities import count, duration
+from jaxpose.run.paths import VIDEO_TABLES_FOLDER
 from jaxpose.video.key_frames import Stopped
 from jaxpose.video.video import Video, scan
 
@@ -87,7 +88,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
 
 
 def _job(predictor: Predictor, folder: Path, video: Video) -> Job:
-    table = folder / "video_preds" / f"{video.path.stem}.csv"
+    table = folder / VIDEO_TABLES_FOLDER / f"{video.path.stem}.csv"
     row = row_of(folder, table, video.path, [video.path], predictor)
     return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [video.path], video)
 

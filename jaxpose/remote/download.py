@@ -7,11 +7,10 @@ from typing import Any
 
 from jaxpose.checksums import DamagedFile, parse_json
 from jaxpose.errors import UserError
-from jaxpose.remote.plan import CHECKPOINTS
 from jaxpose.remote.record import COPIED_FILE, manifests, size_and_checksum
 from jaxpose.remote.store import RemoteFolder
-from jaxpose.run.identity import CONFIG_FILE
 from jaxpose.run.manifest import MANIFEST_FILE, find_damage
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
 
 
 def download(remote: RemoteFolder, staging: Path) -> list[str]:
@@ -42,8 +41,8 @@ def _download_checkpoints(remote: RemoteFolder, staging: Path) -> tuple[list[str
     for name, text in _asked(remote, lambda: manifests(remote)).items():
         if not text:
             continue
-        if problem := _download_checkpoint(remote, name, text, staging / CHECKPOINTS / name):
-            shutil.rmtree(staging / CHECKPOINTS / name, ignore_errors=True)
+        if problem := _download_checkpoint(remote, name, text, staging / CHECKPOINTS_FOLDER / name):
+            shutil.rmtree(staging / CHECKPOINTS_FOLDER / name, ignore_errors=True)
             messages.append(f"checkpoint {name} of {remote.url} is damaged ({problem}) and was not downloaded")
         else:
             whole.append(name)
@@ -87,7 +86,7 @@ def _download_checkpoint(remote: RemoteFolder, name: str, text: bytes, folder: P
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
-            place.write_bytes(_asked(remote, lambda path=path: remote.read(f"{CHECKPOINTS}/{name}/{path}")))
+            place.write_bytes(_asked(remote, lambda path=path: remote.read(f"{CHECKPOINTS_FOLDER}/{name}/{path}")))
         except FileNotFoundError:
             return f"{path} is missing"
     (folder / MANIFEST_FILE).write_bytes(text)

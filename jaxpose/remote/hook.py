@@ -6,17 +6,9 @@ from pathlib import Path
 
 from jaxpose.checksums import parse_json
 from jaxpose.errors import UserError
-from jaxpose.remote.plan import (
-    CHECKPOINTS,
-    PUT_CHECKPOINT,
-    Contents,
-    Stamp,
-    contents_of,
-    is_growing,
-    stamp_of,
-    sync_actions,
-)
+from jaxpose.remote.plan import PUT_CHECKPOINT, Contents, Stamp, contents_of, is_growing, stamp_of, sync_actions
 from jaxpose.run.manifest import MANIFEST_FILE
+from jaxpose.run.paths import CHECKPOINTS_FOLDER
 
 
 class Hook:
@@ -67,7 +59,7 @@ class Hook:
             if what == PUT_CHECKPOINT:
                 listed = parse_json(here.checkpoints[name], MANIFEST_FILE)["files"]
                 files = [path for path in listed if not path.endswith("/")]
-                paths = [f"{CHECKPOINTS}/{name}/{file}" for file in (*files, MANIFEST_FILE)]
+                paths = [f"{CHECKPOINTS_FOLDER}/{name}/{file}" for file in (*files, MANIFEST_FILE)]
             else:
                 paths = [name] if is_last or not is_growing(name) else []
             for path in paths:

@@ -8,21 +8,11 @@ from pathlib import Path
 
 from jaxpose.checksums import parse_json, signed_json
 from jaxpose.errors import UserError
-from jaxpose.remote.plan import (
-    CHECKPOINTS,
-    PUT,
-    PUT_CHECKPOINT,
-    REMOVE_CHECKPOINT,
-    Contents,
-    Stamp,
-    contents_of,
-    sync_actions,
-)
+from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, Stamp, contents_of, sync_actions
 from jaxpose.remote.record import COPIED_FILE, copy_is_ahead, manifests, read_record, size_and_checksum
 from jaxpose.remote.store import RemoteFolder
-from jaxpose.run.folder import FINISHED_FILE, RESULTS
-from jaxpose.run.identity import CONFIG_FILE
 from jaxpose.run.manifest import MANIFEST_FILE
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, RESULTS
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +56,7 @@ class Mirror:
 
     def missing(self) -> list[str]:
         """Returns what the copy lacks of the run folder, or has in another version."""
-        names = {PUT: "{}", PUT_CHECKPOINT: CHECKPOINTS + "/{}"}
+        names = {PUT: "{}", PUT_CHECKPOINT: CHECKPOINTS_FOLDER + "/{}"}
         missing = [
             names[what].format(name) for what, name in sync_actions(self._here(), self._there()) if what in names
         ]
@@ -145,7 +135,7 @@ class Mirror:
 
     def _put_checkpoint(self, name: str, text: bytes) -> bool:
         """Uploads a checkpoint; returns False where it was removed here meanwhile, or is damaged."""
-        folder, below = self._folder / CHECKPOINTS / name, f"{CHECKPOINTS}/{name}"
+        folder, below = self._folder / CHECKPOINTS_FOLDER / name, f"{CHECKPOINTS_FOLDER}/{name}"
         files = parse_json(text, MANIFEST_FILE)["files"]
         with contextlib.ExitStack() as opened:
             try:
@@ -176,12 +166,13 @@ class Mirror:
 
     def _leave_out(self, name: str, reason: str) -> None:
         self._damaged.add(name)
-        _logger.warning("checkpoint %s is damaged (%s) and is not copied", self._folder / CHECKPOINTS / name, reason)
+        checkpoint = self._folder / CHECKPOINTS_FOLDER / name
+        _logger.warning("checkpoint %s is damaged (%s) and is not copied", checkpoint, reason)
 
     def _remove_checkpoint(self, name: str) -> None:
-        self._remote.remove(f"{CHECKPOINTS}/{name}/{MANIFEST_FILE}")
+        self._remote.remove(f"{CHECKPOINTS_FOLDER}/{name}/{MANIFEST_FILE}")
         self._checkpoints[name] = b""
-        self._remote.remove_folder(f"{CHECKPOINTS}/{name}")
+        self._remote.remove_folder(f"{CHECKPOINTS_FOLDER}/{name}")
         del self._checkpoints[name]
 
 

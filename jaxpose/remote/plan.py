@@ -7,13 +7,19 @@ from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.run.checkpoint import order, published
-from jaxpose.run.extension import EXTENSIONS_FILE
-from jaxpose.run.folder import FINISHED_FILE, WRITTEN
-from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE
 from jaxpose.run.manifest import MANIFEST_FILE, read_manifest
-from jaxpose.run.status import STATUS_FILE
+from jaxpose.run.paths import (
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    EXTENSIONS_FILE,
+    FINISHED_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    SPLIT_FILE,
+    STATUS_FILE,
+    WRITTEN,
+)
 
-CHECKPOINTS = "checkpoints"
 PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT = "put", "put checkpoint", "remove checkpoint"
 
 # Size in bytes and time of the last change in ns.
@@ -39,7 +45,7 @@ def contents_of(folder: Path) -> Contents:
     """Returns the files in a run folder that jaxpose has finished or appends whole records to."""
     files, checkpoints = {}, {}
     for pattern in (CONFIG_FILE, *WRITTEN):
-        if pattern.startswith(CHECKPOINTS):
+        if pattern.startswith(CHECKPOINTS_FOLDER):
             continue
         for entry in folder.glob(pattern):
             for file in entry.rglob("*") if entry.is_dir() else [entry]:
@@ -50,10 +56,10 @@ def contents_of(folder: Path) -> Contents:
                     continue  # claims, and segments of videos that are not finished yet
                 if stamp := stamp_of(file):
                     files[path.as_posix()] = stamp
-    for name in published(folder / CHECKPOINTS):
+    for name in published(folder / CHECKPOINTS_FOLDER):
         try:
-            read_manifest(folder / CHECKPOINTS / name)
-            checkpoints[name] = (folder / CHECKPOINTS / name / MANIFEST_FILE).read_bytes()
+            read_manifest(folder / CHECKPOINTS_FOLDER / name)
+            checkpoints[name] = (folder / CHECKPOINTS_FOLDER / name / MANIFEST_FILE).read_bytes()
         except (UserError, FileNotFoundError) as error:
             # Damaged, which a resume reports, or removed since it was listed.
             _logger.debug("checkpoint %s is not copied: %s", name, error)
@@ -71,7 +77,7 @@ def stamp_of(file: Path) -> Stamp | None:
 
 def is_growing(path: str) -> bool:
     """Returns whether a file grows as long as the run continues; its copies are snapshots."""
-    return path in ("train.log", "metrics.jsonl", STATUS_FILE) or path.startswith(("tensorboard/", "profile/"))
+    return path in (LOG_FILE, METRICS_FILE, STATUS_FILE) or path.startswith(("tensorboard/", "profile/"))
 
 
 def sync_actions(here: Contents, there: Contents) -> list[tuple[str, str]]:

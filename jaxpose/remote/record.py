@@ -8,12 +8,11 @@ from pathlib import Path
 
 from jaxpose.checksums import parse_json
 from jaxpose.errors import UserError
-from jaxpose.remote.plan import CHECKPOINTS
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
-from jaxpose.run.extension import EXTENSIONS_FILE, entries, parse
-from jaxpose.run.folder import FINISHED_FILE
+from jaxpose.run.extension import entries, parse
 from jaxpose.run.manifest import MANIFEST_FILE, find_damage
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, EXTENSIONS_FILE, FINISHED_FILE
 
 COPIED_FILE = "copied.json"
 
@@ -32,10 +31,10 @@ def read_record(remote: RemoteFolder) -> dict[str, list | None]:
 def manifests(remote: RemoteFolder) -> dict[str, bytes]:
     """Returns {name: text of its manifest} of the checkpoints of a copy, b"" for one that is incomplete."""
     found = {}
-    for name in remote.names(CHECKPOINTS):
+    for name in remote.names(CHECKPOINTS_FOLDER):
         if CHECKPOINT_NAME.fullmatch(name):
             try:
-                found[name] = remote.read(f"{CHECKPOINTS}/{name}/{MANIFEST_FILE}")
+                found[name] = remote.read(f"{CHECKPOINTS_FOLDER}/{name}/{MANIFEST_FILE}")
             except FileNotFoundError:
                 found[name] = b""
     return found
@@ -62,9 +61,8 @@ def copy_is_ahead(remote: RemoteFolder, folder: Path) -> str:
     is_finished, there = more_there >= 0 and _is_finished(remote), manifests(remote)
     if not is_finished and not any(there.values()):
         return ""
-    here = next(
-        (name for name in published(folder / CHECKPOINTS)[::-1] if not find_damage(folder / CHECKPOINTS / name)), ""
-    )
+    checkpoints = folder / CHECKPOINTS_FOLDER
+    here = next((name for name in published(checkpoints)[::-1] if not find_damage(checkpoints / name)), "")
     newer = sorted((name for name in there if not here or order(name) > order(here)), key=order, reverse=True)
     newest = next((name for name in newer if not is_finished and _is_whole(remote, name, there[name])), "")
     if not is_finished and not newest:
@@ -95,6 +93,8 @@ def _is_whole(remote: RemoteFolder, name: str, manifest: bytes) -> bool:
     try:
         listed = parse_json(manifest, MANIFEST_FILE)["files"]
         files = {path: kind for path, kind in listed.items() if not path.endswith("/")}
-        return all(size_and_checksum(remote.read(f"{CHECKPOINTS}/{name}/{path}")) == files[path] for path in files)
+        return all(
+            size_and_checksum(remote.read(f"{CHECKPOINTS_FOLDER}/{name}/{path}")) == files[path] for path in files
+        )
     except (UserError, FileNotFoundError):
         return False

@@ -15,15 +15,8 @@ from jaxpose.remote.download import download
 from jaxpose.remote.record import COPIED_FILE, copy_is_ahead
 from jaxpose.remote.store import RemoteFolder, is_leftover, run_name
 from jaxpose.run.extension import with_length_of
-from jaxpose.run.folder import NO_RUN, RESTORING_FOLDER
-from jaxpose.run.identity import (
-    CONFIG_FILE,
-    SPLIT_FILE,
-    parse_config,
-    parse_signed_split_rows,
-    read_split_rows,
-    share_frames,
-)
+from jaxpose.run.identity import parse_config, parse_signed_split_rows, read_split_rows, share_frames
+from jaxpose.run.paths import CONFIG_FILE, NO_RUN, RESTORING_FOLDER, SPLIT_FILE
 
 
 @dataclasses.dataclass(frozen=True)

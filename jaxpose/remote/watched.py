@@ -17,11 +17,11 @@ from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile
 from jaxpose.remote.record import COPIED_FILE
 from jaxpose.remote.store import RemoteFolder, is_leftover
-from jaxpose.run.folder import FINISHED_FILE, NO_RUN, parse_summary
-from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE, parse_config
-from jaxpose.run.status import STATUS_FILE, Status, is_held, parse_status
+from jaxpose.run.identity import parse_config
+from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, LOG_FILE, METRICS_FILE, NO_RUN, SPLIT_FILE, STATUS_FILE
+from jaxpose.run.status import Status, is_held, parse_status
+from jaxpose.run.summary import parse_summary
 
-_METRICS_FILE, _LOG_FILE = "metrics.jsonl", "train.log"
 # Lines of metrics over which the speed is averaged.
 _LINES = 20
 _BAR_CHARACTERS = 40
@@ -120,7 +120,7 @@ class Watched:
 
     def silent_s(self) -> float:
         """Returns the seconds since the run last wrote to its folder; 0 if unknown."""
-        ages_s = [self._remote.age_s(path) for path in (_METRICS_FILE, _LOG_FILE)]
+        ages_s = [self._remote.age_s(path) for path in (METRICS_FILE, LOG_FILE)]
         return min((age_s for age_s in ages_s if age_s is not None), default=0.0)
 
     def look(self) -> Progress:
@@ -132,12 +132,12 @@ class Watched:
         """
         # Before the files, so that everything that a process writes before it releases the lock is seen.
         held = is_held(self._remote.path) if self._remote.path else None
-        entries = _entries(self._read(_METRICS_FILE))
+        entries = _entries(self._read(METRICS_FILE))
         validations = [entry for entry in entries if any(name.startswith("val_") for name in entry)]
         trainings = [entry for entry in entries if "loss" in entry]
         last = trainings[-1] if trainings else {}
         summary = self._read_signed(FINISHED_FILE)
-        lines = self._read(_LOG_FILE).decode(errors="replace").splitlines()
+        lines = self._read(LOG_FILE).decode(errors="replace").splitlines()
         return Progress(
             step=max((entry["step"] for entry in entries), default=0),
             total_steps=self._total_steps(),

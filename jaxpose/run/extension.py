@@ -15,10 +15,10 @@ from jaxpose.config.train import TrainConfig, steps_between_validations, steps_p
 from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.run.identity import CONFIG_FILE, parse_split_rows, read_config
+from jaxpose.run.identity import parse_split_rows, read_config
 from jaxpose.run.manifest import MANIFEST_FILE, find_damage
+from jaxpose.run.paths import CONFIG_FILE, EXTENSIONS_FILE
 
-EXTENSIONS_FILE = "extensions.json"
 LENGTH_KEYS = ("train.steps", "train.epochs")
 
 

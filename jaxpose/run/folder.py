@@ -11,57 +11,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jaxpose.checksums import parse_json, write_csv, write_json
+from jaxpose.checksums import write_csv, write_json
 from jaxpose.cluster.agreement import broadcast_from_0, refuse_unshared
 from jaxpose.config import Config, config_hash
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes, temporary_name
-from jaxpose.run.extension import EXTENSIONS_FILE, Extension, extension_of, find_run, settle, with_length_of
-from jaxpose.run.identity import CONFIG_FILE, SPLIT_FILE, differences, read_config, write_config
+from jaxpose.files import temporary_name
+from jaxpose.run.action import decide_action, refuse_foreign
+from jaxpose.run.extension import find_run, settle
+from jaxpose.run.identity import write_config
 from jaxpose.run.lock import lock_folder
+from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, RESULTS, SPLIT_FILE, WRITTEN
 from jaxpose.run.pointer import write_pointer
-from jaxpose.run.refusal import way_on
-from jaxpose.run.status import LOCK_FILE, STATUS_FILE, Status, status_of, write_status
-
-FINISHED_FILE = "finished.json"
-PARAMETERS_FILE = "best.safetensors"
-RESTARTS_FILE = "restarts.json"
-# Holds what is being downloaded, until all of it has arrived.
-RESTORING_FOLDER = ".restoring"
-
-# What the end of a training leaves, as globs, the mark of a finished run first. resume=extend deletes these.
-RESULTS = (
-    FINISHED_FILE,
-    PARAMETERS_FILE,
-    "predictions.csv",
-    "predictions_*.csv",
-    "evaluation.json",
-    "report.html",
-)
-
-# Everything that jaxpose writes into a run folder, as globs. resume=overwrite deletes these and nothing else.
-WRITTEN = (
-    *RESULTS,
-    "train.log",
-    "metrics.jsonl",
-    EXTENSIONS_FILE,
-    "video_preds/*.csv",
-    "video_preds/*.csv.partial",
-    "video_preds/*.parts",
-    "index.csv",
-    ".claims",
-    "tensorboard/events.out.tfevents.*",
-    "profile/plugins",
-    "checkpoints/[0-9]*",
-    RESTARTS_FILE,
-    STATUS_FILE,
-    "pca.json",
-    RESTORING_FOLDER,
-    SPLIT_FILE,
-)
-
-# What may be found in a folder that holds no run yet.
-NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp"}
+from jaxpose.run.status import Status, status_of, write_status
+from jaxpose.run.summary import read_summary
 
 
 class RunFolder:
@@ -89,11 +51,7 @@ class RunFolder:
         Raises:
           UserError: the run is not finished, or its summary cannot be read.
         """
-        file = self.path / FINISHED_FILE
-        try:
-            return parse_summary(read_bytes(file), file)
-        except FileNotFoundError:
-            raise UserError(f"the run in {self.path} is not finished: it has no {FINISHED_FILE}") from None
+        return read_summary(self.path)
 
     def note_end(self, status: Status) -> None:
         """Notes how the run ends, for those who watch it."""
@@ -122,15 +80,6 @@ class RunFolder:
 
     def __exit__(self, *error: Any) -> None:
         self.close()
-
-
-def parse_summary(data: bytes, name: str | Path) -> dict[str, Any]:
-    """Returns the summary in the content of a finished.json; `name` is the file's, for the message.
-
-    Raises:
-      DamagedFile: it is not as jaxpose wrote it.
-    """
-    return parse_json(data, name, "remove the file, and the training command evaluates the run again")
 
 
 def open_run(
@@ -168,12 +117,12 @@ def open_run(
 def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
     path, lock = _path(config), -1
     try:
-        _refuse_foreign(path)
+        refuse_foreign(path)
         lock = lock_folder(path)
         fetched = fetch(path)
         # Looked at again: another process may have put something here in between.
-        _refuse_foreign(path)
-        action, messages, extension = _decided(path, config, split_text)
+        refuse_foreign(path)
+        action, messages, extension = decide_action(path, config, split_text)
         if config.resume == "overwrite":
             _remove(path, WRITTEN)
         if extension:
@@ -200,12 +149,12 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
 def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
     path = _path(config)
     try:
-        _refuse_foreign(path)
+        refuse_foreign(path)
         there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             raise UserError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
         fetched = fetch(path)
-        action, messages, _ = _decided(path, config, split_text)
+        action, messages, _ = decide_action(path, config, split_text)
         return RunFolder(path, action, messages=(*fetched, *messages))
     except OSError as error:
         raise UserError(f"run folder {path} cannot be used: {error}; choose another out") from None
@@ -222,66 +171,6 @@ def default_path(config: Config) -> Path:
     """Returns the run folder of a config whose `out` is empty: runs/<project>/<hash of the config>."""
     project = Path(config.data.project).name or "synthetic"
     return Path("runs") / project / config_hash(config)
-
-
-def _decided(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
-    """Applies the table of run folder and `resume`; writes nothing.
-
-    Returns:
-      The action, what the user should know, and what makes the run longer, if anything does.
-    """
-    if config.resume == "overwrite":
-        return "start", (), None
-    if not (path / CONFIG_FILE).exists():
-        if config.resume in ("must", "extend"):
-            raise UserError(f"resume is {config.resume}, but {path} holds no run; use resume=auto to start one")
-        return "start", (), None
-    if config.resume == "never":
-        raise UserError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
-    compared = with_length_of(read_config(path / CONFIG_FILE), config) if config.resume == "extend" else config
-    found = differences(path, compared, split_text)
-    if found:
-        raise UserError(
-            f"{path} holds another run; differing: {'; '.join(found)}. {way_on(path, compared, split_text)}"
-        )
-    is_finished = (path / FINISHED_FILE).exists()
-    extension = extension_of(path, config, split_text) if config.resume == "extend" else None
-    unchecked: tuple[str, ...] = ()
-    if not (path / SPLIT_FILE).exists() and (is_finished or any(path.glob("checkpoints/[0-9]*"))):
-        unchecked = (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
-    if is_finished and not extension:
-        return "finished", unchecked, None
-    if is_finished and RunFolder(path, "finished").summary().get("reason") == "early stop":
-        raise UserError(
-            f"resume is extend, but the run in {path} stopped early (train.early_stop_patience = "
-            f"{config.train.early_stop_patience}), as a longer one would; --config.train.init_from={path} without "
-            "resume=extend starts another run from its weights"
-        )
-    messages = extension.messages() if extension else ()
-    if extension and not config.out:
-        messages = (f"{path} is the one run there that differs in nothing but the length", *messages)
-    messages += unchecked
-    if extension and any(path.glob("video_preds/*.csv")):
-        messages += (f"{path / 'video_preds'} holds predictions by the weights before; index.csv tells of which",)
-    return "resume", messages, extension
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Refuses a folder that holds files but no run."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise UserError(f"the run folder {path} is a file; choose another out")
-    if (path / CONFIG_FILE).exists():
-        read_config(path / CONFIG_FILE)
-        return
-    foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
-    if foreign:
-        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
-        raise UserError(
-            f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
-            "deleted: choose another out"
-        )
 
 
 def _remove(path: Path, patterns: tuple[str, ...]) -> None:

@@ -10,9 +10,8 @@ from jaxpose.config import Config, differing_keys, from_dict, validate_stored
 from jaxpose.data.split import CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
+from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
 
-CONFIG_FILE = "config.json"
-SPLIT_FILE = "split.csv"
 _MEND = "put the original file back, or use another run folder"
 _SHOWN = 3
 

@@ -12,8 +12,8 @@ from jaxpose.config import Config
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.run.checkpoint import Checkpoints
-from jaxpose.run.folder import FINISHED_FILE, PARAMETERS_FILE
-from jaxpose.run.identity import CONFIG_FILE, read_config, refuse_no_run
+from jaxpose.run.identity import read_config, refuse_no_run
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
 from jaxpose.run.weights import load_parameters
 from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import evaluated_weights, initial_state
@@ -70,7 +70,7 @@ def load_network(run: Path) -> LoadedNetwork:
         filled = jax.tree_util.tree_map_with_path(lambda path, like: _stored(stored, path, like, exported), filled)
         label = f"the weights of step {notes['step']}{unfinished}"
         return LoadedNetwork(config, graphdef, filled["params"], filled["statistics"], label)
-    with needed_types(train.precision), Checkpoints(run / "checkpoints") as checkpoints:
+    with needed_types(train.precision), Checkpoints(run / CHECKPOINTS_FOLDER) as checkpoints:
         like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
     if found is None:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.run.status import LOCK_FILE
+from jaxpose.run.paths import LOCK_FILE
 
 _LOCK_WAITS_S = (0.02, 0.1)
 

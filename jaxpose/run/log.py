@@ -19,6 +19,7 @@ from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
 from jaxpose.console import only_handler, print_above_bars
 from jaxpose.files import GrowingFile, write_atomic
+from jaxpose.run.paths import LOG_FILE, METRICS_FILE, TENSORBOARD_FOLDER
 from jaxpose.run.speed import SpeedWindow
 
 if TYPE_CHECKING:
@@ -51,13 +52,13 @@ class RunLog:
         self._events: EventFile | None = None
         if folder is None:
             return
-        self._text_file = GrowingFile(folder / "train.log")
-        self._metrics_file = GrowingFile(folder / "metrics.jsonl")
+        self._text_file = GrowingFile(folder / LOG_FILE)
+        self._metrics_file = GrowingFile(folder / METRICS_FILE)
         self._handling.enter_context(only_handler(_Records(self.text, self._warn)))
-        spent_s = self._try("metrics.jsonl", _keep_until, folder / "metrics.jsonl", first_step)
+        spent_s = self._try("metrics.jsonl", _keep_until, folder / METRICS_FILE, first_step)
         self._started_at = time.monotonic() - (spent_s or 0.0)
         if config.tensorboard:
-            self._events = self._try("tensorboard", _event_file, folder / "tensorboard", first_step)
+            self._events = self._try("tensorboard", _event_file, folder / TENSORBOARD_FOLDER, first_step)
 
     def text(self, message: str) -> None:
         """Prints a message and writes it to train.log with the time."""

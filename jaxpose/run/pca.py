@@ -10,10 +10,10 @@ from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.errors import UserError
 from jaxpose.pose.pca import Pca, errors_px, from_json, to_json
+from jaxpose.run.paths import SUBSPACES_FILE
 
 _logger = logging.getLogger(__name__)
 
-SUBSPACES_FILE = "pca.json"
 _LOSSES = ("pca_singleview", "pca_multiview")
 
 Subspaces = dict[str, Pca]

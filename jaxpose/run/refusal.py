@@ -8,15 +8,9 @@ from jaxpose.config import Config, differing_keys
 from jaxpose.config.train import total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.run.extension import LENGTH_KEYS
-from jaxpose.run.identity import (
-    CONFIG_FILE,
-    SPLIT_FILE,
-    SplitRows,
-    parse_split_rows,
-    read_config,
-    read_split_rows,
-)
+from jaxpose.run.identity import SplitRows, parse_split_rows, read_config, read_split_rows
 from jaxpose.run.manifest import MANIFEST_FILE
+from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
 
 
 def way_on(run: Path, config: Config, split_text: str) -> str:

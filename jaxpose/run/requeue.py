@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.errors import UserError
-from jaxpose.run.folder import RESTARTS_FILE
+from jaxpose.run.paths import RESTARTS_FILE, VIDEO_TABLES_FOLDER
 
 # Maximum number of turns that start from the same place.
 _MAX_TURNS = 3
@@ -52,7 +52,7 @@ def refuse_stuck_requeue(run: Path, step: int, environment: Mapping[str, str]) -
 
 def _finished_segments(run: Path) -> str:
     """Returns a checksum of the names of finished video tables and of finished segments of other videos."""
-    files = [file for pattern in ("*.csv", "*.parts/[!.]*") for file in (run / "video_preds").glob(pattern)]
+    files = [file for pattern in ("*.csv", "*.parts/[!.]*") for file in (run / VIDEO_TABLES_FOLDER).glob(pattern)]
     names = sorted(file.relative_to(run).as_posix() for file in files)
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
 

@@ -13,9 +13,7 @@ from pathlib import Path
 from jaxpose.checksums import DamagedFile, parse_json, write_json
 from jaxpose.config.arguments import FAILED, INTERRUPTED, USERS_MISTAKE
 from jaxpose.errors import UserError
-
-STATUS_FILE = "status.json"
-LOCK_FILE = ".lock"
+from jaxpose.run.paths import LOCK_FILE, STATUS_FILE
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from jaxpose.errors import UserError
 from jaxpose.phases import phase
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
+from jaxpose.run.paths import CHECKPOINTS_FOLDER
 from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
@@ -83,7 +84,7 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
         step, state, _ = found
         messages = [*folder.messages, f"goes on from step {step}"] if step else start_messages
         return dataclasses.replace(run, state=state), messages
-    place = folder.path / "checkpoints"
+    place = folder.path / CHECKPOINTS_FOLDER
     if run.setup.config.resume == "must":
         raise UserError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
     return run, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]

@@ -6,7 +6,7 @@ import jax
 
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
-from jaxpose.run.identity import CONFIG_FILE
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
 from jaxpose.training.compiled_run import compile_step, put_on_devices, resume
 from jaxpose.training.setup import Setup
 from jaxpose.training.start_block import start_block
@@ -20,7 +20,7 @@ def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
       folder: the run folder, opened for a dry run.
     """
     run = compile_step(put_on_devices(setup))
-    with Checkpoints(folder.path / "checkpoints") as checkpoints:
+    with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
         run, messages = resume(run, folder, checkpoints)
     if jax.process_index() == 0:
         rows = {"run folder": f"{folder.path}: {_prospect(folder, int(run.state.step))}"} | start_block(run)

@@ -14,8 +14,9 @@ from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.project_videos import predict_project
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.run.checkpoint import Checkpoints
-from jaxpose.run.folder import PARAMETERS_FILE, RunFolder
+from jaxpose.run.folder import RunFolder
 from jaxpose.run.log import RunLog
+from jaxpose.run.paths import PARAMETERS_FILE
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.loop import Outcome

@@ -6,7 +6,8 @@ from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.data.dataset import Dataset
 from jaxpose.errors import UserError
-from jaxpose.pose.pca import Pca, columns_of, fit_multiview, fit_singleview
+from jaxpose.pose.pca import Pca
+from jaxpose.pose.pca_fit import columns_of, fit_multiview, fit_singleview
 from jaxpose.run.pca import Subspaces, side_by_side
 
 

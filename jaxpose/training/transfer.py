@@ -9,8 +9,8 @@ from jaxpose.config import OptimConfig
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.split import read_split
 from jaxpose.errors import UserError
-from jaxpose.run.identity import SPLIT_FILE
 from jaxpose.run.load import LoadedNetwork
+from jaxpose.run.paths import SPLIT_FILE
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.optim import rest_epochs
 

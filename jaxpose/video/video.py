@@ -13,6 +13,7 @@ import numpy as np
 from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
+from jaxpose import quantities
 from jaxpose.fitting import fit_image
 from jaxpose.video.decoding import Decoding, Flaw, FlawKind
 from jaxpose.video.file import Video, cut_short, scan, to_rgb
@@ -178,13 +179,17 @@ def _problem(video: Video, segment: Segment | None, count: int, announced: int, 
     if stopped:
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
     elif count != announced:
-        parts.append(f"{count} frames were decoded{of}, but the file announces {announced}")
+        parts.append(f"{_were(count, 'frame')} decoded{of}, but the file announces {announced}")
     elif not segment and (lack := cut_short(video.path)):
-        parts.append(f"{count} frames were decoded, but {lack}")
+        parts.append(f"{_were(count, 'frame')} decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")
         parts.append(
-            f"{len(mended)} damaged frames were mended by the decoder (frame {some}); they and those up to the "
-            "next key frame may be wrong"
+            f"{_were(len(mended), 'damaged frame')} mended by the decoder (frame {some}); all up to the next key frame "
+            "may be wrong"
         )
     return f"{video.path}: {'; '.join(parts)}" if parts else ""
+
+
+def _were(number: int, noun: str) -> str:
+    return f"{quantities.count(number, noun)} {'was' if number == 1 else 'were'}"

@@ -136,6 +136,14 @@ def test_only_options_that_change_no_number_are_harmless() -> None:
     }  # fmt: skip
 
 
+def test_a_whole_number_and_the_same_float_give_one_run_folder() -> None:
+    whole = c.resolve(changed(train__val_every_epochs=5, optim__milestones_epochs=(90, 120), augment__rotate_p=1))
+    real = c.resolve(
+        changed(train__val_every_epochs=5.0, optim__milestones_epochs=(90.0, 120.0), augment__rotate_p=1.0)
+    )
+    assert c.to_json(whole) == c.to_json(real) and c.config_hash(whole) == c.config_hash(real)
+
+
 @pytest.mark.parametrize("name", list(flat_options(c.Config())))
 def test_which_change_makes_another_run(name: str) -> None:
     old = c.Config()

@@ -11,7 +11,8 @@ import scipy.special
 from jaxpose.config.losses import LossesConfig, PcaMultiviewConfig, PcaSingleviewConfig, TemporalConfig, weights
 from jaxpose.pose import clip_losses
 from jaxpose.pose.heatmap import encode
-from jaxpose.pose.pca import errors_px, fit_multiview, fit_singleview
+from jaxpose.pose.pca import errors_px
+from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
 from jaxpose.steps.layout import clip_shards
 
 CLIPS, WINDOWS, KEYPOINTS, STRIDE, SIGMA, SURE = 3, 7, 4, 4, 1.25, 0.3

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxpose.prediction.claims import CLAIMS_FOLDER, Claims
+from jaxpose.prediction.claims import Claims
+from jaxpose.run.paths import CLAIMS_FOLDER
 
 # Claims that count as dead after this time; a process that holds one prints a line and waits.
 SILENT_S = 1.0

@@ -234,7 +234,7 @@ def test_lock_of_a_killed_process_is_free_again(tmp_path: Path):
     code = """
 import sys, time
 from jaxpose.config import Config, resolve
-from jaxpose.run.folder import open_run
+from jaxpose.run.folder import (open_run)
 run = open_run(resolve(Config(out=sys.argv[1])), sys.argv[2])
 print("locked", flush=True)
 time.sleep(60)
@@ -261,7 +261,7 @@ def test_read_only_folder_is_one_clear_error():
     code = """
 import os, tempfile
 from jaxpose.config import Config, resolve
-from jaxpose.run.folder import open_run
+from jaxpose.run.folder import (open_run)
 folder = tempfile.mkdtemp()
 open_run(resolve(Config(out=folder)), "path\\nx\\n").close()
 os.chmod(folder, 0o555)

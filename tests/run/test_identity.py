@@ -22,6 +22,7 @@ from jaxpose.evaluate import evaluate
 from jaxpose.run.folder import default_path, open_run
 from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.training.setup import make_setup
+from tests.logged import logged
 from tests.small_run import call, files_in, make_config, train
 
 
@@ -112,9 +113,9 @@ def test_edited_labels_are_refused_by_name(
     ) in capsys.readouterr().err
     assert files_in(moved / "run") == before
     if is_finished:
-        told: list[str] = []
-        evaluate(whole, project=str(moved / "project"), out=tmp_path / "out", say=told.append)
-        assert sum("the labels of 5 frames changed since the training" in line for line in told) == 1
+        with logged("jaxpose") as log:
+            evaluate(whole, project=str(moved / "project"), out=tmp_path / "out")
+        assert sum("the labels of 5 frames changed since the training" in line for line in log.lines) == 1
         (moved / "project" / "CollectedData.csv").write_bytes(kept)
         assert call(config, tmp_path) == 0
 

@@ -9,7 +9,8 @@ import scipy.special
 from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.pose import heatmap, heatmap_lightning_pose
-from jaxpose.pose.pca import errors_px, fit_multiview
+from jaxpose.pose.pca import errors_px
+from jaxpose.pose.pca_fit import fit_multiview
 from jaxpose.steps import clip_step
 from jaxpose.steps.layout import clip_shards
 from jaxpose.training.clip_batch import empty_clips

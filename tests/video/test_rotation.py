@@ -132,7 +132,7 @@ def test_videos_are_predicted_as_the_labelled_images_are(tmp_path: Path, caplog:
 
 
 def test_the_command_line_says_what_it_does(
-    trained_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (source, *_) = sorted((trained_run.parent / "project" / "videos").glob("*.mp4"))
     path = tmp_path / "turned.mp4"
@@ -144,5 +144,5 @@ def test_the_command_line_says_what_it_does(
     table = read_predictions(tmp_path / "out" / "video_preds" / "turned.csv")
     found, _ = predictor.predict(np.rot90(plain(path), 2, (1, 2)))
     np.testing.assert_allclose(table.keypoints_frame_px, found, atol=1e-2)
-    (text,) = caplog.messages
-    assert "notes a rotation by 180 degrees clockwise; it is applied, frames are 64 x 64 px" in text
+    said = "notes a rotation by 180 degrees clockwise; it is applied, frames are 64 x 64 px"
+    assert capsys.readouterr().err.count(said) == 1

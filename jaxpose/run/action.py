@@ -1,0 +1,90 @@
+"""What becomes of a run folder: the run in it starts, goes on, is done, or is not this one."""
+
+from pathlib import Path
+
+from jaxpose.config import Config
+from jaxpose.errors import UserError
+from jaxpose.run.extension import Extension, extension_of, with_length_of
+from jaxpose.run.identity import differences, read_config
+from jaxpose.run.paths import (
+    CHECKPOINTS_FOLDER,
+    CONFIG_FILE,
+    FINISHED_FILE,
+    INDEX_FILE,
+    NO_RUN,
+    SPLIT_FILE,
+    VIDEO_TABLES_FOLDER,
+)
+from jaxpose.run.refusal import way_on
+from jaxpose.run.summary import read_summary
+
+
+def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
+    """Applies the table of run folder and `resume`; writes nothing.
+
+    Args:
+      path: the run folder.
+      config: resolved config.
+      split_text: content of split.csv for this config and data.
+
+    Returns:
+      The action ("start", "resume" or "finished"), what the user should know, and what makes the run longer, if
+      anything does.
+
+    Raises:
+      UserError: the folder holds another run, or `config.resume` does not allow what would be done.
+    """
+    if config.resume == "overwrite":
+        return "start", (), None
+    if not (path / CONFIG_FILE).exists():
+        if config.resume in ("must", "extend"):
+            raise UserError(f"resume is {config.resume}, but {path} holds no run; use resume=auto to start one")
+        return "start", (), None
+    if config.resume == "never":
+        raise UserError(f"resume is never, but {path} holds a run; choose another out, or resume=overwrite")
+    compared = with_length_of(read_config(path / CONFIG_FILE), config) if config.resume == "extend" else config
+    found = differences(path, compared, split_text)
+    if found:
+        raise UserError(
+            f"{path} holds another run; differing: {'; '.join(found)}. {way_on(path, compared, split_text)}"
+        )
+    is_finished = (path / FINISHED_FILE).exists()
+    extension = extension_of(path, config, split_text) if config.resume == "extend" else None
+    unchecked: tuple[str, ...] = ()
+    if not (path / SPLIT_FILE).exists() and (is_finished or any((path / CHECKPOINTS_FOLDER).glob("[0-9]*"))):
+        unchecked = (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
+    if is_finished and not extension:
+        return "finished", unchecked, None
+    if is_finished and read_summary(path).get("reason") == "early stop":
+        raise UserError(
+            f"resume is extend, but the run in {path} stopped early (train.early_stop_patience = "
+            f"{config.train.early_stop_patience}), as a longer one would; --config.train.init_from={path} without "
+            "resume=extend starts another run from its weights"
+        )
+    messages = extension.messages() if extension else ()
+    if extension and not config.out:
+        messages = (f"{path} is the one run there that differs in nothing but the length", *messages)
+    messages += unchecked
+    if extension and any((path / VIDEO_TABLES_FOLDER).glob("*.csv")):
+        messages += (
+            f"{path / VIDEO_TABLES_FOLDER} holds predictions by the weights before; {INDEX_FILE} tells of which",
+        )
+    return "resume", messages, extension
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises UserError if a folder holds files but no run."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise UserError(f"the run folder {path} is a file; choose another out")
+    if (path / CONFIG_FILE).exists():
+        read_config(path / CONFIG_FILE)
+        return
+    foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
+    if foreign:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise UserError(
+            f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
+            "deleted: choose another out"
+        )
