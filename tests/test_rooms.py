@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxpose"
 GROUND = {
     "config", "codes", "console", "errors", "geometry", "fitting", "files", "checksums", "cache", "threads", "phases",
-    "early_signals", "quantities", "shapes",
+    "early_signals", "quantities",
 }  # fmt: skip
 # Each room with those that it may import; all may import the ground and themselves.
 FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]
@@ -103,7 +103,7 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_frames_and_files_are_read_without_jax_and_start_no_backend() -> None:
-    names = [name for name in modules() if room_of(name) in (*FRAMES, *GROUND) and room_of(name) != "shapes"]
+    names = [name for name in modules() if room_of(name) in (*FRAMES, *GROUND)]
     with_jax = {
         f"{name} imports {module}"
         for name in names

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Float
 
 from jaxpose.model.head import SubPixelConv, pixel_shuffle
-from jaxpose.shapes import Array, Float
 
 # Frames that one map sees: the frame itself and two on either side.
 WINDOW = 5

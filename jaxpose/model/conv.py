@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-
-from jaxpose.shapes import Array, Float
+from jaxtyping import Array, Float
 
 _AXES = ("NHWC", "HWIO", "NHWC")
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Float
 
 from jaxpose.model.conv import convolve
-from jaxpose.shapes import Array, Float
 
 # Small, so that training starts from nearly uniform maps, as Lightning Pose does.
 _GAIN = 0.01

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jaxtyping import Array, Bool, Float
 
 from jaxpose.config.mesh import AXIS
-from jaxpose.shapes import Array, Bool, Float
 
 DECAY = 0.9
 EPSILON = 1e-5

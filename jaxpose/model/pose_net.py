@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import ModelConfig
 from jaxpose.config.model import CONTEXT_RADIUS
@@ -13,7 +14,6 @@ from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
-from jaxpose.shapes import Array, Bool, Float
 
 # Mean and standard deviation of ImageNet's pixels: what pretrained backbones expect.
 _PIXEL_MEAN = np.array([0.485, 0.456, 0.406]) * 255

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-
-from jaxpose.shapes import Array, Float
+from jaxtyping import Array, Float
 
 # Small, so that training starts with every point near the centre of the input.
 _GAIN = 0.01

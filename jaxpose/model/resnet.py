@@ -3,12 +3,11 @@
 import jax
 import numpy as np
 from flax import nnx
+from jaxtyping import Array, Bool, Float
 
 from jaxpose.model.conv import Conv, max_pool
 from jaxpose.model.norm import Norm
-from jaxpose.shapes import Array, Bool, Float
 
-STRIDE = 32
 _BLOCKS = {
     "resnet18": (2, 2, 2, 2),
     "resnet34": (3, 4, 6, 3),

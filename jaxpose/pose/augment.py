@@ -10,11 +10,11 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int, UInt8
 
 from jaxpose import geometry
 from jaxpose.pose import elastic, pixels
 from jaxpose.pose.pixels import Params, Resolved
-from jaxpose.shapes import Array, Float, Int, UInt8
 
 # Every number has its own column of a sample's draw: switching a transform on or off moves no other.
 _COLUMNS: tuple[str, ...] = (

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from jaxpose.pose.pca import Pca, residuals_px
-from jaxpose.shapes import Array, Bool, Float
 
 Sums = tuple[Float[Array, "c"], Float[Array, "c"]]
 

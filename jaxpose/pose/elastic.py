@@ -9,9 +9,9 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from jaxpose.pose.pixels import hashed
-from jaxpose.shapes import Array, Float
 
 _PITCH_PER_SIGMA = 1.25
 _SMALLEST_PITCH_PX = 2

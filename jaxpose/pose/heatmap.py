@@ -5,10 +5,10 @@ What goes out of `encode` is the target that the network learns to draw; `decode
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxpose.codes import NOT_VISIBLE, VISIBLE
 from jaxpose.geometry import cells_from_input, input_from_cells
-from jaxpose.shapes import Array, Bool, Float, Int
 
 # Enough for an encoded point to be found to 1e-4 cells at any border for every sigma_cells that the config allows.
 _STEPS = 8

@@ -8,10 +8,10 @@ from the centre of its first pixel. `offset_px` leads from one to the other. Fra
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxpose.codes import NOT_VISIBLE, VISIBLE
 from jaxpose.geometry import invert
-from jaxpose.shapes import Array, Bool, Float, Int
 
 _TEMPERATURE = 1000.0
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-
-from jaxpose.shapes import Array, Bool, Float
+from jaxtyping import Array, Bool, Float
 
 # What Lightning Pose multiplies each of these losses by: 1 / (2 exp(log_weight)) with log_weight 0.
 HEATMAP_WEIGHT = 0.5

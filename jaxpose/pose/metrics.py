@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-
-from jaxpose.shapes import Float
+from jaxtyping import Float
 
 OKS_AREA = "product of the ranges of the labelled points"
 SHARE_OF = "longest side of the labelled box"

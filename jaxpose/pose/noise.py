@@ -2,8 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-
-from jaxpose.shapes import Array, Float, Int
+from jaxtyping import Array, Float, Int
 
 
 def shot_noise(

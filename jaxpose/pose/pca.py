@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxpose.errors import UserError
-from jaxpose.shapes import Float
 
 Columns = tuple[tuple[int, ...], ...]
 

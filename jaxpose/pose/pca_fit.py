@@ -8,11 +8,11 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float
 
 from jaxpose.config.losses import PcaMultiviewConfig, PcaSingleviewConfig
 from jaxpose.errors import UserError
 from jaxpose.pose.pca import Columns, Pca, errors_px, poses_of
-from jaxpose.shapes import Float
 
 
 def fit_singleview(

@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-
-from jaxpose.shapes import Array, Bool, Float, UInt8
+from jaxtyping import Array, Bool, Float, UInt8
 
 Params = dict[str, Array]
 # A resolved AugmentConfig: no option is None, which a type checker cannot see.
