@@ -54,13 +54,7 @@ def make_project(
     Raises:
       UserError: the folder holds something else, or a number is out of its range.
     """
-    sizes = {
-        "seed": seed,
-        "videos": videos,
-        "labelled_frames": labelled_frames,
-        "video_frames": video_frames,
-        "side_px": side_px,
-    }
+    sizes = dict(seed=seed, videos=videos, labelled_frames=labelled_frames, video_frames=video_frames, side_px=side_px)
     _check_sizes(**sizes, leaves=leaves, looks=looks)
     folder = Path(folder)
     # A project without leaves and looks is what it was before these existed.

@@ -84,16 +84,11 @@ def summarize(
         "frames": len(errors),
         "labelled_points": int(is_labelled.sum()),
         "points_not_predicted": int((is_labelled & np.isnan(errors)).sum()),
-        "mean_px_error": _over(np.mean, errors),
-        "median_px_error": _over(np.median, errors),
+        **_averages(errors),
         **{f"p{q}_px_error": _over(functools.partial(np.percentile, q=q), errors) for q in _PERCENTILES},
         "rms_px_error": _over(lambda e: np.sqrt(np.square(e).mean()), errors),
         "keypoints": {
-            name: {
-                "mean_px_error": _over(np.mean, errors[:, i]),
-                "median_px_error": _over(np.median, errors[:, i]),
-                "labelled_points": int(is_labelled[:, i].sum()),
-            }
+            name: {**_averages(errors[:, i]), "labelled_points": int(is_labelled[:, i].sum())}
             for i, name in enumerate(keypoint_names)
         },
         "pck_px": [{"threshold_px": float(t), **_pck(errors < t, is_labelled)} for t in pck_px],
@@ -104,6 +99,10 @@ def summarize(
         "oks_sigma": float(oks_sigma),
         "oks_area": OKS_AREA,
     }
+
+
+def _averages(errors_px: np.ndarray) -> dict[str, float | None]:
+    return {"mean_px_error": _over(np.mean, errors_px), "median_px_error": _over(np.median, errors_px)}
 
 
 def format_summary(summary: dict[str, Any]) -> str:
