@@ -1,7 +1,7 @@
 """The start of the verbs that take seconds to import: signals, arguments and the first line come before the packages.
 
 `python -m jaxpose.train` comes here, its signals caught, before it imports anything else. A mistake in the arguments, a
-folder that is not there and a Ctrl-C are answered at once.
+folder that is not there and a Ctrl-C are answered at once. Each verb says how to import its own `main`.
 """
 
 import argparse
@@ -20,30 +20,31 @@ if TYPE_CHECKING:
     from jaxpose.config import Config
     from jaxpose.config.command_line import Options
 
+# Imports the verb and returns its `main`.
+ImportMain = Callable[[], Callable[..., int]]
 _LOADING = "loading the packages"
 
 
-def train() -> int:
+def train(import_main: ImportMain) -> int:
     """Runs jaxpose.train with the arguments of the process and returns its exit code."""
-    return _run(_train)
+    return _run(lambda: _train(import_main))
 
 
-def predict() -> int:
+def predict(import_main: ImportMain) -> int:
     """Runs jaxpose.predict with the arguments of the process and returns its exit code."""
-    return _run(lambda: predict_arguments().run(_predict, None))
+    return _run(lambda: predict_arguments().run(lambda given: _predict(given, import_main), None))
 
 
-def evaluate() -> int:
+def evaluate(import_main: ImportMain) -> int:
     """Runs jaxpose.evaluate with the arguments of the process and returns its exit code."""
-    return _run(lambda: evaluate_arguments().run(_evaluate, None))
+    return _run(lambda: evaluate_arguments().run(lambda given: _evaluate(given, import_main), None))
 
 
-def launch() -> int:
+def launch(import_main: ImportMain) -> int:
     """Runs jaxpose.launch with the arguments of the process and returns its exit code."""
 
     def start() -> int:
-        from jaxpose.launch import main
-
+        main = import_main()
         _loaded()
         return main()
 
@@ -58,13 +59,16 @@ def _run(work: Callable[[], int]) -> int:
     return code
 
 
-def _train() -> int:
+def _train(import_main: ImportMain) -> int:
     from jaxpose.config.command_line import run
 
-    return run(_train_with, verb="jaxpose.train", description="Trains a network on a project of labelled frames.")
+    def start(config: "Config", options: "Options") -> int:
+        return _train_with(config, options, import_main)
+
+    return run(start, verb="jaxpose.train", description="Trains a network on a project of labelled frames.")
 
 
-def _train_with(config: "Config", options: "Options") -> int:
+def _train_with(config: "Config", options: "Options", import_main: ImportMain) -> int:
     from jaxpose.cluster.process_info import ProcessInfo, detect_process
 
     # A look at the data is one process's work, whatever the variables say.
@@ -75,20 +79,24 @@ def _train_with(config: "Config", options: "Options") -> int:
         from jaxpose.data.project import refuse_absent
 
         refuse_absent(config.data)
-        if options.dry_run == "data":
-            from jaxpose.data.report import show_data
-        else:
-            from jaxpose import train
+        main = _load_report() if options.dry_run == "data" else import_main()
     _loaded()
-    if options.dry_run == "data":
+    if process.count == 1 and options.dry_run != "data":
+        _keep_programs()
+    return main(config, options)
+
+
+def _load_report() -> Callable[..., int]:
+    from jaxpose.data.report import show_data
+
+    def main(config: "Config", _: "Options") -> int:
         show_data(config)
         return DONE
-    if process.count == 1:
-        _keep_programs()
-    return train.main(config, options)
+
+    return main
 
 
-def _predict(given: argparse.Namespace) -> int:
+def _predict(given: argparse.Namespace, import_main: ImportMain) -> int:
     speak(f"jaxpose {__version__}: predicts with {given.run}")
     with phase(_LOADING):
         from jaxpose.data.inputs import find_inputs
@@ -97,22 +105,22 @@ def _predict(given: argparse.Namespace) -> int:
         refuse_no_run(Path(given.run))
         if not all(Path(text).exists() for text in given.inputs):
             find_inputs(given.inputs)
-        from jaxpose import predict
+        main = import_main()
     _loaded()
     _keep_programs()
-    return predict.main()
+    return main()
 
 
-def _evaluate(given: argparse.Namespace) -> int:
+def _evaluate(given: argparse.Namespace, import_main: ImportMain) -> int:
     speak(f"jaxpose {__version__}: evaluates {given.run}")
     with phase(_LOADING):
         from jaxpose.run.identity import refuse_no_run
 
         refuse_no_run(Path(given.run))
-        from jaxpose import evaluate
+        main = import_main()
     _loaded()
     _keep_programs()
-    return evaluate.main()
+    return main()
 
 
 def _loaded() -> None:

@@ -5,7 +5,7 @@ predictions_pixel_error.csv, the same for CollectedData_new.csv and CollectedDat
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds: they are those of this file under its own name.
+    # This comes before the imports below, which take seconds. `entry` asks for them by `import_main`.
     import sys
 
     from jaxpose import early_signals
@@ -13,7 +13,12 @@ if __name__ == "__main__":
     early_signals.install("jaxpose.evaluate")
     from jaxpose import entry
 
-    sys.exit(entry.evaluate())
+    def import_main():
+        from jaxpose import evaluate
+
+        return evaluate.main
+
+    sys.exit(entry.evaluate(import_main))
 
 import argparse
 from pathlib import Path

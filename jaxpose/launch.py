@@ -4,7 +4,7 @@ Input: the number of processes and the arguments of the verb. Output: the exit c
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` imports this file again under its own name.
+    # This comes before the imports below, which take seconds. `entry` asks for them by `import_main`.
     import sys
 
     from jaxpose import early_signals
@@ -12,7 +12,12 @@ if __name__ == "__main__":
     early_signals.install("jaxpose.launch")
     from jaxpose import entry
 
-    sys.exit(entry.launch())
+    def import_main():
+        from jaxpose import launch
+
+        return launch.main
+
+    sys.exit(entry.launch(import_main))
 
 import argparse
 import sys

@@ -7,7 +7,7 @@ what is missing.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds: they are those of this file under its own name.
+    # This comes before the imports below, which take seconds. `entry` asks for them by `import_main`.
     import sys
 
     from jaxpose import early_signals
@@ -15,7 +15,12 @@ if __name__ == "__main__":
     early_signals.install("jaxpose.predict")
     from jaxpose import entry
 
-    sys.exit(entry.predict())
+    def import_main():
+        from jaxpose import predict
+
+        return predict.main
+
+    sys.exit(entry.predict(import_main))
 
 import argparse
 import dataclasses

@@ -1,7 +1,7 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds: they are those of this file under its own name.
+    # This comes before the imports below, which take seconds. `entry` asks for them by `import_main`.
     import sys
 
     from jaxpose import early_signals
@@ -9,7 +9,12 @@ if __name__ == "__main__":
     early_signals.install("jaxpose.train")
     from jaxpose import entry
 
-    sys.exit(entry.train())
+    def import_main():
+        from jaxpose import train
+
+        return train.main
+
+    sys.exit(entry.train(import_main))
 
 import functools
 import os

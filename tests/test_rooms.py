@@ -43,8 +43,6 @@ def imports(file: Path) -> Iterator[str]:
     """The modules of the package that a file imports, anywhere in it."""
     known = {name.removesuffix(".__init__") for name in modules()}
     tree = ast.parse(file.read_text())
-    # As a program, a verb only hands over to `entry`, which then imports it under its own name.
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "__main__" in ast.unparse(node.test))]
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "jaxpose":
             base = (node.module or "").removeprefix("jaxpose").lstrip(".")
