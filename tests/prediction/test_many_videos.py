@@ -28,6 +28,7 @@ from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.video_tables import Incomplete, predict_video
 from jaxpose.prediction.worker import Worker
+from jaxpose.quantities import count
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
 from jaxpose.video.video import scan
@@ -408,7 +409,7 @@ def test_three_workers_of_which_one_is_killed_make_what_one_makes(trained_run: P
     def ended(worker: subprocess.Popen[str]) -> str:
         shown, _ = worker.communicate(timeout=300)
         assert worker.returncode == 4 and "1 of 40 inputs failed, the others are done" in shown, shown
-        assert f"its {frames_of_broken} rows are in" in shown
+        assert f"its {count(frames_of_broken, 'row')} {'is' if frames_of_broken == 1 else 'are'} in" in shown
         return shown
 
     one, three = tmp_path / "one", tmp_path / "three"
