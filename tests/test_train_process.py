@@ -61,7 +61,7 @@ def test_killed_at_any_moment_it_goes_on_bit_for_bit(undisturbed: Path, project:
     """While it starts, compiles, steps, validates, saves and evaluates; its log holds every step once."""
     run, rng = tmp_path / "run", np.random.default_rng()
     config = make_config(project, run, **LENGTH, train__save_every_steps=3)
-    for after_s in rng.uniform(0, 8, 12):
+    for after_s in rng.uniform(0, 8, 8):
         process = Process(config, tmp_path)
         time.sleep(after_s)
         process.child.kill()
