@@ -1,8 +1,8 @@
 """SIGTERM and Ctrl-C from the first moment of a verb: one line, and exit code 85 or 130.
 
-Imports the standard library alone, so that it can come before the packages that take seconds to import. Until
-`training.interrupt.Interrupt` takes over there is nothing to save: a signal ends the process at once, as a kill would,
-and every file is either whole or absent.
+Imports only the standard library, so that it runs before the packages that take seconds to import. There is nothing to
+save until `cluster.signals.Interrupt` takes over: a signal ends the process at once, as a kill would, and every file is
+either whole or absent.
 """
 
 import collections
