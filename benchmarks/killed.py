@@ -80,7 +80,7 @@ class Start:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._lines.append(line)
-            if found := re.match(r"goes on from step (\d+)|no whole checkpoint", line):
+            if found := re.match(r"resumes from step (\d+)|no whole checkpoint", line):
                 self.resumed_from = int(found[1] or 0)
 
 

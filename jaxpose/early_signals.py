@@ -82,7 +82,7 @@ def _leave(number: int) -> None:
     doing = f" while {phases.current()}" if phases.current() else ""
     # os.write: the main thread may be in the middle of a print. On a terminal the line of progress is wiped.
     wipe = "\r\x1b[K" if os.isatty(2) else ""
-    os.write(2, f"{wipe}{_verb}: stopped by {name}{doing}; nothing is lost, the same command goes on\n".encode())
+    os.write(2, f"{wipe}{_verb}: stopped by {name}{doing}; nothing is lost, the same command continues\n".encode())
     try:
         for tell in _tell_others:
             tell(code)

@@ -69,7 +69,7 @@ def _train_with(config: "Config", options: "Options") -> int:
 
     # A look at the data is one process's work, whatever the variables say.
     process = ProcessInfo() if options.dry_run == "data" else detect_process(os.environ, config.mesh)
-    doing = "looks at the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else "trains on"
+    doing = "checks the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else "trains on"
     speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", process.index == 0)
     with phase(_LOADING):
         from jaxpose.data.project import refuse_absent

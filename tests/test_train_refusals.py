@@ -30,7 +30,7 @@ def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str
             "data.flip_pairs has 'nose:snout'; it must be 'left_name:right_name' with keypoints of nose,",
         ),
         ({"data__keypoint_names": ("nose", "left_hind_paw")}, "left_hind_paw have no partner on the other side"),
-        ({"data__keypoint_names": ("nose", "neck")}, "no name of nose, neck tells a side"),
+        ({"data__keypoint_names": ("nose", "neck")}, "no name of nose, neck contains a side"),
         ({"data__mirror_views": True}, "data.mirror_views is set: a flip would create impossible poses"),
         ({"video__folder": "vidoes", "eval__predict_videos": "auto"}, "but there is no folder "),
     ],

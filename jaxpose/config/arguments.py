@@ -66,7 +66,7 @@ class RunArguments(Arguments):
 def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     """Calls `work` and returns its exit code, or that of a failing file system (1), a mistake (2) or Ctrl-C (130).
 
-    What the system refuses (a full disk, a folder that cannot be written in) is one line on stderr. A UserError is a
+    What the system refuses (a full disk, a folder that cannot be written to) is one line on stderr. A UserError is a
     line on stderr for each thing that is wrong, without a traceback. Any other exception is passed on.
 
     Args:

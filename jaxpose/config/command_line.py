@@ -132,7 +132,7 @@ def _check_options(argv: list[str]) -> None:
     if problems:
         raise UserError("\n".join(problems))
     if early and is_config_given:
-        raise UserError(f"{early} comes before --config; give --config first, then what changes in it")
+        raise UserError(f"{early} comes before --config; give --config first, then the options that change it")
 
 
 def _explain_absence(option: str, names: list[str]) -> str:

@@ -54,7 +54,7 @@ class DryRun(flags.ArgumentParser):
         asked = {"true": "all", "all": "all", "data": "data"}.get(argument)
         if asked is None:
             raise UserError(
-                f"dry_run is {argument!r}; give --dry_run, or --dry_run=data to look at the data and compile nothing"
+                f"dry_run is {argument!r}; give --dry_run, or --dry_run=data to check the data without compiling"
             )
         return asked
 

@@ -96,7 +96,7 @@ def _train(config: Config) -> Iterator[str]:
                 most = f"at most {_MOST_SAMPLES // count} (the samples are counted in 31 bits)"
                 yield f"train.{name} is {length}; with {option} = {count} it must be {most}"
     if train.seed >= 2**32:
-        limit = f"below 2^32 = {2**32} (jax's random numbers know no more)"
+        limit = f"below 2^32 = {2**32} (jax's seeds have 32 bits)"
         yield f"train.seed is {train.seed}; it must be {limit}"
 
 
@@ -105,7 +105,7 @@ def _factors(config: Config) -> Iterator[str]:
     end, least = config.losses.anneal_end, losses.SMALLEST_FACTOR
     for name, weight in losses.weights(config.losses).items():
         if weight < least:
-            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: less is nothing in float32"
+            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}, as float32 may round less to 0"
         if weight * end > losses.LARGEST_FACTOR:
             most = f"at most {losses.LARGEST_FACTOR:g}"
             yield f"losses.anneal_end is {end:g}; times the factor {weight:g} of losses.{name} it must be {most}"
@@ -116,7 +116,7 @@ def _clips(config: Config) -> Iterator[str]:
     kind, video, on = config.model.kind, config.video, losses.weights(config.losses)
     for name in on:
         if kind == "regression" and name in _ON_MAPS:
-            yield f"losses.{name} compares maps, and model.kind=regression draws none: use losses.temporal"
+            yield f"losses.{name} compares heatmaps, and model.kind=regression has none: use losses.temporal"
         if kind == "heatmap_context" and video.context_sequence_length == 5 and name.startswith("temporal"):
             few = "video.context_sequence_length = 5 gives one prediction a clip: raise it"
             yield f"losses.{name} compares neighbours, and {few}"
@@ -129,7 +129,7 @@ def _pca(config: Config) -> Iterator[str]:
     if "pca_singleview" in on and cameras:
         yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
     if cameras and views:
-        why = "data.views names several cameras, and all keypoints of these are compared: give one of them"
+        why = "data.views names several cameras, whose keypoints are all compared: give only one of the two"
         yield f"losses.pca_multiview.views is {views!r}, but {why}"
     if "pca_multiview" in on and not cameras and len(views) < 2:
         fix = "name the matching keypoints of each in losses.pca_multiview.views"
@@ -145,13 +145,13 @@ def _optim(config: Config) -> Iterator[str]:
     if optim.name != "sgd":
         for name in ("beta1", "beta2"):
             if getattr(optim, name) == 1:
-                yield f"optim.{name} is 1; it must be below 1: a mean that never moves cannot be corrected"
+                yield f"optim.{name} is 1; it must be below 1: with 1, the mean never changes"
         if optim.epsilon < 1e-30:
-            why = "it is what a gradient of 0 is divided by"
+            why = "a gradient of 0 is divided by it"
             yield f"optim.epsilon is {optim.epsilon:g}; it must be at least 1e-30: {why}"
     if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(set(optim.milestones_epochs)):
         milestones = ", ".join(f"{epoch:g}" for epoch in optim.milestones_epochs)
-        yield f"optim.milestones_epochs is ({milestones}); it must rise"
+        yield f"optim.milestones_epochs is ({milestones}); the epochs must be ascending"
 
 
 def _profile(config: Config) -> Iterator[str]:
@@ -168,7 +168,7 @@ def remote_problems(config: Config) -> Iterator[str]:
         # Only the class is looked up; nothing is opened.
         fsspec.get_filesystem_class(get_protocol(url))
     except ValueError:
-        give = "give a folder, s3://..., gs://... or another of its own"
+        give = "give a folder, s3://..., gs://... or another that fsspec knows"
         yield f"log.remote_url is {url!r}; fsspec knows no such protocol: {give}"
     except ImportError as error:
         yield f"log.remote_url is {url!r}, for which a package is missing: {error}"

@@ -111,7 +111,7 @@ def _holds(folder: Path, parameters: dict[str, int]) -> bool:
         return False
     marker = folder / MARKER
     if not marker.is_file():
-        raise UserError(f"{folder} holds files that are no synthetic project; give an absent or empty folder")
+        raise UserError(f"{folder} holds files, but no synthetic project; give an absent or empty folder")
     found = marker.read_text()
     if found != json.dumps(parameters, indent=1) + "\n":
         raise UserError(

@@ -32,10 +32,10 @@ def run_folder(out: Path, processes: int) -> Finding:
             except OSError as error:
                 return WARNING, f"{text}, which has no locks ({error.strerror}): never start two runs in one folder"
     except OSError as error:
-        return PROBLEM, f"{text}; {there} cannot be written in ({error.strerror}): choose another --out"
+        return PROBLEM, f"{text}; {there} cannot be written to ({error.strerror}): choose another --out"
     if processes > 1 and not _NETWORK_FILE_SYSTEMS.fullmatch(kind):
-        return WARNING, f"{text}, of this machine alone: with several hosts choose a folder that all of them share"
-    return OK, f"{text} and can be written in"
+        return WARNING, f"{text}, which only this machine has: for several hosts, choose a folder that they share"
+    return OK, f"{text} and can be written to"
 
 
 def file_system(folder: Path, mounts: str) -> str:
@@ -84,7 +84,7 @@ def cache() -> Finding:
                 continue  # another process made room
     text = f"{size / GIB:.2f} GiB in {folder}; to clear it: rm -r {folder}; JAXPOSE_CACHE chooses another folder"
     if not os.access(_nearest(folder), os.W_OK | os.X_OK):
-        return WARNING, f"{text}; it cannot be written in"
+        return WARNING, f"{text}; it cannot be written to"
     return OK, text
 
 
@@ -97,7 +97,7 @@ def clock(out: Path) -> Finding:
             os.utime(file.name)
             apart_s = os.stat(file.name).st_mtime - before_s
     except OSError:
-        return OK, f"{now}; not compared, as {out} cannot be written in"
+        return OK, f"{now}; not compared, as {out} cannot be written to"
     text = f"{now}, {abs(apart_s):.1f} s from that of the file system of {out}"
     return (OK, text) if abs(apart_s) < _CLOCK_LIMIT_S else (WARNING, f"{text}: synchronise them (chrony, NTP)")
 

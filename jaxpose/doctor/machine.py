@@ -57,9 +57,9 @@ def devices(limit_s: float = 90.0) -> Finding:
         # Not for ever: a process that a driver holds does not end.
         with contextlib.suppress(subprocess.TimeoutExpired):
             asked.communicate(timeout=5)
-        return PROBLEM, f"JAX did not answer within {limit_s:g} s{shown}; look whether nvidia-smi answers"
+        return PROBLEM, f"JAX did not answer within {limit_s:g} s{shown}; check that nvidia-smi answers"
     if asked.returncode:
-        return PROBLEM, f"JAX does not start{shown}: {(err.strip().splitlines() or ['it says nothing'])[-1]}"
+        return PROBLEM, f"JAX does not start{shown}: {(err.strip().splitlines() or ['without a message'])[-1]}"
     found = json.loads(out.splitlines()[-1])
     kinds = collections.Counter(f"{kind} ({name})" for name, kind in found)
     text = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) + shown

@@ -29,7 +29,7 @@ def processes() -> Finding:
     except UserError as error:
         return PROBLEM, f"{variables}; {error}"
     if who.count == 1:
-        return OK, f"one, alone ({variables})"
+        return OK, f"a single process ({variables})"
     return OK, f"this would be process {who.index} of {who.count}, with process 0 at {who.address} ({variables})"
 
 

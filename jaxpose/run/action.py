@@ -52,7 +52,7 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
     extension = extension_of(path, config, split_text) if config.resume == "extend" else None
     unchecked: tuple[str, ...] = ()
     if not (path / SPLIT_FILE).exists() and (is_finished or any((path / CHECKPOINTS_FOLDER).glob("[0-9]*"))):
-        unchecked = (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
+        unchecked = (f"{path / SPLIT_FILE} is gone, so jaxpose cannot check that the data are unchanged",)
     if is_finished and not extension:
         return "finished", unchecked, None
     if is_finished and read_summary(path).get("reason") == "early stop":
@@ -63,11 +63,11 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
         )
     messages = extension.messages() if extension else ()
     if extension and not config.out:
-        messages = (f"{path} is the one run there that differs in nothing but the length", *messages)
+        messages = (f"{path} is the only run there that differs in its length alone", *messages)
     messages += unchecked
     if extension and any((path / VIDEO_TABLES_FOLDER).glob("*.csv")):
         messages += (
-            f"{path / VIDEO_TABLES_FOLDER} holds predictions by the weights before; {INDEX_FILE} tells of which",
+            f"{path / VIDEO_TABLES_FOLDER} holds predictions of earlier weights; {INDEX_FILE} names their weights",
         )
     return "resume", messages, extension
 
@@ -85,6 +85,6 @@ def refuse_foreign(path: Path) -> None:
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise UserError(
-            f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
+            f"{path} holds files, but no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
             "deleted: choose another out"
         )

@@ -155,7 +155,7 @@ class Checkpoints:
 
     def _give_up(self, folder: Path, error: Exception) -> None:
         reason = re.sub(r" \[(tensorstore_spec|os_error_code)=.*", "", (str(error) or repr(error)).splitlines()[0])
-        _logger.warning("checkpoint %s was not saved: %s; training goes on, older checkpoints stay", folder, reason)
+        _logger.warning("checkpoint %s was not saved: %s; training continues, older checkpoints stay", folder, reason)
         if jax.process_index() == 0:
             # At once: what was written so far would keep a full disk full.
             shutil.rmtree(folder, ignore_errors=True)
@@ -189,7 +189,7 @@ class Checkpoints:
         if found:
             self._broken.add(name)
             _logger.warning(
-                "checkpoint %s is damaged (%s); it is left as it is, and the one before it is tried",
+                "checkpoint %s is damaged (%s); it is kept, and the previous checkpoint is tried",
                 self._folder / name,
                 found,
             )

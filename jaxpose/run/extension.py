@@ -100,12 +100,11 @@ def find_run(runs: Path, config: Config) -> Path:
     if found:
         named = ", ".join(name for _, name in found)
         raise UserError(
-            f"resume is extend, and {len(found)} runs differ from this config in nothing but the length: {named}; "
-            f"{give}"
+            f"resume is extend, and {len(found)} runs differ from this config in their length alone: {named}; {give}"
         )
     seen = f"; these differ in more: {', '.join(name for _, name in others[:3])}" if others else ""
     raise UserError(
-        f"resume is extend, but no run in {runs} differs from this config in nothing but the length{seen}; {give}"
+        f"resume is extend, but no run in {runs} differs from this config in its length alone{seen}; {give}"
     )
 
 

@@ -95,7 +95,7 @@ def open_run(
 
     Raises:
       UserError: the folder holds another run, no run but files, a run that is running, or what `config.resume`
-        does not allow; or it cannot be written in, or is not the same for all processes.
+        does not allow; or it cannot be written to, or is not the same for all processes.
     """
     opened: list[RunFolder] = []
 
@@ -152,7 +152,7 @@ def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]
         refuse_foreign(path)
         there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            raise UserError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
+            raise UserError(f"run folder {path} cannot be used: {there} cannot be written to; choose another out")
         fetched = fetch(path)
         action, messages, _ = decide_action(path, config, split_text)
         return RunFolder(path, action, messages=(*fetched, *messages))

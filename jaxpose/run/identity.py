@@ -127,7 +127,7 @@ def _changed_labels(old: SplitRows, new: SplitRows) -> list[str]:
         return []
     count = "frame" if len(changed) == 1 else "frames"
     return [
-        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to go on, or "
+        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to resume, or "
         "start a new run"
     ]
 
@@ -178,8 +178,8 @@ def _said(path: str, use: str | None, is_new: bool) -> str:
     else:
         return f"{path} is {'new' if is_new else 'no longer a usable frame'}"
     if is_new:
-        return f"{what} is new: without it the run goes on"
-    return f"{what} is gone: put back in its place, it lets the run go on"
+        return f"{what} is new: remove it to resume the run"
+    return f"{what} is gone: put it back to resume the run"
 
 
 def _by_path(rows: list[dict[str, str]]) -> SplitRows:

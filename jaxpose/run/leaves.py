@@ -54,5 +54,5 @@ def refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], 
         more = f"; and {len(problems) - shown} more" if len(problems) > shown else ""
         raise UserError(
             f"checkpoint {folder} does not fit: {'; '.join(problems[:shown])}{more}. "
-            "It is another model's or another optimizer's"
+            "It was saved with another model or another optimizer"
         )

@@ -178,7 +178,7 @@ class RunLog:
         except OSError as error:
             if name not in self._failed:
                 self._failed.add(name)
-                self._warn(f"{name} cannot be written ({error}); the run goes on without what is missing there")
+                self._warn(f"{name} cannot be written ({error}); the run continues, and that part is missing there")
 
 
 class _Records(logging.Handler):

@@ -38,7 +38,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
     if manifest.get("name") != folder.name:
-        raise UserError(f"{MANIFEST_FILE} is that of {manifest.get('name')}")
+        raise UserError(f"{MANIFEST_FILE} belongs to {manifest.get('name')}")
     return manifest
 
 
@@ -55,7 +55,7 @@ def find_damage(folder: Path) -> str:
         if name not in found:
             return f"{name} is missing"
         if name not in recorded:
-            return f"{name} does not belong to it"
+            return f"{name} is not in {MANIFEST_FILE}"
         if found[name] != recorded[name]:
             size, there = recorded[name][0], found[name][0]
             return f"{name} has {there} bytes, not {size}" if size != there else f"{name} has changed bytes"

@@ -28,7 +28,7 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
         if total_steps(config.train, frames) > total_steps(stored.train, frames):
             return "Add --config.resume=extend to train this run longer, or choose another out"
         length = " ".join(f"--config.{key}={before}" for key, (before, _) in keys.items())
-        return f"Give {length} to go on with this run, or choose another out"
+        return f"Give {length} to resume this run, or choose another out"
     if not keys and old not in (None, new) and any(run.glob(f"checkpoints/*/{MANIFEST_FILE}")):
         name, out = shlex.quote(str(run)), " --config.out=NEW_FOLDER" if config.out else ""
         return (

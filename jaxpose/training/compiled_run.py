@@ -82,7 +82,7 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
         found = checkpoints.restore(run.state, "newest")
     if found:
         step, state, _ = found
-        messages = [*folder.messages, f"goes on from step {step}"] if step else start_messages
+        messages = [*folder.messages, f"resumes from step {step}"] if step else start_messages
         return dataclasses.replace(run, state=state), messages
     place = folder.path / CHECKPOINTS_FOLDER
     if run.setup.config.resume == "must":

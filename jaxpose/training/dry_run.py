@@ -33,7 +33,7 @@ def _prospect(folder: RunFolder, first_step: int) -> str:
     if folder.action == "finished":
         return "is finished, nothing would be done"
     if folder.action == "resume":
-        return f"would go on from step {first_step}"
+        return f"would resume from step {first_step}"
     return (
         "would start anew, without what jaxpose wrote there" if (folder.path / CONFIG_FILE).exists() else "would start"
     )

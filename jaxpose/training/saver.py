@@ -50,8 +50,8 @@ class Saver:
             self._checkpoints.wait()
             saved = self._checkpoints.steps()
             raise Diverged(
-                f"at step {step} the devices no longer hold the same state, {', '.join(differing)} stand out: "
-                "not saved, stopped. A memory may be broken; the same command goes on from step "
+                f"at step {step} the devices no longer hold the same state (different: {', '.join(differing)}): "
+                "stopped without saving. The memory of a device may be faulty; the same command resumes from step "
                 f"{saved[-1] if saved else 0}"
             )
         names = list(self._setup.config.data.keypoint_names)

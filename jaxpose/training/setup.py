@@ -116,8 +116,8 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
     labelled = np.isfinite(labelled_frame_px).all(axis=-1).sum()
     if outside := outside_crop(labelled_frame_px, config.data.crop_px).sum():
         messages.append(
-            f"{outside} of {labelled} labels lie outside of data.crop_px: {config.data.crop_px}, they are not "
-            "trained on and count in every error"
+            f"{outside} of {labelled} labels lie outside of data.crop_px = {config.data.crop_px}: they are not "
+            "trained on, but count in every error"
         )
     return messages
 
@@ -125,7 +125,8 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
 def _describe_weights(init_from: str, remade: list[str]) -> str:
     """Returns where the first weights come from, a sentence."""
     if init_from:
-        return f"starts from the weights of {init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
+        new = f"; new, with random weights: {', '.join(remade)}" if remade else ""
+        return f"starts from the weights of {init_from}{new}"
     return (
         "starts from random weights: with few labelled frames expect clearly larger errors than from a pretrained "
         "backbone (train.init_from=RUN starts from a run of yours)"
@@ -143,10 +144,10 @@ def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int
         last = ", and the last weights are kept" if train.monitor.startswith("val_") else ""
         if train.early_stop_patience and last:
             raise UserError(
-                f"train.early_stop_patience is {train.early_stop_patience}, but no frame validates: raise "
-                "data.val_share, look at data.split, or set it to 0"
+                f"train.early_stop_patience is {train.early_stop_patience}, but there are no validation frames: "
+                "raise data.val_share, check data.split, or set train.early_stop_patience to 0"
             )
-        messages.append(f"no frame validates: nothing is measured on the way{last}")
+        messages.append(f"no validation frames: nothing is measured during training{last}")
     if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:
         messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")
     if config.model.norm == "local" and mesh.size > 1:
