@@ -5,7 +5,7 @@ predictions_pixel_error.csv, the same for CollectedData_new.csv and CollectedDat
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds: they are those of this file under its own name.
+    # This comes before the imports below, which take seconds. `entry` imports this file again under its own name.
     import sys
 
     from jaxpose import early_signals

@@ -7,7 +7,7 @@ what is missing.
 """
 
 if __name__ == "__main__":
-    # Before the imports below, which take seconds: they are those of this file under its own name.
+    # This comes before the imports below, which take seconds. `entry` imports this file again under its own name.
     import sys
 
     from jaxpose import early_signals
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @console("jaxpose.predict")
 def _run(given: argparse.Namespace) -> int:
-    # All that can be checked is checked before the network is built.
+    # Check everything possible before the network is built.
     run, out = Path(given.run), Path(given.out or given.run)
     options = _options(given, read_run_config(run))
     outputs = output_files(find_inputs(given.inputs), out)
@@ -96,7 +96,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
-    """Returns the run's options of predicting, with those that flags replace.
+    """Returns the run's options for prediction, with the values that flags give.
 
     Raises:
       UserError: a flag breaks its option's rule.
