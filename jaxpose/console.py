@@ -1,8 +1,8 @@
 """Shows the records of the logger "jaxpose" on the console, above the progress bars.
 
-Every room logs with `logging.getLogger(__name__)`: `info` for progress and results, `warning` for problems. A verb opens
-`console`; a run opens its `RunLog`, which also writes train.log. A program that imports jaxpose and opens neither gets
-only the warnings, as usual in Python.
+Every room logs with `logging.getLogger(__name__)`: `info` for progress and results, `warning` for problems. A verb
+opens `console`; a run opens its `RunLog`, which also writes train.log. A program that imports jaxpose and opens neither
+gets only the warnings, as usual in Python.
 """
 
 import contextlib

@@ -39,8 +39,8 @@ def install(verb: str) -> None:
         # A shell starts a background command with Ctrl-C ignored; it stays ignored.
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _caught)
-    # Python runs a handler in the main thread, between two Python instructions. During a compilation that takes minutes.
-    # The wake-up file descriptor wakes the thread `_watch` at once.
+    # Python runs a handler in the main thread between two instructions, so a compilation may delay it for minutes. The
+    # wake-up file descriptor wakes the thread `_watch` at once.
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(wakes,), name="early signals", daemon=True).start()
     # The launcher blocks these signals, so an early one is still pending here.

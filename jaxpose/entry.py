@@ -1,7 +1,7 @@
 """Starts the verbs that take seconds to import: signals, arguments and the first line come before the packages.
 
-`python -m jaxpose.train` installs its signal handlers, then calls this file before any other import. So a mistake in the
-arguments, a missing folder and Ctrl-C are answered at once.
+`python -m jaxpose.train` installs its signal handlers, then calls this file before any other import. So a mistake in
+the arguments, a missing folder and Ctrl-C are answered at once.
 """
 
 import argparse
