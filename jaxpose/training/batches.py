@@ -89,7 +89,7 @@ def clip_names(setup: Setup, step: int) -> list[str]:
 
 
 def _slots(setup: Setup, step: int) -> np.ndarray:
-    """Returns the draws in the slots of all devices (devices, micro-batches, slots), -1 where empty."""
+    """Returns the draws in the slots of all devices (devices, microbatches, slots), -1 where empty."""
     train = setup.config.train
     return slots(step, train.batch_size, microbatch_size(train), setup.mesh.size)
 
