@@ -179,9 +179,9 @@ def _refuse_all(kept: int, columns: Columns, centering: str, options: PcaSinglev
     size = 2 * points - 2 * is_centred
     if kept >= size:
         name = "components" if options.components else "explained_variance"
-        of = f"a pose of {points} points" + (", which have their centre taken off," if is_centred else "")
+        of = f"a pose of {points} points{' after centering' * is_centred}"
         more = "keypoints" if isinstance(options, PcaSingleviewConfig) else "views"
         raise UserError(
-            f"{name} = {getattr(options, name):g} keeps all {size} components of {of} and the error of every pose is "
-            f"then 0; lower it, or name more {more}"
+            f"{name} = {getattr(options, name):g} keeps all {size} components of {of}, so the error of every pose "
+            f"would be 0; lower it, or name more {more}"
         )

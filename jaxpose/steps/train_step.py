@@ -41,11 +41,10 @@ def build_train_step(
 ) -> Callable[[State, Batch], tuple[State, Metrics]]:
     """Returns the jitted update (state, batch) -> (state, metrics); the state is donated.
 
-    The batch is a labelled batch (see docs/data.md); if a loss on clips is on, it contains a batch of `clips`. It is
+    The batch is a labelled batch (see docs/data.md); with a loss on clips, it contains a batch of `clips`. It is
     sharded over its first axis; the rows of a device are (microbatches x slots) in the order of `slots` and
-    `clip_shards`. The metrics are replicated scalars, except `sample_loss`, which is sharded like the batch. With
-    clips, the metrics also have the supervised loss, the annealing factor and, for each loss on clips, its mean
-    `<name>` and `<name>_count`.
+    `clip_shards`. The metrics are replicated scalars, except `sample_loss`, which is sharded like the batch. A loss on
+    clips adds `supervised_loss`, the annealing factor `clip_factor`, its mean `<name>` and its `<name>_count`.
     """
 
     def update(state: State, batch: Batch) -> tuple[State, Metrics]:
@@ -80,8 +79,7 @@ def _microbatches(batch: Batch, config: Config, facts: DataFacts) -> tuple[dict[
     """Returns the batch as microbatches with its keypoints augmented, and the global counts (one small reduction).
 
     These counts are known before the first pass: `targets`, the used keypoints; `frames`, the frames of each microbatch
-    that enter the batch statistics; and the terms of each loss on clips, except `unimodal_mse`, which is counted in a
-    reduction of its own.
+    that enter the batch statistics; and the terms of each loss on clips, except `unimodal_mse`.
     """
     dtype = DTYPES[config.train.precision][1]
     valid = batch["valid"]
@@ -194,9 +192,8 @@ def _all_finite(tree: Any) -> jax.Array:
 def _choose(condition: jax.Array, yes: Any, no: Any) -> Any:
     """Returns one of two trees of arrays, bit for bit.
 
-    On CPU this is a branch: in a selection, XLA would compute the condition again for each of hundreds of arrays, which
-    takes a third of the step's compile time. On GPU it is a selection: a branch would wait until the host knows the
-    condition.
+    On CPU this is a branch: in a selection, XLA would compute the condition again for each of hundreds of arrays, a
+    third of the step's compile time. On GPU it is a selection: a branch would wait until the host knows the condition.
     """
 
     def select(condition: jax.Array, yes: Any, no: Any) -> Any:

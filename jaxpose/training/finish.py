@@ -37,15 +37,15 @@ def finish(
 
     Args:
       outcome: how the loop ended.
-      setup: what the training began with.
+      setup: the set-up of the training.
       runner: predicts frames.
-      folder: where the results go; marked as finished once all are there.
-      checkpoints: have the best state.
-      log: gets what the user should know.
-      interrupt: knows of signals.
+      folder: gets the results; it is marked as finished once it has all of them.
+      checkpoints: hold the best state.
+      log: gets messages for the user.
+      interrupt: reports signals.
 
     Returns:
-      The run's summary: out, steps, reason and exit_code; where all was done, best_step and the metrics of the sets.
+      The run's summary: out, steps, reason and exit_code; if all is done, also best_step and the metrics of the sets.
     """
     config, step = setup.config, int(outcome.state.step)
     summary = {"out": str(folder.path), "steps": step, "reason": outcome.reason, "exit_code": 0}
@@ -57,7 +57,7 @@ def finish(
     if outcome.reason == "early stop":
         patience, monitor = config.train.early_stop_patience, config.train.monitor
         log.text(f"stopped early at step {step}: {patience} validations without a better {monitor}")
-    # A signal from here on loses nothing of the training.
+    # From here on, a signal loses no training.
     interrupt.what_follows = "stopping at the next batch"
     best_step, best, _ = checkpoints.restore(outcome.state, "best") or (step, outcome.state, {})
     predictor = _export(best_step, best, setup, runner, folder)
@@ -76,7 +76,7 @@ def finish(
 
 
 def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -> dict[str, Any]:
-    """Says that a run is finished and completes its remote copy; returns its summary."""
+    """Reports that a run is finished, completes its remote copy, and returns its summary."""
     summary = folder.summary()
     if jax.process_index() == 0:
         print(
@@ -113,7 +113,7 @@ def _why_best(best: State, outcome: Outcome, setup: Setup) -> str:
 
 
 def _report_signal(outcome: Outcome, checkpoints: Checkpoints, interrupt: Interrupt, log: RunLog) -> int:
-    """Logs where a stopped run goes on and returns the exit code, which promises that everything was saved."""
+    """Logs where a stopped run will resume, and returns the exit code: that of a signal only if the state was saved."""
     if outcome.is_saved:
         step = int(outcome.state.step)
         log.text(f"stopped by a signal, saved at step {step}; the same command resumes from there")
