@@ -30,7 +30,7 @@ from jaxpose.video.key_frames import Stopped
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a loop ended: its last state, the reason ("done", "early stop" or "interrupted"), and whether it was saved."""
+    """How a loop ended: the last state, the reason ("done", "early stop", "interrupted"), and whether it was saved."""
 
     state: State
     reason: str
