@@ -152,7 +152,7 @@ def _sampled_px(
 
 
 def _draw_geometry(share: Params, augment: Resolved, frame_from_input: Array, size_px: tuple[int, int]) -> Params:
-    """Returns the affine: turn, rotate and scale the frame about its centre, shift, move the sides, flip, in this order."""
+    """Returns the affine: turn, rotate and scale the frame about its centre, shift, move sides, flip, in this order."""
     if not _moves(augment):
         return {}
     one = jnp.ones_like(share["rotate"])

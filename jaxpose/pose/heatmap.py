@@ -61,7 +61,7 @@ def encode(
 def decode(
     heatmaps: Float[Array, "b k h w"], stride: int, sigma_cells: float
 ) -> tuple[Float[Array, "b k 2"], Float[Array, "b k"]]:
-    """Returns the point of each map to a fraction of a cell, and its confidence; both are differentiable.
+    """Returns the point of each map to a fraction of a cell, differentiable, and its confidence.
 
     The point is the centre of the Gaussian of width sigma_cells, cut off at the map's edge like a target, that best
     fits the cells around the highest cell (least squares, with free height). It lies in the map, within one cell of the

@@ -119,7 +119,7 @@ def _mixed(bits: Array) -> Array:
 
 
 def _cells(params: Params, name: str, pictures: Float[Array, "b t h w 3"]) -> Bool[Array, "b 1 h w c"]:
-    """Returns the mask of random cells of `name`. A cell is never smaller than a pixel; the statistics stay the same."""
+    """Returns the mask of random cells of `name`. A cell is at least a pixel; this does not change the statistics."""
     per_px = jnp.minimum(params[f"{name}_cells_per_px"], 1.0)
 
     def cell_of_pixel(side: int) -> Array:

@@ -1,4 +1,4 @@
-"""What becomes of a run folder: the run in it starts, goes on, is done, or is not this one."""
+"""Decides what to do with a run folder: start, resume, report a finished run, or refuse another run."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from jaxpose.run.summary import read_summary
 
 
 def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
-    """Applies the table of run folder and `resume`; writes nothing.
+    """Applies the table of run folders and `resume` (docs/data.md); writes nothing.
 
     Args:
       path: the run folder.
@@ -28,11 +28,11 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
       split_text: content of split.csv for this config and data.
 
     Returns:
-      The action ("start", "resume" or "finished"), what the user should know, and what makes the run longer, if
-      anything does.
+      The action ("start", "resume" or "finished"), messages for the user, and the extension that makes the run longer,
+      if any.
 
     Raises:
-      UserError: the folder holds another run, or `config.resume` does not allow what would be done.
+      UserError: the folder holds another run, or `config.resume` does not allow the action.
     """
     if config.resume == "overwrite":
         return "start", (), None

@@ -1,4 +1,4 @@
-"""How a user goes on where a run folder holds another run than the one that was asked for."""
+"""Advice for the user if a run folder holds another run than the requested one."""
 
 import shlex
 from pathlib import Path
@@ -14,7 +14,7 @@ from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
 
 
 def way_on(run: Path, config: Config, split_text: str) -> str:
-    """Returns what to do where the run in a folder differs from a config or a split.csv, a sentence or two.
+    """Returns what to do if the run in a folder differs from a config or a split.csv, in one or two sentences.
 
     Raises:
       UserError: the run's config cannot be read.
