@@ -20,7 +20,7 @@ EXIT_CODES = {signal.SIGTERM: 85, signal.SIGINT: 130}
 _verb = ""
 _caught_times: collections.Counter[int] = collections.Counter()
 _leaving = threading.Lock()
-_tell_others: list[Callable[[int], None]] = []
+_inform_others: list[Callable[[int], None]] = []
 
 
 def install(verb: str) -> None:
@@ -47,9 +47,9 @@ def install(verb: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, EXIT_CODES)
 
 
-def before_leaving(tell_others: Callable[[int], None]) -> None:
+def before_leaving(inform_others: Callable[[int], None]) -> None:
     """Registers a function that informs the run's other processes of a signal; it is called with the exit code."""
-    _tell_others.append(tell_others)
+    _inform_others.append(inform_others)
 
 
 def ended(code: int) -> None:
@@ -84,7 +84,7 @@ def _leave(number: int) -> None:
     wipe = "\r\x1b[K" if os.isatty(2) else ""
     os.write(2, f"{wipe}{_verb}: stopped by {name}{doing}; nothing is lost, the same command continues\n".encode())
     try:
-        for tell in _tell_others:
-            tell(code)
+        for inform in _inform_others:
+            inform(code)
     finally:
         os._exit(code)

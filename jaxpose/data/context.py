@@ -26,7 +26,7 @@ from jaxpose.video.range import RangeReader
 from jaxpose.video.rotation import as_labelled, describe_rotation
 
 # The origin of a frame: an image file; the video; a repeated frame at the end of the video; the nearest frame, because
-# there is no other; or the nearest frame, because the video does not show the labelled frame.
+# the frame does not exist; or the nearest frame, because the video does not show the labelled frame.
 FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
 
 # Heavy compression (H.264, crf 38) changes 0.05 % of the pixels by more than 30 grey levels; in the next frame of a

@@ -1,4 +1,4 @@
-"""The partner of each keypoint in a horizontal flip: from given pairs, or from the names of the keypoints."""
+"""Finds the partner of each keypoint in a horizontal flip, from given pairs or from the keypoints' names."""
 
 import re
 
@@ -89,7 +89,7 @@ def _partners_by_name(names: list[str]) -> dict[str, str]:
 
 
 def _swapped(name: str) -> set[str]:
-    """Every name, in lower case, that is this one with one side token swapped."""
+    """Returns every name, in lower case, that differs from this one in one side token."""
     tokens = [token.lower() for token in _TOKENS.findall(name)]
     return {
         "".join([*tokens[:place], _OTHER_SIDE[token], *tokens[place + 1 :]])

@@ -1,4 +1,4 @@
-"""Which files and video frames lie around each labelled frame.
+"""Finds the files and video frames around each labelled frame.
 
 The frame before img0007.png is img0006.png in the same folder. Where there is no such file, it is frame 6 of the video
 with the folder's name.
@@ -13,7 +13,7 @@ from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.video.index import VideoIndex, read_index
 
-# (file, width, height): an image as a frame of that size takes it.
+# (file, width, height): an image, and the size of the labelled frame, which it must have.
 ImageKey = tuple[Path, int, int]
 
 

@@ -88,14 +88,7 @@ def summarize(
         "median_px_error": _over(np.median, errors),
         **{f"p{q}_px_error": _over(functools.partial(np.percentile, q=q), errors) for q in _PERCENTILES},
         "rms_px_error": _over(lambda e: np.sqrt(np.square(e).mean()), errors),
-        "keypoints": {
-            name: {
-                "mean_px_error": _over(np.mean, errors[:, i]),
-                "median_px_error": _over(np.median, errors[:, i]),
-                "labelled_points": int(is_labelled[:, i].sum()),
-            }
-            for i, name in enumerate(keypoint_names)
-        },
+        "keypoints": {name: _of_keypoint(errors[:, i], is_labelled[:, i]) for i, name in enumerate(keypoint_names)},
         "pck_px": [{"threshold_px": float(t), **_pck(errors < t, is_labelled)} for t in pck_px],
         "pck_share": [{"threshold_share": float(t), **_pck(errors < t * longest_px, in_box)} for t in pck_share],
         "pck_share_of": SHARE_OF,
@@ -103,6 +96,14 @@ def summarize(
         "oks_frames": len(oks),
         "oks_sigma": float(oks_sigma),
         "oks_area": OKS_AREA,
+    }
+
+
+def _of_keypoint(errors: np.ndarray, is_labelled: np.ndarray) -> dict[str, Any]:
+    return {
+        "mean_px_error": _over(np.mean, errors),
+        "median_px_error": _over(np.median, errors),
+        "labelled_points": int(is_labelled.sum()),
     }
 
 

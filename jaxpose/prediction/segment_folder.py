@@ -21,7 +21,7 @@ from jaxpose.prediction.video_tables import Incomplete, predict_segment
 from jaxpose.run.manifest import write_manifest
 from jaxpose.video.segments import Segment
 
-# Beside the segments: the video is not to be cut.
+# A file beside the segments that says that the video must not be cut.
 _UNCUT_FILE = "uncut"
 
 

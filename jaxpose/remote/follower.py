@@ -19,7 +19,7 @@ class Follower:
 
     Args:
       name: of the thread.
-      work: does what there is to do, told whether the run is at its end; returns what failed.
+      work: does one round, given whether the run is at its end; returns what failed.
       every_s: seconds between two rounds; more after a failure.
       ending: is set when the run is at its end.
       leaving: is set when the thread must stop.

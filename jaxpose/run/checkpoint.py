@@ -29,7 +29,7 @@ from jaxpose.run.manifest import MANIFEST_FILE, find_damage, read_manifest, writ
 KEPT_NEWEST = 2
 
 # Loggers that repeat orbax's errors.
-_TOLD_TWICE = ("absl", "asyncio")
+_REPEATING_LOGGERS = ("absl", "asyncio")
 
 _logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Checkpoints:
         self._publisher: threading.Thread | None = None
         self._broken: set[str] = set()
         self._saved = True
-        for name in _TOLD_TWICE:
+        for name in _REPEATING_LOGGERS:
             logging.getLogger(name).addFilter(_is_worth_showing)
         self._excepthook = sys.excepthook
         sys.excepthook = self._show
@@ -124,7 +124,7 @@ class Checkpoints:
         self._orbax.close()
         # Objects of failed saves log errors when they are collected: collect them while these are still filtered.
         gc.collect()
-        for name in _TOLD_TWICE:
+        for name in _REPEATING_LOGGERS:
             logging.getLogger(name).removeFilter(_is_worth_showing)
         sys.excepthook = self._excepthook
 

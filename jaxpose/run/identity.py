@@ -136,7 +136,7 @@ def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
     rows = []
     for path in dict.fromkeys([*old, *new]):
         if path not in new or path not in old:
-            rows.append(_said(path, (new.get(path) or old[path]).get("set"), path in new))
+            rows.append(_describe_row(path, (new.get(path) or old[path]).get("set"), path in new))
             continue
         before, after = ({key: value for key, value in row.items() if key != "labels_sha256"}
                          for row in (old[path], new[path]))  # fmt: skip
@@ -164,7 +164,7 @@ def _short(cell: str | None) -> str:
     return cell[:8] if cell and len(cell) == 64 else str(cell)
 
 
-def _said(path: str, use: str | None, is_new: bool) -> str:
+def _describe_row(path: str, use: str | None, is_new: bool) -> str:
     """Returns a clause about a row that only one of two split.csv files has."""
     if use == CLIPS:
         what = f"the video {path}"
