@@ -34,7 +34,7 @@ class Start:
     """One start of a run as a process of its own.
 
     Attributes:
-      resumed_from: the step that it said it goes on from, 0 where there was none, None where the run was new or it has
+      resumed_from: the step that it said it resumes from, 0 where there was none, None where the run was new or it has
         not come so far.
       process: the process.
     """

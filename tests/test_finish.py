@@ -111,7 +111,7 @@ def test_signals_and_kills_after_the_last_step(project: Path, predicted: Path, t
         found, out, err = process.end()
         assert found == code and "Traceback" not in err, (file, err)
         assert not (run / "finished.json").exists()
-        in_order, at_once = "stopped by a signal; trained and saved" in out, "leaving at once" in err
+        in_order, at_once = "stopped by a signal; training is done and saved" in out, "leaving at once" in err
         if len(numbers) == 2:
             # The second may come when the work of the first is done.
             assert in_order or at_once

@@ -138,7 +138,7 @@ class PredictionIndex:
         return size_of(table, self._suffixes)
 
     def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:
-        """Adds the inputs that are to be predicted, except those that other processes have added or finished by now."""
+        """Adds the inputs to predict, except those that other processes have added or finished meanwhile."""
         rows = list(rows)
 
         def change(known: dict[str, Row]) -> None:

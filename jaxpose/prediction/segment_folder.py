@@ -26,7 +26,7 @@ _UNCUT_FILE = "uncut"
 
 
 def is_uncut(job: Job) -> bool:
-    """Returns whether the video of a job is to be predicted as a whole."""
+    """Returns whether the video of a job must be predicted as a whole."""
     return (job.parts / _UNCUT_FILE).exists()
 
 

@@ -82,7 +82,7 @@ class Checkpoints:
         self._publisher.start()
 
     def restore(self, like: Any, which: str) -> tuple[int, Any, dict[str, Any]] | None:
-        """Returns (step, state, meta) of a checkpoint whose every file is as it was written, or None without one.
+        """Returns (step, state, meta) of a checkpoint whose files are all as they were written, or None without one.
 
         Args:
           like: pytree of the state's structure. A jax array or a ShapeDtypeStruct with a sharding is restored to that

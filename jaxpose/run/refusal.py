@@ -32,9 +32,9 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
     if not keys and old not in (None, new) and any(run.glob(f"checkpoints/*/{MANIFEST_FILE}")):
         name, out = shlex.quote(str(run)), " --config.out=NEW_FOLDER" if config.out else ""
         return (
-            f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, with "
-            f"each of its frames in its set, add --config.data.split={name} --config.train.init_from={name}{out}; this "
-            "run stays as it is"
+            f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "
+            f"with each of its frames in its set, add --config.data.split={name} --config.train.init_from={name}{out}; "
+            "this run does not change"
         )
     return "Choose another out, or resume=overwrite to start anew"
 

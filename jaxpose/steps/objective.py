@@ -112,7 +112,7 @@ class Objective:
         """Returns this microbatch's part of the loss, and (moved statistics, part of each mean, sample losses).
 
         Args:
-          params: the parameters, of which the gradient is taken.
+          params: the parameters; the gradient is with respect to these.
           statistics: the batch statistics.
           microbatch: of this device.
           frames: see the class.

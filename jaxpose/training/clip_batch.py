@@ -1,4 +1,4 @@
-"""The unlabelled clips of a step as this host's batch: which clips, which frames of them, and where they lie."""
+"""Makes this host's batch of unlabelled clips for a step: frames, owners and empty slots."""
 
 import numpy as np
 
