@@ -34,7 +34,7 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
         return (
             f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "
             f"with each of its frames in its set, add --config.data.split={name} --config.train.init_from={name}{out}; "
-            "this run does not change"
+            "this run stays as it is"
         )
     return "Choose another out, or resume=overwrite to start anew"
 

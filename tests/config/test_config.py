@@ -284,7 +284,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"losses__pca_singleview__weight": 1.0, "data__views": ("top", "side")},
      "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"),
     ({"losses__pca_multiview__views": ("a,b", "c,d"), "data__views": ("top", "side")},
-     "losses.pca_multiview.views is ('a,b', 'c,d'), but data.views names several cameras, whose keypoints are all compared"),
+     "losses.pca_multiview.views is ('a,b', 'c,d'), but data.views names several cameras, whose keypoints are all"),
     ({"losses__pca_multiview__weight": 1.0}, "losses.pca_multiview is on, but there is one view: name the matching"),
     ({"video__scale_min": 1.3}, "video.scale_min is 1.3, above video.scale_max = 1.2"),
     ({"losses__pca_multiview__epsilon_px": -1.0}, "losses.pca_multiview.epsilon_px is -1; it must be at least 0, or"),

@@ -185,7 +185,7 @@ def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, m
         leave_run(here(grown, **options))
         (folder,) = set(Path("runs/grown").iterdir()) - set(folders)
         folders.append(folder)
-    with pytest.raises(ValueError, match=r" --config.out=NEW_FOLDER; this run does not change"):
+    with pytest.raises(ValueError, match=r" --config.out=NEW_FOLDER; this run stays as it is"):
         kept = dataclasses.replace(config, out=str(folders[0]), data=dataclasses.replace(config.data, split="frame"))
         open_run(dataclasses.replace(kept, train=dataclasses.replace(kept.train, init_from="")), text)
     # A run without weights has nothing to lose.
