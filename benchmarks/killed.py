@@ -1,4 +1,4 @@
-"""A small run that can be killed and started again: what benchmarks/faults.py and benchmarks/goodput.py look at."""
+"""A small run that can be killed and started again, for benchmarks/faults.py and benchmarks/goodput.py."""
 
 import json
 import os

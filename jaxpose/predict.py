@@ -111,7 +111,7 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
 
 
 def _announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
-    """Reports what there is to do.
+    """Reports the amount of work.
 
     Raises:
       UserError: the disk is too small for the tables.

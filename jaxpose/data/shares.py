@@ -40,7 +40,7 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
 
 
 def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
-    """Returns how many videos, which together have so many moments, train, validate and test."""
+    """Returns how many videos train, validate and test; `moments` is the number of their moments."""
     given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
     if given is None:
         train, validation, test = _apportioned(videos)

@@ -15,7 +15,7 @@ from jaxpose.geometry import invert
 
 _TEMPERATURE = 1000.0
 
-# The confidence covers so many pixels on either side of a point: two standard deviations of 1.25, rounded down.
+# Pixels on either side of a point that its confidence covers: two standard deviations of 1.25, rounded down.
 _REACH_PX = 2
 
 # The tool subtracts this after the doublings, by stride. Correct for stride 8 is 3.5: the tool is off by 1 px there.

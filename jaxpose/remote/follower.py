@@ -53,7 +53,7 @@ class Follower:
         return self._thread.is_alive()
 
     def join(self, seconds: float) -> None:
-        """Waits until the thread ends, at most so many seconds."""
+        """Waits until the thread ends, for a limited number of seconds."""
         self._thread.join(seconds)
 
     def _run(self) -> None:

@@ -25,7 +25,7 @@ from jaxpose.video.session import check_session
 # Blocks of neighbouring clips held in memory for each camera, if clips are not read from the cache.
 _HELD_BLOCKS = 4
 _LISTED_REASONS = 3
-# A warning is due above so many decoded frames for each delivered one, once so many frames were delivered.
+# Above the first number of decoded frames per delivered frame, a warning is due, once the second number is delivered.
 _HIGH_COST, _COST_FRAMES = 4, 2048
 
 
