@@ -164,7 +164,7 @@ def _join(
 
     Args:
       window: what is wanted.
-      images: the pixels of its image files, None where there is none.
+      images: the pixels of its image files, None if there is none.
       shown: frames of its video by their number, used only if one of them looks like the labelled image.
     """
     radius = len(images) // 2
@@ -183,7 +183,7 @@ def _join(
 def _choose(
     window: Window, offset: int, image: np.ndarray | None, shown: dict[int, np.ndarray]
 ) -> tuple[np.ndarray, int] | None:
-    """Returns the frame at an offset from the labelled one and its origin, None where neither file nor video has it."""
+    """Returns the frame at an offset from the labelled one and its origin, None if neither file nor video has it."""
     wanted = (window.number or 0) + offset
     existing = max(wanted, 0)
     if image is not None:

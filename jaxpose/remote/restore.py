@@ -122,7 +122,7 @@ def _refuse_other_copy(config: Config, folder: Path, remote: RemoteFolder, found
 
 
 def _stored_config(remote: RemoteFolder) -> Config | None:
-    """Returns the config of the run whose copy this is, None where there is no copy.
+    """Returns the config of the run whose copy this is, None if there is no copy.
 
     Raises:
       UserError: the remote folder holds something else.
