@@ -1,10 +1,10 @@
-"""How accurate is a network trained from scratch on 72 real frames, beside the reference trainer?
+"""How accurate is a network trained from scratch on 72 real frames, compared with the reference trainer?
 
-    python benchmarks/accuracy.py --project ../shared/data/mirror-mouse-example --out benchmarks/accuracy.jsonl
+    python benchmarks/accuracy.py --project PATH/mirror-mouse-example --out benchmarks/accuracy.jsonl
 
 The protocol is the reference's: resnet18 without pretrained weights, 128 x 128 px, preset dlc, 10,800 frames seen in
 batches of 16 (675 steps), Adam at 1e-3 halved three times, the checkpoint with the lowest validation loss, a fixed
-split. Appends one JSON line for each seed and skips the seeds that are there.
+split. Appends one JSON line for each seed, and skips seeds that the file has.
 """
 
 import argparse

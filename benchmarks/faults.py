@@ -1,15 +1,15 @@
-"""Does a run that is killed at any moment end as if nothing had been, and how many steps does a kill cost?
+"""Does a run that is killed at any moment end like an undisturbed run, and how many steps does a kill cost?
 
     python benchmarks/faults.py --out benchmarks/faults.jsonl
 
-Kills a small run with -9, 50 times at random moments of its start, its steps, its saves and its end, and starts it
-again each time; where it comes to its end a new one begins. Every run that ends is compared bit by bit with one that
-nothing happened to: weights, predictions, and the metrics of every step. Appends one JSON line.
+Kills a small run with -9, 50 times at random moments of its start, its steps, its saves and its end, and restarts it
+each time; when a run ends, a new one begins. Every finished run is compared bit by bit with an undisturbed one:
+weights, predictions, and the metrics of every step. Appends one JSON line.
 
     python benchmarks/faults.py --out benchmarks/faults.jsonl --files
 
-Flips 500 random bits of the files of a run, one at a time, as many of each kind of file, and calls all that reads the
-file. No flip may be accepted with another meaning. Appends one JSON line.
+Flips 500 random bits of the files of a run, one at a time and equally many for each kind of file, and calls all readers
+of the file. No flip may be accepted with another meaning. Appends one JSON line.
 """
 
 import argparse

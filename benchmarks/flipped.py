@@ -1,4 +1,4 @@
-"""A small run of which single bits are flipped, and what the readers of its files make of that."""
+"""A small run whose files get single flipped bits, and the reaction of their readers."""
 
 import contextlib
 import dataclasses

@@ -1,9 +1,9 @@
-"""What share of the time is useful when a run is killed every minute, beside what a simple model says?
+"""Which share of the time is useful if a run is killed every minute, compared with a simple model?
 
     python benchmarks/goodput.py --out benchmarks/goodput.jsonl
 
-The useful time is that which an undisturbed run needs for the steps that were kept, without its start. The model: of
-the time between two kills, the start up to its first step and half a save interval are lost. Appends one JSON line.
+The useful time is the time that an undisturbed run needs for the kept steps, without its start. In the model, the start
+up to the first step and half a save interval are lost between two kills. Appends one JSON line.
 """
 
 import argparse

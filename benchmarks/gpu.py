@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py --platform gpu --out benchmarks/gpu.jsonl
 
-The step is the one that jaxpose.train compiles, on one device, with one batch that lies there already: neither loading
-nor copying is in the figure. After a warm-up, the time of `--steps` steps is taken `--repeats` times. Then, where torch
-is installed, the same work in torch: the same backbone, a head of transposed convolutions, softmax, MSE and Adam, with
-channels_last, autocast and torch.compile. Appends one JSON line for each of the two.
+The step is the one that jaxpose.train compiles, on one device, with one batch that is already there: the figure
+includes neither loading nor copying. After a warm-up, the time of `--steps` steps is taken `--repeats` times. Then,
+where torch is installed, the same work in torch: the same backbone, a head of transposed convolutions, softmax, MSE and
+Adam, with channels_last, autocast and torch.compile. Appends one JSON line for each of the two.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A small run that can be killed and started again: what benchmarks/faults.py and benchmarks/goodput.py look at."""
+"""A small run that can be killed and started again, for benchmarks/faults.py and benchmarks/goodput.py."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class Start:
     """One start of a run as a process of its own.
 
     Attributes:
-      resumed_from: the step that it said it goes on from, 0 where there was none, None where the run was new or it has
+      resumed_from: the step that it said it resumes from, 0 where there was none, None where the run was new or it has
         not come so far.
       process: the process.
     """
@@ -80,7 +80,7 @@ class Start:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._lines.append(line)
-            if found := re.match(r"goes on from step (\d+)|no whole checkpoint", line):
+            if found := re.match(r"resumes from step (\d+)|no whole checkpoint", line):
                 self.resumed_from = int(found[1] or 0)
 
 

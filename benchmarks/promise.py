@@ -6,8 +6,8 @@
 The reference of a seed is the run on one device in one process. The same config is then trained with SIGTERM in the
 middle and the same command again, on one CPU thread, on 2 and 8 devices of one process, and in 2 processes. Each run is
 a process of its own on the CPU, and is compared with the reference of the same precision, seed and number of steps.
-Adam, constant rate, all weights trained from the first step. Appends one JSON line for each run, and skips those that
-are there; the last lines are the table.
+Adam, constant rate, all weights trained from the first step. Appends one JSON line for each run, and skips runs that
+the file has; the last lines are the table.
 """
 
 import argparse

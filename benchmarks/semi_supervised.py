@@ -6,10 +6,10 @@
 The synthetic animal walks behind drifting leaves, in 13 videos of 128 frames under one light. A network learns from 10
 labelled frames of five of the videos, which are its unlabelled video too; the error is that of all frames of the other
 eight against where the animal really was. A seed makes the project, the first weights and the order of the frames. The
-networks with losses on video go on from the supervised one of their seed, which itself goes on for as many steps: what
-differs within a pair is then the losses, not what 10 labels happened to lead to. The context network starts anew, and
-is compared with the first network. On real frames the protocol is that of benchmarks/accuracy.py, with clips of the
-project's video from the start. Appends one JSON line for each variant and seed, and skips those that are there.
+networks with losses on video continue from the supervised one of their seed, which is also trained for as many more
+steps: the networks of a pair then differ only in the losses. The context network starts from random weights, and is
+compared with the first network. On real frames the protocol is that of benchmarks/accuracy.py, with clips of the
+project's video from the start. Appends one JSON line for each variant and seed, and skips those that the file has.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How long does a start take: to its first line, and to its first step, compiled anew and with kept programs?
+"""How long does a start take, to its first line and to its first step, with and without kept programs?
 
     python benchmarks/start.py --out benchmarks/start.jsonl
 

@@ -1,8 +1,8 @@
 """How fast are videos read, and what does learning from them cost?
 
-    python benchmarks/video.py --data ../shared/data --out benchmarks/video.jsonl
+    python benchmarks/video.py --data PATH --out benchmarks/video.jsonl
 
-The example video is written anew at 640 x 480 (H.264, crf 23, a key frame every 250 frames) and read in several ways,
+The example video is encoded again at 640 x 480 (H.264, crf 23, a key frame every 250 frames) and read in several ways,
 one after the other, in turns, each with one thread: by PyAV alone, and by jaxpose into an input of 256 px, as clips are
 read for training. All are measured in CPU time, which other work on the machine changes little, and compared within a
 turn. The bar compares like with like: PyAV's own resizing to 256 px against ours, which keeps the shape. The
@@ -202,7 +202,7 @@ def measure_steps(project: Path, repeats: int) -> dict[str, dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="How fast are videos read, and what does learning from them cost?")
-    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder with the example project")
+    parser.add_argument("--data", type=Path, required=True, help="folder with the example project")
     parser.add_argument("--repeats", type=int, default=5, help="turns; the median counts")
     parser.add_argument("--out", type=Path, help="file to append the JSON line to")
     given = parser.parse_args()

@@ -17,7 +17,7 @@ def get_config(project: str = "") -> c.Config:
         data=c.DataConfig(project=project, input_height_px=256, input_width_px=256),
         augment=c.AugmentConfig(preset="dlc"),
         model=c.ModelConfig(backbone="resnet50"),
-        # The rate is optim.lr times sqrt(128 / 16), and rises to that over the first 100 steps.
+        # The learning rate is optim.lr times sqrt(128 / 16); it rises to that over the first 100 steps.
         optim=c.OptimConfig(lr=1e-3, lr_scale="sqrt", lr_reference_batch=16, warmup_steps=100),
         # If 16 frames do not fit on a GPU, set microbatch_size: with norm=sync that is another run.
         train=c.TrainConfig(batch_size=128, precision="bf16"),

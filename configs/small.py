@@ -1,9 +1,9 @@
 """A small data set, trained from scratch: some 100 labelled frames, no pretrained weights, no GPU.
 
-For:      a first network from few labels, without pretrained weights. 135 epochs of 5 steps of 16 frames show each of
-          72 training frames 150 times.
+For:      a first network from few labels, without pretrained weights. With 72 training frames, 135 epochs of 5 steps
+          of 16 frames show each frame 150 times.
 Reached:  mirror-mouse-example (72 training frames of 396 x 406 px): 5.93 +- 0.11 px mean error on 18 held-out frames, 5
-          seeds, where Lightning Pose 2.4.0 has 7.44 px, 2 seeds; benchmarks/README.md has the protocol and its split.
+          seeds; Lightning Pose 2.4.0 has 7.44 px, 2 seeds. benchmarks/README.md has the protocol and the split.
 Cost:     720 CPU ms a step on one core of an AMD EPYC, so about 8 minutes of CPU time.
 Command:  python -m jaxpose.train --config configs/small.py:PROJECT_FOLDER
 """
@@ -17,7 +17,7 @@ def get_config(project: str = "") -> c.Config:
         data=c.DataConfig(project=project, input_height_px=128, input_width_px=128, resize="stretch"),
         augment=c.AugmentConfig(preset="dlc"),
         model=c.ModelConfig(backbone="resnet18"),
-        # The rate halves three times in the second half.
+        # The learning rate halves three times in the second half.
         optim=c.OptimConfig(milestones_epochs=(67.6, 90, 112.6)),
         train=c.TrainConfig(epochs=135, val_every_epochs=10),
     )

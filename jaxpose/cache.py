@@ -1,4 +1,4 @@
-"""The cache folder: arrays that are too large for memory, on disk; they can be made again at any time."""
+"""The cache folder: arrays on disk that are too large for memory. They can be made again at any time."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def open_cached(key: str, shape: tuple[int, ...], folder: Path | None = None) ->
 def store(
     key: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float, folder: Path | None = None
 ) -> None:
-    """Writes a uint8 array under a key, row by row, after making room by removing the entries used longest ago.
+    """Writes a uint8 array under a key, row by row, after removing the least recently used entries to make room.
 
     Args:
       key: as in `open_cached`.
@@ -65,7 +65,7 @@ def store(
     file = _file(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
     make_room(file.parent, limit_gib * GIB - size, ".npy")
-    # Written, not memory-mapped: a full disk is then an error, where a page fault would end the process.
+    # Write instead of a memory map: a full disk then raises an error, and a page fault would end the process.
     with open_atomic(file, _unique_name(key), sync=False) as stream:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)
@@ -87,7 +87,7 @@ def read_note(key: str, folder: Path | None = None) -> Any:
 
 
 def write_note(key: str, content: Any, folder: Path | None = None) -> None:
-    """Keeps JSON-ready content under a key; notes are small and do not count towards any limit.
+    """Keeps JSON-ready content under a key; notes are small and count towards no limit.
 
     Raises:
       OSError: it cannot be written.
@@ -99,7 +99,7 @@ def write_note(key: str, content: Any, folder: Path | None = None) -> None:
 
 
 def _unique_name(key: str) -> str:
-    """Returns the name of an unfinished entry; random, as processes of several hosts may share the folder."""
+    """Returns a random name for an unfinished entry, because processes of several hosts may share the folder."""
     return f".{key}.{uuid.uuid4().hex}.tmp"
 
 
@@ -112,14 +112,14 @@ def _note(key: str, folder: Path | None) -> Path:
 
 
 def make_room(folder: Path, limit: float, suffix: str) -> None:
-    """Deletes the files of a folder that were used longest ago, until the others have at most `limit` bytes.
+    """Deletes the least recently used files of a folder until the rest has at most `limit` bytes.
 
     Args:
       folder: an existing folder.
       limit: bytes.
-      suffix: of the files that count, such as ".npy"; of the others only stale ".tmp" ones are deleted.
+      suffix: of the files that count, such as ".npy"; of other files, only stale ".tmp" files are deleted.
     """
-    # Another process may remove the same entries, or still have one open: its pages stay until it closes them.
+    # Another process may remove the same entries. If it has one open, the pages stay until it closes the file.
     entries = []
     for file in folder.iterdir():
         try:

@@ -21,7 +21,7 @@ _UNSIGNED = ": another program or an earlier version of jaxpose wrote it, or it 
 
 
 class DamagedFile(UserError):
-    """A file is not as jaxpose wrote it; the message names the file and says what to do."""
+    """A file differs from what jaxpose wrote; the message names the file and the fix."""
 
 
 def json_text(value: Any) -> str:
@@ -148,13 +148,13 @@ def parse_csv(data: bytes, name: str | Path, mend: str = "") -> list[dict[str, s
 
 
 def _checks(header: list[str], rows: list[list[str]]) -> list[str]:
-    """Returns the check of each row: a hash of the header, the number of rows, its own number, and its cells."""
+    """Returns the check of each row: a hash of the header, the number of rows, the row's number and its cells."""
     table = hashlib.sha256(json.dumps([header, len(rows)]).encode())
     checks = []
     for number, row in enumerate(rows):
         digest = table.copy()
         digest.update(json.dumps([number, row]).encode())
-        # With a letter in front, no program reads digits as a number.
+        # With a letter in front, no program reads the digits as a number.
         checks.append(f"x{digest.hexdigest()[:_CHECK_DIGITS]}")
     return checks
 

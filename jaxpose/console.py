@@ -1,8 +1,8 @@
-"""What jaxpose tells its user, on the console: the records of the logger "jaxpose", above the progress bars.
+"""Shows the records of the logger "jaxpose" on the console, above the progress bars.
 
-Every room logs with `logging.getLogger(__name__)`: `info` for progress and results, `warning` for what needs a look. A
-verb opens `console`, a run opens its `RunLog`, which writes train.log too. A program that imports jaxpose and opens
-neither gets the warnings alone, as Python's logging does it.
+Every room logs with `logging.getLogger(__name__)`: `info` for progress and results, `warning` for problems. A verb
+opens `console`; a run opens its `RunLog`, which also writes train.log. A program that imports jaxpose and opens neither
+gets only the warnings, as usual in Python.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ class Console(logging.Handler):
     """Prints information on stdout, and warnings and errors on stderr.
 
     Args:
-      prefix: what each line on stderr begins with, such as "jaxpose.predict: ".
+      prefix: of each line on stderr, such as "jaxpose.predict: ".
     """
 
     def __init__(self, prefix: str):
@@ -29,7 +29,7 @@ class Console(logging.Handler):
         """Prints a record.
 
         Raises:
-          OSError: nobody reads any more.
+          OSError: the reader of the stream is gone.
         """
         message = record.getMessage()
         if record.levelno < logging.WARNING:
@@ -43,7 +43,7 @@ def console(verb: str) -> Iterator[None]:
     """A context in which the console shows what jaxpose logs.
 
     Args:
-      verb: what each line on stderr begins with, such as "jaxpose.predict".
+      verb: prefix of each line on stderr, such as "jaxpose.predict".
     """
     with only_handler(Console(f"{verb}: ")):
         yield
@@ -51,7 +51,7 @@ def console(verb: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_handler(handler: logging.Handler) -> Iterator[None]:
-    """A context in which records of the logger "jaxpose", information included, go to this handler, not to the root."""
+    """A context in which all records of the logger "jaxpose" go only to this handler; `info` is on."""
     logger = logging.getLogger("jaxpose")
     propagate, level = logger.propagate, logger.level
     logger.addHandler(handler)
@@ -66,6 +66,6 @@ def only_handler(handler: logging.Handler) -> Iterator[None]:
 
 
 def print_above_bars(text: str, stream: Any) -> None:
-    """Prints lines on a text stream at once, above the progress bars of this process."""
+    """Prints lines on a text stream immediately, above the progress bars of this process."""
     tqdm.tqdm.write(text, file=stream)
     stream.flush()

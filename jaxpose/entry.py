@@ -1,7 +1,7 @@
-"""The start of the verbs that take seconds to import: signals, arguments and the first line come before the packages.
+"""Starts the verbs that take seconds to import: signals, arguments and the first line come before the packages.
 
-`python -m jaxpose.train` comes here, its signals caught, before it imports anything else. A mistake in the arguments, a
-folder that is not there and a Ctrl-C are answered at once. Each verb says how to import its own `main`.
+`python -m jaxpose.train` installs its signal handlers, then calls this file before any other import. So a mistake in
+the arguments, a missing folder and Ctrl-C are answered at once. Each verb passes a function that imports its `main`.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def launch(import_main: ImportMain) -> int:
 
 
 def _run(work: Callable[[], int]) -> int:
-    # Nothing of what is imported becomes garbage; looking for it takes a tenth of the time.
+    # Imports leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
     code = work()
     early_signals.ended(code)
@@ -71,9 +71,9 @@ def _train(import_main: ImportMain) -> int:
 def _train_with(config: "Config", options: "Options", import_main: ImportMain) -> int:
     from jaxpose.cluster.process_info import ProcessInfo, detect_process
 
-    # A look at the data is one process's work, whatever the variables say.
+    # --dry_run=data is the work of one process, whatever the variables say.
     process = ProcessInfo() if options.dry_run == "data" else detect_process(os.environ, config.mesh)
-    doing = "looks at the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else "trains on"
+    doing = "checks the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else "trains on"
     speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", process.index == 0)
     with phase(_LOADING):
         from jaxpose.data.project import refuse_absent

@@ -1,4 +1,4 @@
-"""The error that a user caused: a verb prints its text, a line for each mistake, and ends with exit code 2."""
+"""The error for a user's mistake: a verb prints its text, a line for each mistake, and exits with 2."""
 
 
 class UserError(ValueError):

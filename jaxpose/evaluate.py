@@ -5,7 +5,7 @@ predictions_pixel_error.csv, the same for CollectedData_new.csv and CollectedDat
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` asks for them by `import_main`.
+    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
     import sys
 
     from jaxpose import early_signals

@@ -17,7 +17,7 @@ _MOST_BYTES = 2**28
 
 
 class NotRegularFile(UserError):
-    """A folder, a pipe, a device or a file that is far too large lies where a file is expected.
+    """A path that should be a file is a folder, a pipe or a device, or the file is far too large.
 
     Attributes:
       strerror: the reason without the name of the file, as in OSError.
@@ -29,7 +29,7 @@ class NotRegularFile(UserError):
 
 
 def open_regular(file: Path, most_bytes: int | None = _MOST_BYTES) -> BinaryIO:
-    """Opens a file for reading; refuses a named pipe at once, where reading would wait for ever.
+    """Opens a file for reading; refuses a named pipe at once, because reading it would wait for ever.
 
     Args:
       file: what to open.
@@ -87,9 +87,9 @@ def open_atomic(file: Path, temporary: str = "", sync: bool = True) -> Iterator[
 
     Args:
       file: what to write; its folder exists.
-      temporary: name under which it is written; "" is `temporary_name`. Processes that may write the same file at the
-        same time need a name each.
-      sync: wait until the disk has the content; not needed for files that can be made again.
+      temporary: name during the writing; "" stands for `temporary_name`. Processes that may write the same file at the
+        same time need different names.
+      sync: wait until the content is on the disk; not needed for files that can be made again.
     """
     unfinished = file.with_name(temporary or temporary_name(file.name))
     try:

@@ -29,7 +29,7 @@ def fit_image(
         return fit_image(image[y : y + height, x : x + width], input_from_crop, size_px)
     height, width = image.shape[:2]
     scale = np.array([affine[0, 0], affine[1, 1]])
-    # Averaging blocks shrinks by a whole number, and is fast; a block's centre is its pixel (block - 1) / 2.
+    # Averaging blocks shrinks the image by a whole number, and is fast; a block's centre is its pixel (block - 1) / 2.
     block_x, block_y = (max(1, math.floor(1 / factor + 1e-9)) for factor in scale.tolist())
     bottom, right = -height % block_y, -width % block_x
     reduced = cv2.copyMakeBorder(image, 0, bottom, 0, right, cv2.BORDER_REPLICATE) if bottom or right else image
@@ -47,11 +47,11 @@ def fit_image(
     edges = np.stack([affine[:, 2] - 0.5 * scale, affine[:, 2] + scale * (np.array([width, height]) - 0.5)]) + 0.5
     first_x, first_y = np.maximum(np.ceil(edges[0] - 0.5 - 1e-6), 0).astype(int).tolist()
     end_x, end_y = np.minimum(np.floor(edges[1] + 0.5 + 1e-6), size_px).astype(int).tolist()
-    # A strip of a frame may be narrower than a pixel, but covers at least one.
+    # A narrow frame may cover less than a pixel, but gets at least one.
     end_x, end_y = max(end_x, first_x + 1), max(end_y, first_y + 1)
     covered_px = (end_x - first_x, end_y - first_y)
     if not (bottom or right) and np.abs(edges - [(first_x, first_y), (end_x, end_y)]).max() < 1e-6:
-        # The frame covers whole pixels: resize samples alike, and is faster.
+        # The frame covers whole pixels: cv2.resize samples in the same way, and is faster.
         covered = cv2.resize(reduced, covered_px, interpolation=cv2.INTER_LINEAR)
     else:
         offset = affine[:, 2] + scale * (blocks - 1) / 2 - [first_x, first_y]

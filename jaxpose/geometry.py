@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-# numpy and jax arrays share the operators used here, so jax is not imported: loader workers would start it.
+# numpy and jax arrays share the operators used here, so this file need not import jax.
 Array = Any
 
 

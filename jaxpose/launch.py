@@ -4,7 +4,7 @@ Input: the number of processes and the arguments of the verb. Output: the exit c
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` asks for them by `import_main`.
+    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
     import sys
 
     from jaxpose import early_signals

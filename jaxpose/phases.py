@@ -1,7 +1,7 @@
-"""What a verb is doing while that takes long: a spinner or a bar on a terminal, a line now and then elsewhere.
+"""Shows long work of a verb: a spinner or a bar on a terminal, otherwise a line now and then.
 
-A phase that ends soon shows nothing. Lines appear only after `speak`, which the verbs call and a program that imports
-jaxpose does not; of several processes of a run only the first one speaks.
+A short phase shows nothing. Lines appear only after `speak`, which the verbs call; a program that imports jaxpose does
+not. With several processes, only the first one of a run prints.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# Silence until the first line of a phase, and between two lines of one phase.
+# Seconds before the first line of a phase, and between two lines of one phase.
 FIRST_S, AGAIN_S = 3.0, 30.0
 SHOWN_ON_TERMINAL_S = 1.0
 TICK_S = 0.25
@@ -20,19 +20,19 @@ TICK_S = 0.25
 _lock = threading.Lock()
 _under_way: list["Phase"] = []
 _thread: threading.Thread | None = None
-# Of a program that imports jaxpose, of a verb, of another process of the run than the first.
+# In a program that imports jaxpose; in a verb; in a process of a run that is not the first.
 _BARS, _LINES, _NOTHING = "bars", "bars and lines", "nothing"
 _shows = _BARS
 _said_at = 0.0
 
 
 class Phase:
-    """Work under way.
+    """Long work, while it lasts.
 
     Attributes:
-      title: what it is, as a phrase such as "compiling the training step".
-      total: how many things there are to do; 0 = that is not known, or it is one thing.
-      done: how many of them are done.
+      title: a phrase such as "compiling the training step".
+      total: number of items; 0 = unknown, or a single item.
+      done: number of finished items.
     """
 
     def __init__(self, title: str, total: int, unit: str) -> None:
@@ -46,11 +46,11 @@ class Phase:
         self._spinner = itertools.cycle("|/-\\")
 
     def update(self, done: int = 1) -> None:
-        """Notes that more of it is done."""
+        """Adds to the number of finished items."""
         self.done += done
 
     def tick(self, terminal: bool) -> None:
-        """Shows what is due now; called a few times a second."""
+        """Updates the display; called a few times a second."""
         now = time.monotonic()
         if terminal:
             if now - self._started_at >= SHOWN_ON_TERMINAL_S:
@@ -75,7 +75,7 @@ class Phase:
                 total=self.total or None,
                 unit=self._unit,
                 leave=False,
-                delay=1e-3,  # draws nothing before it has its title
+                delay=1e-3,  # draw nothing before the title is set
                 dynamic_ncols=True,
                 bar_format=None if self.total else "{desc} {elapsed}",
             )
@@ -90,12 +90,12 @@ class Phase:
 
 @contextlib.contextmanager
 def phase(title: str, total: int = 0, unit: str = "it") -> Iterator[Phase]:
-    """A context of work that may take long; phases may lie in each other, and the innermost is shown.
+    """A context for work that may take long. Of nested phases, the innermost is shown.
 
     Args:
-      title: what is done, as a phrase such as "compiling the training step".
-      total: how many things, which `Phase.update` counts; 0 = not known.
-      unit: what one thing is called.
+      title: a phrase such as "compiling the training step".
+      total: number of items, which `Phase.update` counts; 0 = unknown.
+      unit: name of an item.
     """
     mine = Phase(title, total, unit)
     with _lock:
@@ -112,11 +112,11 @@ def phase(title: str, total: int = 0, unit: str = "it") -> Iterator[Phase]:
 
 
 def speak(first_line: str, is_first: bool = True) -> None:
-    """Prints the first line of a verb; from now on phases have lines too.
+    """Prints the first line of a verb; from then on, phases print lines too.
 
     Args:
-      first_line: what starts.
-      is_first: whether this is the run's first process; the others say nothing.
+      first_line: the line.
+      is_first: whether this is the run's first process; the others print nothing.
     """
     global _shows
     _shows = _LINES if is_first else _NOTHING
@@ -131,7 +131,7 @@ def say(line: str) -> None:
 
 
 def current() -> str:
-    """Returns the title of the work under way, "" for none."""
+    """Returns the title of the innermost phase, "" if there is none."""
     under_way = list(_under_way)
     return under_way[-1].title if under_way else ""
 
@@ -139,7 +139,7 @@ def current() -> str:
 def _say(line: str) -> None:
     global _said_at
     _said_at = time.monotonic()
-    # A reader that is gone is noticed where the verb itself prints.
+    # If the reader is gone, the verb's own next print fails.
     with contextlib.suppress(OSError):
         print(line, flush=True)
 

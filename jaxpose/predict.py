@@ -7,7 +7,7 @@ what is missing.
 """
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` asks for them by `import_main`.
+    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
     import sys
 
     from jaxpose import early_signals
@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @console("jaxpose.predict")
 def _run(given: argparse.Namespace) -> int:
-    # All that can be checked is checked before the network is built.
+    # Check everything possible before the network is built.
     run, out = Path(given.run), Path(given.out or given.run)
     options = _options(given, read_run_config(run))
     outputs = output_files(find_inputs(given.inputs), out)
@@ -101,7 +101,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
-    """Returns the run's options of predicting, with those that flags replace.
+    """Returns the run's options for prediction, with the values that flags give.
 
     Raises:
       UserError: a flag breaks its option's rule.
@@ -116,7 +116,7 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
 
 
 def _announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
-    """Reports what there is to do.
+    """Reports the amount of work.
 
     Raises:
       UserError: the disk is too small for the tables.

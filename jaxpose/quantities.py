@@ -1,4 +1,4 @@
-"""Numbers with their units, as people write them: 1 video, 2 videos; 40 s, 3.5 hours; 3 kB, 2.9 GB."""
+"""Formats numbers with units for people: 1 video, 2 videos; 40 s, 3.5 hours; 3 kB, 2.9 GB."""
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -7,7 +7,7 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def duration(seconds: float | int) -> str:
-    """Returns a time in the unit that suits it, such as "40 s", "12 minutes" or "3.5 hours"; 1 s at least."""
+    """Returns a time in a suitable unit, such as "40 s", "12 minutes" or "3.5 hours"; 1 s at least."""
     if seconds < 99.5:
         return f"{max(1, round(seconds))} s"
     if seconds < 99.5 * 60:
@@ -16,7 +16,7 @@ def duration(seconds: float | int) -> str:
 
 
 def size(number_of_bytes: float | int) -> str:
-    """Returns a number of bytes in the unit that suits it, 1 kB = 1000 bytes, such as "3 kB" or "2.9 GB"."""
+    """Returns a number of bytes in a suitable unit, 1 kB = 1000 bytes, such as "3 kB" or "2.9 GB"."""
     value, units = float(number_of_bytes), ["bytes", "kB", "MB", "GB", "TB", "PB"]
     place = 0
     while value >= 999.5 and place < len(units) - 1:

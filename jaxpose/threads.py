@@ -1,4 +1,4 @@
-"""Works on many files in parallel, in order, with a progress bar."""
+"""Processes many files in parallel threads, in order, with a progress bar."""
 
 import concurrent.futures
 import os
@@ -11,12 +11,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-# More threads of one process would wait for Python's lock.
+# More threads would only wait for Python's lock.
 _MOST_THREADS = 8
 
 
 def allowed_cores() -> int:
-    """Returns how many cores this process may use, at least 1: its affinity, or SLURM_CPUS_PER_TASK if that is less.
+    """Returns the number of cores that this process may use: its affinity, or SLURM_CPUS_PER_TASK if that is less.
 
     The variable is too large if SLURM binds tasks to fewer cores; the affinity is too large if SLURM does not bind.
     """
@@ -29,7 +29,7 @@ def loader_threads(asked: int) -> int:
     """Returns how many threads of this process decode and load.
 
     Args:
-      asked: `data.threads`; 0 = all allowed cores but one, which is left to training; from 1 to 8.
+      asked: `data.threads`; 0 = all allowed cores but one, which stays free for training, but from 1 to 8.
     """
     return asked or min(max(allowed_cores() - 1, 1), _MOST_THREADS)
 
@@ -37,16 +37,16 @@ def loader_threads(asked: int) -> int:
 def map_in_threads(
     function: Callable[[Item], Result], items: Sequence[Item], threads: int, title: str
 ) -> Iterator[Result]:
-    """Yields function(item) in the order of the items, as a phase: with a bar on a terminal, with lines elsewhere.
+    """Yields function(item) in the order of the items, and shows the progress as a phase.
 
     Args:
-      function: releases Python's lock for most of its time, as decoding and hashing do.
+      function: should release Python's lock most of the time, as decoding and hashing do.
       items: the arguments.
-      threads: how many at once, as `loader_threads` reads it.
+      threads: number of threads, read as by `loader_threads`.
       title: the name of the phase, such as "decoding images".
     """
     threads = loader_threads(threads)
-    # Chunks bound the number of results that wait for a slow consumer.
+    # Chunks limit the number of results that wait for a slow consumer.
     chunk = 16 * threads
     with (
         phase(title, len(items)) as progress,

@@ -1,7 +1,7 @@
 """Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
 
 if __name__ == "__main__":
-    # This comes before the imports below, which take seconds. `entry` asks for them by `import_main`.
+    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
     import sys
 
     from jaxpose import early_signals
@@ -60,22 +60,21 @@ _VERB = "jaxpose.train"
 def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     """Trains, evaluates and writes the run folder.
 
-    Initialises nothing but the devices, and installs signal handlers in the main thread only. With train.precision=f64
-    JAX's 64-bit types are on while this runs; afterwards the caller's setting is back.
+    Initialises only the devices, and installs signal handlers only in the main thread. With train.precision=f64, JAX's
+    64-bit types are on during the call; afterwards the caller's setting is restored.
 
     Args:
       config: the options; not changed.
-      dry_run: print the data, build and compile, print what that tells and what would become of the run folder, and
-        stop.
+      dry_run: print the data, compile the step, print its cost and what a run would do with the run folder, and stop.
 
     Returns:
       The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, 3
-      where its copy at `log.remote_url` is incomplete, or 85 or 130 where a signal stopped the run.
+      if the copy at `log.remote_url` is incomplete, or 85 or 130 if a signal stopped the run.
 
     Raises:
-      ValueError: an option, the project or the run folder cannot be used.
+      UserError: an option, the project or the run folder cannot be used.
       Diverged: too many steps in a row were not finite, or all of them.
-      UnusableClips: a loss is on clips, and none of them can be used.
+      UnusableClips: a loss on clips is on, and no clip can be used.
     """
     with needed_types(config.train.precision):
         # 1. The devices. 2. The data: the list of usable frames is fixed here, once. 3. The network and the lengths.
@@ -83,13 +82,13 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
         config, data = read_data(config, shows=dry_run)
         with phase("making the network"):
             setup = on_all_processes(lambda: make_setup(config, mesh, data))
-        # 4. The run folder: start, go on, or say that it is done.
+        # 4. The run folder: start, resume, or report a finished run.
         files, fetch = list_files(setup), functools.partial(restore, config, dry_run=dry_run)
         if dry_run:
             return show_dry_run(setup, open_run(config, files, fetch, dry_run=True))
         with open_run(config, files, fetch) as folder, folder.noting_failures():
-            # A signal ends the decoding of a whole video that the next step waits for. But several processes stop at
-            # one step, for which each needs its batch.
+            # The next step may wait until a whole video is decoded; a signal ends this. Several processes stop at the
+            # same step, and each needs its batch for it, so there the signal waits.
             on_signal = setup.clips.close if setup.clips and jax.process_count() == 1 else lambda: None
             interrupt = Interrupt(jax.process_count(), on_signal)
             if folder.action == "finished":
@@ -100,7 +99,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
 
 def _train_in(folder: RunFolder, setup: Setup, interrupt: Interrupt) -> dict[str, Any]:
     config, total_steps = setup.config, setup.facts.total_steps
-    # 5. The state to go on from; the step is compiled if there is something left to train.
+    # 5. The state to resume from. The step is compiled only if training is not over.
     run = put_on_devices(setup)
     if jax.process_count() > 1:
         require_same({"the checksum of the initial parameters": checksum(run.state.params)})
@@ -109,7 +108,7 @@ def _train_in(folder: RunFolder, setup: Setup, interrupt: Interrupt) -> dict[str
         if not end_reason(config, total_steps, run.state):
             run = compile_step(run)
         with (
-            # Up to here there was nothing to save.
+            # Before this point there is nothing to save.
             interrupt,
             RunLog(folder.path if folder.is_ours else None, config.log, total_steps, int(run.state.step)) as log,
             RemoteCopy(folder, config.log) as copy,
@@ -122,15 +121,15 @@ def _train_in(folder: RunFolder, setup: Setup, interrupt: Interrupt) -> dict[str
             batch = validation_batch(config.train, len(setup.data.rows("validation")))
             runner = BatchRunner(config, setup.graphdef, setup.mesh, config.eval.batch_size, batch)
             outcome = Loop(run, runner, checkpoints, log, interrupt).run()
-            # 7. The best weights, exported and evaluated, and the project's videos.
+            # 7. Export and evaluate the best weights, and predict the project's videos.
             summary = finish(outcome, setup, runner, folder, checkpoints, log, interrupt)
             folder.note_end(Status(summary["exit_code"], summary["reason"]))
             return copy.finish(summary, interrupt)
 
 
 def _refuse_stuck_requeue(folder: RunFolder) -> None:
-    """Refuses a start that SLURM repeats without progress; one that is stopped while it compiles counts too."""
-    # Of the checkpoints that are there; whether they are whole is seen when they are read.
+    """Refuses a start that SLURM repeats without progress. A start that is stopped while it compiles counts too."""
+    # Checkpoints are checked only when they are read, so a damaged one counts here.
     newest = max((order(name)[0] for name in published(folder.path / CHECKPOINTS_FOLDER)), default=0)
     broadcast_from_0(lambda: refuse_stuck_requeue(folder.path, newest, os.environ))
 
@@ -145,7 +144,7 @@ def _begin_log(run: CompiledRun, messages: list[str], folder: RunFolder, log: Ru
 
 
 def main(config: Config, options: Options) -> int:
-    """Runs the verb, as one of several processes where the environment says so, and returns its exit code."""
+    """Runs the verb, as one of several processes if the environment says so, and returns its exit code."""
     if options.dry_run == "data":
         show_data(config)
         return DONE

@@ -1,7 +1,7 @@
 """Follows a run in a terminal: `python -m jaxpose.watch RUN_OR_URL`.
 
-Input: a run folder, or its copy at `log.remote_url`, which is only read. Output: one screen that is drawn again and
-again, or lines where there is no terminal, from the start of the run until it ends.
+Input: a run folder, or its copy at `log.remote_url`; both are only read. Output: a screen that is updated until the run
+ends, or lines if there is no terminal.
 """
 
 import argparse

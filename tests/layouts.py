@@ -2,9 +2,9 @@
 
 Two layouts may differ by the bars of design.md, or, where that is more, by a few times what a change of every parameter
 by one unit of its last place does on one device. Batch norms over 2 or 3 values (3 frames of 32 px leave no more to the
-last layers) amplify every rounding: measured, 5e-6 for a batch of 16 in float32, 7e-4 for micro-batches of 3. A wrong
-sum is off by 1e-2 and more. A ResNet-50 on micro-batches that end in one of 2 makes 4e-7 of float64's rounding in the
-first gradient and 0.2 of it in five steps, so its micro-batches are all of 4 (1e-11 and 3e-13).
+last layers) amplify every rounding: measured, 5e-6 for a batch of 16 in float32, 7e-4 for microbatches of 3. A wrong
+sum is off by 1e-2 and more. A ResNet-50 on microbatches that end in one of 2 makes 4e-7 of float64's rounding in the
+first gradient and 0.2 of it in five steps, so its microbatches are all of 4 (1e-11 and 3e-13).
 
 In float32 a ReLU whose input is a rounding away from 0 may open on one layout and not on the other, which moves the
 gradient of every tensor before it (measured: 4e-2 up to layer2, 6e-6 after it): there the median over tensors is held.

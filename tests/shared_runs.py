@@ -103,4 +103,4 @@ def make_stopped(project: Path, folder: Path) -> None:
     summary = train_and_stop(make_config(project, run, log__profile_steps="2:400"), 11)
     assert summary["exit_code"] == 85 and summary["reason"] == "interrupted"
     assert 11 <= summary["steps"] < 80
-    assert f"saved at step {summary['steps']}; the same command goes on" in (run / "train.log").read_text()
+    assert f"saved at step {summary['steps']}; the same command resumes from there" in (run / "train.log").read_text()

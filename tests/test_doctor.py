@@ -46,7 +46,7 @@ def test_a_healthy_host(tmp_path: Path, capsys: Capture) -> None:
     assert {verdict for verdict, _ in list(lines.values())[1:]} <= {"ok", "warning"}
     assert f"python {sys.version.split()[0]}, jax {metadata.version('jax')}, " in lines["versions"][1]
     assert lines["devices"][0] == "ok" and re.search(r"\d x \w", lines["devices"][1])
-    assert lines["processes"] == ("ok", "one, alone (no variables of several processes)")
+    assert lines["processes"] == ("ok", "a single process (no variables of several processes)")
     assert f"{tmp_path / 'not' / 'yet'} is on " in lines["out"][1]
     assert not (tmp_path / "not").exists() and list(tmp_path.iterdir()) == []
 
@@ -71,7 +71,7 @@ def test_a_host_with_problems(tmp_path: Path, capsys: Capture, monkeypatch: Patc
     assert "the name no-such-host.invalid is not known here" in lines["coordinator"][1]
     assert lines["proxies"][0] == "warning" and "unset https_proxy" in lines["proxies"][1]
     verdict, text = lines["out"]
-    assert verdict == "warning" and f"{tmp_path} is on ext4, of this machine alone" in text
+    assert verdict == "warning" and f"{tmp_path} is on ext4, which only this machine has" in text
 
 
 def test_a_mistake_in_the_arguments(capsys: Capture) -> None:
@@ -200,7 +200,7 @@ def test_the_file_system_is_the_innermost_that_is_mounted(
 def test_a_folder_that_cannot_be_written_in(tmp_path: Path) -> None:
     # /proc refuses root too.
     verdict, text = disk.run_folder(Path("/proc/runs"), 1)
-    assert verdict == "problem" and "/proc cannot be written in" in text and "choose another --out" in text
+    assert verdict == "problem" and "/proc cannot be written to" in text and "choose another --out" in text
     verdict, text = disk.clock(Path("/proc/runs"))
     assert verdict == "ok" and "not compared" in text
     assert disk.clock(tmp_path)[0] == "ok"

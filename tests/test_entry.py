@@ -209,7 +209,7 @@ def test_a_signal_does_not_wait_for_a_call_that_takes_minutes(number: signal.Sig
     process.send_signal(number)
     _, err = process.communicate(timeout=20)
     assert process.returncode == code
-    assert err == f"verb: stopped by {number.name} while compiling; nothing is lost, the same command goes on\n"
+    assert err == f"verb: stopped by {number.name} while compiling; nothing is lost, the same command continues\n"
 
 
 # Interrupt takes over, and gives back; what comes after the end changes no exit code.

@@ -72,7 +72,7 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
     assert (summary["exit_code"], summary["reason"]) == (85, "interrupted")
     assert first.exists() and not last.exists() and not (run / "finished.json").exists()
     log = (run / "train.log").read_text()
-    assert log.count("stopped by a signal; trained and saved at step 2, the same command does what is left") == 2
+    assert log.count("stopped by a signal; training is done and saved at step 2, the same command does the rest") == 2
     # It predicts meanwhile.
     assert predict.load(run, devices=1).weights_label == "the weights of step 2; the run is not finished"
     written_ns = first.stat().st_mtime_ns
@@ -111,7 +111,7 @@ def test_signals_and_kills_after_the_last_step(project: Path, predicted: Path, t
         found, out, err = process.end()
         assert found == code and "Traceback" not in err, (file, err)
         assert not (run / "finished.json").exists()
-        in_order, at_once = "stopped by a signal; trained and saved" in out, "leaving at once" in err
+        in_order, at_once = "stopped by a signal; training is done and saved" in out, "leaving at once" in err
         if len(numbers) == 2:
             # The second may come when the work of the first is done.
             assert in_order or at_once

@@ -39,7 +39,7 @@ def test_metrics_are_those_that_can_be_monitored_and_agree_with_the_evaluation(w
     summary = json.loads((whole / "finished.json").read_text())
     assert summary["best_step"] == best["step"]
     assert summary["sets"]["validation"]["mean_px_error"] == pytest.approx(best["val_mean_px_error"], rel=1e-5)
-    assert f"kept are the weights of step {best['step']}, the best val_loss" in log_of(whole)
+    assert f"best weights: step {best['step']} (lowest val_loss)" in log_of(whole)
 
 
 def test_lines_of_progress_begin_with_the_loss(whole: Path):
@@ -169,6 +169,6 @@ def test_split_of_a_run_keeps_its_rows_and_nothing_to_validate_is_no_error(whole
     sets = pd.read_csv(run / "split.csv", index_col="path")["set"]
     assert sets.equals(table.loc[labels.index])
     assert (summary["steps"], summary["best_step"]) == (3, 3) and "validation" not in summary["sets"]
-    assert "no frame validates: nothing is measured on the way, and the last weights are kept" in log_of(run)
-    assert "kept are the weights of step 3, the last" in log_of(run)
+    assert "no validation frames: nothing is measured during training, and the last weights are kept" in log_of(run)
+    assert "best weights: step 3 (the last step)" in log_of(run)
     assert not any("val_loss" in line for line in metrics_of(run))

@@ -48,7 +48,7 @@ def renamed(whole: Path, project: Path, tmp_path: Path) -> c.Config:
 def test_init_from_matches_keypoints_by_name(whole: Path, renamed: c.Config):
     setup = begin(renamed)
     old = load_network(whole)
-    assert setup.messages[0].endswith("made anew: keypoint snout, keypoint collar")
+    assert setup.messages[0].endswith("new, with random weights: keypoint snout, keypoint collar")
     assert_same(setup.params["backbone"], old.params["backbone"])
     frame = np.random.default_rng(0).uniform(0, 255, (1, 32, 32, 3)).astype(np.float32)
 
@@ -77,7 +77,7 @@ def test_frozen_norms_stay_as_they_were_loaded(whole: Path, renamed: c.Config):
     assert [line["backbone_learning_rate"] for line in metrics_of(run) if "loss" in line] == [0, 0, 0]
     first = old.params["head"]["layers"][0]["kernel"]
     assert (np.asarray(state.params["head"]["layers"][0]["kernel"]) != first).any()
-    assert "made anew: keypoint snout, keypoint collar" in log_of(run)
+    assert "new, with random weights: keypoint snout, keypoint collar" in log_of(run)
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
         assert found == code, err
         before, at = at, int(checkpoint_of(run).step)
         assert before + 7 <= at < STEPS
-        assert out.endswith(f"stopped by a signal, saved at step {at}; the same command goes on from there\n")
+        assert out.endswith(f"stopped by a signal, saved at step {at}; the same command resumes from there\n")
         times = {signal.SIGTERM: "twice", signal.SIGINT: "again"}[number]
         assert f"{number.name}: saving at the next step, press Ctrl-C {times} to leave at once" in err
-        assert "Traceback" not in err and (f"goes on from step {before}\n" in out) == (before > 0)
+        assert "Traceback" not in err and (f"resumes from step {before}\n" in out) == (before > 0)
     process = Process(config, tmp_path)
     process.send_after(at + 11, signal.SIGKILL)
     assert process.end()[0] == -signal.SIGKILL
@@ -52,7 +52,7 @@ def test_stopped_by_sigterm_by_ctrl_c_and_by_kill_it_goes_on_bit_for_bit(
     process.child.send_signal(signal.SIGCONT)
     found, out, err = process.end()
     assert (found, err) == (0, "")
-    assert "goes on from step " in out and out.endswith(f"everything is in {run}\n")
+    assert "resumes from step " in out and out.endswith(f"everything is in {run}\n")
     assert_same_run(run, undisturbed)
 
 

@@ -30,7 +30,7 @@ def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str
             "data.flip_pairs has 'nose:snout'; it must be 'left_name:right_name' with keypoints of nose,",
         ),
         ({"data__keypoint_names": ("nose", "left_hind_paw")}, "left_hind_paw have no partner on the other side"),
-        ({"data__keypoint_names": ("nose", "neck")}, "no name of nose, neck tells a side"),
+        ({"data__keypoint_names": ("nose", "neck")}, "no name of nose, neck contains a side"),
         ({"data__mirror_views": True}, "data.mirror_views is set: a flip would create impossible poses"),
         ({"video__folder": "vidoes", "eval__predict_videos": "auto"}, "but there is no folder "),
     ],
@@ -48,7 +48,7 @@ def test_an_early_stop_without_frames_that_validate_is_refused(
     images = pd.read_csv(project / "CollectedData.csv", header=[0, 1, 2], index_col=0).index
     sets.write_text("path,set\n" + "".join(f"{image},train\n" for image in images))
     config = make_config(project, tmp_path / "run", data__split=str(sets), train__early_stop_patience=2)
-    assert "train.early_stop_patience is 2, but no frame" in refusal_of(config, tmp_path, capsys)
+    assert "train.early_stop_patience is 2, but there are no validation frames" in refusal_of(config, tmp_path, capsys)
 
 
 def test_out_that_cannot_be_written_is_one_line(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

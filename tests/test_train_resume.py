@@ -50,7 +50,7 @@ def test_early_stop_and_best_by_any_metric_and_the_patience_outlives_a_restart(p
         if lost:
             shutil.rmtree(run / "checkpoints" / str(len(values)))
         again = train(make_config(project, run, **options))
-        assert f"goes on from step {len(values) - lost}" in log_of(run)
+        assert f"resumes from step {len(values) - lost}" in log_of(run)
         assert (again["steps"], again["reason"], again["best_step"]) == (len(values), "early stop", len(values) - 3)
         assert_same(load_parameters(run / "best.safetensors")[0], weights[0])
         assert load_parameters(run / "best.safetensors")[1] == weights[1]
@@ -68,7 +68,7 @@ def test_exit_code_of_a_signal_promises_that_the_state_was_saved(
     summary = train_and_stop(make_config(project, run), 11)
     assert (summary["exit_code"], summary["reason"]) == (1, "interrupted")
     assert f"no whole checkpoint in {run}/checkpoints: starts again at step 0" in log_of(run)
-    assert "could not be saved (see the warning above); the same command goes on from step 0" in log_of(run)
+    assert "could not be saved (see the warning above); the same command resumes from step 0" in log_of(run)
     # Nor is a run finished whose last state could not be saved.
     summary = train(make_config(project, run))
     assert (summary["exit_code"], summary["reason"]) == (1, "not saved")
@@ -83,7 +83,7 @@ def test_a_finished_run_says_so_and_a_changed_one_is_refused(
     assert call(make_config(project, whole, log__frames=3), tmp_path) == 0
     assert capsys.readouterr().out == (
         f"{whole} is finished; nothing to do (--config.resume=extend with more train.steps or train.epochs trains "
-        "longer, --config.resume=overwrite anew, jaxpose.predict predicts videos)\n"
+        "longer, --config.resume=overwrite starts anew, jaxpose.predict predicts videos)\n"
     )
     assert (
         train(make_config(project, whole))["best_step"]
@@ -103,7 +103,7 @@ def test_dry_run_tells_what_would_become_of_the_run_folder(
         step = checkpoints.steps()[-1]
     before = files_in(run), files_in(whole)
     for out, resume, text in (
-        (run, "auto", f"run folder   {run}: would go on from step {step}\n"),
+        (run, "auto", f"run folder   {run}: would resume from step {step}\n"),
         (run, "overwrite", f"run folder   {run}: would start anew, without what jaxpose wrote there\n"),
         (whole, "must", f"run folder   {whole}: is finished, nothing would be done\n"),
     ):
@@ -134,7 +134,7 @@ def test_goes_on_on_another_number_of_devices_within_the_order_of_sums(
     run = copy_of(stopped, tmp_path)
     at = int(checkpoint_of(run).step)
     summary = train(make_config(project, run, mesh__devices=3))
-    assert summary["exit_code"] == 0 and f"goes on from step {at}" in log_of(run)
+    assert summary["exit_code"] == 0 and f"resumes from step {at}" in log_of(run)
     ours, theirs = ([line for line in metrics_of(folder) if "loss" in line] for folder in (run, whole))
     assert [line["step"] for line in ours] == [line["step"] for line in theirs]
     assert ours[:at] == theirs[:at]
@@ -172,5 +172,5 @@ def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
             time.sleep(0.01)
     assert not list((cache_folder / "frames").iterdir())
     assert re.search(r" decodes \S+/videos/session0[0-2].mp4, 33 frames, into ", log_of(run))
-    assert "stopped by a signal, saved at step 0; the same command goes on from there" in log_of(run)
+    assert "stopped by a signal, saved at step 0; the same command resumes from there" in log_of(run)
     assert int(checkpoint_of(run).step) == 0

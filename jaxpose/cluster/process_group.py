@@ -149,7 +149,7 @@ class ProcessGroup:
 
     def _exit_status(self, ended: list[ChildProcess], stopped: list[ChildProcess]) -> ExitStatus:
         if self._signals.count(signal.SIGINT) > 1:
-            return ExitStatus(130, "")
+            return ExitStatus(EXIT_CODES[signal.SIGINT], "")
         failed = [member for member in ended if member.code not in ORDERLY and member not in stopped]
         causes = [member for member in failed if not member.is_survivor()]
         if causes:

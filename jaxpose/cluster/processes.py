@@ -86,7 +86,7 @@ def run_distributed(verb: str, mesh: MeshConfig, work: Callable[[], int]) -> int
 
 
 def _run_with_peers(verb: str, name: str, peers: PeerMonitor, work: Callable[[], int]) -> tuple[int, bool]:
-    """Calls `work`, and tells the other processes if it fails here.
+    """Calls `work`, and reports a failure to the other processes.
 
     Returns:
       The exit code, and whether all processes have finished their work.

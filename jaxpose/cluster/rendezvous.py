@@ -135,7 +135,7 @@ class _Arrivals:
 
     Args:
       count: number of processes of the run.
-      hello: what process 0 would send itself; the messages of the others must fit to it.
+      hello: the message of process 0 about itself; those of the others must match it.
 
     Attributes:
       connections: by process number.

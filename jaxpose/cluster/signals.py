@@ -77,7 +77,7 @@ class Interrupt:
     def _caught(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._asked_by_hand:
             _say("leaving at once; unsaved work is lost")
-            os._exit(130)
+            os._exit(EXIT_CODES[signal.SIGINT])
         self._asked_by_hand |= number == signal.SIGINT
         if self.signal is None:
             self.signal = int(number)

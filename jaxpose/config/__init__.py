@@ -1,7 +1,7 @@
 """Every option of jaxpose as typed dataclasses: defaults, meaning, units and rules.
 
-What comes in: a `Config` made by `configs/*.py` and changed by flags. What goes out: a checked, resolved `Config`, and
-`config.json`, which later commands read as data.
+Input: a `Config` made by `configs/*.py` and changed by flags. Output: a checked, resolved `Config`, and `config.json`,
+which later commands read as data.
 """
 
 from jaxpose.config.augment import PRESETS, AugmentConfig

@@ -1,4 +1,4 @@
-"""Arguments of the verbs without a config, and how every verb tells a mistake of its user: a line each, exit code 2."""
+"""Arguments of the verbs without a config, and exit codes: a verb prints a line for each mistake and exits with 2."""
 
 import argparse
 import difflib
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from jaxpose.errors import UserError
 
 DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
-# Another process of the run was lost, none of this one's doing: start again (as EX_TEMPFAIL of sysexits.h).
+# Another process of the run was lost, through no fault of this one: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 
 
@@ -27,7 +27,7 @@ class Arguments(argparse.ArgumentParser):
         return super().add_argument(*names, **rules)
 
     def error(self, message: str) -> NoReturn:
-        """Raises a UserError in place of printing the usage and leaving."""
+        """Raises a UserError; argparse would print the usage and exit."""
         raise UserError(message)
 
     def read(self, argv: list[str]) -> argparse.Namespace:
@@ -53,7 +53,7 @@ class Arguments(argparse.ArgumentParser):
 
 
 class RunArguments(Arguments):
-    """The flags of a verb that reads a run, with the ones that all of them have; more can be added."""
+    """The flags that all verbs that read a run have; a verb adds its own."""
 
     def __init__(self, verb: str, description: str):
         super().__init__(verb, description)
@@ -64,10 +64,10 @@ class RunArguments(Arguments):
 
 
 def exit_code_of(verb: str, work: Callable[[], int]) -> int:
-    """Calls `work` and returns its exit code, or that of a failing file system (1), a mistake (2) or Ctrl-C (130).
+    """Calls `work` and returns its exit code, or the code of a system error (1), a user's mistake (2) or Ctrl-C (130).
 
-    What the system refuses (a full disk, a folder that cannot be written in) is one line on stderr. A UserError is a
-    line on stderr for each thing that is wrong, without a traceback. Any other exception is passed on.
+    An OSError (a full disk, a read-only folder) prints one line on stderr. A UserError prints a line on stderr for each
+    mistake, without a traceback. Any other exception is passed on.
 
     Args:
       verb: what each line begins with.
@@ -89,7 +89,7 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
 
 
 def make_folder(folder: Path, flag: str = "--out") -> None:
-    """Makes the folder that a flag names, where it is not there.
+    """Makes the folder that a flag names, if it does not exist.
 
     Raises:
       UserError: it cannot be made.
@@ -101,6 +101,6 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
 
 
 def did_you_mean(given: str, known: list[str]) -> str:
-    """Returns "; did you mean ...?" with the nearest of the known names, or "" where none is near."""
+    """Returns "; did you mean ...?" with the closest known name, or "" if none is close."""
     near = difflib.get_close_matches(given, known, 1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -17,7 +17,7 @@ from jaxpose.errors import UserError
 
 
 def resolve(config: Config) -> Config:
-    """Returns a copy with the preset's numbers filled in and its paths as `resolve_paths` has them, after `validate`.
+    """Returns a checked copy with the preset's numbers filled in and its paths resolved (see `resolve_paths`).
 
     A whole number becomes a float if its option is one: 5 and 5.0 give the same run folder.
 
@@ -40,7 +40,7 @@ def validate(config: Config) -> None:
 
 
 def validate_stored(config: Config) -> None:
-    """Checks the config of a run that is only read: as `validate`, but its copy need not be in reach of this machine.
+    """Checks the config of a run that is only read: as `validate`, but `log.remote_url` need not work on this machine.
 
     Raises:
       UserError: one line for each broken rule: the option, its value, the rule.
@@ -87,7 +87,7 @@ def _problems_of(name: str, field: dataclasses.Field, value: Any) -> Iterator[st
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float):
             continue
-        # A whole number of hundreds of digits has no float to look at; where one is to be whole, it may be so long.
+        # Python compares a whole number of any length; as a float it must be finite.
         if (is_real or isinstance(number, float)) and not abs(number) <= sys.float_info.max:
             yield f"{name} is {excerpt(value)}; it must be finite"
         elif minimum is not None and number < minimum:

@@ -29,17 +29,17 @@ _FLAGS = ("--config", "--dry_run", "--help", "--help_options")
 
 @dataclasses.dataclass
 class Options:
-    """What a verb is asked beside its config.
+    """The options of a verb that are not in its config.
 
     Attributes:
-      dry_run: "" (not at all), "data" (look at the data and stop) or "all" (build and compile too, and stop).
+      dry_run: "" (no), "data" (check the data, then stop) or "all" (also build and compile, then stop).
     """
 
     dry_run: str = ""
 
 
 def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *, verb: str, description: str) -> int:
-    """Calls `main` with the config that the arguments ask for and returns the exit code.
+    """Calls `main` with the config that the arguments describe, and returns the exit code.
 
     Mistakes of the user are reported as `exit_code_of` does it.
 
@@ -66,20 +66,20 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
 
 
 def read(argv: list[str]) -> tuple[Config, Options]:
-    """Returns the config, with the options given, and the verb's own options.
+    """Returns the config with the given options, and the verb's own options.
 
-    A value that its option cannot have becomes the option's value as it was given: `validate` refuses it.
+    A value that an option cannot have is stored as it was given: `validate` refuses it.
 
     Raises:
       UserError: an argument cannot be understood, or the config file does not give a `Config`.
     """
     _check_options(argv)
-    # A set of flags of its own for every call; grain looks into the process's set, which therefore has to be parsed.
+    # Every call has its own set of flags. grain reads the set of the process, which must count as parsed.
     values = flags.FlagValues()
     flags.FLAGS.mark_as_parsed()
     for kind, parser in PARSERS.items():
         config_flags.register_flag_parser_for_type(kind, parser)
-    # A flag that absl takes for a boolean may have a value and may have none.
+    # absl lets a boolean flag have a value or none.
     dry_run = flags.Flag(DryRun(), flags.ArgumentSerializer(), "dry_run", None, "", boolean=True)
     flags.DEFINE_flag(dry_run, values)
     program_argv = ["jaxpose", *argv]
@@ -110,7 +110,7 @@ def read(argv: list[str]) -> tuple[Config, Options]:
 def _check_options(argv: list[str]) -> None:
     """Refuses a second --config, options before it, unknown options and --noconfig.X=VALUE.
 
-    ml_collections takes for granted that this is right, and runs the config file before it looks at the options.
+    ml_collections does not check this, and it runs the config file before it reads the options.
     """
     names = list(flat_options(Config()))
     is_config_given, early, problems = False, "", []
@@ -132,7 +132,7 @@ def _check_options(argv: list[str]) -> None:
     if problems:
         raise UserError("\n".join(problems))
     if early and is_config_given:
-        raise UserError(f"{early} comes before --config; give --config first, then what changes in it")
+        raise UserError(f"{early} comes before --config; give --config first, then the options that change it")
 
 
 def _explain_absence(option: str, names: list[str]) -> str:
@@ -163,7 +163,7 @@ def _load_config(text: str) -> Config:
     except OptionError as error:
         raise UserError(f"--config: {file}, line {_line_in(path, error)}: {error}") from None
     except UserError as error:
-        # What jaxpose says of a project that the file names needs no line of the file.
+        # A message about a project that the file names does not need the file's line number.
         raise UserError("\n".join(f"--config: {line}" for line in str(error).splitlines())) from None
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -177,7 +177,7 @@ def _line_in(path: Path, error: Exception) -> int | None:
     if isinstance(error, SyntaxError):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)
-    # Python tells files by their absolute paths.
+    # Tracebacks hold absolute paths.
     return next((frame.lineno for frame in reversed(frames) if frame.filename == os.path.abspath(path)), 1)
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxpose.config.option import Section, option
 
-# Of training and validation; no frame tests.
+# Shares for training and validation; no frame is for testing.
 _LIGHTNING_POSE_SHARES = (0.95, 0.05)
 
 
@@ -97,9 +97,9 @@ class DataConfig(Section):
 
 
 def given_shares(data: DataConfig, is_small: bool = True) -> tuple[float, float] | None:
-    """Returns the shares of training and validation, or None where they are those of a project that is not small.
+    """Returns the shares of training and validation, or None for the default shares of a project that is not small.
 
-    A share that is not given beside one that is given, and both in a small project, are Lightning Pose's.
+    If only one share is given, the other one is that of Lightning Pose; a small project has both shares from there.
     """
     given = (data.train_share, data.val_share)
     if given == (None, None) and not is_small:

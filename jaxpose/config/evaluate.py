@@ -1,4 +1,4 @@
-"""What is evaluated after training, and how predictions are made."""
+"""Evaluation and prediction after training."""
 
 import dataclasses
 

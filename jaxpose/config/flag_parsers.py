@@ -1,4 +1,4 @@
-"""From the text of a flag to the value of an option, by the option's type; built on the parsers of absl."""
+"""Parsers, based on absl's, that turn the text of a flag into the value of an option, by the option's type."""
 
 import ast
 from typing import Any
@@ -9,7 +9,7 @@ from jaxpose.errors import UserError
 
 
 class _Lenient(flags.ArgumentParser):
-    """Reads what a parser of absl can read, and leaves any other text for `validate` to refuse."""
+    """Reads what a parser of absl can read; any other text stays as it is, for `validate` to refuse."""
 
     def __init__(self, parser: flags.ArgumentParser) -> None:
         self._parser = parser
@@ -22,7 +22,7 @@ class _Lenient(flags.ArgumentParser):
 
 
 class _NumberOrNone(flags.FloatParser):
-    """Reads the numbers of a preset too, which `none` gives back to the preset."""
+    """Reads a number, or `none`, which stands for the preset's number."""
 
     def parse(self, argument: Any) -> Any:
         return None if argument.lower() == "none" else super().parse(argument)
@@ -41,7 +41,7 @@ class _Entries(flags.ArgumentParser):
 
 
 class _Literal(flags.ArgumentParser):
-    """Reads a number or a list where the text is one, and leaves any other text as it is."""
+    """Reads a number or a list; any other text stays as it is."""
 
     def parse(self, argument: Any) -> Any:
         return _literal(argument)
@@ -54,7 +54,7 @@ class DryRun(flags.ArgumentParser):
         asked = {"true": "all", "all": "all", "data": "data"}.get(argument)
         if asked is None:
             raise UserError(
-                f"dry_run is {argument!r}; give --dry_run, or --dry_run=data to look at the data and compile nothing"
+                f"dry_run is {argument!r}; give --dry_run, or --dry_run=data to check the data without compiling"
             )
         return asked
 

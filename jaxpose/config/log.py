@@ -1,4 +1,4 @@
-"""What is written while it runs. None of these changes a number of the run."""
+"""What a run writes about itself. None of these options changes a number of the run."""
 
 import dataclasses
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxpose.config.option import Section, option
 
-# Steps multiply in float32, where a smaller factor than the first may count as 0.
+# Steps multiply in float32, which may round a factor below the first number to 0.
 SMALLEST_FACTOR, LARGEST_FACTOR = 1.2e-38, 3e38
 
 
@@ -46,7 +46,9 @@ class PcaSingleviewConfig(Section):
     components: int = option(0, "components to keep; 0 = as many as explained_variance needs", minimum=0)
     explained_variance: float = option(0.99, "share of the variance to keep", minimum=0.0, maximum=1.0)
     centering: str = option(
-        "none", "what is subtracted from every pose before the fit", choices=("none", "mean", "median")
+        "none",
+        "subtracted from every pose before the fit: nothing, or the mean or median of its points",
+        choices=("none", "mean", "median"),
     )
     epsilon_px: float | None = option(None, "error that costs nothing, in frame pixels; none = from epsilon_percentile")
     epsilon_percentile: float = option(
@@ -86,9 +88,9 @@ class LossesConfig(Section):
     pca_singleview: PcaSingleviewConfig = dataclasses.field(default_factory=PcaSingleviewConfig)
     pca_multiview: PcaMultiviewConfig = dataclasses.field(default_factory=PcaMultiviewConfig)
     unimodal_mse: UnimodalConfig = dataclasses.field(default_factory=UnimodalConfig)
-    anneal_start_epochs: float = option(60.0, "epochs, also fractions, before the losses on clips count", minimum=0.0)
+    anneal_start_epochs: float = option(60.0, "epochs (also fractions) before the losses on clips count", minimum=0.0)
     anneal_increase_per_epoch: float = option(
-        0.01, "growth of their common factor with each epoch from then on", minimum=0.0, maximum=LARGEST_FACTOR
+        0.01, "growth of their common factor per epoch after that", minimum=0.0, maximum=LARGEST_FACTOR
     )
     anneal_init: float = option(0.0, "value of the common factor before the start", minimum=0.0, maximum=LARGEST_FACTOR)
     anneal_end: float = option(1.0, "largest value of the common factor", minimum=0.0, maximum=LARGEST_FACTOR)

@@ -1,10 +1,10 @@
-"""Which devices do the work."""
+"""The devices and processes of a run."""
 
 import dataclasses
 
 from jaxpose.config.option import Section, option
 
-# The one axis of the mesh of devices, over which batches are sharded.
+# The only axis of the device mesh; batches are sharded over it.
 AXIS = "data"
 
 
@@ -12,7 +12,7 @@ AXIS = "data"
 class MeshConfig(Section):
     platform: str = option(
         "auto",
-        "kind of device; one that is absent is an error",
+        "kind of device; an error if the machine has none",
         choices=("auto", "cpu", "gpu", "tpu"),
         harmless=True,
     )

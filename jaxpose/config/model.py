@@ -1,10 +1,10 @@
-"""The network and what it is trained to draw."""
+"""The network, and the heatmaps that it learns."""
 
 import dataclasses
 
 from jaxpose.config.option import Section, option
 
-# Frames on either side of the one that a prediction is of, by `ModelConfig.kind`.
+# Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
 CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
 BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
@@ -30,7 +30,8 @@ class ModelConfig(Section):
     sigma_cells: float = option(1.25, "standard deviation of a target, in heatmap cells", minimum=0.3)
     decoding: str = option(
         "fit",
-        "from heatmap to point: fit = where a target fits best; lightning_pose = that tool's rule, for its weights",
+        "how a heatmap becomes a point: fit = the best fit of a target; lightning_pose = the rule of Lightning Pose, "
+        "for its weights",
         choices=("fit", "lightning_pose"),
     )
     loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))

@@ -15,14 +15,14 @@ class OptimConfig(Section):
         choices=("none", "linear", "sqrt"),
     )
     lr_reference_batch: int = option(16, "batch size that optim.lr was chosen for", minimum=1)
-    schedule: str = option("multistep", "how the rate falls", choices=("constant", "multistep", "cosine"))
+    schedule: str = option("multistep", "how the learning rate falls", choices=("constant", "multistep", "cosine"))
     milestones_epochs: tuple[float, ...] = option(
         (150.0, 200.0, 250.0),
-        "multistep: epochs, also fractions, after which the rate is multiplied by optim.gamma",
+        "multistep: epochs (also fractions) after which the learning rate is multiplied by optim.gamma",
         minimum=0.0,
     )
     gamma: float = option(0.5, "multistep: factor at each milestone", minimum=0.0)
-    warmup_steps: int = option(0, "steps over which the rate rises linearly from 0", minimum=0)
+    warmup_steps: int = option(0, "steps over which the learning rate rises linearly from 0", minimum=0)
     momentum: float = option(0.9, "sgd: momentum", minimum=0.0, maximum=1.0)
     beta1: float = option(0.9, "adam and adamw: decay of the mean gradient", minimum=0.0, maximum=1.0)
     beta2: float = option(0.999, "adam and adamw: decay of the mean squared gradient", minimum=0.0, maximum=1.0)
@@ -38,7 +38,7 @@ class OptimConfig(Section):
     unfreeze_factor: float = option(0.1, "the backbone's rate divided by the head's at that epoch", minimum=0.0)
     unfreeze_growth: float = option(1.5, "growth of that factor per epoch, up to backbone_lr_factor", minimum=1.0)
     clip_norm: float = option(
-        0.0, "largest norm of the gradient, which is scaled down to it; 0 = no limit", minimum=0.0
+        0.0, "a gradient with a larger norm is scaled down to this norm; 0 = no limit", minimum=0.0
     )
     ema_decay: float = option(
         0.0,

@@ -1,4 +1,4 @@
-"""One option of a config: its default, its meaning and its rule; and the sections that hold options."""
+"""Options of a config, each with its default, meaning and rule, and the sections that hold them."""
 
 import dataclasses
 import difflib
@@ -9,7 +9,7 @@ from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
 
 _IN_EPOCHS = "the steps divided by those of an epoch, ceil(training frames / train.batch_size)"
-# The last part of a former option -> that of the option in the same section that replaces it, and its value.
+# Last part of a former option's name -> last part of its replacement in the same section, and the new value.
 _REPLACED = {
     "accum_steps": ("microbatch_size", "train.batch_size divided by accum_steps, rounded up"),
     "log_weight": ("weight", "1 / (2 exp(log_weight))"),
@@ -25,21 +25,21 @@ class OptionError(AttributeError, UserError):
 
 
 class Section:
-    """Base of the dataclasses that hold options: refuses names that no field has, when they are set and when read.
+    """Base of the dataclasses that hold options: setting or reading a name that is no field is an error.
 
-    Without it Python takes `config.train.batchsize = 5` and nobody reads it.
+    Without it, Python would accept `config.train.batchsize = 5`, and nothing would read it.
     """
 
     whole: typing.ClassVar[type]
 
-    # Type checkers find such names by themselves, as long as they see none of this.
+    # Hidden from type checkers, which find such names by themselves.
     if not typing.TYPE_CHECKING:
 
         def __new__(cls, *arguments: Any, **options: Any) -> Any:
-            """Returns a section that is not filled yet.
+            """Returns a section without values.
 
             Raises:
-              OptionError: there is no option of a name that is given.
+              OptionError: a given name is no option.
             """
             if absent := [name for name in options if name not in cls.__dataclass_fields__]:
                 raise OptionError(_no_option(cls, absent[0]))
@@ -49,7 +49,7 @@ class Section:
             """Sets an option or a section.
 
             Raises:
-              OptionError: there is no option of that name, or a section would become something else.
+              OptionError: there is no option of that name, or a section would be replaced by something else.
             """
             field = type(self).__dataclass_fields__.get(name)
             if field is None:
@@ -62,7 +62,7 @@ class Section:
             super().__setattr__(name, value)
 
         def __getattr__(self, name: str) -> Any:
-            # Python itself asks for names such as __deepcopy__.
+            # Python itself looks up names such as __deepcopy__.
             raise AttributeError(name) if name.startswith("_") else OptionError(_no_option(type(self), name))
 
 
@@ -79,14 +79,14 @@ def option(
     """Returns a dataclass field that carries its documentation and its rule.
 
     Args:
-      default: the value when nobody says otherwise.
+      default: the value if the user gives none.
       doc: meaning and unit, one line.
-      choices: the only strings allowed, where given.
+      choices: the only strings allowed; () allows all.
       minimum: the smallest number allowed (of every entry of a tuple).
       maximum: the largest number allowed.
       harmless: True if a run may be resumed with another value, because no number of it can change.
-      is_path: True for a file or folder. An absolute one says where something lies on this machine, which does not make
-        another run: split.csv records what lies there.
+      is_path: True for a file or folder. Another absolute path does not make another run: it only locates files on this
+        machine, and split.csv records their content.
     """
     metadata = {
         "doc": doc,
@@ -112,9 +112,9 @@ def flat_options(config: Any, prefix: str = "") -> dict[str, tuple[dataclasses.F
 
 
 def nearest_option(given: str, names: list[str]) -> str | None:
-    """Returns the dotted name whose last part is most like the given one's, None where none is like it.
+    """Returns the dotted name whose last part is closest to that of the given one, or None if none is close.
 
-    Among equals a like section decides.
+    Among equally close names, the closer section decides.
     """
     section, _, last = given.rpartition(".")
 
@@ -128,12 +128,12 @@ def nearest_option(given: str, names: list[str]) -> str | None:
 
 
 def explain_absence(given: str, names: list[str], before: str = "") -> str:
-    """Returns the error for a dotted name that no option has: the option that replaces it, or the nearest name.
+    """Returns the error for a dotted name that is no option: it names the replacement, or the closest option.
 
     Args:
       given: the name.
-      names: those of all options.
-      before: what stands before a name where it is given, such as "--config.".
+      names: dotted names of all options.
+      before: prefix of the names in the message, such as "--config.".
     """
     if replacement := replacement_of(given):
         return f"there is no option {before}{given}; give {before}{replacement}"
@@ -143,7 +143,7 @@ def explain_absence(given: str, names: list[str], before: str = "") -> str:
 
 
 def replacement_of(given: str) -> str:
-    """Returns the option that replaces a former one, and its value; "" if there was no such option."""
+    """Returns which option replaces a former one, and its value, as text; "" if there was no such option."""
     section, dot, last = given.rpartition(".")
     if last not in _REPLACED:
         return ""
@@ -152,14 +152,14 @@ def replacement_of(given: str) -> str:
 
 
 def _no_option(kind: type, name: str) -> str:
-    """Returns the error for a name that no option or section of this kind has."""
+    """Returns the error for a name that is no field of this kind of section."""
     options = list(flat_options(Section.whole()))
     sections = {option.rpartition(".")[0] for option in options if "." in option}
     return explain_absence(_full_name(kind, name), [*options, *sorted(sections)])
 
 
 def _full_name(kind: type, name: str) -> str:
-    """Returns "section.name", or "Kind.name" where several sections are of this kind."""
+    """Returns "section.name", or "Kind.name" if several sections are of this kind."""
 
     def places(of: type, prefix: str) -> list[str]:
         found = [prefix] if of is kind else []

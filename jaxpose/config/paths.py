@@ -1,4 +1,4 @@
-"""Where the paths of a config lead, found once: afterwards neither the working directory nor a link matters."""
+"""Resolves the paths of a config once; afterwards neither the working directory nor links matter."""
 
 import dataclasses
 import os
@@ -13,8 +13,8 @@ SPLIT_KINDS = ("frame", "video")
 def resolve_paths(config: Config) -> Config:
     """Returns a copy in which `data.labels` and `video.folder` are relative to the project if they lie in it.
 
-    The project, a file or run folder in `data.split`, `train.init_from`, and what lies outside of the project become
-    absolute. A file that does not exist stays as it is: who reads it refuses it.
+    The project, a file or run folder in `data.split`, `train.init_from`, and paths outside of the project become
+    absolute. The path of a file that does not exist stays as it is: its reader refuses it.
     """
     data, video, train = config.data, config.video, config.train
     project = data.project
@@ -34,7 +34,7 @@ def resolve_paths(config: Config) -> Config:
 
 
 def find_path(path: str, *folders: str) -> Path | None:
-    """Returns the absolute path, links followed, of what is there from the working directory or one of the folders."""
+    """Returns the absolute path, without links, of a path relative to the working directory or one of the folders."""
     for folder in ("", *folders):
         place = os.path.join(folder, os.path.expanduser(path))
         if os.path.exists(place):
@@ -43,7 +43,7 @@ def find_path(path: str, *folders: str) -> Path | None:
 
 
 def _relative(path: str, *folders: str) -> str:
-    """Returns a path as it is from the first of the folders that it lies in, if there is one."""
+    """Returns a path relative to the first of the folders that contains it, if any."""
     pure = PurePath(os.path.expanduser(path))
     if not pure.is_absolute():
         return pure.as_posix() if path else path

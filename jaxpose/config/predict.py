@@ -1,4 +1,4 @@
-"""How much video is predicted at once, and by how many readers."""
+"""How prediction divides video among workers and readers."""
 
 import dataclasses
 

@@ -46,7 +46,7 @@ class Config(Section):
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
 
-# Messages name an option by its place in the whole.
+# Messages give the full dotted name of an option.
 Section.whole = Config
 
 
@@ -68,10 +68,10 @@ def from_json(text: str) -> Config:
 
 
 def from_dict(values: Any) -> Config:
-    """Returns the config of which `values` is `dataclasses.asdict`, read from JSON.
+    """Returns the config from a nested dict, as `dataclasses.asdict` makes it and JSON keeps it.
 
     Raises:
-      UserError: it is not such a table; the message names the key. Values are not looked at.
+      UserError: it is no such dict; the message names the key. The values are not checked.
     """
     return _build(Config, values, "config")
 
@@ -97,14 +97,14 @@ def _build(kind: type, values: Any, name: str) -> Any:
 
 
 def harmless_keys() -> set[str]:
-    """Returns the options that a resumed run may have otherwise, because they change no number."""
+    """Returns the options that may differ in a resumed run, because they change no number."""
     return {name for name, (field, _) in flat_options(Config()).items() if field.metadata["harmless"]}
 
 
 def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Returns {dotted name: (old value, new value)} of the options that make another run of resolved configs.
+    """Returns {dotted name: (old value, new value)} of the options by which two resolved configs are different runs.
 
-    Two absolute paths do not: what lies there is compared by split.csv.
+    Two absolute paths do not count as different: split.csv compares the files there.
     """
     before, after, harmless = flat_options(old), flat_options(new), harmless_keys()
     return {
@@ -117,7 +117,7 @@ def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 
 
 def portable_options(config: Config) -> dict[str, Any]:
-    """Returns {dotted name: value} of every option, of an absolute path its last part: the same on every machine."""
+    """Returns {dotted name: value} of every option, of absolute paths only the last part: equal on every machine."""
     return {
         name: PurePath(value).name if _is_absolute(field, value) else value
         for name, (field, value) in flat_options(config).items()
@@ -129,7 +129,7 @@ def _is_absolute(field: dataclasses.Field, value: Any) -> bool:
 
 
 def config_hash(config: Config) -> str:
-    """Returns 8 hexadecimal digits of the options that decide the run's numbers, wherever its files lie.
+    """Returns 8 hexadecimal digits that identify the options that decide the run's numbers, but not their locations.
 
     Args:
       config: a resolved config.

@@ -1,6 +1,6 @@
-"""The rules that options have to keep together, a function for each section: each yields a line per broken rule.
+"""Rules about several options, one function for each section: each yields a line for every broken rule.
 
-The rule of a single option (its type, choices and limits) stands beside the option.
+The rule of a single option (its type, choices and limits) is defined with the option.
 """
 
 import re
@@ -15,7 +15,7 @@ from jaxpose.config.data import given_shares
 from jaxpose.config.root import Config
 
 _ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
-# The draw of a sample is an int32.
+# A draw (the position of a sample in the stream) is an int32.
 _MOST_SAMPLES = 2**31 - 1
 
 
@@ -91,32 +91,33 @@ def _train(config: Config) -> Iterator[str]:
         a_step["video.clips_per_step"] = config.video.clips_per_step
     for name, length in (("steps", train.steps), ("epochs", 0 if train.steps else train.epochs)):
         for option, count in a_step.items():
-            # An epoch has at least one step. What fits here fits into a step counter too.
+            # An epoch has at least one step, so the step counter cannot overflow either.
             if length * count > _MOST_SAMPLES:
                 most = f"at most {_MOST_SAMPLES // count} (the samples are counted in 31 bits)"
                 yield f"train.{name} is {length}; with {option} = {count} it must be {most}"
     if train.seed >= 2**32:
-        limit = f"below 2^32 = {2**32} (jax's random numbers know no more)"
+        limit = f"below 2^32 = {2**32} (jax's seeds have 32 bits)"
         yield f"train.seed is {train.seed}; it must be {limit}"
 
 
 def _factors(config: Config) -> Iterator[str]:
-    """Rules about the weights of the losses on clips, which steps multiply in float32."""
+    """Rules about the weights of the losses on clips: a step multiplies them in float32."""
     end, least = config.losses.anneal_end, losses.SMALLEST_FACTOR
     for name, weight in losses.weights(config.losses).items():
         if weight < least:
-            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: less is nothing in float32"
+            why = "float32 may round a smaller one to 0"
+            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: {why}"
         if weight * end > losses.LARGEST_FACTOR:
             most = f"at most {losses.LARGEST_FACTOR:g}"
             yield f"losses.anneal_end is {end:g}; times the factor {weight:g} of losses.{name} it must be {most}"
 
 
 def _clips(config: Config) -> Iterator[str]:
-    """Rules about what a loss on clips needs of the network, the clips and the cameras."""
+    """Rules about the network and the clips that a loss on clips needs."""
     kind, video, on = config.model.kind, config.video, losses.weights(config.losses)
     for name in on:
         if kind == "regression" and name in _ON_MAPS:
-            yield f"losses.{name} compares maps, and model.kind=regression draws none: use losses.temporal"
+            yield f"losses.{name} compares heatmaps, and model.kind=regression has none: use losses.temporal"
         if kind == "heatmap_context" and video.context_sequence_length == 5 and name.startswith("temporal"):
             few = "video.context_sequence_length = 5 gives one prediction a clip: raise it"
             yield f"losses.{name} compares neighbours, and {few}"
@@ -129,7 +130,7 @@ def _pca(config: Config) -> Iterator[str]:
     if "pca_singleview" in on and cameras:
         yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
     if cameras and views:
-        why = "data.views names several cameras, and all keypoints of these are compared: give one of them"
+        why = "data.views names several cameras, whose keypoints are all compared: give only one of the two"
         yield f"losses.pca_multiview.views is {views!r}, but {why}"
     if "pca_multiview" in on and not cameras and len(views) < 2:
         fix = "name the matching keypoints of each in losses.pca_multiview.views"
@@ -145,13 +146,13 @@ def _optim(config: Config) -> Iterator[str]:
     if optim.name != "sgd":
         for name in ("beta1", "beta2"):
             if getattr(optim, name) == 1:
-                yield f"optim.{name} is 1; it must be below 1: a mean that never moves cannot be corrected"
+                yield f"optim.{name} is 1; it must be below 1: with 1, the mean never changes"
         if optim.epsilon < 1e-30:
-            why = "it is what a gradient of 0 is divided by"
+            why = "a gradient of 0 is divided by it"
             yield f"optim.epsilon is {optim.epsilon:g}; it must be at least 1e-30: {why}"
     if optim.schedule == "multistep" and list(optim.milestones_epochs) != sorted(set(optim.milestones_epochs)):
         milestones = ", ".join(f"{epoch:g}" for epoch in optim.milestones_epochs)
-        yield f"optim.milestones_epochs is ({milestones}); it must rise"
+        yield f"optim.milestones_epochs is ({milestones}); the epochs must be ascending"
 
 
 def _profile(config: Config) -> Iterator[str]:
@@ -162,13 +163,13 @@ def _profile(config: Config) -> Iterator[str]:
 
 
 def remote_problems(config: Config) -> Iterator[str]:
-    """Yields a line for each broken rule about the copy of the run folder elsewhere."""
+    """Yields a line for each broken rule about the remote copy of the run folder."""
     url, hook = config.log.remote_url, config.log.remote_hook
     try:
-        # Only the class is looked up; nothing is opened.
+        # This only looks up the class and opens nothing.
         fsspec.get_filesystem_class(get_protocol(url))
     except ValueError:
-        give = "give a folder, s3://..., gs://... or another of its own"
+        give = "give a folder, s3://..., gs://... or another that fsspec knows"
         yield f"log.remote_url is {url!r}; fsspec knows no such protocol: {give}"
     except ImportError as error:
         yield f"log.remote_url is {url!r}, for which a package is missing: {error}"

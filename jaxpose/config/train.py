@@ -4,7 +4,7 @@ import dataclasses
 
 from jaxpose.config.option import Section, option
 
-# What a run logs: of a validation, and of a training step.
+# Metrics that a run logs: of a validation, and of a training step.
 METRICS = (
     "val_loss", "val_mean_px_error", "loss", "gradient_norm", "learning_rate", "backbone_learning_rate", "targets",
     "skipped_in_row",
@@ -27,7 +27,7 @@ class TrainConfig(Section):
         "", "run folder to take the initial weights from; keypoints are matched by name", is_path=True
     )
     val_every_epochs: float = option(
-        5.0, "epochs between validations, also fractions; rounded to steps, at least one", minimum=1e-6
+        5.0, "epochs (also fractions) between validations; rounded to steps, at least one", minimum=1e-6
     )
     monitor: str = option(
         "val_loss", "metric that selects the best checkpoint and decides when to stop early", choices=METRICS
@@ -47,15 +47,15 @@ class TrainConfig(Section):
 
 
 def steps_per_epoch(train: TrainConfig, frames: int) -> int:
-    """Returns the steps in which so many training frames are seen once."""
+    """Returns the number of steps that see every training frame once."""
     return -(-frames // train.batch_size)
 
 
 def steps_between_validations(train: TrainConfig, epoch_steps: int) -> int:
-    """Returns the number of steps from one validation to the next, where an epoch has so many steps."""
+    """Returns the number of steps from one validation to the next."""
     return max(1, round(train.val_every_epochs * epoch_steps))
 
 
 def total_steps(train: TrainConfig, frames: int) -> int:
-    """Returns the length of a training on so many frames, in steps."""
+    """Returns the length of a training in steps."""
     return train.steps or train.epochs * steps_per_epoch(train, frames)

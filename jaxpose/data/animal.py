@@ -1,7 +1,7 @@
-"""The synthetic animal: how it walks, how it and its surroundings look, and how a frame of it is drawn.
+"""The synthetic animal: its gait, its looks and surroundings, and the rendering of a frame.
 
-Lengths are in sides of the frame until `walk` and `draw_frame` make them pixels. The x axis points right and the y axis
-down, so the animal's left is its heading turned by -90 degrees.
+Lengths are fractions of the frame's side; `walk` and `draw_frame` convert them to pixels. The x axis points right and
+the y axis down, so the animal's left is its heading turned by -90 degrees.
 """
 
 import dataclasses
@@ -109,7 +109,7 @@ def paint_limb(
     along = end_px - start_px
     share = ((x * along[0] + y * along[1]) / max(along @ along, 1e-9)).clip(0, 1)
     distance = np.hypot(x - share * along[0], y - share * along[1])
-    # Cover falls off over two pixels around the edge: so soft, the centre of a dot is true to 0.03 px.
+    # Coverage falls off over two pixels around the edge. At this softness, the centre of a dot is accurate to 0.03 px.
     radius = start_radius_px + share * (end_radius_px - start_radius_px)
     cover = ((radius - distance) / 2 + 0.5).clip(0, 1)[..., None]
     part = canvas[low[1] : high[1], low[0] : high[0]]
@@ -185,17 +185,17 @@ def walk(rng: np.random.Generator, frames: int, side_px: int, size: float) -> di
         joints[f"{limb}_hip"], joints[f"{limb}_knee"] = hip, knee
         joints[f"{limb}_paw"] = knee + _LOWER_LIMB * _direction(direction + side * lower)
     joints = {name: size * points for name, points in joints.items()}
-    # The border pushes the whole animal back, so that no keypoint ever leaves the frame.
+    # The border pushes the whole animal back, so that no keypoint leaves the frame.
     inside = np.stack([joints[name] for name in KEYPOINT_NAMES])
     middle = middle.clip(_MARGIN - inside.min(axis=0), 1 - _MARGIN - inside.max(axis=0))
     return {name: (middle + points) * side_px - 0.5 for name, points in joints.items()}
 
 
 def drift(rng: np.random.Generator, count: int, middle_px: np.ndarray, side_px: int) -> list[list[Leaf]]:
-    """Returns the leaves in front of each frame: `count` of them, each of which once meets the animal.
+    """Returns the leaves in front of each frame: `count` leaves, each of which meets the animal once.
 
     Args:
-      rng: where they come from and go to, how large they are and how they look.
+      rng: decides their paths, sizes and looks.
       count: number of leaves.
       middle_px: the middle of the animal in each frame (frames, 2).
       side_px: width and height of the frames.
@@ -230,7 +230,7 @@ def _wander(rng: np.random.Generator, frames: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _goal(rng: np.random.Generator) -> np.ndarray:
-    # The sine of a uniform angle is mostly near its ends, so the animal keeps to walls and corners.
+    # The sine of a uniform angle is mostly near its extremes, so the animal stays near walls and corners.
     return 0.5 + 0.6 * np.sin(rng.uniform(-np.pi / 2, np.pi / 2, size=2))
 
 

@@ -1,4 +1,4 @@
-"""Two trackers that learn almost nothing, to print beside the network's errors."""
+"""Two trackers that learn almost nothing; their errors are printed beside those of the network."""
 
 from collections.abc import Sequence
 from pathlib import Path

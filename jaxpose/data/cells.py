@@ -1,10 +1,10 @@
-"""Cells of CSV files: numbers and names that every program reads alike."""
+"""Cells of CSV files: numbers and names that every program reads in the same way."""
 
 import unicodedata
 
 from jaxpose.errors import UserError
 
-# A spreadsheet takes a cell that begins so for a formula; the last four are the full-width forms.
+# A spreadsheet reads a cell that begins with one of these as a formula; the last four are full-width forms.
 _FORMULA = tuple("=+-@＝＋－＠")
 # Controls (newlines among them), line and paragraph separators, and bytes of file names that are not UTF-8.
 _UNPRINTABLE = ("Cc", "Zl", "Zp", "Cs")
@@ -32,7 +32,7 @@ def refuse_unprintable(name: str) -> None:
 
 
 def refuse_formula(name: str) -> None:
-    """Raises UserError if a spreadsheet would take a name for a formula."""
+    """Raises UserError if a spreadsheet would read a name as a formula."""
     if name.startswith(_FORMULA):
         raise UserError(
             f"{name!r} begins with {name[0]!r}, which spreadsheets read as a formula; names must not begin with "
@@ -41,7 +41,7 @@ def refuse_formula(name: str) -> None:
 
 
 def path_cell(path: str) -> str:
-    """Returns the cell of a path, or of a text that begins with one: ./=a.png for =a.png, no formula and the same file.
+    """Returns the cell of a path, or of a text that begins with one: ./=a.png for =a.png, which is no formula.
 
     `path_of_cell` reverses it.
     """

@@ -26,7 +26,7 @@ from jaxpose.video.range import RangeReader
 from jaxpose.video.rotation import as_labelled, describe_rotation
 
 # The origin of a frame: an image file; the video; a repeated frame at the end of the video; the nearest frame, because
-# there is no other; or the nearest frame, because the video does not show the labelled frame.
+# the frame does not exist; or the nearest frame, because the video does not show the labelled frame.
 FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
 
 # Heavy compression (H.264, crf 38) changes 0.05 % of the pixels by more than 30 grey levels; in the next frame of a
@@ -164,7 +164,7 @@ def _join(
 
     Args:
       window: what is wanted.
-      images: the pixels of its image files, None where there is none.
+      images: the pixels of its image files, None if there is none.
       shown: frames of its video by their number, used only if one of them looks like the labelled image.
     """
     radius = len(images) // 2
@@ -183,7 +183,7 @@ def _join(
 def _choose(
     window: Window, offset: int, image: np.ndarray | None, shown: dict[int, np.ndarray]
 ) -> tuple[np.ndarray, int] | None:
-    """Returns the frame at an offset from the labelled one and its origin, None where neither file nor video has it."""
+    """Returns the frame at an offset from the labelled one and its origin, None if neither file nor video has it."""
     wanted = (window.number or 0) + offset
     existing = max(wanted, 0)
     if image is not None:

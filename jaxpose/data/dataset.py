@@ -16,7 +16,7 @@ from jaxpose.data.loader import Samples
 from jaxpose.errors import UserError
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
-# Sizes of labelled images that a run keeps: in a project of unrelated images, all sizes may differ.
+# Number of sizes of labelled images that a run keeps: in a project of unrelated images, all may differ.
 _NOTED_SIZES = 16
 
 
@@ -173,7 +173,7 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     samples = Samples(
         pixels=frames.pixels,
         keypoints_px=keypoints_px.astype(np.float32),
-        # A point beside the crop may lie in the input, or be moved into it, but the image there is black.
+        # A point outside the crop may be in the input, or augmentation may move it there, but the image is black there.
         visibility=np.where(images.outside_crop(found.keypoints_frame_px, data.crop_px), np.int8(0), found.visibility),
         frame_from_input=frames.frame_from_input,
     )

@@ -1,6 +1,6 @@
 """Histogram equalisation and CLAHE of labelled frames, on the host.
 
-Both are sequential and rare: on the device, every sample of a batch would bear their cost (see docs/augmentation.md).
+Both are sequential and rare: on the device, every sample of a batch would have their cost (see docs/augmentation.md).
 The random numbers depend on (seed, stream, draw, purpose) alone, so any worker of any host makes the same pixels.
 """
 
@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 
 _STREAM = 0  # labelled frames
-_PURPOSE = 0x746F6E65  # "tone"; another number would be other random numbers
+_PURPOSE = 0x746F6E65  # the purpose; another number gives other random numbers
 
 
 def equalize_samples(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, seed: int, augment: Any) -> None:
-    """Equalises randomly chosen samples in place; the frames of a sample are treated alike.
+    """Equalises randomly chosen samples in place; all frames of a sample are treated in the same way.
 
     Args:
       frames: uint8 (b, t, h, w, 3), writable.
@@ -38,7 +38,7 @@ def equalize_samples(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, se
 
 
 def _uniform(seed: int, draw: int, count: int) -> np.ndarray:
-    """Numbers in [0, 1) from raw bits, which are the same in all versions of numpy, unlike its distributions."""
+    """Returns numbers in [0, 1) from raw bits, which, unlike distributions, are equal in all versions of numpy."""
     bits = np.random.Philox(np.random.SeedSequence([seed, _STREAM, draw, _PURPOSE])).random_raw(count)
     return (bits >> np.uint64(11)) * 2.0**-53
 

@@ -1,4 +1,4 @@
-"""The partner of each keypoint in a horizontal flip: from given pairs, or from the names of the keypoints."""
+"""Finds the partner of each keypoint in a horizontal flip, from given pairs or from the keypoints' names."""
 
 import re
 
@@ -56,7 +56,7 @@ def _partners_given(names: list[str], given: tuple[str, ...]) -> dict[str, str]:
         partners |= {left: right, right: left}
     forgotten = [name for name in names if name not in partners and _swapped(name)]
     if forgotten:
-        raise UserError(f"data.flip_pairs leaves out {', '.join(forgotten)}, whose names tell a side; {_HINT}")
+        raise UserError(f"data.flip_pairs leaves out {', '.join(forgotten)}, whose names contain a side; {_HINT}")
     return partners
 
 
@@ -80,16 +80,16 @@ def _partners_by_name(names: list[str]) -> dict[str, str]:
     if ambiguous:
         problems.append(f"{', '.join(ambiguous)} have several partners")
     if hidden:
-        problems.append(f"{', '.join(hidden)} hold a side that is not a word of its own")
+        problems.append(f"{', '.join(hidden)} contain a side that is not a separate word")
     if not problems and not partners:
-        problems.append(f"no name of {', '.join(names)} tells a side")
+        problems.append(f"no name of {', '.join(names)} contains a side")
     if problems:
         raise UserError(f"augment.flip_p is above 0, but {'; '.join(problems)}: {_HINT}")
     return partners
 
 
 def _swapped(name: str) -> set[str]:
-    """Every name, in lower case, that is this one with one side token swapped."""
+    """Returns every name, in lower case, that differs from this one in one side token."""
     tokens = [token.lower() for token in _TOKENS.findall(name)]
     return {
         "".join([*tokens[:place], _OTHER_SIDE[token], *tokens[place + 1 :]])

@@ -12,7 +12,7 @@ from av.error import FFmpegError, PatchWelcomeError
 from jaxpose.errors import UserError
 
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
-# The programs that decide whether an image is intact; the number is the version of the checks below.
+# Versions of the programs that check whether an image is intact, and of the checks below.
 DECODERS = (1, cv2.__version__, av.__version__)
 MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}

@@ -92,7 +92,7 @@ class _Steps:
     def __getitem__(self, index: int) -> Batch:
         draws = self._draws_of(index).reshape(-1)
         batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
-        # The batch is a copy, so its frames may be changed.
+        # The batch is a copy, so its frames may be modified.
         equalize_samples(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)
         if self._clips_of:
             batch["clips"] = self._clips_of(index)

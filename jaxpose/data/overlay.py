@@ -1,11 +1,11 @@
-"""Images for people: frames with predicted keypoints as dots and labels as rings."""
+"""Draws frames with predicted keypoints as dots and labels as rings."""
 
 import cv2
 import numpy as np
 
 # Small frames are enlarged, so that the marks do not cover the keypoints.
 _FEWEST_PX = 256
-# OpenCV takes parts of a pixel as whole numbers of 1/16.
+# OpenCV takes subpixel positions in units of 1/16.
 _SHIFT = 4
 
 

@@ -1,4 +1,4 @@
-"""A labelled project: its usable frames, fixed once, and a sentence for every problem of the others.
+"""A labelled project: its usable frames, fixed once, and a message for every unusable one.
 
 Input: a folder with a label file and images, in the layout of Lightning Pose and DeepLabCut. Output: a `Project`. Every
 image is hashed, and decoded unless its content was found intact before; `jaxpose.data.images` makes the pixels later.
@@ -20,7 +20,7 @@ from jaxpose.files import is_regular
 from jaxpose.threads import map_in_threads
 
 LISTED_PROBLEMS = 20
-# The same advice for every config.
+# The advice in every message about the project.
 _GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
 
 

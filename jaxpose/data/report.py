@@ -23,7 +23,7 @@ _FEW_LABELS = 0.5
 
 
 def data_report(config: Config, found: Project) -> list[str]:
-    """Returns lines about the data of a training.
+    """Returns lines that describe the data of a training.
 
     Args:
       config: as `dataset.prepare` returned it.

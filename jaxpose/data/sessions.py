@@ -43,7 +43,7 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
 
 
 def clip_sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
-    """Returns `sessions`, to draw clips from.
+    """Returns `sessions` for a training on clips.
 
     Raises:
       UserError: as `sessions`; or there is none.

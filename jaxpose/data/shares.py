@@ -1,4 +1,4 @@
-"""The numbers of frames, or videos, that train, validate and test."""
+"""Computes how many frames or videos train, validate and test."""
 
 import math
 
@@ -40,7 +40,7 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
 
 
 def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
-    """Returns how many videos, which together have so many moments, train, validate and test."""
+    """Returns how many videos train, validate and test; `moments` is the number of their moments."""
     given = given_shares(data, is_small=moments < FEWEST_FOR_TEST)
     if given is None:
         train, validation, test = _apportioned(videos)
@@ -56,7 +56,7 @@ def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
 def _apportioned(count: int) -> Sizes:
     """Divides by Webster's method: each item goes to the set that is furthest below its share.
 
-    So no set shrinks when items are added, and a project that grew has the same sizes as one that was divided at once.
+    So no set shrinks when items are added, and a project that grew has the same sizes as one divided at once.
     """
     sizes = [0, 0, 0]
     for _ in range(count):

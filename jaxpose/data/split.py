@@ -22,8 +22,8 @@ from jaxpose.errors import UserError
 from jaxpose.files import is_regular, read_bytes
 from jaxpose.video.index import ends_checksum
 
-# Rows of split.csv that have no set: videos of unlabelled clips, other files in the windows of labelled frames, the
-# weights that a run starts from, and the frames that trained these weights but do not train here.
+# Rows of split.csv without a set: videos of unlabelled clips, other files in the windows of labelled frames, the
+# initial weights of a run, and the frames that trained these weights but do not train here.
 CLIPS, CONTEXT, WEIGHTS, TRAINED = "clips", "context", "weights", "trained"
 NO_SETS = (CLIPS, CONTEXT, WEIGHTS, TRAINED)
 _START = "train.init_from"

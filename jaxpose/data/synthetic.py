@@ -43,12 +43,12 @@ def make_project(
 
     Args:
       folder: the project's folder, absent or empty.
-      videos: how many videos; each is one background, lighting and animal.
+      videos: number of videos; each has one background, lighting and animal.
       labelled_frames: labelled frames of each video, spread evenly over it.
       video_frames: frames of each video.
       side_px: width and height of the frames, even.
       leaves: number of leaves that drift across the animal in each video and hide parts of it for a while; hidden
-        keypoints are labelled all the same.
+        keypoints are labelled too.
       looks: number of different backgrounds, lights and animals, which the videos use in turn; 0 = one per video.
 
     Raises:
@@ -57,7 +57,7 @@ def make_project(
     sizes = dict(seed=seed, videos=videos, labelled_frames=labelled_frames, video_frames=video_frames, side_px=side_px)
     _check_sizes(**sizes, leaves=leaves, looks=looks)
     folder = Path(folder)
-    # A project without leaves and looks is what it was before these existed.
+    # Without leaves and looks, the parameters are those of earlier versions, so that old projects stay valid.
     parameters = {"version": _VERSION, **sizes}
     parameters |= {name: value for name, value in (("leaves", leaves), ("looks", looks)) if value}
     if _holds(folder, parameters):
@@ -72,12 +72,7 @@ def make_project(
             labels |= _write_video(project, number, seed, labelled_frames, video_frames, side_px, leaves, looks)
         _write_labels(project / "CollectedData.csv", labels)
         (project / MARKER).write_text(json.dumps(parameters, indent=1) + "\n")
-        try:
-            os.replace(project, folder)
-        except OSError:
-            # Another process may have finished the same project meanwhile.
-            if not _holds(folder, parameters):
-                raise
+        _publish(project, folder, parameters)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return folder
@@ -95,8 +90,17 @@ def _check_sizes(
         )
 
 
+def _publish(project: Path, folder: Path, parameters: dict[str, int]) -> None:
+    """Moves a complete project to its folder, unless another process has finished the same project meanwhile."""
+    try:
+        os.replace(project, folder)
+    except OSError:
+        if not _holds(folder, parameters):
+            raise
+
+
 def _holds(folder: Path, parameters: dict[str, int]) -> bool:
-    """Returns whether the folder is this project; False is an absent or empty folder, all else is refused."""
+    """Returns whether the folder holds this project; False if it is absent or empty. Other content is refused."""
     if not folder.exists():
         return False
     if not folder.is_dir():
@@ -105,7 +109,7 @@ def _holds(folder: Path, parameters: dict[str, int]) -> bool:
         return False
     marker = folder / MARKER
     if not marker.is_file():
-        raise UserError(f"{folder} holds files that are no synthetic project; give an absent or empty folder")
+        raise UserError(f"{folder} holds files, but no synthetic project; give an absent or empty folder")
     found = marker.read_text()
     if found != json.dumps(parameters, indent=1) + "\n":
         raise UserError(
@@ -135,24 +139,24 @@ def _write_video(
     if looks:
         rng = np.random.default_rng([seed, number, 2])
     joints_px = walk(rng, video_frames, side_px, look.size)
-    # Keyed apart, so that the animal is the same with leaves and without.
+    # A separate key, so that the animal is the same with and without leaves.
     in_front = drift(np.random.default_rng([seed, number, 1]), leaves, joints_px["middle"], side_px)
     truth_px = np.stack([joints_px[part] for part in KEYPOINT_NAMES], axis=1)
     _write_labels(project / "ground_truth" / f"{name}.csv", dict(enumerate(truth_px)))
     labelled = np.arange(labelled_frames) * video_frames // labelled_frames
     codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
     with av.open(str(project / "videos" / f"{name}.mp4"), "w") as container:
-        # Without macroblock trees: with them x264 writes other bytes in one run of ten, from the same frames.
+        # Without macroblock trees: with them, x264 writes different bytes from the same frames in one run of ten.
         options = {"preset": "veryfast", "crf": "18", "mbtree": "0"}
         stream = container.add_stream(codec, rate=_FPS, options=options)
         stream.width = stream.height = side_px
         stream.pix_fmt = "yuv420p"
-        # One thread: with more, what the encoder writes depends on the number of cores.
+        # One thread: with more, the encoder's output depends on the number of cores.
         stream.codec_context.thread_count = 1
         for i in range(video_frames):
             joints_now_px = {part: points_px[i] for part, points_px in joints_px.items()}
             image = draw_frame(background, joints_now_px, look, rng, in_front[i])
-            # PyAV's own conversion rounds by where in memory the frame happens to lie.
+            # PyAV's own conversion rounds differently, depending on the frame's address in memory.
             planes = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2YUV_I420), np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
             if i in labelled:

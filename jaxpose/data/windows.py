@@ -1,4 +1,4 @@
-"""Which files and video frames lie around each labelled frame.
+"""Finds the files and video frames around each labelled frame.
 
 The frame before img0007.png is img0006.png in the same folder. Where there is no such file, it is frame 6 of the video
 with the folder's name.
@@ -13,7 +13,7 @@ from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.video.index import VideoIndex, read_index
 
-# (file, width, height): an image as a frame of that size takes it.
+# (file, width, height): an image, and the size of the labelled frame, which it must have.
 ImageKey = tuple[Path, int, int]
 
 
@@ -22,8 +22,8 @@ class Window:
     """The sources of the frames around a labelled frame.
 
     Attributes:
-      number: of the labelled frame, None where its name has none.
-      keys: the images at the 2 r + 1 offsets from it, None where there is no file.
+      number: of the labelled frame, None if its name has none.
+      keys: the images at the 2 r + 1 offsets from it, None if there is no file.
       index: the video with the folder's name, if a frame of it is needed and it can be read.
       has_video: there is such a video and a frame of it is needed.
     """
@@ -68,7 +68,7 @@ def files_beside(project: Project, radius: int, videos: Mapping[str, Path]) -> l
 
 
 def frame_number(name: str) -> int | None:
-    """Returns the frame number in an image's name: its first group of digits, None where there is none."""
+    """Returns the frame number in an image's name: its first group of digits, None if there is none."""
     match = re.search("[0-9]+", Path(name).stem)
     return int(match[0]) if match else None
 

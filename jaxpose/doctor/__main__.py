@@ -1,6 +1,6 @@
-"""Looks at this host before a run does: `python -m jaxpose.doctor`, a line for each thing, with a verdict and the fix.
+"""Checks this host before a run: `python -m jaxpose.doctor` prints a line for each check, with a verdict and the fix.
 
-What comes in: the environment, and where runs are to go. What goes out: the lines, and exit code 1 if one is a problem.
+Input: the environment, and the folder for runs. Output: the lines, and exit code 1 if one of them is a problem.
 """
 
 import argparse

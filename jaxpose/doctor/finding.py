@@ -1,4 +1,4 @@
-"""What the doctor says of one thing: a verdict, and what was found with the way to change it."""
+"""A finding of the doctor: a verdict, and a text with the fix."""
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 

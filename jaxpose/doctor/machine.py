@@ -1,4 +1,4 @@
-"""The packages, devices and cores that a run would find on this host."""
+"""Checks the packages, devices and cores of this host."""
 
 import collections
 import contextlib
@@ -15,7 +15,7 @@ from jaxpose.threads import allowed_cores, loader_threads
 
 _PACKAGES = ("jaxpose", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain")
 _PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
-# Asked in a process of its own: a broken driver can hang, and this one is to leave no backend behind.
+# Runs in a separate process, because a broken driver can hang, and the doctor must not start a backend.
 _LIST_DEVICES = """
 import json, jax
 print(json.dumps([[device.platform, device.device_kind] for device in jax.local_devices()]))
@@ -23,7 +23,7 @@ print(json.dumps([[device.platform, device.device_kind] for device in jax.local_
 
 
 def versions() -> Finding:
-    """Looks at the packages that have to fit together."""
+    """Checks the versions of packages that must fit together."""
     found = {name: _version(name) for name in _PACKAGES}
     plugins = {name: version for name in _PLUGINS if (version := _version(name))}
     shown = [f"{name} {version}" for name, version in [*found.items(), *plugins.items()] if version]
@@ -39,7 +39,7 @@ def versions() -> Finding:
 
 
 def devices(limit_s: float = 90.0) -> Finding:
-    """Asks JAX for its devices, in a process of its own that is left alone after so many seconds."""
+    """Asks JAX for its devices, in a separate process with a time limit."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     shown = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
     asked = subprocess.Popen(
@@ -54,12 +54,12 @@ def devices(limit_s: float = 90.0) -> Finding:
         out, err = asked.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         asked.kill()
-        # Not for ever: a process that a driver holds does not end.
+        # A time limit here too: a process that hangs in a driver cannot be killed.
         with contextlib.suppress(subprocess.TimeoutExpired):
             asked.communicate(timeout=5)
-        return PROBLEM, f"JAX did not answer within {limit_s:g} s{shown}; look whether nvidia-smi answers"
+        return PROBLEM, f"JAX did not answer within {limit_s:g} s{shown}; check that nvidia-smi answers"
     if asked.returncode:
-        return PROBLEM, f"JAX does not start{shown}: {(err.strip().splitlines() or ['it says nothing'])[-1]}"
+        return PROBLEM, f"JAX does not start{shown}: {(err.strip().splitlines() or ['without a message'])[-1]}"
     found = json.loads(out.splitlines()[-1])
     kinds = collections.Counter(f"{kind} ({name})" for name, kind in found)
     text = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) + shown
@@ -73,7 +73,7 @@ def devices(limit_s: float = 90.0) -> Finding:
 
 
 def cores() -> Finding:
-    """Looks at how many cores may be used, and for how many the batch system says so."""
+    """Compares the cores that may be used with those of the machine and of the batch system."""
     allowed, per_task = allowed_cores(), os.environ.get("SLURM_CPUS_PER_TASK")
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else allowed
     text = f"{bound} of {os.cpu_count()} may be used"

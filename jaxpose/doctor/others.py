@@ -1,4 +1,4 @@
-"""What makes a process of this host one of several, and how it finds the others."""
+"""Checks the variables that make a process one of several, and its connection to the others."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from jaxpose.config import MeshConfig
 from jaxpose.doctor.finding import OK, PROBLEM, WARNING, Finding
 from jaxpose.errors import UserError
 
-# What tells a process of a run who it is, by who sets it.
+# Variables that give a process its number in the run, by the program that sets them.
 _VARIABLES = (
     r"JAXPOSE_(COORDINATOR|NUM_PROCESSES|PROCESS_ID)",
     r"SLURM_(JOB_ID|NTASKS|PROCID|LOCALID|STEP_NODELIST|STEP_TASKS_PER_NODE)",
@@ -21,7 +21,7 @@ _CONNECT_LIMIT_S = 5.0
 
 
 def processes() -> Finding:
-    """Looks at the variables that tell a process of a run who it is."""
+    """Reports the number of this process from the environment variables."""
     found = {name: os.environ[name] for name in sorted(os.environ) if re.fullmatch("|".join(_VARIABLES), name)}
     variables = ", ".join(f"{name}={value}" for name, value in found.items()) or "no variables of several processes"
     try:
@@ -29,12 +29,12 @@ def processes() -> Finding:
     except UserError as error:
         return PROBLEM, f"{variables}; {error}"
     if who.count == 1:
-        return OK, f"one, alone ({variables})"
+        return OK, f"a single process ({variables})"
     return OK, f"this would be process {who.index} of {who.count}, with process 0 at {who.address} ({variables})"
 
 
 def coordinator() -> Finding:
-    """Looks whether process 0 can be found: its name, and its port."""
+    """Checks whether process 0 can be reached: its host name and its port."""
     who = _who_or_alone()
     if who.count == 1:
         return OK, "none is needed by one process"
@@ -66,7 +66,7 @@ def coordinator() -> Finding:
 
 
 def proxies() -> Finding:
-    """Looks for proxies, through which the processes of a run cannot talk."""
+    """Looks for proxies, which processes of a run cannot connect through."""
     names = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
     found = [name for name in os.environ if name.lower() in names and os.environ[name]]
     if not found:
@@ -79,7 +79,7 @@ def proxies() -> Finding:
 
 
 def count_processes() -> int:
-    """Returns of how many processes this would be one, 1 where the variables make no sense."""
+    """Returns the number of processes of the run, 1 if the variables make no sense."""
     return _who_or_alone().count
 
 

@@ -1,4 +1,4 @@
-"""From the features of neighbouring frames to one map per keypoint: the recurrent head of Lightning Pose."""
+"""Lightning Pose's recurrent head: from the features of neighbouring frames to one map per keypoint."""
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +16,9 @@ _INNER = 16
 
 
 class ContextHead(nnx.Module):
-    """Features of sequences at stride 32 to logits of every window of 5 frames, at stride 2, 4 or 8.
+    """Maps features of sequences at stride 32 to the logits of every window of 5 frames, at stride 2, 4 or 8.
 
-    Lightning Pose's `UpsamplingCRNN`, from whose tensors (stride 4, width = keypoints) each parameter follows:
+    This is Lightning Pose's `UpsamplingCRNN`. Its tensors (stride 4, width = keypoints) convert as follows:
 
       layers.0          W_pre.weight (c, k, 3, 3) as `SubPixelConv` below; W_pre.bias as it is
       forward_input     W_f.weight and W_f.bias, in the same way
@@ -83,7 +83,7 @@ class ContextHead(nnx.Module):
             x = layer(x)
         ahead, back = (_cells(layer(x), sequences) for layer in (self.forward_input, self.backward_input))
 
-        # From the first frame of every window at once to its last, and the other way round.
+        # For all windows at once, from their first frame to their last, and in reverse.
         last, first = ahead[:, :, :, :windows], back[:, :, :, WINDOW - 1 :]
         for i in range(1, WINDOW):
             last = ahead[:, :, :, i : i + windows] + self.forward_step(last)
@@ -94,8 +94,8 @@ class ContextHead(nnx.Module):
 class CellStep(nnx.Module):
     """One step of the recurrence: each keypoint's 2x2 cells to 16 numbers and back, without activation.
 
-    Lightning Pose's H = a convolution (2x2, stride 2, one group a keypoint) and a transposed one (the same). As both
-    are linear, they are multiplied with each other first. Parameters, from torch's tensors of k keypoints:
+    Lightning Pose's H = a convolution (2x2, stride 2, one group a keypoint) and a transposed one (the same). Both
+    are linear, so their product is computed first. Parameters, from torch's tensors of k keypoints:
 
       into (4, 16, k)   H.0.weight (16 k, 1, 2, 2) seen as (k, 16, 4), axes turned to (2, 1, 0)
       into_bias (16, k) H.0.bias (16 k) seen as (k, 16), transposed
@@ -118,7 +118,7 @@ class CellStep(nnx.Module):
         rng: np.random.Generator,
     ):
         self.dtype = dtype
-        # Xavier's bound as torch counts it, which takes the groups for one.
+        # Xavier's bound as torch computes it, which ignores the groups.
         bound = (6 / (4 * (1 + _INNER * keypoints))) ** 0.5
         self.into = nnx.Param(jnp.asarray(rng.uniform(-bound, bound, (4, _INNER, keypoints)), param_dtype))
         self.into_bias = nnx.Param(jnp.zeros((_INNER, keypoints), param_dtype))
@@ -126,23 +126,23 @@ class CellStep(nnx.Module):
         self.out_bias = nnx.Param(jnp.zeros(keypoints, param_dtype))
 
     def __call__(self, cells: Float[Array, "k 4 q n h w"]) -> Float[Array, "k 4 q n h w"]:
-        """Returns the next state of 2x2 cells, of which the second axis counts (top left, top right, bottom ...)."""
+        """Returns the next state of 2x2 cells; the second axis is the cell (top left, top right, bottom left, ...)."""
         into, out = self.into[...], self.out[...]
         matrix = jnp.einsum("pik,irk->krp", into, out).astype(self.dtype)
         bias = (jnp.einsum("ik,irk->kr", self.into_bias[...], out) + self.out_bias[...][:, None]).astype(self.dtype)
-        # As one matrix product a keypoint over all cells: 2 to 8 times the speed of 16 weighted sums with gradients.
+        # One matrix product per keypoint over all cells: 2 to 8 times as fast as 16 weighted sums with gradients.
         moved = matrix @ cells.reshape(*cells.shape[:2], -1)
         return (moved + bias[..., None]).reshape(cells.shape)
 
 
 def _cells(maps: Float[Array, "b h w k"], sequences: int) -> Float[Array, "k 4 q s h2 w2"]:
-    """Returns maps cut into 2x2 cells, keypoints first, so that each is one matrix."""
+    """Returns maps cut into 2x2 cells, with keypoints first, so that each keypoint has one matrix."""
     _, h, w, k = maps.shape
     cells = maps.reshape(sequences, -1, h // 2, 2, w // 2, 2, k).transpose(6, 3, 5, 0, 1, 2, 4)
     return cells.reshape(k, 4, *cells.shape[3:])
 
 
 def _maps(cells: Float[Array, "k 4 q n h w"]) -> Float[Array, "q n k h2 w2"]:
-    """Returns the maps that `_cells` cut."""
+    """Reverses `_cells`."""
     k, _, q, n, h, w = cells.shape
     return cells.reshape(k, 2, 2, q, n, h, w).transpose(3, 4, 0, 5, 1, 6, 2).reshape(q, n, k, 2 * h, 2 * w)

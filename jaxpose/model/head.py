@@ -1,7 +1,7 @@
-"""From features to one map per keypoint, by pixel shuffles and sub-pixel convolutions.
+"""The head: from features to one map per keypoint, by pixel shuffles and sub-pixel convolutions.
 
-No transposed convolution: its weight gradient is 49 to 56 times slower on CPU. A 2x2 convolution to four times the
-channels and a pixel shuffle compute the same thing (a 3x3 transposed convolution of stride 2 is a special case).
+A transposed convolution would have a weight gradient that is 49 to 56 times slower on CPU. A 2x2 convolution to four
+times the channels and a pixel shuffle compute the same (a 3x3 transposed convolution of stride 2 is a special case).
 """
 
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxpose.model.conv import convolve
 
-# Small, so that training starts from nearly uniform maps, as Lightning Pose does.
+# Small, so that training starts from nearly uniform maps, as in Lightning Pose.
 _GAIN = 0.01
 
 
@@ -22,7 +22,7 @@ class SubPixelConv(nnx.Module):
     Args:
       in_channels: channels of the input.
       out_channels: channels of the output.
-      bias: whether each channel has a bias; before a softmax over the map it would do nothing but drift.
+      bias: whether each channel has a bias; before a softmax over the map, a bias has no effect and would drift.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.
@@ -39,7 +39,7 @@ class SubPixelConv(nnx.Module):
         rng: np.random.Generator,
     ):
         self.dtype = dtype
-        # Xavier's bound (Glorot and Bengio 2010) for the 3x3 transposed convolution that this stands for.
+        # Xavier's bound (Glorot and Bengio 2010) for the 3x3 transposed convolution that this replaces.
         bound = _GAIN * (6 / (9 * (in_channels + out_channels))) ** 0.5
         shape = (2, 2, in_channels, 4 * out_channels)
         self.kernel = nnx.Param(jnp.asarray(rng.uniform(-bound, bound, shape), param_dtype))
@@ -55,7 +55,7 @@ class SubPixelConv(nnx.Module):
 
 
 class HeatmapHead(nnx.Module):
-    """Features at stride 32 to logits at stride 2, 4 or 8.
+    """Maps features at stride 32 to logits at stride 2, 4 or 8.
 
     Args:
       in_channels: channels of the features, a multiple of 4.

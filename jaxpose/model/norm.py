@@ -1,4 +1,4 @@
-"""Normalisation that gives the same result however the batch lies on the devices."""
+"""Normalisation whose result does not depend on how the batch is sharded."""
 
 import functools
 import math
@@ -21,8 +21,8 @@ class Norm(nnx.Module):
     """Batch or group normalisation of NHWC maps, with a scale and a bias per channel.
 
     In training, `sync` takes its statistics over the valid samples of all devices (Ioffe and Szegedy 2015 over the
-    global micro-batch), `local` over this device's, `group` over the channel groups of one sample (Wu and He 2018), and
-    `frozen` uses the stored ones. Outside training all but `group` use the stored ones.
+    global microbatch), `local` over those of this device, `group` over the channel groups of one sample (Wu and He
+    2018), and `frozen` uses the stored ones. Outside training, all but `group` use the stored ones.
 
     Args:
       channels: channels of the maps.
@@ -55,13 +55,13 @@ class Norm(nnx.Module):
     def __call__(
         self, x: Float[Array, "b h w c"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
     ) -> Float[Array, "b h w c"]:
-        """Returns the normalised maps; in training, `sync` and `local` move the stored statistics.
+        """Returns the normalised maps; in training, `sync` and `local` update the stored statistics.
 
         Args:
-          x: the maps; finite, in empty slots too.
-          counted: which samples reach the statistics: not empty slots, and of a frame that lies on several devices one
-            copy. The other copies are normalised by the same statistics, and their gradients reach them.
-          count: number of counted samples in the micro-batch, over all devices.
+          x: the maps; finite, even in empty slots.
+          counted: which samples enter the statistics: no empty slots, and only one copy of a frame that several devices
+            have. Other copies are normalised by the same statistics, and their gradients flow back through these.
+          count: number of counted samples in the microbatch, over all devices.
           train: whether this is a training pass.
         """
         scale, bias = self.scale[...], self.bias[...]
@@ -70,7 +70,7 @@ class Norm(nnx.Module):
             mean, var = self._group_moments(x)
             factor = _spread(lax.rsqrt(var + EPSILON)) * _spread(scale)
             return ((x - _spread(mean)) * factor + _spread(bias)).astype(self.dtype)
-        # About the stored mean, so that a large mean eats no digits of the variance. Nothing flows back through it.
+        # Relative to the stored mean, so that a large mean costs no digits of the variance. It gets no gradient.
         x = x - _spread(self.mean[...])
         if self.kind == "frozen" or not train:
             factor = _spread(lax.rsqrt(self.var[...] + EPSILON) * scale)
@@ -79,7 +79,7 @@ class Norm(nnx.Module):
         if axis is None:
             count = jnp.sum(counted, dtype=x.dtype)
         cells = jnp.maximum(count, 1) * (x.shape[1] * x.shape[2])
-        # pyright does not see through custom_vjp.
+        # pyright does not know the type behind custom_vjp.
         y, mean, var = cast(tuple[jax.Array, jax.Array, jax.Array], _batch_norm(x, scale, bias, counted, cells, axis))
         self._move_statistics(lax.stop_gradient(mean), lax.stop_gradient(var), cells, count)
         return y.astype(self.dtype)
@@ -111,8 +111,8 @@ def _batch_norm(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns (normalised maps, mean, variance) over the counted samples of all devices along `axis`.
 
-    With a gradient of its own: one reduction forward and one backward, and differences are taken before they are
-    multiplied. What automatic differentiation makes of it cancels only after a multiplication by 1 / deviation, which
+    It has a gradient of its own, with one reduction forward and one backward, which takes differences before it
+    multiplies. With automatic differentiation, terms would cancel only after a multiplication by 1 / deviation, which
     costs three digits in a batch of one cell.
     """
     return _batch_norm_forward(x, scale, bias, counted, cells, axis)[0]
@@ -121,7 +121,7 @@ def _batch_norm(
 def _batch_norm_forward(
     x: jax.Array, scale: jax.Array, bias: jax.Array, counted: jax.Array, cells: jax.Array, axis: str | None
 ) -> tuple:
-    # The others by selection: what is large in an empty slot would leave its rounding in the sums.
+    # Select instead of multiplying: large values of an empty slot would leave rounding errors in the sums.
     real = jnp.where(counted[:, None, None, None], x, 0)
     sums = _sum_over(jnp.stack([jnp.sum(real, (0, 1, 2)), jnp.sum(jnp.square(real), (0, 1, 2))]), axis)
     mean = sums[0] / cells
@@ -134,7 +134,7 @@ def _batch_norm_forward(
 def _batch_norm_backward(axis: str | None, saved: tuple, cotangents: tuple) -> tuple:
     """The gradient of Ioffe and Szegedy 2015, section 3, with its two sums over all samples in one reduction.
 
-    What reaches the statistics comes from every sample, copies too; it goes back to the counted ones alone.
+    The gradient of the statistics comes from every sample, including copies, and goes only to the counted samples.
     """
     x, scale, counted, cells, mean, inverse = saved
     given = cotangents[0]

@@ -1,4 +1,4 @@
-"""The whole network: sequences of frames of 0..255 to the logits of maps, or to points."""
+"""The whole network: from sequences of frames (0..255) to the logits of maps, or to points."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ from jaxpose.model.head import HeatmapHead
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
 
-# Mean and standard deviation of ImageNet's pixels: what pretrained backbones expect.
+# Mean and standard deviation of ImageNet's pixels, which pretrained backbones expect.
 _PIXEL_MEAN = np.array([0.485, 0.456, 0.406]) * 255
 _PIXEL_STD = np.array([0.229, 0.224, 0.225]) * 255
 
@@ -60,14 +60,14 @@ class PoseNet(nnx.Module):
         count: Float[Array, ""],
         train: bool,
     ) -> list[Float[Array, "_ _ _ k ..."]]:
-        """Returns for each group of sequences what its windows show, by each head: (q, windows, heads, k, ...).
+        """Returns the outputs of each head for the windows of each group of sequences, (q, windows, heads, k, ...).
 
-        A sequence of s frames has s windows, or s - 4 where the network looks at five frames. The rest of the shape is
-        that of a map's logits (h / stride, w / stride), or 2: the point (x, y) in pixels of the input.
+        A sequence of s frames has s windows, or s - 4 if the network sees five frames. The last axes are the
+        logits of a map (h / stride, w / stride), or the point (x, y) in pixels of the input.
 
         Args:
           sequences: frames (q, s, h, w, 3) of each group, RGB, 0..255; all go through the backbone in one call.
-          counted: (q, s) of each group: which frames reach the batch statistics (see `Norm`).
+          counted: (q, s) of each group: which frames enter the batch statistics (see `Norm`).
           count: number of counted frames over all devices.
           train: whether this is a training pass.
         """
@@ -95,9 +95,9 @@ class PoseNet(nnx.Module):
 
 
 def needed_types(precision: str) -> contextlib.AbstractContextManager:
-    """Returns a context in which the types of a precision exist: JAX makes float32 of float64 unless it is told not to.
+    """Returns a context that turns on JAX's 64-bit types if the precision needs them.
 
-    It holds in the thread that enters it; the caller's setting is back afterwards.
+    It applies to the thread that enters it, and restores the caller's setting at the end.
     """
     return jax.enable_x64(True) if precision == "f64" else contextlib.nullcontext()
 
@@ -123,7 +123,7 @@ def apply_network(
     count: Float[Array, ""],
     train: bool,
 ) -> tuple[list[Float[Array, "_ _ _ k ..."]], dict]:
-    """Returns (what each group's windows show, moved batch statistics); see `PoseNet.__call__` for the arguments."""
+    """Returns (outputs of each group, updated batch statistics); see `PoseNet.__call__` for arguments and shapes."""
     network = nnx.merge(graphdef, params, statistics)
     outputs = network(sequences, counted, count, train)
     return outputs, nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))

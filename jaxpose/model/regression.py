@@ -1,4 +1,4 @@
-"""From features to one point per keypoint, without maps."""
+"""The regression head: from features to one point per keypoint, without maps."""
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ _GAIN = 0.01
 
 
 class RegressionHead(nnx.Module):
-    """Features averaged over the picture and one linear layer, whose 0 is the centre of the input and 1 its side.
+    """Averages the features over the image and applies one linear layer; 0 is the input's centre, and 1 is its side.
 
-    Lightning Pose's `LinearRegressionHead` gives pixels itself. Its linear_layer.weight (2 k, c) and bias (2 k), seen
+    Lightning Pose's `LinearRegressionHead` gives pixels. Its linear_layer.weight (2 k, c) and bias (2 k), seen
     as (k, 2, c) and (k, 2) = (keypoint, x or y), become, for an input of `side` = (width, height):
 
       kernel (c, 2, k)  weight with its axes turned to (2, 1, 0), divided by side
@@ -49,7 +49,7 @@ class RegressionHead(nnx.Module):
           size_px: (height, width) of the input.
         """
         kernel, bias = self.kernel[...], self.bias[...]
-        # Not in `dtype`: bfloat16 holds a place in a picture of 256 px to half a pixel only.
+        # Not in `dtype`: in an image of 256 px, bfloat16 resolves only half a pixel.
         pooled = features.astype(self.dtype).mean((1, 2)).astype(kernel.dtype)
         shares = jnp.einsum("qc,cdk->qkd", pooled, kernel, precision="highest") + bias.T[None]
         sides = jnp.array(size_px[::-1], kernel.dtype)[None, None]

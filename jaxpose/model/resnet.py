@@ -24,7 +24,7 @@ class Block(nnx.Module):
       in_channels: channels of the input.
       channels: channels inside.
       stride: step of the 3x3 convolution (the first of two, or the middle one as in torchvision's version 1.5).
-      bottleneck: which of the two forms.
+      bottleneck: whether the block has the second form.
       norm: kind of normalisation.
       dtypes: `dtype` and `param_dtype` of every layer.
       rng: source of the initial weights.
@@ -68,7 +68,7 @@ class Block(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """A residual network without its classifier: frames to features at stride 32.
+    """A residual network without its classifier: from frames to features at stride 32.
 
     Args:
       name: resnet18, resnet34, resnet50, resnet101 or resnet152.

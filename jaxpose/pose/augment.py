@@ -1,8 +1,8 @@
-"""Augmentation of labelled frames on the device: one warp, cheap work on pixels, and the keypoints moved alike.
+"""Augmentation of labelled frames on the device: one warp, cheap pixel filters, and the same warp for the keypoints.
 
-What comes in: a batch, one key per sample, and the config. `draw_params` draws every number of every sample; `render`
-makes the pixels and `move_keypoints` the labels from the same parameters, so that they cannot disagree. A transform
-whose probability is 0 is not compiled. docs/augmentation.md says what the numbers mean.
+Input: a batch, one key per sample, and the config. `draw_params` draws the parameters of every sample. From these,
+`render` makes the pixels and `move_keypoints` the labels, so that both always agree. A transform whose probability is 0
+is not compiled. docs/augmentation.md explains the numbers.
 """
 
 import math
@@ -16,7 +16,7 @@ from jaxpose import geometry
 from jaxpose.pose import elastic, pixels
 from jaxpose.pose.pixels import Params, Resolved
 
-# Every number has its own column of a sample's draw: switching a transform on or off moves no other.
+# Every number has its own column of random bits: turning a transform on or off does not change other numbers.
 _COLUMNS: tuple[str, ...] = (
     "quarter_turns", "flip", "rotate", "rotate_deg", "scale", "scale_factor", "translate", "translate_x", "translate_y",
     "crop_pad", "crop_pad_left", "crop_pad_right", "crop_pad_top", "crop_pad_bottom",
@@ -29,7 +29,7 @@ _COLUMNS: tuple[str, ...] = (
 
 
 def sample_keys(seed: int, stream: int, draw: Int[Array, "b"], purpose: int) -> Array:
-    """Returns one jax key per sample (b,), which depends on the four numbers and on nothing else.
+    """Returns one jax key per sample (b,), which depends only on these four numbers.
 
     Args:
       seed: the run's seed.
@@ -44,7 +44,7 @@ def sample_keys(seed: int, stream: int, draw: Int[Array, "b"], purpose: int) -> 
 def draw_params(
     keys: Array, augment: Resolved, frame_from_input: Float[Array, "b 2 3"], size_px: tuple[int, int]
 ) -> Params:
-    """Returns every number that decides a sample's augmentation, as small arrays whose first axis is the sample.
+    """Returns the parameters of each sample's augmentation, as small arrays whose first axis is the sample.
 
     Args:
       keys: jax keys (b,), as made by `sample_keys`.
@@ -81,8 +81,8 @@ def move_keypoints(
       params: of these samples, from `draw_params`.
       augment: the config that the parameters were drawn with.
       keypoints_px: (x, y) in pixels of the input.
-      visibility: 0, 1 or 2; it changes places with its keypoint in a flip.
-      flip_permutation: the entry that each keypoint becomes in a flip, or None where no flip can happen.
+      visibility: 0, 1 or 2; in a flip it moves with its keypoint.
+      flip_permutation: the index that each keypoint gets in a flip, or None if flips are off.
 
     Raises:
       ValueError: flips are on and there is no permutation of as many entries as keypoints.
@@ -109,13 +109,13 @@ def move_keypoints(
 def render(
     params: Params, augment: Resolved, frames: UInt8[Array, "b t h w 3"], dtype: jax.typing.DTypeLike
 ) -> Float[Array, "b t h w 3"]:
-    """Returns the augmented frames, 0..255, in `dtype`; all frames of a sample are treated alike.
+    """Returns the augmented frames, 0..255, in `dtype`; all frames of a sample get the same augmentation.
 
     Args:
       params: of these samples, from `draw_params`.
       augment: the config that the parameters were drawn with.
       frames: RGB, at the input's size.
-      dtype: of the result; the work is done in it, but never below float32.
+      dtype: of the result; computations use it, or float32 if it is smaller.
     """
     work = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
     params = {
@@ -140,7 +140,7 @@ def _moves(augment: Resolved) -> bool:
 def _sampled_px(
     params: Params, augment: Resolved, height: int, width: int
 ) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"]]:
-    """The point (x, y) of the input that each pixel of the augmented picture shows."""
+    """Returns the point (x, y) of the input that each pixel of the augmented image shows."""
     affine = params["input_from_augmented"][..., None, None]
     x = jnp.arange(width, dtype=affine.dtype)[None, None, :]
     y = jnp.arange(height, dtype=affine.dtype)[None, :, None]
@@ -152,7 +152,7 @@ def _sampled_px(
 
 
 def _draw_geometry(share: Params, augment: Resolved, frame_from_input: Array, size_px: tuple[int, int]) -> Params:
-    """The affine: turn, rotate and scale the frame about the centre, shift, move the sides, flip, in this order."""
+    """Returns the affine: turn, rotate and scale the frame about its centre, shift, move sides, flip, in this order."""
     if not _moves(augment):
         return {}
     one = jnp.ones_like(share["rotate"])
@@ -168,12 +168,12 @@ def _draw_geometry(share: Params, augment: Resolved, frame_from_input: Array, si
         choices = augment.quarter_turns
         turns = jnp.array(choices)[(share["quarter_turns"] * len(choices)).astype(jnp.int32)]
         angle += math.pi / 2 * turns.astype(one.dtype)
-        # An odd turn shrinks the picture until all of it fits: nothing is lost and no shape changes.
+        # A turn by 90 or 270 degrees shrinks the image until all of it fits: nothing is lost, and shapes stay.
         sides = size[None] * jnp.sqrt(jnp.sum(frame_from_input**2, axis=1))
         fit = jnp.min(sides, axis=-1) / jnp.max(sides, axis=-1)
         scale = jnp.where(turns % 2 == 1, scale * fit, scale)
 
-    # R = cos I + sin J; in input pixels J becomes L^-1 J L. Written so, no rotation is exactly the identity.
+    # R = cos I + sin J; in input pixels J becomes L^-1 J L. So a rotation by 0 is exactly the identity.
     (a, b), (c, d) = (jnp.unstack(row, axis=-1) for row in jnp.unstack(frame_from_input, axis=1))
     quarter = jnp.stack([-(a * b + c * d), -(b * b + d * d), a * a + c * c, a * b + c * d], axis=-1)
     quarter = (quarter / (a * d - b * c)[:, None]).reshape(-1, 2, 2)

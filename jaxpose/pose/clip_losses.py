@@ -1,8 +1,8 @@
 """Losses on unlabelled clips, and on coordinates: a sum and a count per clip, never a mean.
 
-The caller adds sums and counts over the global batch and divides once. A clip is w predictions one after the other; a
-copy of a prediction that another piece of the clip owns is computed but neither added nor counted. What is not owned
-may be anything, NaN too: it is replaced before any arithmetic. Formulas: docs/losses.md.
+The caller adds sums and counts over the global batch and divides once. A clip is a sequence of w
+predictions. A copy of a prediction that another clip shard owns is computed, but neither added nor counted. Values that
+are not owned may be anything, even NaN: they are replaced before any arithmetic. Formulas: docs/losses.md.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ def temporal(
     epsilon_px: Sequence[float],
     confidence_min: float,
 ) -> Sums:
-    """Returns, per clip, the sum over pairs and keypoints of max(0, step - epsilon), and how many those are.
+    """Returns, per clip, the sum of max(0, step - epsilon) over pairs and keypoints, and their number.
 
-    A step is the Euclidean distance of a keypoint between neighbouring predictions; it is 0, and counted, where one of
-    the two is not confident enough.
+    A step is the Euclidean distance of a keypoint between neighbouring predictions. If one of the two is not confident
+    enough, the step is 0 and still counts.
 
     Args:
       keypoints_frame_px: (x, y) in frame pixels.
@@ -39,7 +39,7 @@ def temporal(
       confidence_min: the smallest confidence that is enough.
 
     Raises:
-      ValueError: the number of epsilons is neither 1 nor that of the keypoints.
+      ValueError: the number of epsilons is neither 1 nor the number of keypoints.
     """
     used = _confident_pairs(confidence, owned_pairs, confidence_min)
     points = keypoints_frame_px
@@ -54,9 +54,9 @@ def temporal_heatmap_mse(
     epsilon: Sequence[float],
     confidence_min: float,
 ) -> Sums:
-    """Returns the same as `temporal`, a step being the mean over cells of the squared difference of the two maps.
+    """Returns the same as `temporal`, where a step is the mean over cells of the squared difference of the two maps.
 
-    Args: as `temporal`; maps that sum to 1.
+    Args: as in `temporal`; each map sums to 1.
     """
     used = _confident_pairs(confidence, owned_pairs, confidence_min)
     before, after = _map_pairs(maps, used)
@@ -70,9 +70,9 @@ def temporal_heatmap_kl(
     epsilon: Sequence[float],
     confidence_min: float,
 ) -> Sums:
-    """Returns the same as `temporal`, a step being KL(next map || map), 1e-10 added to both.
+    """Returns the same as `temporal`, where a step is KL(next map || map), with 1e-10 added to both.
 
-    Args: as `temporal`; maps that sum to 1.
+    Args: as in `temporal`; each map sums to 1.
     """
     used = _confident_pairs(confidence, owned_pairs, confidence_min)
     before, after = (side + _TINY for side in _map_pairs(maps, used))
@@ -81,9 +81,9 @@ def temporal_heatmap_kl(
 
 
 def pca(keypoints_frame_px: Float[Array, "c w k 2"], owned: Bool[Array, "c w"], fitted: Pca) -> Sums:
-    """Returns, per clip, the sum over the points of all poses of max(0, distance - epsilon), and their number.
+    """Returns, per clip, the sum of max(0, distance - epsilon) over the points of all poses, and their number.
 
-    The distance is that of `jaxpose.pose.pca.errors_px`, for the single-view and the multi-view PCA alike.
+    The distance is that of `jaxpose.pose.pca.errors_px`, for the single-view and the multi-view PCA.
 
     Args:
       keypoints_frame_px: (x, y) in frame pixels; with several cameras the keypoints of all views side by side.
@@ -92,7 +92,7 @@ def pca(keypoints_frame_px: Float[Array, "c w k 2"], owned: Bool[Array, "c w"], 
     """
     clips, windows = owned.shape
     points = jnp.where(owned[..., None, None], keypoints_frame_px, 0)
-    # A GPU would round coordinates of 1000 px to whole pixels in a product of less precision.
+    # With less precision, a GPU would round coordinates of 1000 px to whole pixels.
     with jax.default_matmul_precision("highest"):
         residuals = residuals_px(fitted, points.reshape(clips * windows, *points.shape[2:]))
     distance = _length(residuals).reshape(clips, windows, -1)
@@ -109,9 +109,9 @@ def unimodal_mse(
     """Returns, per clip, the sum over confident maps of the squared difference to one Gaussian, and their number.
 
     Args:
-      maps: maps that sum to 1.
-      targets: what labels at the predicted points would be drawn as; they pass no gradient on.
-      confidence: of each point; a map that is not confident enough is not counted.
+      maps: each sums to 1.
+      targets: target maps of labels at the predicted points; they get no gradient.
+      confidence: of each point; a map that is not confident enough does not count.
       owned: whether a prediction is counted here.
       confidence_min: the smallest confidence that is enough.
     """
@@ -128,7 +128,7 @@ def regression(
 
     Args:
       predicted_px: (x, y).
-      labelled_px: (x, y) in the same pixels; anything, NaN too, where not used.
+      labelled_px: (x, y) in the same pixels; any value, even NaN, where not used.
       used: whether a keypoint counts.
     """
     predicted, labelled = (jnp.where(used[..., None], points, 0) for points in (predicted_px, labelled_px))
@@ -139,7 +139,7 @@ def regression(
 def _confident_pairs(
     confidence: Float[Array, "c w k"], owned_pairs: Bool[Array, "c w-1"], confidence_min: float
 ) -> Bool[Array, "c w-1 k"]:
-    # Not >=, which a NaN would fail: the loss would then hide it.
+    # Not >=, which is false for NaN: the loss would hide the NaN.
     unsure = confidence < confidence_min
     return owned_pairs[..., None] & ~(unsure[:, :-1] | unsure[:, 1:])
 

@@ -1,8 +1,8 @@
-"""Elastic displacement: smooth random shifts that are a pure function of a seed and a place.
+"""Elastic displacement: smooth random shifts that are a pure function of a seed and a position.
 
-imgaug smooths a picture of uniform noise with a Gaussian. The same field, up to a ripple of 0.4 % in its variance,
-comes from Gaussian bumps on a grid whose pitch is 1.25 sigma; the noise at a node is a hash of the node, so one point
-costs 64 nodes and no picture.
+imgaug smooths an image of uniform noise with a Gaussian. Gaussian bumps on a grid of pitch 1.25 sigma give the same
+field, up to a ripple of 0.4 % in its variance. The noise at a node is a hash of the node, so one point costs 64 nodes
+and no image.
 """
 
 import math
@@ -22,7 +22,7 @@ _INVERSION_STEPS = 12
 def draw_params(
     alpha_px: Float[Array, "b"], sigma_px: float, frame_px_per_px: Float[Array, "b"], seed: Array
 ) -> dict[str, Array]:
-    """Returns strength, pitch and seed of each sample's field, lengths in input pixels.
+    """Returns strength, pitch and seed of each sample's field; lengths are in input pixels.
 
     Args:
       alpha_px: factor on the smoothed noise, frame pixels; 0 = no displacement.
@@ -41,7 +41,7 @@ def draw_params(
 def shifts_of_grid(
     params: dict[str, Array], height: int, width: int
 ) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"]]:
-    """Returns how far (x, y) every pixel of an input looks aside, in input pixels."""
+    """Returns the shift (x, y) at every pixel of the input, in input pixels."""
     strength, pitch = params["elastic_strength_px"], params["elastic_pitch_px"]
 
     def nodes_and_bumps(side: int) -> tuple[Array, Array]:
@@ -59,7 +59,7 @@ def shifts_of_grid(
 
 
 def undo(params: dict[str, Array], shifted_px: Float[Array, "b k 2"]) -> Float[Array, "b k 2"]:
-    """Returns the points p for which p + shift(p) are the given points, in input pixels; NaN stays NaN."""
+    """Returns the points p whose p + shift(p) are the given points, in input pixels; NaN stays NaN."""
 
     def step(_: Array, points: Array) -> Array:
         return shifted_px - _shifts_of_points(params, points)
@@ -70,7 +70,7 @@ def undo(params: dict[str, Array], shifted_px: Float[Array, "b k 2"]) -> Float[A
 def _shifts_of_points(params: dict[str, Array], points_px: Array) -> Array:
     strength, pitch = params["elastic_strength_px"], params["elastic_pitch_px"]
     places = points_px / pitch[:, None, None]
-    # NaN has no node: its shift is NaN by the bumps, whatever node is taken.
+    # For NaN, any node will do: the bumps make the shift NaN.
     first = jnp.floor(jnp.nan_to_num(places)) - (_REACH - 1)
     nodes = first[..., None] + jnp.arange(2 * _REACH, dtype=pitch.dtype)[None, None, None]
     bumps = _bump(places[..., None] - nodes)

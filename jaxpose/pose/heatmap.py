@@ -1,6 +1,6 @@
 """Keypoints to heatmaps and back, in the pixels of the network's input (see jaxpose.geometry for cells and pixels).
 
-What goes out of `encode` is the target that the network learns to draw; `decode` reads a drawn map.
+`encode` returns the targets that the network learns; `decode` returns the points in the network's maps.
 """
 
 import jax
@@ -10,14 +10,14 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxpose.codes import NOT_VISIBLE, VISIBLE
 from jaxpose.geometry import cells_from_input, input_from_cells
 
-# Enough for an encoded point to be found to 1e-4 cells at any border for every sigma_cells that the config allows.
+# Enough steps to find an encoded point to 1e-4 cells, at any border and for every sigma_cells that is allowed.
 _STEPS = 8
 
 
 def in_frame(
     keypoints_px: Float[Array, "b k 2"], visibility: Int[Array, "b k"], size_px: tuple[int, int]
 ) -> Int[Array, "b k"]:
-    """Returns the visibility with visible points that are NaN or outside the input marked as not used.
+    """Returns the visibility, with visible points that are NaN or outside the input marked as not used.
 
     Args:
       keypoints_px: (x, y) in input pixels.
@@ -38,7 +38,7 @@ def encode(
     stride: int,
     sigma_cells: float,
 ) -> Float[Array, "b k h w"]:
-    """Returns target heatmaps: a Gaussian of sum 1, a uniform map of sum 1, or zeros (as Lightning Pose draws them).
+    """Returns target heatmaps: a Gaussian of sum 1, a uniform map of sum 1, or zeros (as in Lightning Pose).
 
     Args:
       keypoints_px: (x, y) in input pixels; may be NaN.
@@ -50,7 +50,7 @@ def encode(
     visibility = in_frame(keypoints_px, visibility, size_px)
     visible = (visibility == VISIBLE)[..., None]
     size = (size_px[0] // stride, size_px[1] // stride)
-    # Points that are not drawn may be NaN: replaced before any arithmetic, or their gradient would be NaN too.
+    # Points that are not drawn may be NaN. Replace them before any arithmetic, or their gradient would be NaN.
     points = cells_from_input(jnp.where(visible, keypoints_px, 0), stride)
     gaussian = _draw(points, size, sigma_cells)
     uniform = jnp.full_like(gaussian, 1 / (size[0] * size[1]))
@@ -61,13 +61,14 @@ def encode(
 def decode(
     heatmaps: Float[Array, "b k h w"], stride: int, sigma_cells: float
 ) -> tuple[Float[Array, "b k 2"], Float[Array, "b k"]]:
-    """Returns the point of each map to a fraction of a cell, differentiable, and how sure the map is of it.
+    """Returns the point of each map to a fraction of a cell, differentiable, and its confidence.
 
-    The point is where a Gaussian of width sigma_cells, cut off at the map's edge as a target is, fits the cells around
-    the highest cell best (least squares, its height free). It lies within one cell of the highest cell and in the map.
+    The point is the centre of the Gaussian of width sigma_cells, cut off at the map's edge like a target, that best
+    fits the cells around the highest cell (least squares, with free height). It lies in the map, within one cell of the
+    highest cell.
 
     Args:
-      heatmaps: maps that sum to 1; a map that holds a NaN gives NaN.
+      heatmaps: each sums to 1; a map with a NaN gives NaN.
       stride: input pixels per heatmap cell.
       sigma_cells: standard deviation of the targets in heatmap cells.
 
@@ -79,7 +80,7 @@ def decode(
     # Of equal cells the first wins: the topmost, then the leftmost.
     peak = jnp.argmax(heatmaps.reshape(batch, count, height * width), axis=-1)
     peak = jnp.stack([peak % width, peak // width], axis=-1)
-    # A disc of less than one cell might hold no cell at all. The point may be one cell away from the peak.
+    # A disc smaller than a cell may contain no cell. The point may be one cell away from the peak.
     reach = max(2 * sigma_cells, 1.0)
     radius = int(reach + 1)
     offsets = jnp.arange(-radius, radius + 1)[None, None, None]
@@ -131,10 +132,10 @@ def _fit(
     high: Float[Array, "b k 2"],
     sigma: float,
 ) -> Float[Array, "b k 2"]:
-    """Returns the place (x, y) of the best fitting Gaussian in cells from the window's centre, in [low, high].
+    """Returns the position (x, y) of the best fitting Gaussian in cells from the window's centre, in [low, high].
 
-    With its height solved for, the squared error of a Gaussian g is least where the mean place under map x g equals
-    the mean place under g x g. Each step is Gauss-Newton: sigma^2 times the difference of the two means over the
+    With the best height, the squared error of a Gaussian g is least where the mean position under map x g equals the
+    mean position under g x g. Each step is Gauss-Newton: sigma^2 times the difference of the two means over the
     variance under g x g, for x and y alone, as g x g has no mixed term. Cells outside the map count in neither.
     """
     radius = window.shape[-1] // 2

@@ -1,8 +1,8 @@
-"""Targets and decoding as Lightning Pose has them, for its converted weights (model.decoding=lightning_pose).
+"""Lightning Pose's targets and decoding, for its converted weights (model.decoding=lightning_pose).
 
-That tool's pixels, here `tool_px`: cell c of a map of stride s is pixel c s, and a frame of width W becomes an input of
-width w by x w / W alone. It so takes the same numbers as distances from the picture's corner that we take as distances
-from the centre of its first pixel. `offset_px` leads from one to the other. Frame pixels come out as it writes them.
+In that tool's pixels, `tool_px`, cell c of a map of stride s is pixel c s, and a frame of width W becomes an input of
+width w by x w / W. So the tool reads a coordinate as the distance from the image's corner, and jaxpose as the distance
+from the centre of its first pixel. `offset_px` converts between them. Frame pixels are the ones that the tool writes.
 """
 
 import jax
@@ -15,18 +15,18 @@ from jaxpose.geometry import invert
 
 _TEMPERATURE = 1000.0
 
-# Pixels to either side of a point that make its confidence: two standard deviations of 1.25, rounded down.
+# Pixels on either side of a point that its confidence covers: two standard deviations of 1.25, rounded down.
 _REACH_PX = 2
 
-# What it subtracts after the doublings, by stride. Geometry asks for 3.5 at stride 8: there it reads 1 px too far.
+# The tool subtracts this after the doublings, by stride. Correct for stride 8 is 3.5: the tool is off by 1 px there.
 _GRID_OFFSET_PX = {2: 0.5, 4: 1.5, 8: 2.5}
 
 
 def offset_px(frame_from_input: Float[Array, "b 2 3"]) -> Float[Array, "b 2"]:
-    """Returns that tool's input pixels of a point minus ours, (x, y) of each sample.
+    """Returns the tool's input pixels of a point minus jaxpose's, (x, y) for each sample.
 
-    With it `apply(frame_from_input, tool_px - offset_px)` is the frame pixel that the tool writes, and `keypoints_px +
-    offset_px` is where it draws a label.
+    So `apply(frame_from_input, tool_px - offset_px)` is the frame pixel that the tool writes, and the tool draws a
+    label at `keypoints_px + offset_px`.
 
     Args:
       frame_from_input: from our input pixels to our frame pixels.
@@ -66,10 +66,10 @@ def encode(
 
 
 def decode(heatmaps: Float[Array, "b k h w"], stride: int) -> tuple[Float[Array, "b k 2"], Float[Array, "b k"]]:
-    """Returns the point of each map and its confidence as the tool computes them.
+    """Returns the point of each map and its confidence, as the tool computes them.
 
     The map is doubled until it has the input's size, each time by a bicubic resize (a = -0.75, edges repeated) and a
-    binomial blur of 5x5 (zeros outside); the point is the mean place under the softmax of 1000 times the result.
+    binomial blur of 5x5 (zeros outside); the point is the mean position under the softmax of 1000 times the result.
 
     Args:
       heatmaps: maps that sum to 1; a map that holds a NaN gives NaN.
@@ -79,7 +79,7 @@ def decode(heatmaps: Float[Array, "b k h w"], stride: int) -> tuple[Float[Array,
       The points (x, y) in the tool's input pixels, and the confidence in [0, 1], see `confidence_at`.
     """
     rows, columns = (jnp.asarray(_enlarging(side, stride), heatmaps.dtype) for side in heatmaps.shape[-2:])
-    # In full precision, because the temperature multiplies every error by 1000.
+    # In full precision, because the factor 1000 multiplies every error.
     full = jnp.einsum("yh,bkhw,xw->bkyx", rows, heatmaps, columns, precision="highest")
     maps = jax.nn.softmax(_TEMPERATURE * full, axis=(-2, -1))
     x, y = (jnp.arange(side, dtype=maps.dtype)[None, None] for side in (maps.shape[-1], maps.shape[-2]))
@@ -88,7 +88,7 @@ def decode(heatmaps: Float[Array, "b k h w"], stride: int) -> tuple[Float[Array,
 
 
 def confidence_at(maps: Float[Array, "b k h w"], points: Float[Array, "b k 2"]) -> Float[Array, "b k"]:
-    """Returns the mass of maps in the 5x5 pixels around points (x, y) in pixels of the maps, cut to whole pixels."""
+    """Returns the mass of maps in the 5x5 pixels around points (x, y), which are truncated to whole pixels."""
     near_x, near_y = (_near(points[..., axis], maps.shape[-1 - axis]) for axis in (0, 1))
     return jnp.where(near_y[..., :, None] & near_x[..., None, :], maps, 0).sum((-2, -1))
 

@@ -1,6 +1,6 @@
-"""How far drawn heatmaps are from their targets: a sum and a count per sample, never a mean.
+"""Losses on heatmaps and their targets: a sum and a count per sample, never a mean.
 
-The caller adds sums and counts over the global batch and divides once; with no used map at all both are 0. The three
+The caller adds sums and counts over the global batch and divides once; without a used map, both are 0. The three
 formulas and their weight are those of Lightning Pose 2.4 (losses/losses.py there).
 """
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-# What Lightning Pose multiplies each of these losses by: 1 / (2 exp(log_weight)) with log_weight 0.
+# Lightning Pose's factor of each of these losses: 1 / (2 exp(log_weight)) with log_weight 0.
 HEATMAP_WEIGHT = 0.5
 
 # Keeps the logarithms finite where a map is 0.
@@ -25,8 +25,8 @@ def heatmap_mse(
     Lightning Pose writes it as the mean over pixels of (target - map)^2 x height x width, which is this sum.
 
     Args:
-      logits: maps before the spatial softmax; anything, NaN too, where not used.
-      targets: maps that sum to 1; anything where not used.
+      logits: maps before the spatial softmax; any value, even NaN, where not used.
+      targets: maps that sum to 1; any value where not used.
       used: whether a map counts.
     """
     maps, targets = _probabilities(logits, targets, used)
@@ -36,9 +36,9 @@ def heatmap_mse(
 def heatmap_kl(
     logits: Float[Array, "b k h w"], targets: Float[Array, "b k h w"], used: Bool[Array, "b k"]
 ) -> tuple[Float[Array, "b"], Float[Array, "b"]]:
-    """Returns, per sample, the sum over used maps of KL(target || map), 1e-10 added to both, and their number.
+    """Returns, per sample, the sum of KL(target || map) over used maps, with 1e-10 added to both, and their number.
 
-    Args: as `heatmap_mse`.
+    Args: as in `heatmap_mse`.
     """
     maps, targets = _probabilities(logits, targets, used)
     return _sum_and_count(_divergence(targets + _TINY, maps + _TINY), used)
@@ -72,7 +72,7 @@ def heatmap_loss(kind: str) -> Callable[..., tuple[Array, Array]]:
 
 
 def _probabilities(logits: Array, targets: Array, used: Array) -> tuple[Array, Array]:
-    # Selected before any arithmetic: a NaN of an unused map times 0 would still be a NaN, in the gradient too.
+    # Select before any arithmetic: NaN in an unused map, times 0, would still be NaN, also in the gradient.
     used = used[..., None, None]
     return jax.nn.softmax(jnp.where(used, logits, 0), axis=(-2, -1)), jnp.where(used, targets, 0)
 

@@ -1,6 +1,6 @@
-"""How far predicted keypoints are from the labelled ones, in pixels of the original frame: numpy, float64, with counts.
+"""Errors of predicted keypoints in pixels of the original frame: numpy, float64, with counts.
 
-What goes in: the points of all frames, gathered, pads removed. What goes out: one dict that JSON can hold.
+Input: the points of all frames, without padding. Output: one dict that JSON can hold.
 """
 
 import functools
@@ -30,11 +30,11 @@ def pixel_errors(
 def step_lengths_px(
     keypoints_frame_px: Float[np.ndarray, "n k 2"], before_frame_px: Float[np.ndarray, "k 2"] | None
 ) -> Float[np.ndarray, "n k"]:
-    """Returns how far each keypoint moved since the frame before, in frame pixels; NaN for the first frame of all.
+    """Returns how far each keypoint moved since the previous frame, in frame pixels; NaN for the first frame.
 
     Args:
       keypoints_frame_px: consecutive predictions.
-      before_frame_px: the prediction before the first of them, or None where there is none.
+      before_frame_px: the prediction before the first of them, or None if there is none.
     """
     first = np.full_like(keypoints_frame_px[:1], np.nan) if before_frame_px is None else before_frame_px[None]
     return pixel_errors(keypoints_frame_px, np.concatenate([first, keypoints_frame_px[:-1]]))
@@ -50,7 +50,7 @@ def summarize(
     pck_share: Sequence[float],
     oks_sigma: float,
 ) -> dict[str, Any]:
-    """Returns every figure about the predictions, with the number of points behind it; None where there is none.
+    """Returns every figure about the predictions and the number of its points; a figure without points is None.
 
     Percentiles are numpy's linear ones. PCK is the share of labelled points nearer than a threshold: `micro` over
     points, `macro` the mean over keypoints that have labels. OKS AP is COCO's with DeepLabCut's area and one sigma,
@@ -61,7 +61,7 @@ def summarize(
         `points_not_predicted`, and wrong in PCK and OKS.
       labelled_frame_px: (x, y) in frame pixels, NaN where not labelled.
       keypoint_names: one name for each of the k points.
-      confidence: of each point; its mean orders the frames for OKS AP (None: the least good frame first).
+      confidence: of each point; its mean orders the frames for OKS AP (None: the worst frame first).
       pck_px: thresholds in frame pixels.
       pck_share: thresholds as a share of the longest side of the box around a frame's labelled points.
       oks_sigma: the sigma of every keypoint.
@@ -168,7 +168,7 @@ def _oks(errors: np.ndarray, is_labelled: np.ndarray, area_px2: np.ndarray, sigm
 def _average_precision(oks: np.ndarray, scores: np.ndarray) -> float | None:
     """Returns COCO's AP at OKS .50:.05:.95 for one label and one prediction a frame: 101 recalls, highest score first.
 
-    Of equal scores the lower OKS comes first, so that the order of the frames does not matter.
+    If scores are equal, the lower OKS comes first, so that the order of the frames does not matter.
     """
     if not len(oks):
         return None

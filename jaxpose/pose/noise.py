@@ -1,4 +1,4 @@
-"""Noise of the camera on the frames of clips, the same for every copy of a frame."""
+"""Camera noise on the frames of clips; every copy of a frame gets the same noise."""
 
 import jax
 import jax.numpy as jnp
@@ -8,15 +8,15 @@ from jaxtyping import Array, Float, Int
 def shot_noise(
     pictures: Float[Array, "b s h w 3"], keys: Array, frame_index: Int[Array, "b s"], variance_max: float
 ) -> Float[Array, "b s h w 3"]:
-    """Returns pictures (0..255) with noise whose variance is in proportion to the pixel's value, as photons make it.
+    """Returns images (0..255) with noise whose variance is proportional to the pixel's value, like photon noise.
 
-    The proportion is drawn for each clip, between 0 and `variance_max`; the noise for each frame of it. Uniform rather
-    than normal: the same variance at a third of the cost.
+    Each clip draws its proportion between 0 and `variance_max`, and each frame its noise. The noise is uniform, not
+    normal: it has the same variance at a third of the cost.
 
     Args:
       pictures: clips, 0..255.
       keys: jax keys (b,), one per clip.
-      frame_index: place of each frame in its clip, which decides its noise together with the key.
+      frame_index: position of each frame in its clip; with the key, it decides the noise.
       variance_max: largest proportion.
     """
     dtype = pictures.dtype

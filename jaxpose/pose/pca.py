@@ -1,4 +1,4 @@
-"""A flat subspace of the poses that occur, and how far other poses lie from it, in frame pixels.
+"""A PCA subspace of poses, and the distance of other poses from it, in frame pixels.
 
 A pose is m points of one frame, written x, y, x, y, ...: all chosen keypoints of the animal (single view, one pose a
 frame), or one body part in m views (multi-view, a pose for each body part). `pca_fit` fits it.
@@ -24,7 +24,7 @@ class Pca:
       columns: for each of the q poses of a frame, the m keypoints that form it.
       centering: what is subtracted from a pose first, x and y apart: none, or the mean or median of its points.
       mean_px: (d,) mean pose in frame pixels.
-      components: (c, d) the axes that are kept, orthonormal, the one of the largest variance first.
+      components: (c, d) the kept axes, orthonormal, by variance, largest first.
       explained_variance: (d,) share of the variance along each axis, kept or not.
       epsilon_px: distance from the subspace, in frame pixels, that costs nothing.
     """
@@ -38,7 +38,7 @@ class Pca:
 
 
 def poses_of(keypoints_px: Float[Any, "n k 2"], columns: Columns, centering: str) -> Float[Any, "n q d"]:
-    """Returns the poses (n frames, q poses a frame, d = 2 m coordinates), of the kind of array that is given.
+    """Returns the poses (n frames, q poses a frame, d = 2 m coordinates), as the same kind of array as the keypoints.
 
     Args:
       keypoints_px: (x, y) in pixels. With a centering, a pose with a missing (NaN) point is missing as a whole.
@@ -54,9 +54,9 @@ def poses_of(keypoints_px: Float[Any, "n k 2"], columns: Columns, centering: str
 
 
 def scores(pca: Pca, poses_px: Float[Any, "n q d"]) -> Float[Any, "n q c"]:
-    """Returns the place of each pose along the components that are kept, in frame pixels from the mean pose.
+    """Returns the position of each pose along the kept components, in frame pixels from the mean pose.
 
-    A coordinate that is missing counts as that of the mean pose; a pose without any point gives zeros.
+    A missing coordinate is replaced by that of the mean pose; a pose without points gives zeros.
     """
     xp = poses_px.__array_namespace__()
     mean = xp.asarray(pca.mean_px, dtype=poses_px.dtype)[None, None]
@@ -65,10 +65,10 @@ def scores(pca: Pca, poses_px: Float[Any, "n q d"]) -> Float[Any, "n q c"]:
 
 
 def residuals_px(pca: Pca, keypoints_frame_px: Float[Any, "n k 2"]) -> Float[Any, "n q m 2"]:
-    """Returns (x, y) of each point of each pose from where the nearest pose of the subspace has it, in frame pixels.
+    """Returns (x, y) of each point of each pose relative to the nearest pose of the subspace, in frame pixels.
 
-    Of the kind and dtype of the array that is given. A pose with a missing point has NaN at all of its points: with
-    fewer coordinates the subspace comes nearer, and the error would look too small.
+    The result has the kind and dtype of the given array. A pose with a missing point has NaN at all of its points: with
+    fewer coordinates the subspace is nearer, and the error would look too small.
     """
     xp = keypoints_frame_px.__array_namespace__()
     poses = poses_of(keypoints_frame_px, pca.columns, pca.centering)
@@ -99,7 +99,7 @@ def from_json(stored: dict[str, Any]) -> Pca:
     """Returns the PCA that `to_json` wrote.
 
     Raises:
-      UserError: it is not such a table, or its parts do not fit each other.
+      UserError: it is no such table, or its parts do not fit together.
     """
     fields = [field.name for field in dataclasses.fields(Pca)]
     if not isinstance(stored, dict) or set(stored) != set(fields):
@@ -142,5 +142,5 @@ def _array(stored: dict[str, Any], name: str, shape: tuple[int | None, ...]) -> 
 
 
 def _is_number(value: Any) -> bool:
-    # A whole number may have more digits than any float.
+    # A whole number may be too large for a float.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

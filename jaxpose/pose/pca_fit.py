@@ -1,4 +1,4 @@
-"""Fits the subspace of the poses that occur to labelled poses, once, on the host, in float64.
+"""Fits a PCA subspace to labelled poses, once, on the host, in float64.
 
 The formulas are those of Lightning Pose 2.4 (utils/pca.py there), which fits in resized pixels and measures in frame
 pixels; here everything is in frame pixels.
@@ -37,7 +37,7 @@ def fit_multiview(
 ) -> Pca:
     """Returns the subspace of one body part seen in several views, one sample for each frame and body part.
 
-    Views of several cameras go in as one row for each moment, the keypoints of all views side by side.
+    With several cameras, a row is a moment, with the keypoints of all views side by side.
 
     Args:
       labels_frame_px: (x, y) of the training labels in frame pixels, NaN where missing.
@@ -57,10 +57,10 @@ def fit_multiview(
 
 
 def columns_of(names: Sequence[str], keypoint_names: Sequence[str], option: str) -> tuple[int, ...]:
-    """Returns the places of names in keypoint_names; `option` is where the names come from, for the message.
+    """Returns the indices of names in keypoint_names; `option` is the source of the names, for the message.
 
     Raises:
-      UserError: a name that there is no keypoint of, or one that comes twice.
+      UserError: a name is no keypoint, or is given twice.
     """
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -76,11 +76,11 @@ def principal_axes(
 ) -> tuple[Float[np.ndarray, "d"], Float[np.ndarray, "d d"], Float[np.ndarray, "d"]]:
     """Returns the mean, the axes as rows, and each axis's share of the variance, the largest first.
 
-    Without missing values this is scikit-learn's PCA. With some, each entry of the covariance matrix is that of the
-    samples that have both coordinates, and negative variances, which such a matrix can have, are taken as 0.
+    Without missing values this is scikit-learn's PCA. With missing values, each entry of the covariance matrix uses the
+    samples that have both coordinates. Such a matrix can have negative variances, which are set to 0.
 
     Args:
-      poses: samples; NaN where missing. A sample without any value counts as none.
+      poses: samples; NaN where missing. A sample without any value is ignored.
 
     Raises:
       UserError: fewer samples than coordinates, two coordinates with less than two samples in common, or samples
@@ -107,16 +107,16 @@ def principal_axes(
     variances, axes = np.maximum(variances[::-1], 0), axes.T[::-1]
     if not variances.any():
         raise UserError(f"the {count} labelled poses are all the same; a PCA needs poses that differ")
-    # An axis and its opposite are the same; that with a positive largest coordinate is taken, as in scikit-learn.
+    # The sign of an axis is arbitrary; its largest coordinate is made positive, as in scikit-learn.
     largest = np.take_along_axis(axes, np.abs(axes).argmax(1)[:, None], 1)
-    # In the layout that an array read from JSON has, so that products round the same.
+    # The memory layout of an array read from JSON, so that products round in the same way.
     return mean, np.ascontiguousarray(axes * np.sign(largest)), variances / variances.sum()
 
 
 def choose_components(
     explained_variance: Float[np.ndarray, "d"], components: int, explained_variance_min: float
 ) -> int:
-    """Returns how many axes to keep: `components`, or for 0 as few as explain enough of the variance (1.0: all).
+    """Returns how many axes to keep: `components`, or if it is 0, as few as explain enough variance (1.0: all).
 
     Raises:
       UserError: more components than there are, or a share of the variance outside of 0 to 1.
@@ -172,16 +172,16 @@ def _fit(
 
 
 def _refuse_all(kept: int, columns: Columns, centering: str, options: PcaSingleviewConfig | PcaMultiviewConfig) -> None:
-    """Raises UserError where so many components are kept that there is no pose outside of them."""
+    """Raises UserError if so many components are kept that no pose lies outside of them."""
     points = len(columns[0])
-    # The mean of the points is always 0 then; of two points the median is the mean.
+    # Centering makes the mean of the points 0. The median of two points is their mean.
     is_centred = centering == "mean" or (centering == "median" and points <= 2)
     size = 2 * points - 2 * is_centred
     if kept >= size:
         name = "components" if options.components else "explained_variance"
-        of = f"a pose of {points} points" + (", which have their centre taken off," if is_centred else "")
+        of = f"a pose of {points} points{' after centering' * is_centred}"
         more = "keypoints" if isinstance(options, PcaSingleviewConfig) else "views"
         raise UserError(
-            f"{name} = {getattr(options, name):g} keeps all {size} components of {of} and the error of every pose is "
-            f"then 0; lower it, or name more {more}"
+            f"{name} = {getattr(options, name):g} keeps all {size} components of {of}, so the error of every pose "
+            f"would be 0; lower it, or name more {more}"
         )

@@ -1,4 +1,4 @@
-"""Work on pixels: the bilinear warp, motion blur, black cells, salt and pepper, emboss, brightness, contrast.
+"""Pixel filters: the bilinear warp, motion blur, black cells, salt and pepper, emboss, brightness, contrast.
 
 `draw_params` turns a sample's draws into parameters in pixels of the input, and `apply_filters` applies them; neither
 moves a keypoint.
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, UInt8
 
 Params = dict[str, Array]
-# A resolved AugmentConfig: no option is None, which a type checker cannot see.
+# A resolved AugmentConfig, in which no option is None; the type checker cannot know that.
 Resolved = Any
 
 
@@ -45,7 +45,7 @@ def draw_params(share: Params, seeds: Params, augment: Resolved, frame_px_per_px
             drawn[f"{name}_seed"] = seeds[f"{name}_seed"][:, None]
             drawn["grain_seed"] = seeds["grain_seed"][:, None]
     if augment.emboss_p:
-        # A difference over one frame pixel is that over one input pixel divided by the scale.
+        # A difference over one frame pixel is the difference over one input pixel divided by the scale.
         alpha = augment.emboss_alpha_max * share["emboss_alpha"] / jnp.maximum(frame_px_per_px, 1.0)
         low, high = augment.emboss_strength_min, augment.emboss_strength_max
         drawn["emboss_alpha"] = jnp.where(share["emboss"] < augment.emboss_p, alpha, 0.0)
@@ -60,7 +60,7 @@ def draw_params(share: Params, seeds: Params, augment: Resolved, frame_px_per_px
 
 
 def apply_filters(params: Params, augment: Resolved, pictures: Float[Array, "b t h w 3"]) -> Float[Array, "b t h w 3"]:
-    """Returns the pictures (0..255) after every filter that is on; the frames of a sample get the same."""
+    """Returns the images (0..255) after every filter that is on; all frames of a sample get the same filters."""
     if augment.motion_blur_p:
         kernel = params["motion_blur_kernel"]
         radius = kernel.shape[1] // 2
@@ -85,7 +85,7 @@ def warp(
 ) -> Float[Array, "b t h w 3"]:
     """Returns the frames' values at (x, y), bilinear, with black around the frame."""
     batch, length, height, width, channels = frames.shape
-    # A black border of one pixel before and two behind makes every neighbour of a clipped point exist.
+    # With a black border of one pixel before and two pixels behind, every neighbour of a clipped point exists.
     x = jnp.clip(x_px, -1.0, float(width))
     y = jnp.clip(y_px, -1.0, float(height))
     left, top = jnp.floor(x), jnp.floor(y)
@@ -119,7 +119,7 @@ def _mixed(bits: Array) -> Array:
 
 
 def _cells(params: Params, name: str, pictures: Float[Array, "b t h w 3"]) -> Bool[Array, "b 1 h w c"]:
-    """Where the random cells of `name` lie; a cell is never smaller than a pixel, which has the same statistics."""
+    """Returns the mask of random cells of `name`. A cell is at least a pixel; this does not change the statistics."""
     per_px = jnp.minimum(params[f"{name}_cells_per_px"], 1.0)
 
     def cell_of_pixel(side: int) -> Array:
@@ -147,12 +147,12 @@ def _salt_and_pepper(params: Params, augment: Resolved, pictures: Array) -> Arra
 
 
 def _motion_kernel(share: Params, augment: Resolved, frame_px_per_px: Array) -> Float[Array, "b n n"]:
-    """A line of points at a random angle, weighted along its direction, splatted on a grid of input pixels."""
+    """Returns a line at a random angle, weighted along its direction, splatted on a grid of input pixels."""
     length = augment.motion_blur_px
     points = max(math.ceil(length), 2)
     radius = math.ceil((length - 1) / 2)
     dtype = frame_px_per_px.dtype
-    # In an input finer than the frame the blur keeps its length in input pixels: the kernel's size is fixed.
+    # The kernel's size is fixed, so in an input finer than the frame the blur keeps its length in input pixels.
     extent = jnp.where(
         share["motion_blur"] < augment.motion_blur_p, (length - 1) / 2 / jnp.maximum(frame_px_per_px, 1.0), 0.0
     )
@@ -187,7 +187,7 @@ def _blur(pictures: Float[Array, "b t h w 3"], kernel: Float[Array, "b n n"]) ->
 def _emboss(
     pictures: Float[Array, "b t h w 3"], alpha: Float[Array, "b"], strength: Float[Array, "b"]
 ) -> Float[Array, "b t h w 3"]:
-    """Blends with the kernel [[-1-s, -s, 0], [-s, 1, s], [0, s, 1+s]]; its centre leaves the picture as it is."""
+    """Blends with the kernel [[-1-s, -s, 0], [-s, 1, s], [0, s, 1+s]]; its centre keeps the image."""
     padded = _with_mirrored_border(pictures, 1)
     height, width = pictures.shape[2:4]
     alpha, strength = (value[:, None, None, None, None] for value in (alpha, strength))
@@ -206,9 +206,9 @@ def _with_mirrored_border(pictures: Array, width: int) -> Array:
 
 
 def _where_any(chosen: Bool[Array, "b"], transform: Callable[..., Array], pictures: Array, *parameters: Array) -> Array:
-    """Transforms the pictures unless no sample is chosen; to a sample that is not, `transform` must do nothing.
+    """Transforms the images if any sample is chosen; `transform` must not change the other samples.
 
-    The branch also makes XLA finish the pictures before it starts: left to itself, the CPU backend computes them anew
-    for every neighbour that a filter reads (measured: 37 ms instead of 7 for a batch of 16 at 128 pixels).
+    The branch also makes XLA finish the images first: otherwise the CPU backend computes them again for every neighbour
+    that a filter reads (measured: 37 ms instead of 7 for a batch of 16 at 128 pixels).
     """
     return jax.lax.cond(jnp.any(chosen), transform, lambda unchanged, *_: unchanged, pictures, *parameters)

@@ -74,7 +74,7 @@ def evaluate(
         )
     folder = out or run
     make_folder(folder)
-    # The batch size affects rounding: with the default, the run's own figures come out again.
+    # The batch size affects rounding; the default reproduces the run's own figures.
     labelled = batch_size or validation_batch(config.train, list(split.sets.values()).count("validation"))
     predictor = load(
         run, devices=devices, platform=platform, batch_size=batch_size, labelled_batch_size=labelled, is_compiled=False

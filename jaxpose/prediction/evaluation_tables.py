@@ -34,7 +34,7 @@ def write_tables(
       found: the labelled frames, n of them.
       predicted: (n, k, 2) in frame pixels.
       confidence: (n, k), 0 to 1.
-      sets: names (n,) of the sets, None where the frames have none.
+      sets: names (n,) of the sets, None if the frames have none.
       predictor: the trained network.
 
     Raises:

@@ -33,8 +33,8 @@ class Row:
 
     Attributes:
       path: absolute, of the video or of the folder of images.
-      size: bytes, of all images together.
-      mtime: when it was last changed, seconds since 1970; of images, the newest time.
+      size: bytes; for images, of all together.
+      mtime: time of the last change, seconds since 1970; for images, the newest.
       files: checksum of name, size and time of each image, or of the video.
       model: checksum of the weights.
       frames_announced: frames by the header of the file.
@@ -42,7 +42,7 @@ class Row:
       seconds: computing time of all workers.
       state: waiting, done, damaged (the input cannot be predicted to the end; not tried again while it is the same) or
         failed (for another reason; the next command tries again).
-      reason: why it is not done, or a remark on it.
+      reason: why it is not done, or a remark.
       table: path below the folder of results.
       table_size: bytes of all tables of the input together.
       table_sha256: digits of the checksum of the table of predictions, "" before it is done.
@@ -138,7 +138,7 @@ class PredictionIndex:
         return size_of(table, self._suffixes)
 
     def begin(self, rows: Iterable[Row], overwrite: bool = False) -> None:
-        """Adds the inputs that are to be predicted, except those that other processes have added or finished by now."""
+        """Adds the inputs to predict, except those that other processes have added or finished meanwhile."""
         rows = list(rows)
 
         def change(known: dict[str, Row]) -> None:

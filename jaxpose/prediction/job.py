@@ -85,7 +85,7 @@ class Job:
         try:
             now = identity_of(self.sources)
         except OSError:
-            return ""  # whoever reads a missing file reports it
+            return ""  # the reader of a missing file reports it
         is_same = now == (self.row.size, self.row.mtime, self.row.files)
         return "" if is_same else f"{self.name} changed while it was read; the same command predicts it again"
 

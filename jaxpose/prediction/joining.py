@@ -47,7 +47,7 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
 
 
 def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> tuple[int, float] | None:
-    """Returns the number of rows and the seconds that predicting them took, or None where segments are damaged."""
+    """Returns the number of rows and the seconds that predicting them took, or None if segments are damaged."""
     if problem := next((f"{folder}: {found}" for folder in folders if (found := find_damage(folder))), ""):
         if job.parts.is_dir() and not outcomes.is_settled(job):
             outcomes.settle_lost(job, f"{problem}; {job.parts} is removed, and the same command predicts it again")

@@ -1,4 +1,4 @@
-"""The list of what a command is to predict: which tables it writes, which of them exist, and the jobs that are left."""
+"""Lists the tables that a command writes, those that exist, and the remaining jobs."""
 
 import dataclasses
 from pathlib import Path

@@ -170,7 +170,7 @@ class Predictor:
         if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > frame_size_px):
             raise UserError(
                 f"a frame has {frame_size_px[0]} x {frame_size_px[1]} pixels; the run's data.crop_px = {data.crop_px} "
-                "leaves it"
+                "reaches beyond it"
             )
         return geometry.input_from_frame(frame_size_px, self._size_px, data.resize, data.crop_px)
 

@@ -18,7 +18,7 @@ class Progress:
     """Counts the frames that this process predicts; threads may share it. A context manager, which shows the bar.
 
     Args:
-      frames: all frames that there are to predict.
+      frames: number of all frames to predict.
     """
 
     def __init__(self, frames: int):

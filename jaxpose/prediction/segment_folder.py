@@ -21,12 +21,12 @@ from jaxpose.prediction.video_tables import Incomplete, predict_segment
 from jaxpose.run.manifest import write_manifest
 from jaxpose.video.segments import Segment
 
-# Beside the segments: the video is not to be cut.
+# A file beside the segments that says that the video must not be cut.
 _UNCUT_FILE = "uncut"
 
 
 def is_uncut(job: Job) -> bool:
-    """Returns whether the video of a job is to be predicted as a whole."""
+    """Returns whether the video of a job must be predicted as a whole."""
     return (job.parts / _UNCUT_FILE).exists()
 
 

@@ -97,7 +97,7 @@ class Worker:
             raise
 
     def _go_through(self, jobs: list[Job], fresh: bool) -> bool:
-        """Does what can be claimed of all jobs, or of the fresh ones alone; returns whether there was something."""
+        """Works on every job, or every fresh job, that can be claimed; returns whether there was one."""
         did = False
         for job in jobs:
             if fresh and job.parts.is_dir():

@@ -19,7 +19,7 @@ class Follower:
 
     Args:
       name: of the thread.
-      work: does what there is to do, told whether the run is at its end; returns what failed.
+      work: does one round, given whether the run is at its end; returns what failed.
       every_s: seconds between two rounds; more after a failure.
       ending: is set when the run is at its end.
       leaving: is set when the thread must stop.
@@ -53,7 +53,7 @@ class Follower:
         return self._thread.is_alive()
 
     def join(self, seconds: float) -> None:
-        """Waits until the thread ends, at most so many seconds."""
+        """Waits until the thread ends, for a limited number of seconds."""
         self._thread.join(seconds)
 
     def _run(self) -> None:

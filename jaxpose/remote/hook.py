@@ -28,7 +28,7 @@ class Hook:
         self.path, self.answers = "", 0
 
     def call(self, is_last: bool, is_leaving: Callable[[], bool]) -> list[tuple[str, BaseException]]:
-        """Calls the function with each finished file that is new; returns the files for which it failed, and how.
+        """Calls the function with each new finished file; returns the files for which it failed, with the errors.
 
         Args:
           is_last: the run is at its end, so growing files are finished.

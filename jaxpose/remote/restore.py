@@ -91,7 +91,7 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
 
 
 def _look(remote: RemoteFolder, folder: Path, compares: bool) -> _Copy | None:
-    """Returns what a copy is, None where there is none; compared with the run folder if asked to."""
+    """Returns a description of the copy, None if there is none; on request compared with the run folder."""
     stored = _stored_config(remote)
     if stored is None:
         return None
@@ -122,7 +122,7 @@ def _refuse_other_copy(config: Config, folder: Path, remote: RemoteFolder, found
 
 
 def _stored_config(remote: RemoteFolder) -> Config | None:
-    """Returns the config of the run whose copy this is, None where there is no copy.
+    """Returns the config of the run whose copy this is, None if there is no copy.
 
     Raises:
       UserError: the remote folder holds something else.

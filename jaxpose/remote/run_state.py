@@ -7,12 +7,11 @@ from tqdm import tqdm
 
 from jaxpose.checksums import DamagedFile
 from jaxpose.config.arguments import DONE
+from jaxpose.early_signals import EXIT_CODES
 from jaxpose.remote.watched import Progress, Watched
 from jaxpose.run.status import Status
 
 FINISHED, SILENT = "finished", "silent"
-# Exit codes of a run that a signal stopped.
-_STOPPED = (85, 130)
 _NO_LOG = "and has not written train.log yet: it reads its data or compiles"
 
 
@@ -80,6 +79,6 @@ def _ended(end: Status) -> tuple[str, str]:
         return FINISHED, ""
     if end.exit_code is None:
         return "ended", "without a word: it was killed, or its machine failed; the same command continues it"
-    if end.exit_code in _STOPPED:
+    if end.exit_code in EXIT_CODES.values():
         return "stopped", f"by a signal (exit code {end.exit_code}); the same command continues it"
     return "failed", f"with exit code {end.exit_code}: {end.reason}"

@@ -1,4 +1,4 @@
-"""What becomes of a run folder: the run in it starts, goes on, is done, or is not this one."""
+"""Decides what to do with a run folder: start, resume, report a finished run, or refuse another run."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from jaxpose.run.summary import read_summary
 
 
 def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
-    """Applies the table of run folder and `resume`; writes nothing.
+    """Applies the table of run folders and `resume` (docs/data.md); writes nothing.
 
     Args:
       path: the run folder.
@@ -28,11 +28,11 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
       split_text: content of split.csv for this config and data.
 
     Returns:
-      The action ("start", "resume" or "finished"), what the user should know, and what makes the run longer, if
-      anything does.
+      The action ("start", "resume" or "finished"), messages for the user, and the extension that makes the run longer,
+      if any.
 
     Raises:
-      UserError: the folder holds another run, or `config.resume` does not allow what would be done.
+      UserError: the folder holds another run, or `config.resume` does not allow the action.
     """
     if config.resume == "overwrite":
         return "start", (), None
@@ -52,7 +52,7 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
     extension = extension_of(path, config, split_text) if config.resume == "extend" else None
     unchecked: tuple[str, ...] = ()
     if not (path / SPLIT_FILE).exists() and (is_finished or any((path / CHECKPOINTS_FOLDER).glob("[0-9]*"))):
-        unchecked = (f"{path / SPLIT_FILE} is gone: whether the data are those of before is not checked",)
+        unchecked = (f"{path / SPLIT_FILE} is gone, so jaxpose cannot check that the data are unchanged",)
     if is_finished and not extension:
         return "finished", unchecked, None
     if is_finished and read_summary(path).get("reason") == "early stop":
@@ -63,11 +63,11 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
         )
     messages = extension.messages() if extension else ()
     if extension and not config.out:
-        messages = (f"{path} is the one run there that differs in nothing but the length", *messages)
+        messages = (f"{path} is the only run there that differs in its length alone", *messages)
     messages += unchecked
     if extension and any((path / VIDEO_TABLES_FOLDER).glob("*.csv")):
         messages += (
-            f"{path / VIDEO_TABLES_FOLDER} holds predictions by the weights before; {INDEX_FILE} tells of which",
+            f"{path / VIDEO_TABLES_FOLDER} holds predictions of earlier weights; {INDEX_FILE} names their weights",
         )
     return "resume", messages, extension
 
@@ -85,6 +85,6 @@ def refuse_foreign(path: Path) -> None:
     if foreign:
         more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise UserError(
-            f"{path} holds files that are no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
+            f"{path} holds files, but no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
             "deleted: choose another out"
         )

@@ -1,9 +1,8 @@
-"""Checkpoints: the state of a run on disk, and the way back to the newest one whose every byte is right.
+"""Checkpoints: saves the state of a run, and restores the newest checkpoint in which every byte is right.
 
-What comes in: a pytree of arrays and a small dict. What goes out: folders <folder>/<step>/ with orbax's files
-below state/ and a manifest, which is written last: a step without one does not exist. A step that is saved again
-(after a validation, or after a resume before it) becomes <step>-2 and so on, so that a save never touches a
-checkpoint that is already there.
+Input: a pytree of arrays and a small dict. Output: folders <folder>/<step>/ with orbax's files below state/, and a
+manifest, which is written last: a step without one does not exist. If a step is saved again (after a validation, or
+after a resume before it), its folder is <step>-2 and so on, so that a save never touches an existing checkpoint.
 """
 
 import gc
@@ -29,8 +28,8 @@ from jaxpose.run.manifest import MANIFEST_FILE, find_damage, read_manifest, writ
 
 KEPT_NEWEST = 2
 
-# Loggers that orbax's errors come through.
-_TOLD_TWICE = ("absl", "asyncio")
+# Loggers that repeat orbax's errors.
+_REPEATING_LOGGERS = ("absl", "asyncio")
 
 _logger = logging.getLogger(__name__)
 
@@ -38,18 +37,18 @@ _logger = logging.getLogger(__name__)
 class Checkpoints:
     """The checkpoints of one run: saved in the background, checked when restored; close it, or use it as a context.
 
-    With more than one process, every process makes one and calls `save` and `restore` alike.
+    With several processes, each must make one and call `save` and `restore` in the same way.
     """
 
     def __init__(self, folder: Path):
         self._folder = Path(os.path.realpath(folder))
-        # Folders are made in `save` itself: in the background, one that cannot be made hangs for ten minutes.
+        # `save` itself makes the folders: in the background, a folder that cannot be made would hang for ten minutes.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
         self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=options)
         self._publisher: threading.Thread | None = None
         self._broken: set[str] = set()
         self._saved = True
-        for name in _TOLD_TWICE:
+        for name in _REPEATING_LOGGERS:
             logging.getLogger(name).addFilter(_is_worth_showing)
         self._excepthook = sys.excepthook
         sys.excepthook = self._show
@@ -57,10 +56,11 @@ class Checkpoints:
     def save(self, step: int, state: Any, meta: dict[str, Any], is_best: bool) -> None:
         """Starts to save a state; the state may be donated or changed as soon as this returns.
 
-        A save that fails (a full disk) is a warning, not an exception: older checkpoints stay, and `wait` says False.
+        A save that fails (a full disk) is a warning, not an exception: older checkpoints stay, and `wait` returns
+        False.
 
         Args:
-          step: number of steps that were taken.
+          step: number of steps taken.
           state: pytree of jax or numpy arrays of any shape and dtype.
           meta: JSON-ready values that `restore` gives back.
           is_best: True if this is the best state so far; the newest of these is kept.
@@ -82,16 +82,16 @@ class Checkpoints:
         self._publisher.start()
 
     def restore(self, like: Any, which: str) -> tuple[int, Any, dict[str, Any]] | None:
-        """Returns (step, state, meta) of a checkpoint whose every file is as it was written, or None without one.
+        """Returns (step, state, meta) of a checkpoint whose files are all as they were written, or None without one.
 
         Args:
           like: pytree of the state's structure. A jax array or a ShapeDtypeStruct with a sharding is restored to that
             sharding, on any number of devices; anything else becomes a numpy array.
-          which: "newest", or "best" (where none is marked or whole: the newest).
+          which: "newest", or "best" (if no best one is whole: the newest). A damaged checkpoint is kept; it gives a
+            warning with the reason, and the previous one is tried.
 
         Raises:
-          UserError: the state does not fit `like`; names the leaves. No damaged checkpoint is ever deleted: each is a
-            warning with its reason, and the one before it is tried.
+          UserError: the state does not fit `like`; the message names the leaves.
         """
         if which not in ("newest", "best"):
             raise ValueError(f"which is {which!r}; it must be newest or best")
@@ -108,23 +108,23 @@ class Checkpoints:
         return manifest["step"], jax.tree.unflatten(structure, [restored[name] for name in wanted]), manifest["meta"]
 
     def steps(self) -> list[int]:
-        """Returns the steps that have a manifest, oldest first; their files are checked by `restore` alone."""
+        """Returns the steps that have a manifest, oldest first; only `restore` checks their files."""
         return sorted({_step_of(name) for name in published(self._folder)})
 
     def wait(self) -> bool:
-        """Waits for the save under way; returns False if the latest save failed (the warning has the reason)."""
+        """Waits for a save in progress; returns False if the latest save failed (a warning has the reason)."""
         if self._publisher is not None:
             self._publisher.join()
             self._publisher = None
         return self._saved
 
     def close(self) -> None:
-        """Waits for the save under way and frees orbax's threads."""
+        """Waits for a save in progress and frees orbax's threads."""
         self.wait()
         self._orbax.close()
-        # What is left of failed saves complains when it is collected: now, while nobody listens.
+        # Objects of failed saves log errors when they are collected: collect them while these are still filtered.
         gc.collect()
-        for name in _TOLD_TWICE:
+        for name in _REPEATING_LOGGERS:
             logging.getLogger(name).removeFilter(_is_worth_showing)
         sys.excepthook = self._excepthook
 
@@ -135,13 +135,13 @@ class Checkpoints:
         self.close()
 
     def _show(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        # What tensorstore still writes when a save has failed, it tells to a loop of orbax that is gone: hundreds of
-        # tracebacks for the error that is one warning here.
+        # After a failed save, tensorstore still reports to an event loop of orbax that is closed. That gives hundreds
+        # of tracebacks for the error that is one warning here.
         if not (kind is RuntimeError and str(error) == "Event loop is closed"):
             self._excepthook(kind, error, trace)
 
     def _publish(self, folder: Path, content: dict[str, Any]) -> None:
-        """Runs in a thread: waits for orbax, writes the manifest, then removes what is no longer kept."""
+        """Runs in a thread: waits for orbax, writes the manifest, then removes old checkpoints."""
         try:
             self._orbax.wait_until_finished()
             if jax.process_index() == 0:
@@ -155,9 +155,9 @@ class Checkpoints:
 
     def _give_up(self, folder: Path, error: Exception) -> None:
         reason = re.sub(r" \[(tensorstore_spec|os_error_code)=.*", "", (str(error) or repr(error)).splitlines()[0])
-        _logger.warning("checkpoint %s was not saved: %s; training goes on, older checkpoints stay", folder, reason)
+        _logger.warning("checkpoint %s was not saved: %s; training continues, older checkpoints stay", folder, reason)
         if jax.process_index() == 0:
-            # At once: what was written so far would keep a full disk full.
+            # Remove it at once, or its files would keep a full disk full.
             shutil.rmtree(folder, ignore_errors=True)
 
     def _remove_old(self, newest: Path) -> None:
@@ -167,12 +167,12 @@ class Checkpoints:
         kept = {*[latest[step] for step in sorted(latest)[-KEPT_NEWEST:]], *best[-1:], *self._broken, newest.name}
         for entry in self._folder.iterdir():
             if CHECKPOINT_NAME.fullmatch(entry.name) and entry.name not in kept:
-                # The manifest first: killed in between, the rest is a leftover and no broken checkpoint.
+                # The manifest first: after a kill in between, the rest is a leftover, not a damaged checkpoint.
                 (entry / MANIFEST_FILE).unlink(missing_ok=True)
                 shutil.rmtree(entry, ignore_errors=True)
 
     def _folder_to_restore(self, best_first: bool) -> Path | None:
-        """Returns the first whole checkpoint, newest first; process 0 looks and tells the others."""
+        """Returns the first whole checkpoint, newest first. Process 0 searches for it and broadcasts it."""
         chosen = (-1, 1)
         if jax.process_index() == 0:
             names = published(self._folder)[::-1]
@@ -189,7 +189,7 @@ class Checkpoints:
         if found:
             self._broken.add(name)
             _logger.warning(
-                "checkpoint %s is damaged (%s); it is left as it is, and the one before it is tried",
+                "checkpoint %s is damaged (%s); it is kept, and the previous checkpoint is tried",
                 self._folder / name,
                 found,
             )
@@ -201,7 +201,7 @@ CHECKPOINT_NAME = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 def order(name: str) -> tuple[int, int]:
-    """Returns (step, number of its save), by which the names of checkpoints are ordered."""
+    """Returns (step, number of its save), the order of the names of checkpoints."""
     match = CHECKPOINT_NAME.fullmatch(name)
     assert match is not None
     return int(match[1]), int(match[2] or 1)
@@ -229,7 +229,7 @@ def _free_save(folder: Path, step: int) -> int:
 
 
 def _is_worth_showing(record: logging.LogRecord) -> bool:
-    """False for orbax's tracebacks, pages for each failed save: the same error becomes one warning here."""
+    """Returns False for the tracebacks that orbax logs after a failed save: the error is already one warning."""
     is_leftover = record.name == "asyncio" and "never retrieved" in record.getMessage()
     return record.levelno < logging.ERROR or not ("orbax" in record.pathname or is_leftover)
 

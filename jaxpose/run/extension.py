@@ -1,7 +1,7 @@
-"""A run that is trained longer than it was started for: which run, whether that is possible, and the record of it.
+"""Extends a run: finds it, checks that it can be trained longer, and records the extension.
 
-What comes in: a config with resume=extend and more train.steps or train.epochs. What goes out: the `Extension` of the
-run folder, which `RunFolder` applies, and extensions.json, with an entry for each extension.
+Input: a config with resume=extend and more train.steps or train.epochs. Output: the `Extension` of the run folder,
+which `RunFolder` applies, and extensions.json, with an entry for each extension.
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ LENGTH_KEYS = ("train.steps", "train.epochs")
 
 @dataclasses.dataclass(frozen=True)
 class Extension:
-    """What makes a run longer.
+    """An extension of a run.
 
     Attributes:
-      at_step: the newest whole checkpoint, from which the run goes on; 0 without one.
-      old_steps: length so far.
-      new_steps: length from now on.
-      old: the options of the length so far, by name.
-      new: those from now on.
-      notes: how the result differs from that of one run of `new_steps`, one sentence each.
+      at_step: the newest whole checkpoint, from which the run resumes; 0 without one.
+      old_steps: the old length.
+      new_steps: the new length.
+      old: the options of the old length, by name.
+      new: the options of the new length, by name.
+      notes: sentences about how the result differs from one run of `new_steps`.
     """
 
     at_step: int
@@ -43,20 +43,20 @@ class Extension:
     notes: tuple[str, ...]
 
     def messages(self) -> tuple[str, ...]:
-        """Returns what the user should know of it, one sentence each."""
+        """Returns messages for the user, one sentence each."""
         return f"extends the run from {self.old_steps} to {self.new_steps} steps", *self.notes
 
     def record(self, run: Path) -> None:
-        """Adds an entry to extensions.json, without those of extensions that were never applied."""
+        """Adds an entry to extensions.json, and drops entries of extensions that were never applied."""
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         _write(run, [*_applied(entries(run), self.old), {"time": time} | dataclasses.asdict(self)])
 
 
 def extension_of(run: Path, config: Config, split_text: str) -> Extension | None:
-    """Returns what makes a run as long as a config says, or None where it is so already.
+    """Returns the extension that gives a run the length of a config, or None if it has this length already.
 
     Args:
-      run: a run folder whose config differs from this one in nothing but the length.
+      run: a run folder whose config differs from this one in its length alone.
       config: resolved config.
       split_text: content of split.csv.
 
@@ -80,7 +80,7 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
 
 
 def find_run(runs: Path, config: Config) -> Path:
-    """Returns the one run folder in a folder whose config differs from this one in nothing but the length.
+    """Returns the only run folder in a folder whose config differs from this one in its length alone.
 
     Raises:
       UserError: there is none, or there are several.
@@ -100,12 +100,11 @@ def find_run(runs: Path, config: Config) -> Path:
     if found:
         named = ", ".join(name for _, name in found)
         raise UserError(
-            f"resume is extend, and {len(found)} runs differ from this config in nothing but the length: {named}; "
-            f"{give}"
+            f"resume is extend, and {len(found)} runs differ from this config in their length alone: {named}; {give}"
         )
     seen = f"; these differ in more: {', '.join(name for _, name in others[:3])}" if others else ""
     raise UserError(
-        f"resume is extend, but no run in {runs} differs from this config in nothing but the length{seen}; {give}"
+        f"resume is extend, but no run in {runs} differs from this config in its length alone{seen}; {give}"
     )
 
 
@@ -116,7 +115,7 @@ def with_length_of(stored: Config, config: Config) -> Config:
 
 
 def settle(run: Path, config: Config) -> None:
-    """Drops the entries of extensions that were recorded but never applied, as the process was killed in between."""
+    """Drops the entries of extensions that were recorded, but never applied because the process was killed."""
     recorded = entries(run)
     if (applied := _applied(recorded, _length(config.train))) != recorded:
         _write(run, applied)
@@ -187,6 +186,6 @@ def _shown_length(train: TrainConfig) -> str:
 
 def _newest_whole_step(run: Path) -> int:
     folders = [manifest.parent for manifest in run.glob(f"checkpoints/*/{MANIFEST_FILE}")]
-    # <step>, or <step>-2 and so on where a step was saved again.
+    # <step>, or <step>-2 and so on if a step was saved again.
     steps = {folder: int(step) for folder in folders if (step := folder.name.partition("-")[0]).isdecimal()}
     return max((step for folder, step in steps.items() if not find_damage(folder)), default=0)

@@ -1,7 +1,7 @@
-"""The run folder: which run it holds, whether that run starts, goes on or is done, and who may write in it.
+"""The run folder: opens it for a config, and lets one process at a time write in it.
 
-What comes in: a resolved config and the text of split.csv. What goes out: a `RunFolder` that is locked until
-it is closed. With more than one process, process 0 alone opens it and tells the others.
+Input: a resolved config and the text of split.csv. Output: a `RunFolder`, which is locked until it is closed, with the
+action: start, resume, or finished. With several processes, only process 0 opens it and informs the others.
 """
 
 import contextlib
@@ -30,8 +30,9 @@ class RunFolder:
     """A run folder: its `path`, and `action`: "start", "resume" or "finished".
 
     Attributes:
-      is_ours: this process has locked it and writes in it; False in a dry run and in all processes but the first.
-      messages: what the user should know of the folder, one sentence each.
+      is_ours: whether this process has locked it and writes in it; False in a dry run, and on all processes but the
+        first.
+      messages: for the user, one sentence each.
     """
 
     def __init__(self, path: Path, action: str, lock: int = -1, messages: tuple[str, ...] = ()):
@@ -54,15 +55,15 @@ class RunFolder:
         return read_summary(self.path)
 
     def note_end(self, status: Status) -> None:
-        """Notes how the run ends, for those who watch it."""
+        """Records how the run ends, for jaxpose.watch."""
         if self.is_ours:
-            # On a full disk those who watch see that the lock is free.
+            # On a full disk, jaxpose.watch sees that the lock is free.
             with contextlib.suppress(OSError):
                 write_status(self.path, status)
 
     @contextlib.contextmanager
     def noting_failures(self) -> Iterator[None]:
-        """A context that notes an exception as the end of the run."""
+        """A context that records an exception as the end of the run."""
         try:
             yield
         except BaseException as error:
@@ -90,12 +91,12 @@ def open_run(
     Args:
       config: resolved config (`jaxpose.config.resolve`).
       split_text: content of split.csv for this config and data, columns path,bytes,sha256,set,labels_sha256.
-      fetch: called with the folder's path once it is locked; may put a run into an empty one, and returns messages.
-      dry_run: write and lock nothing; whether another process writes there is then not known.
+      fetch: called with the folder's path once it is locked; may put a run into an empty folder, and returns messages.
+      dry_run: write and lock nothing; then it is unknown whether another process writes there.
 
     Raises:
-      UserError: the folder holds another run, no run but files, a run that is running, or what `config.resume`
-        does not allow; or it cannot be written in, or is not the same for all processes.
+      UserError: the folder holds another run, files but no run, or an active run; `config.resume` does not allow the
+        action; or the folder cannot be written to, or is not the same for all processes.
     """
     opened: list[RunFolder] = []
 
@@ -120,19 +121,19 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
         refuse_foreign(path)
         lock = lock_folder(path)
         fetched = fetch(path)
-        # Looked at again: another process may have put something here in between.
+        # Check again: another process may have written here in between.
         refuse_foreign(path)
         action, messages, extension = decide_action(path, config, split_text)
         if config.resume == "overwrite":
             _remove(path, WRITTEN)
         if extension:
-            # The config last: until then it is the run of before, without its end.
+            # The config last: until then, the folder holds the old run without its end.
             extension.record(path)
             _remove(path, RESULTS)
         if action != "finished":
             settle(path, config)
-            # The config first: a folder with split.csv alone could not be told from a foreign one. On resume too: a
-            # harmless option may have changed, and split.csv is absent if the run was killed while it started.
+            # The config first: a folder with only split.csv would look foreign. Also on resume: a harmless option may
+            # have changed, and split.csv is absent if the run was killed during its start.
             write_config(path / CONFIG_FILE, config)
             write_csv(path / SPLIT_FILE, split_text)
             write_status(path, Status())
@@ -152,7 +153,7 @@ def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]
         refuse_foreign(path)
         there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            raise UserError(f"run folder {path} cannot be used: {there} cannot be written in; choose another out")
+            raise UserError(f"run folder {path} cannot be used: {there} cannot be written to; choose another out")
         fetched = fetch(path)
         action, messages, _ = decide_action(path, config, split_text)
         return RunFolder(path, action, messages=(*fetched, *messages))
@@ -174,7 +175,7 @@ def default_path(config: Config) -> Path:
 
 
 def _remove(path: Path, patterns: tuple[str, ...]) -> None:
-    """Deletes what jaxpose wrote, in order; config.json is no such pattern: without it the folder would be foreign."""
+    """Deletes files that jaxpose wrote, in this order; config.json stays, as the folder would be foreign without it."""
     for pattern in patterns:
         folder, name = path / Path(pattern).parent, Path(pattern).name
         for entry in sorted([*folder.glob(name), *folder.glob(temporary_name(name))]):

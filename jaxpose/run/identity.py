@@ -1,4 +1,4 @@
-"""Which run a folder holds: whether its config and its frames are those of another start."""
+"""The identity of the run in a folder: compares its config and frames with those of another start."""
 
 import csv
 import dataclasses
@@ -25,10 +25,10 @@ def write_config(file: Path, config: Config) -> None:
 
 
 def refuse_no_run(run: Path) -> None:
-    """Looks whether a folder holds a run.
+    """Checks that a folder holds a run.
 
     Raises:
-      UserError: it has no config.json; names the runs that lie beside or in it.
+      UserError: it has no config.json; the message names runs beside or in it.
     """
     if not (run / CONFIG_FILE).exists():
         near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
@@ -67,7 +67,7 @@ def parse_config(data: bytes, name: str | Path) -> Config:
 
 
 def differences(path: Path, config: Config, split_text: str) -> list[str]:
-    """Returns what the run in a folder differs in from a config and the text of its split.csv, a sentence each.
+    """Returns the differences between the run in a folder and a config with its split.csv, one sentence each.
 
     Raises:
       UserError: the folder's config cannot be read, or the run is of another project.
@@ -83,7 +83,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
             "frames. Give this run a folder of its own with --config.out=FOLDER"
         )
-    # Labels of other keypoints are others of necessity.
+    # With other keypoints, all labels differ.
     changed = [] if "data.keypoint_names" in keys else _changed_labels(old, new)
     return [*found, *changed, *_differing_rows(old, new)]
 
@@ -127,7 +127,7 @@ def _changed_labels(old: SplitRows, new: SplitRows) -> list[str]:
         return []
     count = "frame" if len(changed) == 1 else "frames"
     return [
-        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to go on, or "
+        f"the labels of {len(changed)} {count} changed ({_listed(changed)}): put the old labels back to resume, or "
         "start a new run"
     ]
 
@@ -136,7 +136,7 @@ def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
     rows = []
     for path in dict.fromkeys([*old, *new]):
         if path not in new or path not in old:
-            rows.append(_said(path, (new.get(path) or old[path]).get("set"), path in new))
+            rows.append(_describe_row(path, (new.get(path) or old[path]).get("set"), path in new))
             continue
         before, after = ({key: value for key, value in row.items() if key != "labels_sha256"}
                          for row in (old[path], new[path]))  # fmt: skip
@@ -150,7 +150,7 @@ def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
             rows.append(f"{path}: {', '.join(changes)}")
     if rows:
         return [f"{len(rows)} of the rows of {SPLIT_FILE} ({_listed(rows)})"]
-    # The stream of samples counts rows, so another order is another run.
+    # The stream of samples counts rows, so a different order is a different run.
     return [] if list(old) == list(new) else ["the order of the labelled frames"]
 
 
@@ -160,12 +160,12 @@ def _listed(texts: list[str]) -> str:
 
 
 def _short(cell: str | None) -> str:
-    # Of a checksum the first digits say as much as all 64.
+    # The first digits of a checksum are enough.
     return cell[:8] if cell and len(cell) == 64 else str(cell)
 
 
-def _said(path: str, use: str | None, is_new: bool) -> str:
-    """Returns what became of a row of split.csv that is in only one of two."""
+def _describe_row(path: str, use: str | None, is_new: bool) -> str:
+    """Returns a clause about a row that only one of two split.csv files has."""
     if use == CLIPS:
         what = f"the video {path}"
     elif use == CONTEXT:
@@ -178,8 +178,8 @@ def _said(path: str, use: str | None, is_new: bool) -> str:
     else:
         return f"{path} is {'new' if is_new else 'no longer a usable frame'}"
     if is_new:
-        return f"{what} is new: without it the run goes on"
-    return f"{what} is gone: put back in its place, it lets the run go on"
+        return f"{what} is new: remove it to resume the run"
+    return f"{what} is gone: put it back to resume the run"
 
 
 def _by_path(rows: list[dict[str, str]]) -> SplitRows:

@@ -10,7 +10,7 @@ from jaxpose.errors import UserError
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """Returns {name: array or ShapeDtypeStruct} of a tree; a flat dict is stored, so reading it needs no class.
+    """Returns {name: array or ShapeDtypeStruct} of a tree: a flat dict, which can be read without the tree's classes.
 
     Raises:
       ValueError: two leaves have one name, or a leaf is empty.
@@ -32,7 +32,7 @@ def kinds(leaves: dict[str, Any]) -> dict[str, str]:
 
 
 def restore_target(leaf: Any) -> Any:
-    """Returns what tells orbax where to restore a leaf: with its sharding, or as a numpy array."""
+    """Returns orbax's target for a leaf: an array with its sharding, or a numpy array."""
     sharding = getattr(leaf, "sharding", None)
     if sharding is None:
         return np.empty(leaf.shape, leaf.dtype)
@@ -43,7 +43,7 @@ def refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], 
     """Refuses a checkpoint whose leaves (`kinds`) are not those of the state.
 
     Raises:
-      UserError: the first `shown` differences.
+      UserError: they differ; the message has the first `shown` differences.
     """
     problems = [
         f"{name} is {stored.get(name, 'absent')} there and {wanted.get(name, 'absent')} here"
@@ -54,5 +54,5 @@ def refuse_misfit(folder: Path, stored: dict[str, str], wanted: dict[str, str], 
         more = f"; and {len(problems) - shown} more" if len(problems) > shown else ""
         raise UserError(
             f"checkpoint {folder} does not fit: {'; '.join(problems[:shown])}{more}. "
-            "It is another model's or another optimizer's"
+            "It was saved with another model or another optimizer"
         )

@@ -1,4 +1,4 @@
-"""A trained network read back from its run folder."""
+"""Reads a trained network from its run folder."""
 
 import dataclasses
 from pathlib import Path
@@ -28,7 +28,7 @@ class LoadedNetwork:
       graphdef: definition of the network.
       params: nested dict.
       statistics: nested dict.
-      label: which weights these are, such as "the weights of step 40".
+      label: name of the weights, such as "the weights of step 40".
     """
 
     config: Config
@@ -39,7 +39,7 @@ class LoadedNetwork:
 
 
 def read_run_config(run: Path) -> Config:
-    """Returns the config of a run folder; the file is data, nothing in it is executed.
+    """Returns the config of a run folder; the file is data, and nothing in it is executed.
 
     Raises:
       UserError: the folder is no run, or its config is damaged.
@@ -47,7 +47,7 @@ def read_run_config(run: Path) -> Config:
     refuse_no_run(run)
     file = run / CONFIG_FILE
     config = read_config(file)
-    # What the project decides is filled in before a run folder is made.
+    # Options that depend on the project are filled in before a run folder is made.
     for option in ("keypoint_names", "input_height_px", "input_width_px"):
         if not getattr(config.data, option):
             raise UserError(f"{file} is not the config of a run (data.{option} is empty); give another run")
@@ -55,7 +55,7 @@ def read_run_config(run: Path) -> Config:
 
 
 def load_network(run: Path) -> LoadedNetwork:
-    """Returns the best network of a run: of a finished one its exported weights, else its best checkpoint.
+    """Returns the best network of a run: the exported weights of a finished run, or else its best checkpoint.
 
     Raises:
       UserError: the folder is no run, or holds no usable weights.

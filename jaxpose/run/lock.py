@@ -1,4 +1,4 @@
-"""The lock of a run folder: one process at a time writes there."""
+"""The lock of a run folder: only one process at a time writes there."""
 
 import fcntl
 import logging

@@ -1,6 +1,6 @@
-"""What a run tells: lines on the console and in train.log, metrics.jsonl, TensorBoard, and the progress.
+"""The log of a run: lines on the console and in train.log, metrics.jsonl, TensorBoard, and the progress bar.
 
-No trouble with any of these stops a run: what cannot be written is one warning, and is tried again the next time.
+A file that cannot be written does not stop a run: it gives one warning, and the next record tries again.
 """
 
 import contextlib
@@ -25,18 +25,18 @@ from jaxpose.run.speed import SpeedWindow
 if TYPE_CHECKING:
     from jaxpose.run.tensorboard import EventFile
 
-_WINDOW_S = 1.0  # over which speeds are averaged on a terminal
-_LINE_S = 30.0  # between two lines of progress where there is no terminal
+_WINDOW_S = 1.0  # speeds are averaged over this time on a terminal
+_LINE_S = 30.0  # between two lines of progress without a terminal
 
 
 class RunLog:
     """The log of one process; close it, or use it as a context.
 
-    While it is open, what the logger "jaxpose" has to tell goes to the console and train.log through it alone, so that
-    it does not break the progress bar. Metrics of steps after `first_step` that a killed run had written are dropped.
+    While it is open, all records of the logger "jaxpose" go through it to the console and train.log, so that they do
+    not break the progress bar. It drops metrics of steps after `first_step`, which a killed run had written.
 
     Attributes:
-      folder: the run folder, or None: another process than the first, where nothing is written or printed.
+      folder: the run folder; None on all processes but the first, which write and print nothing.
     """
 
     def __init__(self, folder: Path | None, config: LogConfig, total_steps: int, first_step: int):
@@ -65,19 +65,20 @@ class RunLog:
         self._say(message, sys.stdout)
 
     def block(self, title: str, rows: Mapping[str, str]) -> None:
-        """Prints a title and below it aligned rows of name and value."""
+        """Prints a title, and below it aligned rows of name and value."""
         width = max((len(name) for name in rows), default=0)
         self.text("\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows.items())]))
 
     def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int = 1) -> None:
-        """Moves the progress on, and records the metrics of every `log.every_steps`-th step and the last one.
+        """Advances the progress bar, and records the metrics of every `log.every_steps`-th step and of the last one.
 
         Args:
           step: the number of the step that ended, from 1.
-          metrics: numbers or scalar arrays by name; read only where they are shown.
+          metrics: numbers or scalar arrays by name; read only when they are shown.
           images: labelled frames of this step, over all devices.
           wait_s: seconds that the devices waited for its data.
-          losses: how many of the first metrics are losses: a terminal shows these, a line of progress at least three.
+          losses: number of losses, which are the first metrics: a terminal shows these, a line of progress at least
+            three.
         """
         if self.folder is None:
             return
@@ -102,7 +103,7 @@ class RunLog:
             self._try("tensorboard", self._events.images, step, tag, images)
 
     def close(self) -> None:
-        """Ends the progress, closes the files and gives the logger back."""
+        """Ends the progress bar, closes the files and restores the logger."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -120,7 +121,7 @@ class RunLog:
         self.close()
 
     def record(self, step: int, values: dict[str, float]) -> None:
-        """Writes metrics that belong to a step to the files, and not to the console."""
+        """Writes metrics that belong to a step to the files, but not to the console."""
         if self.folder is None:
             return
         spent_s = round(time.monotonic() - self._started_at, 3)
@@ -149,9 +150,9 @@ class RunLog:
     def _count(
         self, step: int, images: int, wait_s: float, length_s: float, at_tenths_of: int = 0
     ) -> SpeedWindow | None:
-        """Adds a step to the window over which speeds are averaged; returns the window where it ends."""
+        """Adds a step to the window over which speeds are averaged; returns the window if it ends here."""
         if self._window is None:
-            # Speeds count from the end of the first step, which is slower than the rest.
+            # Speeds are measured from the end of the first step, which is slower than the others.
             self._window = SpeedWindow()
             return None
         self._window.add(images, wait_s)
@@ -172,17 +173,17 @@ class RunLog:
         self._say(f"warning: {message}", sys.stderr)
 
     def _try(self, name: str, function: Callable, *arguments: Any) -> Any:
-        """Calls a function that writes; its first OSError is a warning, later ones of the same name are silent."""
+        """Calls a function that writes. The first OSError for a name is a warning; later ones are silent."""
         try:
             return function(*arguments)
         except OSError as error:
             if name not in self._failed:
                 self._failed.add(name)
-                self._warn(f"{name} cannot be written ({error}); the run goes on without what is missing there")
+                self._warn(f"{name} cannot be written ({error}); the run continues, and that part is missing there")
 
 
 class _Records(logging.Handler):
-    """Hands what the package logs to one function, and its warnings to another."""
+    """Passes the package's log records to one function, and its warnings to another."""
 
     def __init__(self, tell: Callable[[str], None], warn: Callable[[str], None]):
         super().__init__(logging.INFO)
@@ -193,7 +194,7 @@ class _Records(logging.Handler):
 
 
 def _event_file(folder: Path, first_step: int) -> "EventFile":
-    # Imported where it is asked for: it takes as long as all the rest of this file.
+    # Imported only when needed: it takes as long as the rest of this file.
     from jaxpose.run.tensorboard import EventFile
 
     return EventFile(folder, first_step)
@@ -208,7 +209,7 @@ def _first(metrics: Mapping[str, Any], count: int) -> dict[str, Any]:
 
 
 def _keep_until(file: Path, step: int) -> float:
-    """Drops the lines after a step (at 0 all) and broken ones; returns the time_s of the last line, or 0."""
+    """Drops incomplete lines and the lines after a step (0: all lines); returns time_s of the last line, or 0."""
     try:
         before = file.read_bytes()
     except FileNotFoundError:

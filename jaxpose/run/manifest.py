@@ -1,8 +1,7 @@
-"""The manifest of a folder: what it holds, and size and SHA-256 of every file, checked before anything is read.
+"""The manifest of a folder: its content, and the size and SHA-256 of every file, which are checked before it is read.
 
-Checkpoints have one, and finished segments of video predictions.
-
-Orbax restores flipped bits without a word, so a checkpoint is believed only when all of its bytes are as written.
+Checkpoints and finished segments of video predictions have one. Orbax restores flipped bits without an error, so a
+checkpoint is used only if all of its bytes are as written.
 """
 
 from pathlib import Path
@@ -20,8 +19,8 @@ def write_manifest(folder: Path, content: dict[str, Any], name: str = "") -> Non
 
     Args:
       folder: the folder.
-      content: what else the manifest holds.
-      name: that the folder will have once it is renamed; "" is the one that it has.
+      content: further entries of the manifest.
+      name: the folder's final name if it will be renamed; "" is its present name.
     """
     manifest = {"name": name or folder.name, **content, "files": _files(folder)}
     write_json(folder / MANIFEST_FILE, manifest)
@@ -31,19 +30,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Returns the manifest of a folder.
 
     Raises:
-      UserError: it is absent, changed, or another folder's; the message is the reason alone.
+      UserError: it is absent, changed, or belongs to another folder; the message is only the reason.
     """
     try:
         manifest = parse_json(read_bytes(folder / MANIFEST_FILE), MANIFEST_FILE)
     except OSError as error:
         raise UserError(f"{MANIFEST_FILE} cannot be read: {error.strerror}") from None
     if manifest.get("name") != folder.name:
-        raise UserError(f"{MANIFEST_FILE} is that of {manifest.get('name')}")
+        raise UserError(f"{MANIFEST_FILE} belongs to {manifest.get('name')}")
     return manifest
 
 
 def find_damage(folder: Path) -> str:
-    """Returns what is wrong with a folder that has a manifest, or "" if every file is as it was written."""
+    """Returns the damage of a folder that has a manifest, or "" if every file is as it was written."""
     try:
         recorded = read_manifest(folder)["files"]
         found = _files(folder)
@@ -55,7 +54,7 @@ def find_damage(folder: Path) -> str:
         if name not in found:
             return f"{name} is missing"
         if name not in recorded:
-            return f"{name} does not belong to it"
+            return f"{name} is not in {MANIFEST_FILE}"
         if found[name] != recorded[name]:
             size, there = recorded[name][0], found[name][0]
             return f"{name} has {there} bytes, not {size}" if size != there else f"{name} has changed bytes"
@@ -63,7 +62,7 @@ def find_damage(folder: Path) -> str:
 
 
 def _files(folder: Path) -> dict[str, list]:
-    """Returns {path: [bytes, SHA-256]} of all files below a folder but its manifest; a folder is "path/": [0, ""]."""
+    """Returns {path: [bytes, SHA-256]} of all files below a folder but the manifest; a folder is "path/": [0, ""]."""
     found: dict[str, list] = {}
     for entry in sorted(folder.rglob("*")):
         name = entry.relative_to(folder).as_posix()

@@ -7,7 +7,7 @@ LOCK_FILE = ".lock"
 RESTARTS_FILE = "restarts.json"
 EXTENSIONS_FILE = "extensions.json"
 FINISHED_FILE = "finished.json"
-# Holds what is being downloaded, until all of it has arrived.
+# Holds a download until it is complete.
 RESTORING_FOLDER = ".restoring"
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -25,7 +25,7 @@ CLAIMS_FOLDER = ".claims"
 VIDEO_TABLES_FOLDER = "video_preds"
 IMAGE_TABLES_FOLDER = "image_preds"
 
-# What the end of a training leaves, as globs, the mark of a finished run first. resume=extend deletes these.
+# Results of a training, as globs, beginning with the mark of a finished run. resume=extend deletes them.
 RESULTS = (
     FINISHED_FILE,
     PARAMETERS_FILE,
@@ -34,7 +34,8 @@ RESULTS = (
     EVALUATION_FILE,
 )
 
-# Everything that jaxpose writes into a run folder, as globs. resume=overwrite deletes these and nothing else.
+# Everything that jaxpose writes into a run folder, except config.json and predictions of images, as globs.
+# resume=overwrite deletes these and nothing else; a remote copy holds these and config.json.
 WRITTEN = (
     *RESULTS,
     LOG_FILE,
@@ -55,5 +56,5 @@ WRITTEN = (
     SPLIT_FILE,
 )
 
-# What may be found in a folder that holds no run yet.
+# Files that may exist in a folder without a run.
 NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp"}

@@ -1,4 +1,4 @@
-"""The subspaces of poses that a run knows: kept in its folder, and predictions measured against them."""
+"""The PCA subspaces of poses in a run folder, and the errors of predictions relative to them."""
 
 import logging
 from pathlib import Path
@@ -25,7 +25,7 @@ def save_subspaces(run: Path, subspaces: Subspaces) -> None:
 
 
 def load_subspaces(run: Path, config: Config) -> Subspaces:
-    """Returns the subspaces of a run folder with this config; without the file {}, with a warning if it asks for some.
+    """Returns the subspaces of a run folder; {} without the file, with a warning if this config needs it.
 
     Raises:
       DamagedFile: the file is not as jaxpose wrote it, or does not fit the config.
@@ -34,7 +34,7 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
     if not file.exists():
         losses = config.losses
         if set(_LOSSES) & set(weights(losses)) or losses.pca_singleview.keypoints or losses.pca_multiview.views:
-            # A run whose labels were too few for a PCA that only measures never had the file.
+            # If the labels were too few for a PCA that only measures, the run never had the file.
             _logger.warning("%s is absent: no errors of poses are computed; if it was lost, put it back", file)
         return {}
     stored = read_json(file, mend)
@@ -44,7 +44,7 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
         subspaces = {name: from_json(pca) for name, pca in stored.items()}
         points = len(config.data.keypoint_names)
         for name, pca in subspaces.items():
-            # Over several cameras a moment has the keypoints of all views.
+            # With several cameras, a moment has the keypoints of all views.
             count = points * (len(config.data.views) or 1) if name == "pca_multiview" else points
             if (largest := max(max(pose) for pose in pca.columns)) >= count:
                 raise UserError(f"{name}: a pose has keypoint {largest} (counted from 0), and there are {count}")
@@ -58,8 +58,8 @@ def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: 
 
     Args:
       subspaces: by name.
-      keypoints_frame_px: predictions (n, k, 2); of several cameras all rows of a view, then all of the next, the same
-        moments in the same order.
+      keypoints_frame_px: predictions (n, k, 2); with several cameras, all rows of one view, then of the next, with the
+        same moments in the same order.
       views: number of cameras.
     """
     count, keypoints = keypoints_frame_px.shape[:2]
@@ -74,7 +74,7 @@ def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: 
 
 
 def within_a_view(subspaces: Subspaces, views: int) -> Subspaces:
-    """Returns the subspaces that the predictions of one of so many cameras can be measured against alone."""
+    """Returns the subspaces that apply to the predictions of a single camera, given the number of cameras."""
     return {name: pca for name, pca in subspaces.items() if name != "pca_multiview" or views <= 1}
 
 

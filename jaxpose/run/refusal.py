@@ -1,4 +1,4 @@
-"""How a user goes on where a run folder holds another run than the one that was asked for."""
+"""Advice for the user if a run folder holds another run than the requested one."""
 
 import shlex
 from pathlib import Path
@@ -14,7 +14,7 @@ from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
 
 
 def way_on(run: Path, config: Config, split_text: str) -> str:
-    """Returns what to do where the run in a folder differs from a config or a split.csv, a sentence or two.
+    """Returns what to do if the run in a folder differs from a config or a split.csv, in one or two sentences.
 
     Raises:
       UserError: the run's config cannot be read.
@@ -28,18 +28,18 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
         if total_steps(config.train, frames) > total_steps(stored.train, frames):
             return "Add --config.resume=extend to train this run longer, or choose another out"
         length = " ".join(f"--config.{key}={before}" for key, (before, _) in keys.items())
-        return f"Give {length} to go on with this run, or choose another out"
+        return f"Give {length} to resume this run, or choose another out"
     if not keys and old not in (None, new) and any(run.glob(f"checkpoints/*/{MANIFEST_FILE}")):
         name, out = shlex.quote(str(run)), " --config.out=NEW_FOLDER" if config.out else ""
         return (
-            f"{_news(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, with "
-            f"each of its frames in its set, add --config.data.split={name} --config.train.init_from={name}{out}; this "
-            "run stays as it is"
+            f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "
+            f"with each of its frames in its set, add --config.data.split={name} --config.train.init_from={name}{out}; "
+            "this run stays as it is"
         )
     return "Choose another out, or resume=overwrite to start anew"
 
 
-def _news(count: int) -> str:
+def _new_frames(count: int) -> str:
     if not count:
         return ""
     return "1 labelled frame is new. " if count == 1 else f"{count} labelled frames are new. "

@@ -1,10 +1,10 @@
-"""Speeds of a training, averaged over a stretch of time."""
+"""Speeds of a training, averaged over a time window."""
 
 import time
 
 
 class SpeedWindow:
-    """Counts of steps, images and waiting since it was made."""
+    """Counts steps, images and waiting time since it was created."""
 
     def __init__(self) -> None:
         self._started_at = time.monotonic()
@@ -13,13 +13,13 @@ class SpeedWindow:
         self._wait_s = 0.0
 
     def add(self, images: int, wait_s: float) -> None:
-        """Counts a step of so many images, for whose data the devices waited so long."""
+        """Counts a step with its images and the time that the devices waited for its data."""
         self._steps += 1
         self._images += images
         self._wait_s += wait_s
 
     def length_s(self) -> float:
-        """Returns the seconds since it was made."""
+        """Returns the seconds since it was created."""
         return max(time.monotonic() - self._started_at, 1e-9)
 
     def steps_per_s(self) -> float:

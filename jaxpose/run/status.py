@@ -1,7 +1,7 @@
-"""How a run ended: status.json in the run folder, and whether a process still writes there. `jaxpose.watch` reads both.
+"""The status of a run, for `jaxpose.watch`: status.json in the run folder, and whether a process still writes there.
 
-A run notes the status when it takes the folder and when it leaves it. One that is killed notes nothing: then the lock
-tells, on the machine that the run was on.
+A run writes the status when it opens the folder and when it ends. A killed run writes nothing; then the lock shows its
+end, on the machine of the run.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from jaxpose.run.paths import LOCK_FILE, STATUS_FILE
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What a run last noted of itself.
+    """The last status that a run wrote.
 
     Attributes:
-      exit_code: None while it runs.
-      reason: why it ended, for people.
+      exit_code: None while the run is active.
+      reason: why it ended, as text.
     """
 
     exit_code: int | None = None
@@ -39,7 +39,7 @@ def write_status(run: Path, status: Status) -> None:
 
 
 def parse_status(data: bytes, name: str) -> Status:
-    """Returns the status in the content of a status.json, without content (b"") that of a run that goes on.
+    """Returns the status in the content of a status.json; b"" is the status of an active run.
 
     Args:
       data: the content.
@@ -58,7 +58,7 @@ def parse_status(data: bytes, name: str) -> Status:
 
 
 def status_of(error: BaseException) -> Status:
-    """Returns the status of a run that an exception ends, with the exit code of `arguments.exit_code_of`."""
+    """Returns the status of a run that ends with an exception; its exit code is that of `arguments.exit_code_of`."""
     first_line = (str(error).splitlines() or [""])[0]
     if isinstance(error, KeyboardInterrupt):
         return Status(INTERRUPTED, "interrupted")
@@ -68,9 +68,9 @@ def status_of(error: BaseException) -> Status:
 
 
 def is_held(run: Path) -> bool | None:
-    """Returns whether a process writes in a run folder; None where this machine cannot tell.
+    """Returns whether a process writes in a run folder; None if this machine cannot know.
 
-    A lock of another machine may not be seen here, so a free lock proves something on the machine that held it last.
+    This machine may not see the lock of another one, so a free lock proves something only on the machine that held it.
     """
     try:
         lock = os.open(run / LOCK_FILE, os.O_RDONLY)

@@ -26,14 +26,14 @@ Summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class EventFile:
-    """An event file below a folder; of earlier files there, TensorBoard forgets everything after `first_step`."""
+    """An event file below a folder; TensorBoard forgets everything in earlier files after `first_step`."""
 
     def __init__(self, folder: Path, first_step: int):
         name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         folder.mkdir(parents=True, exist_ok=True)
         self._file = GrowingFile(folder / name)
         self._append(step=0, file_version="brain.Event:2")
-        # Whatever an interrupted run wrote after the checkpoint that it is resumed from is drawn once, not twice.
+        # Steps that an interrupted run wrote after its checkpoint are shown once, not twice.
         self._append(step=first_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Parameters in one safetensors file: what is left of a run to predict with, readable without jax or orbax."""
+"""The parameters of a run in one safetensors file, which can be read without jax or orbax."""
 
 import hashlib
 import json
@@ -53,9 +53,9 @@ def checksum(parameters: dict[str, Any]) -> str:
 
 
 def _in_order(data: bytes) -> bytes:
-    """Returns a safetensors file with its metadata in order: the library writes it in another one each time.
+    """Returns a safetensors file with sorted metadata: the library writes it in a different order each time.
 
-    The file begins with the length of its header, 8 bytes, and the header, JSON filled up with spaces.
+    The file begins with the length of its header (8 bytes) and the header (JSON, padded with spaces).
     """
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -67,14 +67,14 @@ def _in_order(data: bytes) -> bytes:
 
 def _flat(tree: dict[Any, Any], prefix: str = "") -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
-    # Lists of layers have whole numbers as keys.
+    # The keys of lists of layers are whole numbers.
     for key, value in ((str(key), value) for key, value in tree.items()):
         if not key or "." in key:
             raise ValueError(f"the parameter key {prefix + key!r} is empty or holds a dot, which joins the names")
         if isinstance(value, dict):
             arrays |= _flat(value, f"{prefix}{key}.")
         else:
-            # Not ascontiguousarray: it makes a scalar one-dimensional.
+            # Not ascontiguousarray, which makes a scalar one-dimensional.
             arrays[prefix + key] = np.asarray(value, order="C")
     return arrays
 

@@ -1,6 +1,6 @@
-"""The part of a step that is about clips: augment them, count what the losses are of, and compare what is seen.
+"""The clips of a step: augments them, counts the terms of their losses, and computes the losses.
 
-Every frame, window and pair of windows is counted by its owner alone (see `jaxpose.steps.layout`).
+Only the owner of a frame, window or pair of windows counts it (see `jaxpose.steps.layout`).
 """
 
 from typing import Any
@@ -24,13 +24,13 @@ from jaxpose.steps.outputs import decode_outputs, encode_targets
 # The stream of clips; purposes of view v are _AUGMENTATION + 2 v and _NOISE + 2 v.
 CLIPS, _AUGMENTATION, _NOISE = 1, 0, 1
 
-# Arrays by name; the parameters of the augmentation are a dict of their own inside.
+# Arrays by name; the parameters of the augmentation are a nested dict.
 Batch = dict[str, Any]
 Counts = dict[str, jax.Array]
 
 
 def augmentation(video: VideoConfig) -> AugmentConfig:
-    """Returns how clips are augmented, in the terms of labelled frames."""
+    """Returns the augmentation of clips as options for labelled frames."""
     return resolve_preset(
         AugmentConfig(
             preset="none",
@@ -48,9 +48,10 @@ def augmentation(video: VideoConfig) -> AugmentConfig:
 
 
 def clip_microbatches(clips: Batch, config: Config, passes: int) -> Batch:
-    """Returns this device's clip shards as microbatches, with the numbers of their augmentation and what they own.
+    """Returns this device's clip shards as microbatches, with the parameters of their augmentation and their masks.
 
-    The masks are `counted` (c, s) frames, `windows` (c, w) and `pairs` (c, w - 1): owned, of a clip that decoded.
+    The masks `counted` (c, s), `windows` (c, w) and `pairs` (c, w - 1) mark the owned frames, windows and pairs of
+    clips that decoded.
     """
     dtype = DTYPES[config.train.precision][1]
     count, views, frames = clips["frames"].shape[:3]
@@ -72,7 +73,7 @@ def clip_microbatches(clips: Batch, config: Config, passes: int) -> Batch:
     owned_windows = counted[:, :windows] & (index[:, :windows] + 2 * radius < clip_frames)
     pairs = owned_windows[:, :-1] & (index[:, : windows - 1] + 2 * radius + 1 < clip_frames)
     microbatches = {
-        # What lies in an empty slot is anything at all.
+        # An empty slot may hold any bytes.
         "frames": jnp.where(valid[:, None, None, None, None, None], clips["frames"], jnp.uint8(0)),
         "frame_index": index,
         "frame_from_input": frame_from_input,
@@ -86,7 +87,7 @@ def clip_microbatches(clips: Batch, config: Config, passes: int) -> Batch:
 
 
 def known_counts(microbatches: Batch, config: Config, pca: dict[str, Pca]) -> Counts:
-    """Returns how many terms each loss of this device's microbatches has, except those that depend on predictions."""
+    """Returns the number of terms of each loss on this device, except for counts that depend on predictions."""
     dtype = DTYPES[config.train.precision][1]
     views = microbatches["noise"].shape[-1]
     each = views * (2 if config.model.kind == "heatmap_context" else 1)
@@ -99,7 +100,7 @@ def known_counts(microbatches: Batch, config: Config, pca: dict[str, Pca]) -> Co
 
 
 def network_input(microbatch: Batch, config: Config, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """Returns the augmented frames (c v, s, h, w, 3) of a microbatch, and which of them are counted (c v, s)."""
+    """Returns the augmented frames (c v, s, h, w, 3) of a microbatch, and the mask of counted frames (c v, s)."""
     count, views, frames = microbatch["frames"].shape[:3]
     params = {name: leaf.reshape(count * views, *leaf.shape[2:]) for name, leaf in microbatch["params"].items()}
     options = augmentation(config.video)
@@ -119,7 +120,7 @@ def loss_sums(
     """Returns the sum of each loss over this microbatch, and the counts that depend on predictions.
 
     Args:
-      outputs: what the network shows of (c v) sequences, (c v, windows, heads, k, ...).
+      outputs: of the network for (c v) sequences, (c v, windows, heads, k, ...).
       microbatch: one of `clip_microbatches`.
       config: the run's config.
       pca: the fitted PCAs by the name of their loss.
@@ -155,7 +156,7 @@ def loss_sums(
         else:
             poses, mine = points, owned
             if _over_views(name, microbatch):
-                # The keypoints of all views of a moment are one pose.
+                # The keypoints of all views of a moment form one pose.
                 poses = points.reshape(count, views, heads, windows, keypoints, 2).transpose(0, 2, 3, 1, 4, 5)
                 poses = poses.reshape(count * heads, windows, views * keypoints, 2)
                 mine = jnp.repeat(microbatch["windows"], heads, axis=0)

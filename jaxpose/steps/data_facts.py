@@ -1,4 +1,4 @@
-"""What the compiled step knows of the data: fixed for a run, so it is part of the program."""
+"""Facts about the data that the compiled step needs: fixed for a run, so they are part of the program."""
 
 import dataclasses
 
@@ -15,8 +15,8 @@ class DataFacts:
       steps_per_epoch: ceil(training frames / batch size).
       total_steps: length of the training.
       has_new_head: whether the backbone started from loaded weights, and a part of the head did not.
-      flip_permutation: partner of each keypoint in a flip, or None where flips are off.
-      pca: the PCAs of `pca_singleview` and `pca_multiview`, by the name of the loss, where that loss is on.
+      flip_permutation: partner of each keypoint in a flip, or None if flips are off.
+      pca: the PCAs of `pca_singleview` and `pca_multiview`, by the name of the loss, if that loss is on.
     """
 
     size_px: tuple[int, int]

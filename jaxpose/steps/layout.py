@@ -1,6 +1,6 @@
-"""Which sample and which part of a clip sits where in a step: the rules that make every batch size exact anywhere.
+"""The layout of a step: which device gets which sample and which part of a clip, for any batch size and any devices.
 
-Samples go to the devices in turn. Of clips every frame, window and pair of neighbours has exactly one owner.
+Samples go to the devices in turn. Every frame, window and pair of neighbours of a clip has exactly one owner.
 """
 
 import dataclasses
@@ -18,9 +18,9 @@ def microbatch_size(train: TrainConfig) -> int:
 
 
 def slots(step: int, batch_size: int, microbatch: int, devices: int) -> np.ndarray:
-    """Returns the draw in each slot of a step, or `EMPTY`: int64 (devices, micro-batches, slots).
+    """Returns the draw in each slot of a step, or `EMPTY`: int64 (devices, microbatches, slots).
 
-    A draw is a position in the endless stream of samples. Step s holds the draws [s B, (s + 1) B); its micro-batch m
+    A draw is a position in the endless stream of samples. Step s holds the draws [s B, (s + 1) B); its microbatch m
     holds the next M of them, dealt to the devices in turn, so that every device has `ceil(M / devices)` slots and the
     empty ones are spread.
 
@@ -32,7 +32,7 @@ def slots(step: int, batch_size: int, microbatch: int, devices: int) -> np.ndarr
     """
     passes = -(-batch_size // microbatch)
     per_device = -(-microbatch // devices)
-    # place[m, j, d] is the position of slot j on device d among the draws of micro-batch m.
+    # place[m, j, d] is the position of slot j on device d among the draws of microbatch m.
     place = np.arange(per_device * devices).reshape(1, per_device, devices)
     position = place + microbatch * np.arange(passes).reshape(-1, 1, 1)
     real = (place < microbatch) & (position < batch_size)
@@ -42,12 +42,12 @@ def slots(step: int, batch_size: int, microbatch: int, devices: int) -> np.ndarr
 
 @dataclasses.dataclass(frozen=True)
 class ClipShards:
-    """ClipShards of clips as they lie on the devices; a whole clip is a piece too.
+    """The clip shards on each device; a shard is a whole clip or a part of it.
 
     Attributes:
-      draws: int64 (devices, micro-batches, slots), the clip's position in the endless stream, or `EMPTY`.
-      frame_index: int32 (devices, micro-batches, slots, frames), place of each frame in its clip, or `EMPTY`.
-      owned: bool, of the same shape: the other frames are copies that a window or a pair at the shard's end needs.
+      draws: int64 (devices, microbatches, slots), the clip's position in the endless stream, or `EMPTY`.
+      frame_index: int32 (devices, microbatches, slots, frames), place of each frame in its clip, or `EMPTY`.
+      owned: bool, of the same shape; other frames are copies for a window or a pair at the end of the shard.
     """
 
     draws: np.ndarray
@@ -55,14 +55,14 @@ class ClipShards:
     owned: np.ndarray
 
     def of_devices(self, chosen: np.ndarray) -> "ClipShards":
-        """Returns the clip shards of the devices that are chosen by a mask (devices,)."""
+        """Returns the clip shards of the devices in a mask (devices,)."""
         return ClipShards(self.draws[chosen], self.frame_index[chosen], self.owned[chosen])
 
 
 def clip_shards(step: int, clips_per_step: int, passes: int, devices: int, clip_frames: int, radius: int) -> ClipShards:
     """Returns the clip shards of a step: whole clips to devices in turn; with more devices than clips, parts of clips.
 
-    Micro-batch m holds the clips [m c, (m + 1) c) of the step, c = ceil(clips per step / micro-batches). A clip of S
+    Microbatch m holds the clips [m c, (m + 1) c) of the step, c = ceil(clips per step / microbatches). A clip of S
     frames has W = S - 2 radius windows. Cut into p parts, part i owns the windows that begin at frames
     [i q, (i + 1) q), q = ceil(W / p), and those frames; the last one with a window owns all frames up to the clip's
     end.
@@ -70,17 +70,17 @@ def clip_shards(step: int, clips_per_step: int, passes: int, devices: int, clip_
     Args:
       step: number of the step, from 0.
       clips_per_step: clips of an update.
-      passes: micro-batches of an update.
+      passes: microbatches of an update.
       devices: number of devices.
       clip_frames: S.
-      radius: frames on either side of the one that a window is of.
+      radius: frames on either side of a window's centre.
     """
     per_pass = -(-clips_per_step // passes)
     parts = max(1, devices // per_pass)
     per_device = -(-per_pass // devices)
     windows = clip_frames - 2 * radius
     step_frames = -(-windows // parts)
-    # One window more than a part owns: its last prediction is compared with the next one.
+    # One window more than the part owns, because the last prediction is compared with the next one.
     length = clip_frames if parts == 1 else min(clip_frames, step_frames + 2 * radius + 1)
     draws = np.full((devices, passes, per_device), EMPTY, np.int64)
     frame_index = np.full((devices, passes, per_device, length), EMPTY, np.int32)

@@ -1,4 +1,4 @@
-"""The loss of one microbatch: what the network shows, the sum of each term, and the factor of each term."""
+"""The loss of one microbatch: the network's outputs, the sum of each term, and its factor."""
 
 import dataclasses
 
@@ -25,13 +25,13 @@ Scalars = dict[str, jax.Array]
 class Objective:
     """The loss as a function of the weights.
 
-    A microbatch is a dict with `labelled` and, where a loss on clips is on, `clips`. `frames` is the number of frames
-    of the global microbatch that reach the batch statistics, a scalar.
+    A microbatch is a dict with `labelled` and, if a loss on clips is on, `clips`. The scalar `frames` is the number of
+    frames of the global microbatch that enter the batch statistics.
 
     Attributes:
       config: the run's config.
       graphdef: definition of the network.
-      facts: what is known of the data.
+      facts: about the data.
     """
 
     config: Config
@@ -71,10 +71,10 @@ class Objective:
     def count_confident(
         self, params: dict, statistics: dict, microbatches: dict[str, Batch], frames: jax.Array
     ) -> jax.Array:
-        """Returns the global count of `unimodal_mse`: the maps whose prediction is confident enough.
+        """Returns the global count of `unimodal_mse`: the number of maps with a confident prediction.
 
-        It is known only after all passes, so one round without gradients counts them. Of a step of one pass the
-        compiler makes no second round.
+        It is known only after all passes, so an extra round without gradients counts them. If a step has one pass, the
+        compiler merges the two rounds.
 
         Args:
           params: the parameters, varying over the devices.
@@ -92,7 +92,7 @@ class Objective:
         return lax.psum(confident, AXIS)
 
     def factors(self, step: jax.Array, dtype: jax.typing.DTypeLike) -> tuple[Scalars, Scalars]:
-        """Returns the factor of each term of the loss at a step, and `clip_factor` where a loss on clips is on."""
+        """Returns the factor of each term of the loss at a step, and `clip_factor` if a loss on clips is on."""
         factors, annealing = {"supervised_loss": jnp.ones((), dtype)}, {}
         if on_clips := weights(self.config.losses):
             annealed = clip_loss_factor(self.config.losses, step, self.facts.steps_per_epoch).astype(dtype)
@@ -112,12 +112,12 @@ class Objective:
         """Returns this microbatch's part of the loss, and (moved statistics, part of each mean, sample losses).
 
         Args:
-          params: the parameters, of which the gradient is taken.
+          params: the parameters; the gradient is with respect to these.
           statistics: the batch statistics.
           microbatch: of this device.
-          frames: see above.
+          frames: see the class.
           factors: of each term.
-          shares: what a unit of each term's sum adds to the term's mean over the global batch.
+          shares: for each term, the factor from this microbatch's sum to its part of the mean over the global batch.
         """
         outputs, statistics = self.outputs(params, statistics, microbatch, frames)
         sums, sample_sums, _ = self.sums(outputs, microbatch)

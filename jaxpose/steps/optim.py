@@ -10,7 +10,7 @@ import optax
 from jaxpose.config import OptimConfig
 from jaxpose.config.losses import LossesConfig
 
-# Epochs that a loaded backbone rests under a head that is new, so that this does not spoil it.
+# Epochs for which a loaded backbone is frozen under a new head, whose first gradients would spoil it.
 _REST_EPOCHS = 20
 
 
@@ -30,7 +30,7 @@ def _adam(optim: OptimConfig) -> optax.GradientTransformation:
     adam = optax.scale_by_adam(optim.beta1, optim.beta2, optim.epsilon)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        # optax raises a float to a whole power, which a caller's strict promotion would refuse.
+        # optax raises a float to an integer power, which strict type promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
             return adam.update(updates, state, params)
 
@@ -71,8 +71,8 @@ def learning_rates(
     time = step.astype(jnp.float32)
     if optim.schedule == "multistep":
         milestones = [round(epoch * steps_per_epoch) for epoch in optim.milestones_epochs]
-        # Larger ones do not fit into the step, and are never reached. The length decides nothing here, so the compiled
-        # step of a longer training is the same program.
+        # Larger ones do not fit into the step counter and are never reached. The length of the training does not matter
+        # here, so a longer training compiles to the same program.
         milestones = [milestone for milestone in milestones if milestone < 2**31]
         passed = sum((step >= milestone).astype(jnp.float32) for milestone in milestones) + jnp.float32(0)
         factor = jnp.float32(optim.gamma) ** passed
@@ -85,12 +85,12 @@ def learning_rates(
     if optim.warmup_steps:
         factor = factor * jnp.minimum(1, (time + 1) / optim.warmup_steps)
     with np.errstate(over="ignore"):
-        # Beyond float32 it is infinite: no step is finite then, and the run says so.
+        # Beyond float32 the rate is infinite. Then no step is finite, and the run reports it.
         peak = np.float32(peak_rate(optim, batch_size))
     head = peak * factor
     rest = rest_epochs(optim, has_new_head)
     epoch = (step // steps_per_epoch).astype(jnp.float32)
-    # Bounded: a growth that overflows times a factor of 0 would be NaN.
+    # Bounded, because an infinite growth times a factor of 0 is NaN.
     growth = jnp.minimum(jnp.float32(optim.unfreeze_growth) ** jnp.maximum(epoch - rest, 0), 1e6)
     grown = jnp.minimum(optim.unfreeze_factor * growth, optim.backbone_lr_factor)
     return head, head * jnp.where(epoch >= rest, grown, 0)
@@ -118,7 +118,7 @@ def apply_directions(params: dict, directions: Any, head_rate: jax.Array, backbo
 
 
 def moving_average(average: dict, value: dict, decay: float, step: jax.Array) -> dict:
-    """Returns the moving average after a step; early on it forgets faster, so that the start does not linger.
+    """Returns the moving average after a step; early on it forgets faster, so that the initial weights do not linger.
 
     The decay at step t is min(decay, (1 + t) / (10 + t)), as in TensorFlow's ExponentialMovingAverage.
     """

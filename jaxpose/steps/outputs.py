@@ -1,4 +1,4 @@
-"""The network's outputs as points, targets and losses: the one place that knows how each kind of network is decoded."""
+"""Turns the network's outputs into points and losses, and labels into targets, for each kind of network."""
 
 import jax
 import jax.numpy as jnp
@@ -7,19 +7,19 @@ from jaxpose.codes import VISIBLE
 from jaxpose.config import ModelConfig
 from jaxpose.pose import clip_losses, heatmap, heatmap_lightning_pose, losses
 
-# Windows as sequences see them: (q, windows, heads, k, ...).
+# Outputs for each window of q sequences: (q, windows, heads, k, ...).
 Outputs = jax.Array
 
 
 def decode_outputs(outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns the points of every head (q, w, heads, k, 2) in input pixels and their confidence (q, w, heads, k).
 
-    A network without maps is always sure: its confidence is 1.
+    The confidence of a network without maps is always 1.
 
     Args:
       outputs: (q, w, heads, k, ...).
       model: options of the network.
-      frame_from_input: affines (q, 2, 3); the pixels of Lightning Pose hang on the size of the frame.
+      frame_from_input: affines (q, 2, 3); Lightning Pose's decoding depends on the size of the frame.
     """
     if model.kind == "regression":
         return outputs, jnp.ones(outputs.shape[:-1], outputs.dtype)
@@ -35,9 +35,9 @@ def decode_outputs(outputs: Outputs, model: ModelConfig, frame_from_input: jax.A
 
 
 def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns each keypoint as its most confident head sees it: points (q, w, k, 2) and confidence (q, w, k).
+    """Returns each keypoint from its most confident head: points (q, w, k, 2) and confidence (q, w, k).
 
-    Of equally confident heads the first, which looks at one frame.
+    If heads are equally confident, the first one counts, which sees one frame.
     """
     best = jnp.argmax(confidence, axis=2)[:, :, None]
     chosen = jnp.take_along_axis(points_px, best[..., None], axis=2)[:, :, 0]
@@ -47,9 +47,9 @@ def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Arr
 def used_keypoints(
     keypoints_px: jax.Array, visibility: jax.Array, size_px: tuple[int, int], model: ModelConfig
 ) -> jax.Array:
-    """Returns the visibility (b, k) as the loss takes it: 0 where there is no target.
+    """Returns the visibility (b, k) for the loss: 0 for keypoints without a target.
 
-    That is outside the input and, for a network without maps, where a keypoint is not visible too.
+    These are keypoints outside the input and, for a network without maps, keypoints that are not visible.
     """
     visibility = heatmap.in_frame(keypoints_px, visibility, size_px)
     if model.kind == "regression":
@@ -64,7 +64,7 @@ def encode_targets(
     size_px: tuple[int, int],
     model: ModelConfig,
 ) -> jax.Array:
-    """Returns the maps (b, k, h, w) that a network with maps should show; `decode_outputs` finds the points in them.
+    """Returns the target maps (b, k, h, w) of a network with maps; `decode_outputs` inverts this.
 
     Args:
       keypoints_px: (b, k, 2) in input pixels; may be NaN.
@@ -88,20 +88,20 @@ def supervised_loss(
     size_px: tuple[int, int],
     model: ModelConfig,
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the loss of labelled frames, (sums, counts), each (b,): the mean over the heads, weighted.
+    """Returns the weighted loss of labelled frames, (sums, counts), each (b,), as a mean over the heads.
 
     Args:
       outputs: (b, 1, heads, k, ...).
       keypoints_px: labels (b, k, 2) in input pixels; anything where not used.
       visibility: (b, k), as `used_keypoints` returns it.
-      frame_from_input: (b, 2, 3); a network without maps is compared in frame pixels.
+      frame_from_input: (b, 2, 3); the loss of a network without maps is in frame pixels.
       size_px: (height, width) of the input.
       model: options of the network.
     """
     heads = outputs.shape[2]
     if model.kind == "regression":
         scale = frame_from_input[:, None, :, :2]
-        # Of both points alike, so the shift is of no account.
+        # The shift is the same for both points and cancels.
         seen, labelled = (jnp.sum(scale * points[..., None, :], axis=-1) for points in (outputs[:, 0, 0], keypoints_px))
         sums, counts = clip_losses.regression(seen, labelled, visibility > 0)
         return losses.HEATMAP_WEIGHT * sums, counts

@@ -1,4 +1,4 @@
-"""Predictions on all devices: labelled frames with their losses, and frames of video without."""
+"""Compiled predictions on all devices: of frames, and of labelled frames with their losses."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ def build_predict_step(
     """Returns the jitted (parameters, statistics, batch) -> predictions, all sharded as the batch is.
 
     The batch has sequences of `frames` uint8 (q, s, h, w, 3) and `frame_from_input` (q, 2, 3). The result has, for each
-    window of a sequence (s of them, or s - 4 where the network looks at five frames), `keypoints_px` (q, w, k, 2) in
+    window of a sequence (s of them, or s - 4 if the network sees five frames), `keypoints_px` (q, w, k, 2) in
     input pixels, `keypoints_frame_px` and `confidence` (q, w, k).
     """
 
@@ -38,7 +38,7 @@ def build_predict_step(
 def build_evaluate_step(
     config: Config, graphdef: nnx.GraphDef, mesh: Mesh
 ) -> Callable[[dict, dict, Batch], Predictions]:
-    """Returns the same for labelled frames: a batch has `keypoints_px` and `visibility` too, and windows of one frame.
+    """Returns the same for labelled frames: a batch also has `keypoints_px` and `visibility`; a sample is one window.
 
     The result has no axis of windows, and per sample `loss_sum` and `loss_count`, each (b,).
     """

@@ -1,4 +1,4 @@
-"""Everything that a run carries from one step to the next."""
+"""The state that a run carries from one step to the next."""
 
 import dataclasses
 from typing import Any
@@ -13,14 +13,14 @@ import optax
 class State:
     """The state of a run, replicated over all devices.
 
-    As a pytree its leaves may be anything (shapes, shardings), hence `Any`.
+    The leaves may be arrays, shapes or shardings, hence `Any`.
 
     Attributes:
       step: int32, number of steps taken, skipped ones included.
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
       optimizer: the optimizer's state.
-      ema: {"params": ..., "statistics": ...} or {} where the moving average is off.
+      ema: {"params": ..., "statistics": ...} or {} if the moving average is off.
       skipped_in_row: int32, non-finite steps since the last good one.
       best_metric: float32, best value of the monitored metric (NaN before the first).
       validations_since_best: int32, for early stopping.
@@ -38,7 +38,7 @@ class State:
 
 def initial_state(params: dict, statistics: dict, optimizer: optax.GradientTransformation, ema: bool) -> State:
     """Returns the state before the first step."""
-    # Copies: the step donates its state, and one buffer cannot be given away twice.
+    # Copies, because the step donates its state, and no buffer can be donated twice.
     average = jax.tree.map(jnp.copy, {"params": params, "statistics": statistics}) if ema else {}
     return State(
         step=jnp.int32(0),
@@ -53,7 +53,7 @@ def initial_state(params: dict, statistics: dict, optimizer: optax.GradientTrans
 
 
 def evaluated_weights(state: State) -> tuple[dict, dict]:
-    """Returns the (parameters, batch statistics) that validation and prediction use: the moving averages when on."""
+    """Returns the (parameters, batch statistics) that validation and prediction use: the moving averages, if on."""
     if state.ema:
         return state.ema["params"], state.ema["statistics"]
     return state.params, state.statistics

@@ -41,10 +41,10 @@ def build_train_step(
 ) -> Callable[[State, Batch], tuple[State, Metrics]]:
     """Returns the jitted update (state, batch) -> (state, metrics); the state is donated.
 
-    The batch is a labelled batch and, where a loss is on clips, a batch of `clips` in it (see docs/data.md), sharded
-    over its leading axis, each device's rows being (microbatches x slots) in the order of `slots` and `clip_shards`.
-    The metrics are replicated scalars, except `sample_loss`, which is sharded as the batch is. With clips they contain
-    the supervised loss alone, the annealing factor and, for each loss on clips, its mean `<name>` and `<name>_count`.
+    The batch is a labelled batch (see docs/data.md); with a loss on clips, it contains a batch of `clips`. It is
+    sharded over its first axis; the rows of a device are (microbatches x slots) in the order of `slots` and
+    `clip_shards`. The metrics are replicated scalars, except `sample_loss`, which is sharded like the batch. A loss on
+    clips adds `supervised_loss`, the annealing factor `clip_factor`, its mean `<name>` and its `<name>_count`.
     """
 
     def update(state: State, batch: Batch) -> tuple[State, Metrics]:
@@ -78,14 +78,14 @@ def _update(
 def _microbatches(batch: Batch, config: Config, facts: DataFacts) -> tuple[dict[str, Batch], dict[str, jax.Array]]:
     """Returns the batch as microbatches with its keypoints augmented, and the global counts (one small reduction).
 
-    The counts are known before the first pass: `targets`, the used keypoints; `frames`, those of each microbatch that
-    reach the batch statistics; and the terms of each loss on clips, but `unimodal_mse`, which has its own reduction.
+    These counts are known before the first pass: `targets`, the used keypoints; `frames`, the frames of each microbatch
+    that enter the batch statistics; and the terms of each loss on clips, except `unimodal_mse`.
     """
     dtype = DTYPES[config.train.precision][1]
     valid = batch["valid"]
     keys = augment.sample_keys(config.train.seed, LABELLED, batch["draw"], AUGMENTATION)
     identity = jnp.eye(2, 3, dtype=dtype)[None]
-    # An empty slot may hold any bytes, NaN too: replace them before any arithmetic.
+    # An empty slot may hold any bytes, even NaN: replace them before any arithmetic.
     frame_from_input = jnp.where(valid[:, None, None], batch["frame_from_input"].astype(dtype), identity)
     drawn = augment.draw_params(keys, config.augment, frame_from_input, facts.size_px)
     keypoints_px = jnp.where(valid[:, None, None], batch["keypoints_px"].astype(dtype), 0)
@@ -121,8 +121,8 @@ def _gradients(
 ) -> tuple[dict, dict, dict, jax.Array]:
     """Returns (gradients, moved statistics, losses, loss of each sample): one reduction, after all passes."""
     losses, dtype = objective.config.losses, counts["targets"].dtype
-    # Varying copies: with replicated parameters the gradient would already be a sum over devices, and the mean below
-    # would be too large by their number, silently.
+    # Make varying copies. With replicated parameters, the gradient would already be a sum over the devices, and the
+    # mean below would silently be too large by their number.
     params = lax.pcast(state.params, AXIS, to="varying")
     has_local_statistics = objective.config.model.norm == "local"
     statistics = lax.pcast(state.statistics, AXIS, to="varying") if has_local_statistics else state.statistics
@@ -130,16 +130,16 @@ def _gradients(
     if "unimodal_mse" in weights(losses):
         counts["unimodal_mse"] = objective.count_confident(params, statistics, microbatches, counts["frames"])
     factors, annealing = objective.factors(state.step, dtype)
-    # Times the devices, as their gradients are averaged.
+    # Times the number of devices, because their gradients are averaged.
     devices = lax.axis_size(AXIS)
     shares = {name: jnp.where(counts[name] > 0, devices / jnp.maximum(counts[name], 1), 0) for name in factors}
     loss = functools.partial(objective.loss, factors=factors, shares=shares)
     inputs = microbatches, counts["frames"]
     gradients, statistics, means, sample_loss = _sum_passes(loss, [*factors, "loss"], params, statistics, inputs)
     if not weights(losses):
-        # It is the loss itself.
+        # Without clips, it equals the loss.
         del means["supervised_loss"]
-    # As one vector: reductions of single tensors would be merged into those of the norm layers, here one and there one.
+    # Reduce one vector: XLA would merge reductions of single tensors with those of the norm layers.
     vector, restore = ravel_pytree((gradients, means, statistics if has_local_statistics else {}))
     gradients, reduced, mean_statistics = restore(lax.pmean(vector, AXIS))
     metrics = dict(reduced)
@@ -179,9 +179,9 @@ def _sum_passes(
 def _all_finite(tree: Any) -> jax.Array:
     """Returns whether every number of a tree of arrays is finite.
 
-    By its norm, for XLA compiles the products of hundreds of arrays in 2 s and their `isfinite` in minutes.
+    This uses the norm: XLA compiles the products of hundreds of arrays in 2 s, but their `isfinite` in minutes.
     """
-    # So small that no square overflows.
+    # Scaled down so that no square overflows.
     return jnp.isfinite(
         optax.tree.norm(
             [leaf * 2.0**-100 for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
@@ -192,8 +192,8 @@ def _all_finite(tree: Any) -> jax.Array:
 def _choose(condition: jax.Array, yes: Any, no: Any) -> Any:
     """Returns one of two trees of arrays, bit for bit.
 
-    By a branch on CPU, where XLA would compute the condition again in the selection of each of hundreds of arrays,
-    which is a third of what the step takes to compile. A GPU would stop at a branch until the host knows the condition.
+    On CPU this is a branch: in a selection, XLA would compute the condition again for each of hundreds of arrays, a
+    third of the step's compile time. On GPU it is a selection: a branch would wait until the host knows the condition.
     """
 
     def select(condition: jax.Array, yes: Any, no: Any) -> Any:
@@ -210,7 +210,7 @@ def _apply(
 ) -> tuple[State, Metrics]:
     """Returns the moved state and its metrics.
 
-    Where the loss, the gradient or anything of the new state is not finite, `step` and `skipped_in_row` alone move.
+    If the loss, the gradient or any part of the new state is not finite, only `step` and `skipped_in_row` change.
     """
     head_rate, backbone_rate = optim.learning_rates(
         state.step,
@@ -229,8 +229,8 @@ def _apply(
         ema = optim.moving_average(ema, now, config.optim.ema_decay, state.step)
     moved = (params, statistics, optimizer, ema)
     kept = (state.params, state.statistics, state.optimizer, state.ema)
-    # A finite gradient may still overflow: times a large rate, or squared by Adam. All devices hold the same state, so
-    # this needs no collective.
+    # A finite gradient may still overflow, times a large rate or squared by Adam. All devices hold the same state, so
+    # this needs no reduction.
     finite = jnp.isfinite(loss) & jnp.isfinite(norm) & _all_finite(moved)
     params, statistics, optimizer, ema = _choose(finite, moved, kept)
     state = dataclasses.replace(

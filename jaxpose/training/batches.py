@@ -1,4 +1,4 @@
-"""The batches of a training: what sits in the slots of this host's devices at each step, and how it is called."""
+"""The batches of a training: the content of this host's slots at each step, and the names of images and clips."""
 
 import functools
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ def clip_names(setup: Setup, step: int) -> list[str]:
 
 
 def _slots(setup: Setup, step: int) -> np.ndarray:
-    """Returns the draws in the slots of all devices (devices, micro-batches, slots), -1 where empty."""
+    """Returns the draws in the slots of all devices (devices, microbatches, slots), -1 where empty."""
     train = setup.config.train
     return slots(step, train.batch_size, microbatch_size(train), setup.mesh.size)
 

@@ -1,4 +1,4 @@
-"""The unlabelled clips of a step as this host's batch: which clips, which frames of them, and where they lie."""
+"""Makes this host's batch of unlabelled clips for a step: frames, owners and empty slots."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def empty_clips(shards: ClipShards, views: int, size_px: tuple[int, int]) -> Bat
     """Returns the batch of clip shards before any frame is read: nothing is valid, every frame is black.
 
     Args:
-      shards: of these devices, (devices, micro-batches, slots).
+      shards: of these devices, (devices, microbatches, slots).
       views: cameras.
       size_px: (width, height) of the network's input.
     """
@@ -32,7 +32,7 @@ def clip_batch(source: ClipSource, shards: ClipShards) -> Batch:
 
     Args:
       source: the clips.
-      shards: of this host's devices, (devices, micro-batches, slots).
+      shards: of this host's devices, (devices, microbatches, slots).
     """
     batch = empty_clips(shards, source.views, source.size_px)
     for draw in np.unique(batch["draw"][batch["draw"] != EMPTY]):

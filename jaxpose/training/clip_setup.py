@@ -15,15 +15,15 @@ from jaxpose.steps.optim import clip_loss_factor
 from jaxpose.video.clips import ClipSource, UnusableClips, open_clips
 from jaxpose.video.key_frames import Stopped
 
-# What each temporal loss calls the difference that costs nothing.
+# Option of each temporal loss for the difference that costs nothing.
 _EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
 
 
 def open_clip_source(config: Config, facts: DataFacts) -> tuple[ClipSource | None, list[str]]:
-    """Returns the clips of a training, None where no loss is on them, and what the user should know of them.
+    """Returns the clips of a training (None if no loss on clips is on), and messages for the user.
 
     Raises:
-      ValueError: a loss on clips does not fit the keypoints, or there is no video that clips can be drawn from.
+      UserError: a loss on clips does not fit the keypoints, or there is no video to draw clips from.
     """
     if not weights(config.losses):
         return None, []
@@ -54,7 +54,7 @@ def require_usable_clips(clips: ClipSource, draw: int) -> None:
 
 
 def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoch: int) -> str:
-    """Returns why the factor of the losses on clips is 0 up to the last step, and what to change, or ""."""
+    """Returns why the factor of the losses on clips is 0 up to the last step, and the fix; "" if it is not."""
 
     def ends_at_zero(losses: LossesConfig) -> bool:
         return not clip_loss_factor(losses, jnp.int32(total_steps - 1), steps_per_epoch)
@@ -75,7 +75,7 @@ def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoc
 
 
 def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
-    """Raises ValueError where a temporal loss that is on has neither one epsilon nor one for each keypoint."""
+    """Raises UserError if a temporal loss that is on has neither one epsilon nor one for each keypoint."""
     for name, option in _EPSILONS.items():
         count = len(getattr(getattr(losses, name), option))
         if name in weights(losses) and count not in (1, keypoints):

@@ -1,4 +1,4 @@
-"""A training on its devices: the state to go on from and, where there is something left to train, the compiled step."""
+"""A training on its devices: the state to resume from and, if training is not over, the compiled step."""
 
 import dataclasses
 import time
@@ -33,11 +33,11 @@ class CompiledRun:
     """A training on its devices.
 
     Attributes:
-      setup: what the training began with.
-      state: the state to go on from, on the mesh.
-      threads: of each process, those that decode and load.
-      step: the compiled update, which donates the state; None before `compile_step`, and where the training is done.
-      step_cost: the time that its compilation took, its memory and its operations, for people; "" without a step.
+      setup: the set-up of the training.
+      state: the state to resume from, on the mesh.
+      threads: for each process, the number of threads that decode and load.
+      step: the compiled update, which donates the state; None before `compile_step`, and if training is over.
+      step_cost: compile time, memory and operations of the step, as text; "" without a step.
     """
 
     setup: Setup
@@ -70,10 +70,10 @@ def compile_step(run: CompiledRun) -> CompiledRun:
 
 
 def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tuple[CompiledRun, list[str]]:
-    """Returns the run with the state of its newest whole checkpoint, if any, and what the user should know of both.
+    """Returns the run with the state of its newest whole checkpoint, if any, and messages for the user.
 
     Raises:
-      ValueError: there is no whole checkpoint, and `resume` is must.
+      UserError: there is no whole checkpoint, and `resume` is must.
     """
     start_messages = [*folder.messages, *run.setup.messages]
     if folder.action != "resume":
@@ -82,7 +82,7 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
         found = checkpoints.restore(run.state, "newest")
     if found:
         step, state, _ = found
-        messages = [*folder.messages, f"goes on from step {step}"] if step else start_messages
+        messages = [*folder.messages, f"resumes from step {step}"] if step else start_messages
         return dataclasses.replace(run, state=state), messages
     place = folder.path / CHECKPOINTS_FOLDER
     if run.setup.config.resume == "must":

@@ -1,7 +1,7 @@
-"""Why a training cannot go on."""
+"""The error that ends a training: it cannot continue."""
 
-ADVICE = "Try a new run with a lower optim.lr or with optim.clip_norm=1, or look at what train.log names"
+ADVICE = "Try a new run with a lower optim.lr or with optim.clip_norm=1, or check the images that train.log names"
 
 
 class Diverged(RuntimeError):
-    """Too many non-finite steps in a row or no other ones, or devices whose copies of the state differ."""
+    """Too many steps in a row, or all steps, were not finite; or the devices hold different states."""

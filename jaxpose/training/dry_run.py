@@ -1,4 +1,4 @@
-"""What `--dry_run` prints: the start block of a run that is compiled, and what would become of its folder."""
+"""Prints for `--dry_run` the start block of the compiled run, and what a run would do with its folder."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from jaxpose.training.start_block import start_block
 
 
 def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
-    """Compiles the step, prints what a real run would begin with, and returns the summary of a run that does nothing.
+    """Compiles the step, prints the start block and the messages of a real run, and returns an empty summary.
 
     Args:
-      setup: what the training begins with.
+      setup: the set-up of the training.
       folder: the run folder, opened for a dry run.
     """
     run = compile_step(put_on_devices(setup))
@@ -33,7 +33,7 @@ def _prospect(folder: RunFolder, first_step: int) -> str:
     if folder.action == "finished":
         return "is finished, nothing would be done"
     if folder.action == "resume":
-        return f"would go on from step {first_step}"
+        return f"would resume from step {first_step}"
     return (
         "would start anew, without what jaxpose wrote there" if (folder.path / CONFIG_FILE).exists() else "would start"
     )

@@ -37,15 +37,15 @@ def finish(
 
     Args:
       outcome: how the loop ended.
-      setup: what the training began with.
+      setup: the set-up of the training.
       runner: predicts frames.
-      folder: where the results go; marked as finished once all are there.
-      checkpoints: have the best state.
-      log: gets what the user should know.
-      interrupt: knows of signals.
+      folder: gets the results; it is marked as finished once it has all of them.
+      checkpoints: hold the best state.
+      log: gets messages for the user.
+      interrupt: reports signals.
 
     Returns:
-      The run's summary: out, steps, reason and exit_code; where all was done, best_step and the metrics of the sets.
+      The run's summary: out, steps, reason and exit_code; if all is done, also best_step and the metrics of the sets.
     """
     config, step = setup.config, int(outcome.state.step)
     summary = {"out": str(folder.path), "steps": step, "reason": outcome.reason, "exit_code": 0}
@@ -57,16 +57,16 @@ def finish(
     if outcome.reason == "early stop":
         patience, monitor = config.train.early_stop_patience, config.train.monitor
         log.text(f"stopped early at step {step}: {patience} validations without a better {monitor}")
-    # A signal from here on loses nothing of the training.
+    # From here on, a signal loses no training.
     interrupt.what_follows = "stopping at the next batch"
     best_step, best, _ = checkpoints.restore(outcome.state, "best") or (step, outcome.state, {})
     predictor = _export(best_step, best, setup, runner, folder)
-    log.text(f"kept are the weights of step {best_step}, {_why_best(best, outcome, setup)}")
+    log.text(f"best weights: step {best_step} ({_why_best(best, outcome, setup)})")
     try:
         results = evaluate_dataset(config, setup.data, predictor, folder.path, interrupt.stops_here)
         predict_project(predictor, folder.path, lambda: interrupt.signal is not None)
     except Stopped:
-        log.text(f"stopped by a signal; trained and saved at step {step}, the same command does what is left")
+        log.text(f"stopped by a signal; training is done and saved at step {step}, the same command does the rest")
         return summary | {"reason": "interrupted", "exit_code": interrupt.exit_code}
     summary |= {"best_step": best_step, "sets": results}
     if folder.is_ours:
@@ -76,12 +76,12 @@ def finish(
 
 
 def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -> dict[str, Any]:
-    """Says that a run is finished and completes its remote copy; returns its summary."""
+    """Reports that a run is finished, completes its remote copy, and returns its summary."""
     summary = folder.summary()
     if jax.process_index() == 0:
         print(
             f"{folder.path} is finished; nothing to do (--config.resume=extend with more train.steps or "
-            "train.epochs trains longer, --config.resume=overwrite anew, jaxpose.predict predicts videos)",
+            "train.epochs trains longer, --config.resume=overwrite starts anew, jaxpose.predict predicts videos)",
             *folder.messages,
             sep="\n",
         )
@@ -105,15 +105,18 @@ def _export(best_step: int, best: State, setup: Setup, runner: BatchRunner, fold
 
 def _why_best(best: State, outcome: Outcome, setup: Setup) -> str:
     if not np.array_equal(best.best_metric, outcome.state.best_metric, equal_nan=True):
-        return "as a later step with a better metric could not be saved (see the warning above)"
-    return f"the best {setup.config.train.monitor}" if np.isfinite(best.best_metric) else "the last"
+        return "a later step with a better metric could not be saved, see the warning above"
+    if not np.isfinite(best.best_metric):
+        return "the last step"
+    train = setup.config.train
+    return f"{'lowest' if train.monitor_mode == 'min' else 'highest'} {train.monitor}"
 
 
 def _report_signal(outcome: Outcome, checkpoints: Checkpoints, interrupt: Interrupt, log: RunLog) -> int:
-    """Logs where a stopped run goes on and returns the exit code, which promises that everything was saved."""
+    """Logs where a stopped run will resume, and returns the exit code: that of a signal only if the state was saved."""
     if outcome.is_saved:
         step = int(outcome.state.step)
-        log.text(f"stopped by a signal, saved at step {step}; the same command goes on from there")
+        log.text(f"stopped by a signal, saved at step {step}; the same command resumes from there")
         return interrupt.exit_code
     log.text(f"stopped by a signal; {_describe_loss(outcome, checkpoints)}")
     return 1
@@ -122,6 +125,6 @@ def _report_signal(outcome: Outcome, checkpoints: Checkpoints, interrupt: Interr
 def _describe_loss(outcome: Outcome, checkpoints: Checkpoints) -> str:
     steps = checkpoints.steps()
     return (
-        f"step {int(outcome.state.step)} could not be saved (see the warning above); the same command goes on from "
+        f"step {int(outcome.state.step)} could not be saved (see the warning above); the same command resumes from "
         f"step {steps[-1] if steps else 0}"
     )

@@ -1,4 +1,4 @@
-"""The subspaces of poses that losses and metrics compare with, fitted to the training labels."""
+"""Fits the PCA subspaces of poses to the training labels, for losses and metrics."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,13 @@ from jaxpose.run.pca import Subspaces, side_by_side
 
 
 def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
-    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and sentences.
+    """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and messages.
 
-    A subspace is fitted if its loss is on, or if its keypoints or views are named: then it measures predictions. One
-    that only measures and cannot be fitted is left out, and a sentence says why.
+    A subspace is fitted if its loss is on, or if its keypoints or views are named; then it only measures predictions.
+    If such a subspace cannot be fitted, it is left out, and a message gives the reason.
 
     Raises:
-      ValueError: a keypoint does not exist or is named twice, the labels are too few for a loss that is on, or it
+      UserError: a keypoint does not exist or is named twice, the labels are too few for a loss that is on, or it
         keeps all components.
     """
     on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
@@ -42,7 +42,7 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
         else:
             fit("pca_singleview", lambda: fit_singleview(labels, columns, losses.pca_singleview))
     if config.data.views and "pca_multiview" in on:
-        # The keypoints of all views of a moment side by side.
+        # A row has the keypoints of all views of a moment.
         keypoints, views = len(names), len(config.data.views)
         moments = side_by_side(labels, views)
         cameras = [tuple(range(view * keypoints, (view + 1) * keypoints)) for view in range(views)]
@@ -50,7 +50,7 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
     elif losses.pca_multiview.views:
         option = "losses.pca_multiview.views"
         entries = [tuple(name.strip() for name in entry.split(",")) for entry in losses.pca_multiview.views]
-        # Checked over all views at once, as no keypoint may be in two of them.
+        # Check all views at once, because no keypoint may be in two of them.
         columns_of([name for entry in entries for name in entry], names, option)
         mirrors = [columns_of(entry, names, option) for entry in entries]
         fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))

@@ -30,7 +30,7 @@ from jaxpose.video.key_frames import Stopped
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a loop ended: the last state, why ("done", "early stop" or "interrupted"), and whether it could be saved."""
+    """How a loop ended: the last state, the reason ("done", "early stop", "interrupted"), and whether it was saved."""
 
     state: State
     reason: str
@@ -38,21 +38,21 @@ class Outcome:
 
 
 def end_reason(config: Config, total_steps: int, state: State) -> str:
-    """Returns why the training that has come to a state is over, "done" or "early stop"; "" where it is not."""
+    """Returns why training is over in this state, "done" or "early stop"; "" if it is not over."""
     if int(state.step) >= total_steps:
         return "done"
     return "early stop" if 0 < config.train.early_stop_patience <= int(state.validations_since_best) else ""
 
 
 class Loop:
-    """Takes a run from its state to the end of the training, an early stop or a signal. All processes call it alike.
+    """Trains a run to its end, to an early stop or to a signal. All processes must call it in the same way.
 
     Args:
-      run: the state to go on from, and the compiled step.
+      run: the state to resume from, and the compiled step.
       runner: predicts the validation set.
-      checkpoints: where states are saved.
-      log: where metrics go.
-      interrupt: knows of signals.
+      checkpoints: gets the states.
+      log: gets the metrics.
+      interrupt: reports signals.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Loop:
         self._saver = Saver(run.setup, checkpoints, int(run.state.step))
         self._stragglers = StragglerMonitor(run.setup.config.log.pace_s)
         self._step_log = StepLog(run.setup, log, self._stragglers)
-        # The step that the devices work on, or whose metrics have not been read yet.
+        # A step that the devices compute, or whose metrics have not been read yet.
         self._pending: TakenStep | None = None
 
     def run(self) -> Outcome:
         """Trains, and saves the last state.
 
         Raises:
-          Diverged: too many steps in a row were not finite, or all of them up to the end, or the copies of the state on
-            the devices are no longer the same.
+          Diverged: too many steps in a row, or all steps up to the end, were not finite; or the devices no longer hold
+            the same state.
         """
         setup, first_step = self._setup, int(self._first.step)
-        # The interpreter waits for the threads that prepare batches ahead, so their decoding is ended.
+        # At its exit, Python waits for the threads that prepare batches, so end their decoding.
         with contextlib.closing(setup.clips) if setup.clips else contextlib.nullcontext():
             batches = host_batches(setup, first_step)
             with Profiler(setup.config.log, self._log, first_step) as profiler:
@@ -86,7 +86,7 @@ class Loop:
     def _take_steps(self, batches: Iterator[tuple[np.ndarray, Batch]], profiler: Profiler) -> tuple[State, str]:
         """Takes steps until there is a reason to stop; returns the last state and the reason."""
         state, step = self._first, int(self._first.step)
-        # There may be one already, if the run was stopped or killed after its training.
+        # Training may be over already, if the run was stopped or killed after it.
         reason = end_reason(self._setup.config, self._setup.facts.total_steps, state)
         while not reason:
             assert self._step is not None
@@ -96,12 +96,12 @@ class Loop:
             try:
                 draws, batch = next(batches)
             except Stopped:
-                # A signal came while a video was decoded for this step.
+                # A signal arrived while a video was being decoded for this step.
                 return state, "interrupted"
             waited_s = time.monotonic() - started
             state, metrics = self._step(state, batch)
             step += 1
-            # The step before is logged while the devices work on this one.
+            # Log the previous step while the devices compute this one.
             self._log_pending()
             self._pending = TakenStep(step, draws, metrics, waited_s)
             profiler.stop_after(step, metrics)
@@ -118,15 +118,15 @@ class Loop:
         )
         if validates or is_due:
             values = self._log_pending()
-            # A state that stands still may be the broken one; its copies would push out the good ones before it.
+            # While steps are skipped, the state may be broken. Saving it would remove good checkpoints.
             is_due = is_due and not values["skipped_in_row"]
             if validates:
                 state, is_best = validate(state, values, self._setup, self._runner, self._log)
                 reason = end_reason(config, facts.total_steps, state)
-        # All processes ask after every step, whatever they do then.
+        # All processes must ask after every step, whatever they do next.
         if self._interrupt.stops_here() and not reason:
             reason = "interrupted"
-        # The last state of all is saved by `_end`, unless nothing was trained.
+        # `_end` saves the last state of the training, unless nothing was trained.
         if is_best or is_due or reason in ("early stop", "interrupted"):
             self._saver.save(step, state, is_best)
         return state, reason
@@ -139,7 +139,7 @@ class Loop:
         if reason != "interrupted" and 0 < step == int(state.skipped_in_row):
             self._checkpoints.wait()
             raise Diverged(f"none of the {step} steps was finite, so nothing was trained. {ADVICE}")
-        # Stopped before the first step: there is to be something to go on from.
+        # If stopped before the first step, save a state to resume from.
         if self._saver.saved_step != step or step == 0:
             self._saver.save(step, state, False)
         is_saved = self._checkpoints.wait()
@@ -165,7 +165,7 @@ class Loop:
 
 
 def _describe_decoding(clips: ClipSource) -> str:
-    """Returns what clips cost that all processes read past the cache, "" if there were none."""
+    """Returns the decoding cost, over all processes, of clips that were not in the cache; "" without such clips."""
     counts = gather_lists([(clips.decoded_frames, clips.delivered_frames)])
     decoded, delivered = (sum(numbers) for numbers in zip(*counts, strict=True))
     if not delivered:

@@ -10,12 +10,12 @@ from jaxpose.run.log import RunLog
 
 
 class Profiler:
-    """A context that stops the trace however it is left.
+    """A context that stops the trace at its end, even after an error.
 
     Args:
       config: names the first and the last step of the trace, counted from 1, or none.
-      log: its folder gets the trace; a process without one traces nothing.
-      first_step: steps taken before; a run that goes on inside of the window traces at once.
+      log: its folder gets the trace; without a folder, nothing is traced.
+      first_step: steps taken before; a run that resumes inside of the window traces at once.
     """
 
     def __init__(self, config: LogConfig, log: RunLog, first_step: int):
@@ -32,7 +32,7 @@ class Profiler:
             self._trace.enter_context(jax.profiler.trace(folder))
 
     def stop_after(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Stops the trace if a step, counted from 1, is the last of its window, once the devices have done it."""
+        """Stops the trace if a step, counted from 1, is the last of its window; waits for the devices first."""
         if step == self._last:
             jax.block_until_ready(metrics)
             self._trace.close()

@@ -1,4 +1,4 @@
-"""When the state of a training is saved, and only if all devices hold the same one."""
+"""Saves the state of a training when it is time, and only if all devices hold the same state."""
 
 import time
 
@@ -13,12 +13,12 @@ from jaxpose.training.setup import Setup
 
 
 class Saver:
-    """Saves the states of a training. All processes must call its methods alike.
+    """Saves the states of a training. All processes must call its methods in the same way.
 
     Args:
-      setup: what the training began with.
-      checkpoints: where states are saved.
-      first_step: the step that the training goes on from.
+      setup: the set-up of the training.
+      checkpoints: gets the states.
+      first_step: the step that training resumes from.
 
     Attributes:
       saved_step: the step of the last save, `first_step` before the first one.
@@ -31,11 +31,11 @@ class Saver:
         self._replicas = Replicas(setup.mesh)
 
     def is_due(self, step: int) -> bool:
-        """Returns whether as many steps or minutes have passed since the last save as the user allows."""
+        """Returns whether `train.save_every_steps` or `train.save_every_minutes` have passed since the last save."""
         config = self._setup.config
         if config.train.save_every_steps:
             return step - self.saved_step >= config.train.save_every_steps
-        # With several processes the first one's clock decides; asking it takes all of them, so only now and then.
+        # With several processes, the clock of process 0 decides. All processes take part in asking it, so ask rarely.
         if jax.process_count() > 1 and step % config.log.every_steps:
             return False
         return broadcast_from_0(lambda: time.monotonic() - self._saved_at >= 60 * config.train.save_every_minutes)
@@ -44,14 +44,14 @@ class Saver:
         """Starts to save a state.
 
         Raises:
-          Diverged: the copies of the state on the devices are no longer the same.
+          Diverged: the devices no longer hold the same state.
         """
         if differing := self._replicas.differing(state):
             self._checkpoints.wait()
             saved = self._checkpoints.steps()
             raise Diverged(
-                f"at step {step} the devices no longer hold the same state, {', '.join(differing)} stand out: "
-                "not saved, stopped. A memory may be broken; the same command goes on from step "
+                f"at step {step} the devices no longer hold the same state (different: {', '.join(differing)}): "
+                "stopped without saving. The memory of a device may be faulty; the same command resumes from step "
                 f"{saved[-1] if saved else 0}"
             )
         names = list(self._setup.config.data.keypoint_names)

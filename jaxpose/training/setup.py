@@ -1,4 +1,4 @@
-"""What a training begins with: its frames, first weights, lengths and clips, and what the user should know."""
+"""The set-up of a training: its frames, initial weights, lengths and clips, and messages for the user."""
 
 import dataclasses
 from pathlib import Path
@@ -30,21 +30,21 @@ from jaxpose.video.clips import ClipSource
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What a training begins with, before anything is compiled.
+    """The set-up of a training, before anything is compiled.
 
     Attributes:
-      config: the resolved config, with everything filled in that the project decides.
+      config: the resolved config, with all options that depend on the project filled in.
       mesh: the devices.
       data: the labelled frames and their sets.
       graphdef: definition of the network.
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
-      facts: what the step knows of the data.
-      clips: the unlabelled clips, or None where no loss is on them.
-      weights_sha256: checksum of the weights that `train.init_from` gives, "" without.
+      facts: about the data, for the compiled step.
+      clips: the unlabelled clips, or None if no loss on clips is on.
+      weights_sha256: checksum of the weights of `train.init_from`, "" without it.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
       subspaces: of the training labels' poses, by the name of their loss.
-      messages: what the user should know, one sentence each.
+      messages: for the user, one sentence each.
     """
 
     config: Config
@@ -62,12 +62,12 @@ class Setup:
 
 
 def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
-    """Makes or loads the first weights and plans the training; compiles nothing.
+    """Makes or loads the initial weights and plans the training; compiles nothing.
 
     Raises:
-      ValueError: data.flip_pairs names what is no keypoint, flips have no complete pairing, `train.init_from` does not
-        fit or was trained on frames that measure it here, there is nothing to stop early by, or a loss on clips does
-        not fit the keypoints, the labels or the videos.
+      UserError: data.flip_pairs names an unknown keypoint or leaves a keypoint without a partner; `train.init_from`
+        does not fit, or was trained on frames that validate or test here; an early stop has no validation frames; or a
+        loss on clips does not fit the keypoints, the labels or the videos.
     """
     train, names = config.train, config.data.keypoint_names
     refuse_unknown_names(names, config.data.flip_pairs)
@@ -106,7 +106,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
 
 
 def _describe_frames(config: Config, data: Dataset) -> list[str]:
-    """Returns what the user should know of the labelled frames."""
+    """Returns messages about the labelled frames."""
     messages = list(data.project.problems)
     if messages:
         rows = len(messages) + len(data.sets)
@@ -116,16 +116,17 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
     labelled = np.isfinite(labelled_frame_px).all(axis=-1).sum()
     if outside := outside_crop(labelled_frame_px, config.data.crop_px).sum():
         messages.append(
-            f"{outside} of {labelled} labels lie outside of data.crop_px: {config.data.crop_px}, they are not "
-            "trained on and count in every error"
+            f"{outside} of {labelled} labels lie outside of data.crop_px = {config.data.crop_px}: they are not "
+            "trained on, but count in every error"
         )
     return messages
 
 
 def _describe_weights(init_from: str, remade: list[str]) -> str:
-    """Returns where the first weights come from, a sentence."""
+    """Returns a sentence about the origin of the initial weights."""
     if init_from:
-        return f"starts from the weights of {init_from}" + (f"; made anew: {', '.join(remade)}" if remade else "")
+        new = f"; new, with random weights: {', '.join(remade)}" if remade else ""
+        return f"starts from the weights of {init_from}{new}"
     return (
         "starts from random weights: with few labelled frames expect clearly larger errors than from a pretrained "
         "backbone (train.init_from=RUN starts from a run of yours)"
@@ -133,20 +134,20 @@ def _describe_weights(init_from: str, remade: list[str]) -> str:
 
 
 def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int) -> list[str]:
-    """Returns what this training does not measure, trace or promise.
+    """Returns messages about what this training does not measure, trace or promise.
 
     Raises:
-      ValueError: it is to stop early, and no frame validates.
+      UserError: early stopping is on, but there are no validation frames.
     """
     train, messages = config.train, []
     if not len(data.rows("validation")):
         last = ", and the last weights are kept" if train.monitor.startswith("val_") else ""
         if train.early_stop_patience and last:
             raise UserError(
-                f"train.early_stop_patience is {train.early_stop_patience}, but no frame validates: raise "
-                "data.val_share, look at data.split, or set it to 0"
+                f"train.early_stop_patience is {train.early_stop_patience}, but there are no validation frames: "
+                "raise data.val_share, check data.split, or set train.early_stop_patience to 0"
             )
-        messages.append(f"no frame validates: nothing is measured on the way{last}")
+        messages.append(f"no validation frames: nothing is measured during training{last}")
     if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:
         messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")
     if config.model.norm == "local" and mesh.size > 1:
@@ -155,13 +156,13 @@ def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int
 
 
 def _fit_on_process_0(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
-    """Returns what `fit_subspaces` returns on process 0, and a sentence more on each subspace."""
+    """Returns the result of `fit_subspaces` on process 0, with a message about each subspace."""
 
     def fit() -> tuple[dict[str, dict], list[str]]:
         subspaces, messages = fit_subspaces(config, data)
         return {name: to_json(pca) for name, pca in subspaces.items()}, messages
 
-    # Another machine may round the last digit otherwise.
+    # Another machine may round the last digit differently.
     stored, messages = broadcast_from_0(fit)
     subspaces = {name: from_json(pca) for name, pca in stored.items()}
     kept = [

@@ -1,4 +1,4 @@
-"""What was not finite in a step that was skipped."""
+"""Describes what was not finite in a skipped step."""
 
 import math
 
@@ -15,7 +15,7 @@ def describe_skip(setup: Setup, step: int, draws: np.ndarray, sample_loss: jax.A
     """Returns a sentence on a skipped step, with the images, losses or clips at fault; every process must call this.
 
     Args:
-      setup: what the training began with.
+      setup: the set-up of the training.
       step: the number of steps taken, this one included.
       draws: the step's draws (m,) on this host, -1 where empty.
       sample_loss: the loss of each sample of the step, sharded over the devices.

@@ -20,7 +20,7 @@ def start_devices(config: Config) -> tuple[Config, Mesh]:
     """Returns the resolved config and the devices of all processes.
 
     Raises:
-      ValueError: the devices cannot be used, or a process was given other options.
+      UserError: the devices cannot be used, or a process has other options.
     """
     config = resolve(config)
     with phase("starting the devices"):
@@ -30,21 +30,21 @@ def start_devices(config: Config) -> tuple[Config, Mesh]:
 
 
 def read_data(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:
-    """Returns the config with all that the project decides filled in, and the labelled frames.
+    """Returns the config with all options that depend on the project filled in, and the labelled frames.
 
     Args:
       config: the resolved config.
       shows: print the report on the data, on process 0.
 
     Raises:
-      ValueError: on some process, the project, an extra label file, the hook or the videos cannot be used.
+      UserError: on some process, the project, an extra label file, the hook or the videos cannot be used.
     """
 
     def read() -> tuple[Config, dataset.Dataset]:
         prepared, project = dataset.prepare(config)
         if shows and jax.process_index() == 0:
             print("\n".join(data_report(prepared, project)), flush=True)
-        # To refuse now what could not be evaluated, predicted or passed on at the end.
+        # Refuse now what could not be evaluated, predicted or passed to the hook at the end.
         load_hook(prepared.log.remote_hook)
         extra_projects(prepared)
         if prepared.eval.predict_videos != "no":
@@ -58,7 +58,7 @@ def list_files(setup: Setup) -> str:
     """Returns the text of split.csv: every file that the training reads, fixed here, once.
 
     Raises:
-      ValueError: the processes do not see the same files.
+      UserError: the processes do not see the same files.
     """
     data, clips = setup.data, setup.clips
     clip_files = clips.files() if clips else []

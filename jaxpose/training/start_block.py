@@ -1,4 +1,4 @@
-"""The start block: what runs where, how large it is and what it costs, as rows of name and text."""
+"""The start block: the devices, sizes and costs of a run, as rows of name and text."""
 
 import jax
 
@@ -16,12 +16,12 @@ from jaxpose.training.setup import Setup
 from jaxpose.training.transfer import describe_backbone_rate
 
 _MIB = 2**20
-# The last two, the best, and the one that is being written.
+# The newest two, the best, and the one that is being written.
 _CHECKPOINTS_AT_ONCE = 4
 
 
 def start_block(run: CompiledRun) -> dict[str, str]:
-    """Returns the rows of the start block; one on the step's cost only once the step is compiled."""
+    """Returns the rows of the start block; the step's cost is a row only once the step is compiled."""
     setup = run.setup
     config, facts = setup.config, setup.facts
     state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))

@@ -1,4 +1,4 @@
-"""What the log gets of each step: its metrics, what the loaders report, slow processes, and why it was skipped."""
+"""Logs each step: its metrics, reports of the loaders, slow processes, and why a step was skipped."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from jaxpose.run.log import RunLog
 from jaxpose.training.setup import Setup
 from jaxpose.training.skipped_steps import describe_skip
 
-# The metrics of a step that people look at, beside the losses; compiled programs return theirs in alphabetical order.
+# Metrics shown first, after the losses; a compiled program returns its metrics in alphabetical order.
 _SHOWN_FIRST = ("gradient_norm", "learning_rate")
 
 
@@ -34,11 +34,11 @@ class TakenStep:
 
 
 class StepLog:
-    """Logs the steps of a training. All processes must call its methods alike.
+    """Logs the steps of a training. All processes must call its methods in the same way.
 
     Args:
-      setup: what the training began with.
-      log: where metrics and sentences go.
+      setup: the set-up of the training.
+      log: gets metrics and sentences.
       stragglers: compares the speed of the processes.
     """
 
@@ -57,7 +57,7 @@ class StepLog:
             metrics = jax.device_get({name: taken.metrics[name] for name in names})
         values = {name: float(metrics[name]) for name in names}
         self._log.step(taken.step, values, config.train.batch_size, taken.waited_s, len(losses))
-        # Asking the other processes takes all of them, so only now and then.
+        # All processes take part in the exchange, so do it rarely.
         if jax.process_count() == 1 or taken.step % config.log.every_steps == 0:
             with self._stragglers.elsewhere():
                 self.report_clips()

@@ -1,4 +1,4 @@
-"""A start from the weights of another run: what is taken over, which frames may measure it, and the backbone's rate."""
+"""A start from the weights of another run: takes them over, and refuses to validate on its training frames."""
 
 from pathlib import Path
 
@@ -20,16 +20,16 @@ def transfer(
 ) -> tuple[dict, dict, list[str]]:
     """Returns (parameters, statistics, names of the parts that are new) of a network that starts from a trained one.
 
-    The whole backbone is taken over, and the parts of the head that fit: the last layer keypoint by keypoint, by name.
+    The whole backbone is taken over, and the parts of the head that fit; in the last layer, keypoints match by name.
 
     Args:
-      trained: where the weights come from.
+      trained: the source of the weights.
       names: keypoint names of the new network.
       params: fresh parameters of the new network.
       statistics: fresh batch statistics of the new network.
 
     Raises:
-      ValueError: the backbones differ.
+      UserError: the backbones differ.
     """
     old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
     if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
@@ -97,10 +97,10 @@ def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[
 
 
 def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], list[str]]:
-    """Refuses to measure a network on frames that the run it starts from, or one before that, was trained on.
+    """Refuses to validate or test a network on frames that trained its initial weights, in that run or an earlier one.
 
     Args:
-      run: the run folder that gives the first weights.
+      run: the run folder with the initial weights.
       data: the frames and their sets.
 
     Returns:
@@ -108,7 +108,7 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
       frames is absent.
 
     Raises:
-      ValueError: a frame (same bytes) trained there and validates or tests here.
+      UserError: a frame (same bytes) trained there and validates or tests here.
     """
     file = run / SPLIT_FILE
     if not file.is_file():
@@ -116,7 +116,7 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
         return {}, [absent]
     known = read_split(file, is_of_run=True)
     images, checksums = data.project.images, data.project.checksums
-    # An image that lies twice in a project may train and test, as it did in that run.
+    # An image that is in a project twice may both train and test, as it did in that run.
     trained = np.array(
         [
             checksum in known.trained_before or known.set_of_same(image, checksum) == "train"
@@ -137,7 +137,7 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
 
 
 def describe_backbone_rate(optim: OptimConfig, facts: DataFacts) -> str:
-    """Returns a line on the backbone's learning rate beside that of the head."""
+    """Returns a line about the backbone's learning rate relative to the head's."""
     rest = rest_epochs(optim, facts.has_new_head)
     rest_steps = rest * facts.steps_per_epoch
     why = f"optim.unfreeze_epoch = {optim.unfreeze_epoch}"

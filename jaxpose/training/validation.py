@@ -1,4 +1,4 @@
-"""How good a state is on the validation set, measured during training."""
+"""Measures a state on the validation set during training."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def validate(
     """Measures and logs a state.
 
     Args:
-      state: as the last step left it.
+      state: after the last step.
       training: the metrics of that step; `train.monitor` may name one of them.
       setup: what the training began with.
       runner: predicts the validation set.
@@ -31,7 +31,7 @@ def validate(
       The state with its best metric and patience brought up to date, and whether it is the best so far.
     """
     train = setup.config.train
-    # Process 0's figures for all: another machine may round the last digit otherwise.
+    # All processes use the figures of process 0: another machine may round the last digit differently.
     measured = _measure(state, setup, runner, log)
     measured = broadcast_from_0(lambda: {f"val_{name}": value for name, value in measured.items()})
     if measured:
@@ -49,7 +49,7 @@ def validate(
 
 
 def _measure(state: State, setup: Setup, runner: BatchRunner, log: RunLog) -> dict[str, float]:
-    """Returns loss and errors of the validation set, none if it is empty, and shows a few of its frames."""
+    """Returns loss and errors of the validation set, {} if it is empty, and logs a few of its frames."""
     data, shown_frames = setup.data, setup.config.log.frames
     rows = data.rows("validation")
     if not len(rows):

@@ -18,7 +18,7 @@ from jaxpose.phases import phase
 from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import Damage, RangeReader
 
-# Part of the key of cached videos: increase it when other frames come out.
+# Part of the key of cached videos: increase it when the decoded frames change.
 _VERSION = 2
 _logger = logging.getLogger(__name__)
 

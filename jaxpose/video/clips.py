@@ -25,7 +25,7 @@ from jaxpose.video.session import check_session
 # Blocks of neighbouring clips held in memory for each camera, if clips are not read from the cache.
 _HELD_BLOCKS = 4
 _LISTED_REASONS = 3
-# A warning is due above so many decoded frames for each delivered one, once so many frames were delivered.
+# Above the first number of decoded frames per delivered frame, a warning is due, once the second number is delivered.
 _HIGH_COST, _COST_FRAMES = 4, 2048
 
 
@@ -92,7 +92,7 @@ class ClipSource:
         self._whole: Once[DecodedFrames] = Once()
         self._blocks: Once[DecodedFrames] = Once(_HELD_BLOCKS * self.views)
         self._messages: dict[str, bool] = {}
-        self._is_cost_told = self._is_closed = False
+        self._is_cost_reported = self._is_closed = False
         self._cached, self.notes = self._plan_cache(cache_mode)
 
     def place(self, draw: int) -> tuple[int, int]:
@@ -168,10 +168,10 @@ class ClipSource:
         `cost_warning` is included once.
         """
         with self._lock:
-            new = [text for text, is_told in self._messages.items() if not is_told]
+            new = [text for text, is_reported in self._messages.items() if not is_reported]
             self._messages.update(dict.fromkeys(new, True))
-            if not self._is_cost_told and (warning := self.cost_warning()):
-                self._is_cost_told = True
+            if not self._is_cost_reported and (warning := self.cost_warning()):
+                self._is_cost_reported = True
                 new.append(warning)
         return new
 

@@ -108,7 +108,7 @@ def cut_short(path: Path) -> str:
         return ""
     length, start = _element_length(head, segment + 4)
     noted, size = start + length, path.stat().st_size
-    return f"it ends after {size} of the {noted} bytes that it notes" if length >= 0 and size < noted else ""
+    return f"it ends after {size} of the {noted} bytes that its header states" if length >= 0 and size < noted else ""
 
 
 def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 0) -> np.ndarray:

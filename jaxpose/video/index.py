@@ -73,7 +73,7 @@ class VideoIndex:
     def key_frames(self) -> list[int]:
         """The numbers of the frames that the file calls key frames, ascending; the first is 0.
 
-        `key_frames.can_begin_at_key_frames` tells whether decoding can begin there.
+        `key_frames.can_begin_at_key_frames` returns whether decoding can begin there.
         """
         numbers = {bisect.bisect_left(self.times, time) for time in self.key_times}
         return sorted({0} | {number for number in numbers if number < self.frame_count})

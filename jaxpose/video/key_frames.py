@@ -30,7 +30,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Stopped(Exception):
-    """The reading was told to stop, whatever is left of the range."""
+    """Reading was stopped on request before its end."""
 
 
 def can_begin_at_key_frames(index: VideoIndex, is_stopped: Callable[[], bool] = lambda: False) -> bool:

@@ -20,9 +20,9 @@ class Packets:
     """The packets of a video file, in file order.
 
     Attributes:
-      times: time stamps of the shown packets, in units of the stream; None where a packet has no time stamp.
+      times: time stamps of the shown packets, in units of the stream; None if a packet has no time stamp.
       key_times: time stamps of the packets with key frames.
-      last_decoded: decoding time of the last packet, None where the file does not store it. Every frame shown up to
+      last_decoded: decoding time of the last packet, None if the file does not store it. Every frame shown up to
         then lies before that packet in the file.
       unshown: as `PacketWalk.unshown`.
       container: FFmpeg's name of the container.
@@ -141,7 +141,7 @@ def video_stream(container: InputContainer, path: Path) -> VideoStream:
     stream = container.streams.best("video")
     if not isinstance(stream, VideoStream):
         raise UserError(f"{path} has no video stream")
-    # None where FFmpeg does not know the codec, although the type says otherwise.
+    # None if FFmpeg does not know the codec, although the type says otherwise.
     if stream.codec_context is None:
         raise UserError(f"{path} has a video stream of an unknown codec")
     return stream

@@ -42,11 +42,11 @@ def describe_rotation(video: AnyVideo, sizes_px: Sizes) -> str:
     if not video.quarter_turns:
         return ""
     shown = as_labelled(video, sizes_px)
-    noted = f"{video.path}: the file notes a rotation by {90 * video.quarter_turns} degrees clockwise"
+    noted = f"{video.path}: the file stores a rotation by {90 * video.quarter_turns} degrees clockwise"
     size = f"{shown.width_px} x {shown.height_px} px"
     if not shown.quarter_turns:
         return f"{noted}; it is not applied, because the labelled images have the size of the stored frames, {size}"
     stored = turned_size_px(video.width_px, video.height_px, video.quarter_turns)
     if (shown.width_px, shown.height_px) in sizes_px and stored not in sizes_px:
         return f"{noted}; it is applied, because the labelled images have the size of the upright frames, {size}"
-    return f"{noted}; it is applied, frames are {size}; the sizes of the labelled images do not tell"
+    return f"{noted}; it is applied, frames are {size}; the sizes of the labelled images do not decide it"

@@ -60,7 +60,7 @@ def test_sigterm_to_one_process_stops_both_at_one_step_and_the_run_goes_on(folde
         assert 3 < step < STEPS and f"saved at step {step}" in pair.text(0), pair.logs()
     with Pair(config, folder / "stopped-again-logs", "stop before the first step") as pair:
         assert pair.codes() == [85, 85], pair.logs()
-        assert f"goes on from step {step}" in pair.text(0) and f"saved at step {step + 1}" in pair.text(0), pair.logs()
+        assert f"resumes from step {step}" in pair.text(0) and f"saved at step {step + 1}" in pair.text(0), pair.logs()
     # To the end in one process, on as many devices.
     assert train(dataclasses.replace(config, mesh=c.MeshConfig(devices=2)))["exit_code"] == 0
     np.testing.assert_allclose(losses_of(run), losses_of(uninterrupted), rtol=1e-5)
@@ -119,7 +119,7 @@ def test_lost_machines_go_on_from_the_copy_that_process_0_made(folder: Path, uni
     with Pair(config, folder / "copied-logs") as pair:
         assert pair.codes() == [0, 0], pair.logs()
         assert f"downloaded from {folder}/copies/copied: checkpoints " in pair.text(0), pair.logs()
-        assert "goes on from step " in pair.text(0) and "downloaded" not in pair.text(1)
+        assert "resumes from step " in pair.text(0) and "downloaded" not in pair.text(1)
     assert distance(weights_of(Path(config.out)), weights_of(uninterrupted)) == 0
     copied = files_in(folder / "copies" / "copied")
     assert {path: data for path, data in copied.items() if path != "copied.json"} == {

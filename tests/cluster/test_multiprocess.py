@@ -81,7 +81,7 @@ def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path) -> None:
     with Pair(config, folder / "foreign-logs") as pair:
         assert pair.codes() == [2, 2], pair.logs()
         for index in range(2):
-            assert f"jaxpose.train: {out} holds files that are no run of jaxpose (notes.txt)" in pair.text(index)
+            assert f"jaxpose.train: {out} holds files, but no run of jaxpose (notes.txt)" in pair.text(index)
             assert "Traceback" not in pair.text(index), pair.logs()
     assert os.listdir(out) == ["notes.txt"]
 

@@ -74,6 +74,6 @@ def test_a_run_whose_devices_differ_stops_and_saves_nothing(tmp_path: Path, monk
         return Loop(dataclasses.replace(run, step=step), *parts)
 
     monkeypatch.setattr(verb, "Loop", broken_loop)
-    with pytest.raises(Diverged, match="at step 4 .* same state, cpu:1 of process 0 stand out: .* goes on from step 2"):
+    with pytest.raises(Diverged, match="at step 4 .* .different: cpu:1 of process 0.: .* resumes from step 2"):
         verb.train(config)
     assert [entry.name for entry in (tmp_path / "run" / "checkpoints").iterdir()] == ["2"]

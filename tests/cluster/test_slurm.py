@@ -145,7 +145,7 @@ def test_the_time_limit_requeues_the_run_which_goes_on_and_scancel_ends_it(folde
         saved = int(re.findall(r"saved at step (\d+)", job.text())[-1])
         assert saved > 0 and int(checkpoint_of(run).step) == saved
         job.start_requeued()
-        until(lambda: f"goes on from step {saved}" in job.text(), job.text)
+        until(lambda: f"resumes from step {saved}" in job.text(), job.text)
         until(lambda: last_step(run) > saved + 20, job.text)
         subprocess.run(["scancel", job.number], check=True)
         until(lambda: not job.is_queued(), job.text, limit_s=60)
@@ -169,7 +169,7 @@ def test_a_run_whose_node_dies_in_mid_step_is_requeued_and_ends(folder: Path) ->
         subprocess.run([os.environ["JAXPOSE_SLURM_CLUSTER"], "back", "n2"], check=True)
         job.start_requeued()
         assert job.end() == "COMPLETED 0:0", job.text()
-        assert re.search(r"goes on from step \d+", job.text()), job.text()
+        assert re.search(r"resumes from step \d+", job.text()), job.text()
     assert int(checkpoint_of(run).step) == 400
     assert [line["step"] for line in metrics_of(run) if "loss" in line] == [*range(1, 401)]
 

@@ -32,13 +32,13 @@ def test_it_is_its_own_inverse() -> None:
 @pytest.mark.parametrize(
     "names, message",
     [
-        (["nose", "tail"], "no name of nose, tail tells a side"),
+        (["nose", "tail"], "no name of nose, tail contains a side"),
         (["nose", "paw_l"], "paw_l have no partner"),
         (["paw_l", "paw_r", "knee_left"], "knee_left have no partner"),
         (["paw1LH_top", "paw4RH_top"], "paw1LH_top, paw4RH_top have no partner"),
         (["l_left", "r_left", "l_right"], r"l_left \(r_left or l_right\)"),
         (["Paw_L", "paw_l", "paw_r"], r"paw_r \(Paw_L or paw_l\)"),
-        (["leftear", "rightear", "paw_l", "paw_r"], "leftear, rightear hold a side that is not a word"),
+        (["leftear", "rightear", "paw_l", "paw_r"], "leftear, rightear contain a side that is not a separate word"),
     ],
 )
 def test_incomplete_pairing_is_refused(names: list[str], message: str) -> None:

@@ -154,7 +154,7 @@ def test_an_existing_project_is_kept_and_anything_else_refused(tmp_path: Path):
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="foreign holds files that are no synthetic project"):
+    with pytest.raises(ValueError, match="foreign holds files, but no synthetic project"):
         make_project(foreign, **SMALL)
     with pytest.raises(ValueError, match="notes.txt is a file"):
         make_project(foreign / "notes.txt", **SMALL)

@@ -558,7 +558,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         (
             "training.lr_scheduler_params.multisteplr.milestones",
             [5, 4],
-            "multisteplr.milestones is (5, 4); it must rise",
+            "multisteplr.milestones is (5, 4); the epochs must be ascending",
         ),
         ("training.imgaug", "dcl", "training.imgaug is 'dcl'; it must be one of default, none, dlc"),
         ("training.imgaug", {"Rotate": 5}, "training.imgaug.Rotate is 5; it must be a table"),

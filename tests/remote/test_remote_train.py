@@ -56,7 +56,7 @@ def test_empty_machine_ends_as_the_undisturbed_run(
     assert_same_run(run, whole)
     assert_whole(url, run)
     out = capsys.readouterr().out
-    assert f"downloaded from {url}/run: checkpoints " in out and f"goes on from step {stopped['steps']}\n" in out
+    assert f"downloaded from {url}/run: checkpoints " in out and f"resumes from step {stopped['steps']}\n" in out
     assert out.endswith(f"everything is copied to {url}/run\n")
     # A third one has nothing to do; what watches the copy sees its end.
     shutil.rmtree(run)
@@ -115,7 +115,7 @@ def test_mistakes_are_told_before_anything_is_trained(
 @pytest.mark.faults
 def test_machine_is_lost_again_and_again(whole: Path, project: Path, tmp_path: Path):
     """Each process has a run folder of its own, which is gone when it is killed."""
-    rng, goes_on_from = np.random.default_rng(), []
+    rng, resumed_from = np.random.default_rng(), []
     for number in range(4):
         run = tmp_path / str(number) / "run"
         run.parent.mkdir()
@@ -130,11 +130,11 @@ def test_machine_is_lost_again_and_again(whole: Path, project: Path, tmp_path: P
             child.kill()
         out, err = child.communicate(timeout=300)
         assert "Traceback" not in err, err
-        goes_on_from += [line for line in out.splitlines() if line.startswith("goes on from step")]
+        resumed_from += [line for line in out.splitlines() if line.startswith("resumes from step")]
         if number < 3:
             shutil.rmtree(run)
     assert child.returncode == 0, err
-    assert goes_on_from
+    assert resumed_from
     assert_same_run(run, whole)
     assert_whole(str(tmp_path / "mounted"), run)
     there = tmp_path / "mounted" / "run"

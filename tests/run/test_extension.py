@@ -137,7 +137,7 @@ def test_a_run_of_another_length_names_the_way_on(tmp_path: Path) -> None:
     begin(tmp_path)
     with pytest.raises(ValueError, match="train.steps 20 -> 40. Add --config.resume=extend to train this run longer"):
         open_run(config_for(tmp_path, steps=40), SPLIT)
-    with pytest.raises(ValueError, match="train.steps 20 -> 10. Give --config.train.steps=20 to go on with this run"):
+    with pytest.raises(ValueError, match="train.steps 20 -> 10. Give --config.train.steps=20 to resume this run"):
         open_run(config_for(tmp_path, steps=10), SPLIT)
     with pytest.raises(ValueError, match="Choose another out, or resume=overwrite"):
         open_run(config_for(tmp_path, steps=40), SPLIT + "w.png,1,aw,train\n")
@@ -166,9 +166,7 @@ def test_an_old_end_between_two_validations_is_said(tmp_path: Path) -> None:
 
 def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ValueError, match="no run in runs/synthetic differs from this config in nothing but the length; "
-    ):
+    with pytest.raises(ValueError, match="no run in runs/synthetic differs from this config in its length alone; "):
         extend("")
     begin(short := default_path(config_for("")))
     begin(other := default_path(config_for("", seed=5)), seed=5)
@@ -181,14 +179,14 @@ def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatc
     for number in range(2):
         run = extend("")
         assert (run.path, run.action) == (short, "resume")
-        said = f"{short} is the one run there that differs in nothing but the length"
+        said = f"{short} is the only run there that differs in its length alone"
         assert run.messages[:1] == (said,) if number == 0 else run.messages == ()
     begin(long := default_path(config_for("", steps=80)), steps=80)
     runs = ", ".join(f"{path} (train.steps={steps})" for path, steps in sorted([(short, 40), (long, 80)]))
     with pytest.raises(ValueError) as refused:
         extend("", steps=100)
     assert str(refused.value) == (
-        f"resume is extend, and 2 runs differ from this config in nothing but the length: {runs}; give the run folder "
+        f"resume is extend, and 2 runs differ from this config in their length alone: {runs}; give the run folder "
         "with --config.out=RUN"
     )
     assert extend(long, steps=100).path == long
@@ -218,7 +216,7 @@ def test_a_run_that_is_extended_is_one_long_run_bit_for_bit(
     longer = make_config(project, run, resume="extend", train__steps=60, **OPTIONS)
     assert call(longer, tmp_path) == 0
     shown = capsys.readouterr().out
-    assert "extends the run from 20 to 60 steps\n" in shown and "\ngoes on from step 20\n" in shown
+    assert "extends the run from 20 to 60 steps\n" in shown and "\nresumes from step 20\n" in shown
     for which in ("newest", "best"):
         assert_same(checkpoint_of(run, which), checkpoint_of(whole, which))
     assert metrics_of(run) == metrics_of(whole)

@@ -112,8 +112,8 @@ def test_changed_data_is_refused_with_its_rows(tmp_path: Path, resume: str, spli
 )
 def test_files_without_labels_are_called_what_they_are(tmp_path: Path, row: str, said: str):
     for old, new, became in (
-        (SPLIT + row, SPLIT, "gone: put back in its place, it lets the run go on"),
-        (SPLIT, SPLIT + row, "new: without it the run goes on"),
+        (SPLIT + row, SPLIT, "gone: put it back to resume the run"),
+        (SPLIT, SPLIT + row, "new: remove it to resume the run"),
     ):
         begin(tmp_path / became[:3], split=old)
         with pytest.raises(ValueError, match=rf"1 of the rows of split.csv \({said.format(became)}\). Choose"):
@@ -130,7 +130,7 @@ def test_finished_and_same_says_so(tmp_path: Path, resume: str):
     (tmp_path / "split.csv").unlink()
     with open_run(config_for(tmp_path, resume), SPLIT) as run:
         assert run.action == "finished"
-        assert run.messages == (f"{tmp_path}/split.csv is gone: whether the data are those of before is not checked",)
+        assert run.messages == (f"{tmp_path}/split.csv is gone, so jaxpose cannot check that the data are unchanged",)
         assert run.summary() == {"val_loss": 0.5, "best": {"pck": None}}
 
 
@@ -181,7 +181,7 @@ def test_killed_while_starting_is_resumed(tmp_path: Path):
     with open_run(config_for(tmp_path), SPLIT) as run:
         assert run.action == "resume"
         # Not at the start: there are checkpoints.
-        assert run.messages == (f"{tmp_path}/split.csv is gone: whether the data are those of before is not checked",)
+        assert run.messages == (f"{tmp_path}/split.csv is gone, so jaxpose cannot check that the data are unchanged",)
     assert (tmp_path / "split.csv").read_text() == signed_csv(SPLIT)
     (tmp_path / "early").mkdir()
     (tmp_path / "early" / ".lock").write_text("process 1 on elsewhere")
@@ -218,7 +218,7 @@ def test_dry_run_says_the_same_and_writes_and_locks_nothing(tmp_path: Path, resu
             if config.train.seed == 0:
                 assert foreseen == outcome(config)
     inside = config_for(tmp_path / "file" / "run", "never")
-    assert f"{tmp_path}/file cannot be written in; choose another out" in outcome(inside, dry_run=True)
+    assert f"{tmp_path}/file cannot be written to; choose another out" in outcome(inside, dry_run=True)
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path):

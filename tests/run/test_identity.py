@@ -77,7 +77,7 @@ def test_a_run_goes_on_bit_for_bit_wherever_it_and_its_project_were_moved(
     monkeypatch.chdir(tmp_path / "another")
     options = given(Path("../link"))
     assert train(make_config(Path("../link/project"), Path("machine/run"), **options))["steps"] == 80
-    assert re.search("goes on from step [67]0", (moved / "run" / "train.log").read_text())
+    assert re.search("resumes from step [67]0", (moved / "run" / "train.log").read_text())
     for name in ("best.safetensors", "predictions.csv", "split.csv"):
         assert (moved / "run" / name).read_bytes() == (whole / name).read_bytes()
     # Where the project is now, for later commands.
@@ -107,7 +107,7 @@ def test_edited_labels_are_refused_by_name(
     assert call(config, tmp_path) == 2
     run = moved / "run"
     assert (
-        f"the labels of 5 frames changed ({', '.join(images[:3])}, and 2 more): put the old labels back to go on, or "
+        f"the labels of 5 frames changed ({', '.join(images[:3])}, and 2 more): put the old labels back to resume, or "
         "start a new run. To train on the present labels from the weights of this run, with each of its frames in its "
         f"set, add --config.data.split={run} --config.train.init_from={run} --config.out=NEW_FOLDER; this run stays"
     ) in capsys.readouterr().err

@@ -145,7 +145,7 @@ def test_labels_that_are_too_few_stop_a_loss_and_nothing_else(tmp_path: Path, we
 def test_a_pca_that_keeps_everything_is_of_no_use(tmp_path: Path, weight: float) -> None:
     losses = {"pca_multiview": c.PcaMultiviewConfig(weight=weight, views=("nose", "ear"), components=4)}
     config, data = make_project(tmp_path, poses(1), (), **losses)
-    said = "losses.pca_multiview: components = 4 keeps all 4 components of a pose of 2 points and the error of every "
+    said = "losses.pca_multiview: components = 4 keeps all 4 components of a pose of 2 points, so the error of every "
     if weight:
         with pytest.raises(ValueError, match=said):
             fit_subspaces(config, data)

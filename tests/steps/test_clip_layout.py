@@ -8,7 +8,7 @@ from jaxpose.steps.layout import ClipShards, clip_shards
 
 
 def owners(found: ClipShards, clip_frames: int, radius: int) -> dict[str, dict]:
-    """How often each (micro-batch, clip, frame), window and pair is owned, the way the step reads the shards."""
+    """How often each (microbatch, clip, frame), window and pair is owned, the way the step reads the shards."""
     counts: dict[str, dict] = {"frames": {}, "windows": {}, "pairs": {}}
 
     def count(what: str, *key: int) -> None:
@@ -66,5 +66,5 @@ def test_sizes_of_the_clip_shards() -> None:
     np.testing.assert_array_equal(whole.draws[:, 0], [[12, 14], [13, -1]])
     # Three on eight are two parts each, on six of them.
     np.testing.assert_array_equal(clip_shards(0, 3, 1, 8, 16, 0).draws[:, 0, 0], [0, 0, 1, 1, 2, 2, -1, -1])
-    # Micro-batches hold whole clips, in order.
+    # Microbatches hold whole clips, in order.
     np.testing.assert_array_equal(clip_shards(0, 3, 2, 1, 16, 0).draws[0], [[0, 1], [2, -1]])

@@ -1,4 +1,4 @@
-"""Every draw of a step sits in exactly one slot, in its micro-batch, spread over all devices."""
+"""Every draw of a step sits in exactly one slot, in its microbatch, spread over all devices."""
 
 import numpy as np
 import pytest

@@ -2,7 +2,7 @@
 
 Tested on the step that the public builder makes, with augmentation, clipping and moving averages on, batches that
 divide nothing, and 40 % of the labels missing unevenly: see tests/layouts.py. The suite shows what each kind of layout
-can break, in 3 compilations; the mark `slow` takes every pair of (batch, micro-batch, type, devices), the mark `full`
+can break, in 3 compilations; the mark `slow` takes every pair of (batch, microbatch, type, devices), the mark `full`
 every combination.
 """
 
@@ -18,7 +18,7 @@ from tests.layouts import compare_layouts, run
 from tests.parallel import Trainer, batch_of, distance, make_config, shared_trainer
 from tests.small_run import assert_same
 
-# Float64 is exact enough to see every error of a sum; micro-batches of 3 leave one of 4 devices empty.
+# Float64 is exact enough to see every error of a sum; microbatches of 3 leave one of 4 devices empty.
 SHARED: dict[str, Any] = {"batch": 10, "microbatch": 3, "precision": "f64", "loss": "js"}
 
 

@@ -80,7 +80,7 @@ def test_frames_are_as_opencv_shows_them(tmp_path: Path, turns: int, shape: str)
     clip = source.frames(0)
     assert clip is not None
     np.testing.assert_array_equal(clip[0], upright)
-    assert sum("notes a rotation by" in note for note in source.notes) == bool(turns)
+    assert sum("stores a rotation by" in note for note in source.notes) == bool(turns)
     shown = by_opencv(path)
     # Another converter of colours; a turn more or less changes a quarter of the picture by 120 levels and more.
     assert len(shown) == FRAMES and shown[0].shape == upright[0].shape
@@ -107,7 +107,7 @@ def test_readers_follow_the_labelled_images(tmp_path: Path, turns: int, labelled
     assert prepared.data.frame_sizes_px == size_px
     windows, messages = load_windows(project, data, size_px, 2, {path.stem: path})
     np.testing.assert_array_equal(windows.pixels[0], frames[7:12])
-    noted = f"{path}: the file notes a rotation by {90 * turns} degrees clockwise; it is "
+    noted = f"{path}: the file stores a rotation by {90 * turns} degrees clockwise; it is "
     decided = f"{'not ' * (labelled == 'stored')}applied, because the labelled images have the size of the {labelled} "
     assert messages[1:] == [f"{noted}{decided}frames, {size_px[0]} x {size_px[1]} px"]
     data = dataclasses.replace(prepared.data, input_width_px=size_px[0], input_height_px=size_px[1])
@@ -128,7 +128,7 @@ def test_videos_are_predicted_as_the_labelled_images_are(tmp_path: Path, caplog:
         for ours, theirs in zip(predictor.predict_video(path), expected, strict=True):
             np.testing.assert_allclose(ours, theirs, atol=1e-3)
     # Once for a video, however often it is read.
-    assert len(caplog.messages) == 1 and "notes a rotation by 90 degrees clockwise; it is applied" in caplog.text
+    assert len(caplog.messages) == 1 and "stores a rotation by 90 degrees clockwise; it is applied" in caplog.text
 
 
 def test_the_command_line_says_what_it_does(
@@ -144,5 +144,5 @@ def test_the_command_line_says_what_it_does(
     table = read_predictions(tmp_path / "out" / "video_preds" / "turned.csv")
     found, _ = predictor.predict(np.rot90(plain(path), 2, (1, 2)))
     np.testing.assert_allclose(table.keypoints_frame_px, found, atol=1e-2)
-    said = "notes a rotation by 180 degrees clockwise; it is applied, frames are 64 x 64 px"
+    said = "stores a rotation by 180 degrees clockwise; it is applied, frames are 64 x 64 px"
     assert capsys.readouterr().err.count(said) == 1

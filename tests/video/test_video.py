@@ -266,7 +266,7 @@ def test_a_matroska_file_without_durations_is_told_by_its_length(tmp_path: Path)
     cut = len(content) * 6 // 10
     path.write_bytes(content[:cut])
     reader, _ = _whole(scan(path))
-    lack = f"it ends after {cut} of the {len(content)} bytes that it notes"
+    lack = f"it ends after {cut} of the {len(content)} bytes that its header states"
     assert 30 < reader.delivered < 60
     assert reader.problem == f"{path}: {reader.delivered} frames were decoded, but {lack}"
     index = read_index(path)

@@ -45,7 +45,7 @@ class Predictions(NamedTuple):
 class PredictionWriter:
     """Writes predictions row by row; the file gets its name when it is complete.
 
-    A context manager. The rows are in `<name>.partial` until it is left, and stay there after an error.
+    A context manager. The rows are in `<name>.partial` until its end, and stay there after an error.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class PredictionWriter:
           index: n image paths or frame numbers.
           keypoints_frame_px: (n, k, 2), x and y in frame pixels.
           confidence: (n, k), 0 to 1.
-          sets: the set of each frame, exactly where the file has that column.
+          sets: the set of each frame, if and only if the file has that column.
 
         Raises:
           ValueError: the lengths do not agree, or a set is none of train, validation, test and unused.
@@ -109,7 +109,7 @@ def write_predictions(
 
 
 class ErrorWriter:
-    """Writes a number for each frame and keypoint, row by row; a context manager as `PredictionWriter` is."""
+    """Writes a number for each frame and keypoint, row by row; a context manager like `PredictionWriter`."""
 
     def __init__(self, file: Path, keypoint_names: Sequence[str], *, with_sets: bool = False) -> None:
         self._file, self._keypoint_names, self._with_sets = file, keypoint_names, with_sets
@@ -204,7 +204,7 @@ def _write_rows(file: Path) -> Iterator[Any]:
         with partial.open("w", newline="", encoding="utf-8") as stream:
             yield csv.writer(stream, lineterminator="\n")
     except OSError as error:
-        error.filename = error.filename or str(partial)  # a full disk does not say of what
+        error.filename = error.filename or str(partial)  # the error of a full disk does not name the file
         raise
     os.replace(partial, file)
 

@@ -12,7 +12,7 @@ from jaxpose.formats.lightning_pose.yaml import Keys, choose
 
 # From this version on, Lightning Pose multiplies a loss by its weight once; before, twice.
 _WEIGHTED_ONCE = (2, 0, 6)
-# With these values of log_weight the weight is still a number that float32 holds.
+# For log_weight between these, float32 can hold the weight.
 _SMALLEST_LOG, _LARGEST_LOG = -89, 86
 _POSE_PRETRAINED = "resnet50_"
 _FLAGS = {True: True, False: False}
