@@ -23,7 +23,7 @@ def error_suffix(name: str) -> str:
 
 
 def suffixes_beside(predictor: Predictor) -> tuple[str, ...]:
-    """Returns the suffixes of the tables that `predict_video` writes beside the predictions."""
+    """Returns the suffixes of the tables that `predict_segment` writes beside the predictions."""
     return (TEMPORAL_NORM, *map(error_suffix, subspaces_of_a_view(predictor)))
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import tqdm
 
 from jaxpose.formats.lightning_pose.tables import SCORERS, ErrorWriter, PredictionWriter
 from jaxpose.pose.metrics import step_lengths_px
@@ -36,44 +35,30 @@ class Incomplete(Exception):
         self.rows = rows
 
 
-def predict_video(predictor: Predictor, video: Video, file: Path, stops: Callable[[], bool] = lambda: False) -> int:
-    """Writes the predictions of a whole video and the tables beside them; returns the number of rows.
-
-    Args:
-      predictor: the trained network.
-      video: as `scan` returned it.
-      file: the table of predictions; the others lie beside it.
-      stops: called after every batch; True stops.
-
-    Raises:
-      UserError: the frames are smaller than the run's crop.
-      Incomplete: the file is damaged.
-      Stopped: `stops` returned true.
-    """
-    announced = video.announced_frames
-    with tqdm.tqdm(total=announced, desc=video.path.name, unit="frame", disable=None, leave=False) as bar:
-        return predict_segment(predictor, video, None, file, stops, bar.update)
-
-
 def predict_segment(
     predictor: Predictor,
     video: Video,
     segment: Segment | None,
     file: Path,
-    stops: Callable[[], bool],
-    count: Callable[[int], object],
+    stops: Callable[[], bool] = lambda: False,
+    count: Callable[[int], object] = lambda rows: None,
 ) -> int:
-    """Writes the rows of a segment of a video (None: of the whole video), as `predict_video` does.
+    """Writes the predictions of a segment of a video, and the tables beside them; returns the number of rows.
 
-    They are equal, byte for byte, to the rows that `predict_video` writes for the same frames.
+    The rows are equal, byte for byte, to the rows of the whole video for the same frames.
 
     Args:
-      predictor, video, file, stops: as in `predict_video`.
-      segment: as `cut` returned it.
+      predictor: the trained network.
+      video: as `scan` returned it.
+      segment: as `cut` returned it; None is the whole video.
+      file: the table of predictions; the others lie beside it.
+      stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
     Raises:
-      UserError, Incomplete, Stopped: as `predict_video` does.
+      UserError: the frames are smaller than the run's crop.
+      Incomplete: the file is damaged.
+      Stopped: `stops` returned true.
     """
     reader, found = predictor.stream(video, segment)
     names = predictor.keypoint_names

@@ -288,7 +288,7 @@ def test_what_cannot_be_fitted_is_refused_with_the_reason():
     ):
         fit_singleview(labels, range(2), dataclasses.replace(median, components=2))
     with pytest.raises(
-        ValueError, match=r"pca_multiview: components = 4 keeps all 4 .* 2 points .* or name more views"
+        ValueError, match=r"pca_multiview: components = 4 keeps all 4 .* 2 points, .* or name more views"
     ):
         fit_multiview(labels, ((0, 1), (2, 3)), dataclasses.replace(MULTI, components=4))
     with pytest.raises(ValueError, match="each once"):

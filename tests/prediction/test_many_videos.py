@@ -26,7 +26,7 @@ from jaxpose.prediction.index import DAMAGED, DONE, FAILED, WAITING, PredictionI
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import suffixes_beside
-from jaxpose.prediction.video_tables import Incomplete, predict_video
+from jaxpose.prediction.video_tables import Incomplete, predict_segment
 from jaxpose.prediction.worker import Worker
 from jaxpose.quantities import count
 from jaxpose.run.identity import write_config
@@ -191,7 +191,7 @@ def test_what_was_stopped_goes_on_at_the_first_missing_segment(predictor: Predic
     assert again.work() == [DONE, DONE] and again.parts() == [] and len(again.said) == 2
     for table, video in zip(again.tables, videos, strict=True):
         whole = tmp_path / "whole" / table.name
-        predict_video(predictor, scan(video), whole)
+        predict_segment(predictor, scan(video), None, whole)
         for name in (table.name, f"{table.stem}_temporal_norm.csv"):
             assert table.with_name(name).read_bytes() == whole.with_name(name).read_bytes()
     # The time of the segments of before counts.
@@ -223,7 +223,7 @@ def test_what_is_left_of_a_damaged_video_depends_on_the_video_alone(
     assert shared.parts() == [] and not shared.tables[0].exists()
     whole = tmp_path / "whole" / "video.csv"
     with pytest.raises(Incomplete):
-        predict_video(predictor, scan(video), whole)
+        predict_segment(predictor, scan(video), None, whole)
     for name in ("video.csv.partial", "video_temporal_norm.csv.partial"):
         assert partial.with_name(name).read_bytes() == whole.with_name(name).read_bytes()
 
@@ -242,7 +242,7 @@ def test_a_video_that_is_replaced_while_it_is_read_is_not_mixed(predictor: Predi
     ]
     again = Shared(predictor, tmp_path / "out", [video], 20)
     assert again.work() == [DONE] and again.parts() == []
-    predict_video(predictor, scan(video), tmp_path / "whole.csv")
+    predict_segment(predictor, scan(video), None, tmp_path / "whole.csv")
     assert again.tables[0].read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 

@@ -173,7 +173,7 @@ def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatc
     (tmp_path / "runs" / "synthetic" / "foreign").mkdir()
     (tmp_path / "runs" / "synthetic" / "foreign" / "config.json").write_text("{}")
     with pytest.raises(
-        ValueError, match=rf"the length; these differ in more: .*{other} \(train.seed\).*; give the run"
+        ValueError, match=rf"in its length alone; these differ in more: .*{other} \(train.seed\).*; give the run folder"
     ):
         extend("", seed=7)
     for number in range(2):

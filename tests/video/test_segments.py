@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxpose.formats.lightning_pose.tables import join_tables
-from jaxpose.prediction.video_tables import Incomplete, bytes_a_frame, predict_segment, predict_video
+from jaxpose.prediction.video_tables import Incomplete, bytes_a_frame, predict_segment
 from jaxpose.video.index import read_index
 from jaxpose.video.segments import Segment, cut, padded
 from jaxpose.video.video import read_chunks, scan
@@ -119,7 +119,7 @@ def test_what_is_fed_begins_at_a_multiple_of_the_batch(video: Path) -> None:
 @pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
 def test_tables_of_segments_make_the_table_of_the_whole(video: Path, tmp_path: Path, kind: str) -> None:
     predictor, whole = predictor_of(kind), tmp_path / "whole" / "video.csv"
-    assert predict_video(predictor, scan(video), whole) == FRAMES
+    assert predict_segment(predictor, scan(video), None, whole) == FRAMES
     tables = sorted(whole.parent.iterdir())
     assert [table.name for table in tables] == [
         "video.csv", "video_pca_singleview_error.csv", "video_temporal_norm.csv",
