@@ -146,6 +146,8 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
         time.sleep(after_s)
         process.send_signal(number)
         _, err = process.communicate(timeout=LIMIT_S)
+        if verb == "evaluate" and after_s and process.returncode == 0:
+            break  # A fast machine has evaluated the few frames by then.
         assert process.returncode == code, (after_s, err)
         assert "Traceback" not in err
         if verb != "predict" or f"stopped by {number.name}" in err:
