@@ -12,7 +12,7 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.extension import entries
 from jaxpose.run.folder import RunFolder, default_path, open_run
 from jaxpose.run.identity import read_config
-from tests.small_run import assert_same, call, checkpoint_of, make_config, metrics_of, train
+from tests.small_run import assert_same, call, checkpoint_of, make_config, metrics_of, train, train_and_stop
 
 SPLIT = "path,bytes,sha256,set\n" + "".join(f"{n}.png,1,a{n},train\n" for n in range(20)) + "v.png,1,av,validation\n"
 RESULTS = ("finished.json", "best.safetensors", "predictions.csv", "predictions_pixel_error.csv", "evaluation.json")
@@ -214,9 +214,11 @@ def test_a_run_that_is_extended_is_one_long_run_bit_for_bit(
     assert train(make_config(project, run, train__steps=20, **OPTIONS))["exit_code"] == 0
     assert "no test set: the validation frames chose the checkpoint, so expect" in capsys.readouterr().out
     longer = make_config(project, run, resume="extend", train__steps=60, **OPTIONS)
+    summary = train_and_stop(longer, 25)
+    assert summary["exit_code"] == 85 and not [name for name in RESULTS if (run / name).exists()]
     assert call(longer, tmp_path) == 0
     shown = capsys.readouterr().out
-    assert "extends the run from 20 to 60 steps\n" in shown and "\nresumes from step 20\n" in shown
+    assert "extends the run from 20 to 60 steps\n" in shown and shown.count("\nresumes from step ") == 2
     for which in ("newest", "best"):
         assert_same(checkpoint_of(run, which), checkpoint_of(whole, which))
     assert metrics_of(run) == metrics_of(whole)
