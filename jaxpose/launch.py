@@ -28,6 +28,7 @@ from jaxpose.cluster.device_shares import device_shares, usable_gpus
 from jaxpose.cluster.process_group import ORDERLY, ProcessGroup, process_variables
 from jaxpose.config.arguments import USERS_MISTAKE, Arguments, make_folder
 from jaxpose.errors import UserError
+from jaxpose.run.paths import CHECKPOINT_MANIFESTS
 from jaxpose.run.pointer import RUN_FILE_VARIABLE, read_pointer
 
 _VERB = "jaxpose.launch"
@@ -104,8 +105,7 @@ def keep_running(
 
 def newest_step(run: Path) -> int:
     """Returns the step of the newest complete checkpoint in a run folder, or -1 if it has none."""
-    # These names are defined in run/checkpoint.py and run/manifest.py, which import JAX; the launcher must not.
-    steps = [file.parent.name for file in run.glob("checkpoints/*/manifest.json")]
+    steps = [file.parent.name for file in run.glob(CHECKPOINT_MANIFESTS)]
     return max((int(step) for step in steps if step.isdecimal()), default=-1)
 
 

@@ -24,9 +24,10 @@ from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import PredictionIndex
 from jaxpose.remote.watched import Watched
-from jaxpose.run.folder import RunFolder, open_run
+from jaxpose.run.folder import open_run
 from jaxpose.run.identity import differences, read_config, write_config
 from jaxpose.run.pca import load_subspaces, save_subspaces
+from jaxpose.run.summary import read_summary
 from tests.index_row import row
 
 NAMES = ("nose", "neck", "tail")
@@ -78,7 +79,7 @@ def read(run: Path, name: str) -> Any:
     if name == "index.csv":
         with Claims(run, 30) as claims:
             return PredictionIndex(run, claims).rows()
-    return RunFolder(run, "finished").summary()
+    return read_summary(run)
 
 
 @pytest.mark.parametrize("name", FILES)

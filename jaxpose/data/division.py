@@ -1,12 +1,10 @@
 """Dividing frames at random into training, validation and test frames; the result depends on the seed alone."""
 
-import math
-
 import numpy as np
 
 from jaxpose.codes import TEST, TRAIN, UNUSED, VALIDATION
 from jaxpose.config import DataConfig
-from jaxpose.data.shares import Sizes, sizes_by_frame, sizes_by_video
+from jaxpose.data.shares import Sizes, most_training_frames, sizes_by_frame, sizes_by_video
 from jaxpose.errors import UserError
 
 # Keep these uses of data.seed apart from each other and from the loader's.
@@ -60,7 +58,7 @@ def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
     # A share counts the frames that an earlier run left unused, because they were training frames, too.
     settled = np.setdiff1d(np.arange(len(sets)), new)
     pool = len(candidates) + np.isin(sets[settled], (TRAIN, UNUSED)).sum()
-    wanted = int(limit) if limit > 1 else max(math.floor(limit * int(pool) + 1e-9), 1)
+    wanted = most_training_frames(limit, int(pool))
     room = max(wanted - int((sets[settled] == TRAIN).sum()), 0)
     sets[_shuffled(candidates, data.seed, _LIMIT)[room:]] = UNUSED
 

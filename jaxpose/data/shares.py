@@ -53,6 +53,11 @@ def sizes_by_video(data: DataConfig, videos: int, moments: int) -> Sizes:
     return train, validation, videos - train - validation
 
 
+def most_training_frames(limit: float, pool: int) -> int:
+    """Returns how many of `pool` frames may train if `data.train_frames` is `limit`: a number above 1, else a share."""
+    return int(limit) if limit > 1 else max(_floor(limit, pool), 1)
+
+
 def _apportioned(count: int) -> Sizes:
     """Divides by Webster's method: each item goes to the set that is furthest below its share.
 

@@ -9,8 +9,8 @@ from jaxpose.checksums import DamagedFile, parse_json
 from jaxpose.errors import UserError
 from jaxpose.remote.record import COPIED_FILE, manifests, size_and_checksum
 from jaxpose.remote.store import RemoteFolder
-from jaxpose.run.manifest import MANIFEST_FILE, find_damage
-from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
+from jaxpose.run.manifest import find_damage
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, MANIFEST_FILE
 
 
 def download(remote: RemoteFolder, staging: Path) -> list[str]:

@@ -7,8 +7,7 @@ from pathlib import Path
 from jaxpose.checksums import parse_json
 from jaxpose.errors import UserError
 from jaxpose.remote.plan import PUT_CHECKPOINT, Contents, Stamp, contents_of, is_growing, stamp_of, sync_actions
-from jaxpose.run.manifest import MANIFEST_FILE
-from jaxpose.run.paths import CHECKPOINTS_FOLDER
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, MANIFEST_FILE
 
 
 class Hook:

@@ -11,8 +11,7 @@ from jaxpose.errors import UserError
 from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, Stamp, contents_of, sync_actions
 from jaxpose.remote.record import COPIED_FILE, copy_is_ahead, manifests, read_record, size_and_checksum
 from jaxpose.remote.store import RemoteFolder
-from jaxpose.run.manifest import MANIFEST_FILE
-from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, RESULTS
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, MANIFEST_FILE, RESULTS
 
 _logger = logging.getLogger(__name__)
 

@@ -7,16 +7,19 @@ from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.run.checkpoint import order, published
-from jaxpose.run.manifest import MANIFEST_FILE, read_manifest
+from jaxpose.run.manifest import read_manifest
 from jaxpose.run.paths import (
     CHECKPOINTS_FOLDER,
     CONFIG_FILE,
     EXTENSIONS_FILE,
     FINISHED_FILE,
     LOG_FILE,
+    MANIFEST_FILE,
     METRICS_FILE,
+    PROFILE_FOLDER,
     SPLIT_FILE,
     STATUS_FILE,
+    TENSORBOARD_FOLDER,
     WRITTEN,
 )
 
@@ -77,7 +80,9 @@ def stamp_of(file: Path) -> Stamp | None:
 
 def is_growing(path: str) -> bool:
     """Returns whether a file grows as long as the run continues; its copies are snapshots."""
-    return path in (LOG_FILE, METRICS_FILE, STATUS_FILE) or path.startswith(("tensorboard/", "profile/"))
+    return path in (LOG_FILE, METRICS_FILE, STATUS_FILE) or path.startswith(
+        (f"{TENSORBOARD_FOLDER}/", f"{PROFILE_FOLDER}/")
+    )
 
 
 def sync_actions(here: Contents, there: Contents) -> list[tuple[str, str]]:

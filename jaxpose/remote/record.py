@@ -11,8 +11,8 @@ from jaxpose.errors import UserError
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.checkpoint import CHECKPOINT_NAME, order, published
 from jaxpose.run.extension import entries, parse
-from jaxpose.run.manifest import MANIFEST_FILE, find_damage
-from jaxpose.run.paths import CHECKPOINTS_FOLDER, EXTENSIONS_FILE, FINISHED_FILE
+from jaxpose.run.manifest import find_damage
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, EXTENSIONS_FILE, FINISHED_FILE, MANIFEST_FILE
 
 COPIED_FILE = "copied.json"
 

@@ -24,7 +24,8 @@ from jax.experimental import multihost_utils
 
 from jaxpose.errors import UserError
 from jaxpose.run.leaves import kinds, named_leaves, refuse_misfit, restore_target
-from jaxpose.run.manifest import MANIFEST_FILE, find_damage, read_manifest, write_manifest
+from jaxpose.run.manifest import find_damage, read_manifest, write_manifest
+from jaxpose.run.paths import MANIFEST_FILE
 
 KEPT_NEWEST = 2
 

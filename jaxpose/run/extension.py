@@ -16,8 +16,8 @@ from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.run.identity import parse_split_rows, read_config
-from jaxpose.run.manifest import MANIFEST_FILE, find_damage
-from jaxpose.run.paths import CONFIG_FILE, EXTENSIONS_FILE
+from jaxpose.run.manifest import find_damage
+from jaxpose.run.paths import CHECKPOINT_MANIFESTS, CONFIG_FILE, EXTENSIONS_FILE
 
 LENGTH_KEYS = ("train.steps", "train.epochs")
 
@@ -185,7 +185,7 @@ def _shown_length(train: TrainConfig) -> str:
 
 
 def _newest_whole_step(run: Path) -> int:
-    folders = [manifest.parent for manifest in run.glob(f"checkpoints/*/{MANIFEST_FILE}")]
+    folders = [manifest.parent for manifest in run.glob(CHECKPOINT_MANIFESTS)]
     # <step>, or <step>-2 and so on if a step was saved again.
     steps = {folder: int(step) for folder in folders if (step := folder.name.partition("-")[0]).isdecimal()}
     return max((step for folder, step in steps.items() if not find_damage(folder)), default=0)

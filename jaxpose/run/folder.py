@@ -23,7 +23,6 @@ from jaxpose.run.lock import lock_folder
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, RESULTS, SPLIT_FILE, WRITTEN
 from jaxpose.run.pointer import write_pointer
 from jaxpose.run.status import Status, status_of, write_status
-from jaxpose.run.summary import read_summary
 
 
 class RunFolder:
@@ -45,14 +44,6 @@ class RunFolder:
     def finish(self, summary: dict[str, Any]) -> None:
         """Marks the run as finished, with its summary (JSON-ready)."""
         write_json(self.path / FINISHED_FILE, summary)
-
-    def summary(self) -> dict[str, Any]:
-        """Returns the summary of a finished run.
-
-        Raises:
-          UserError: the run is not finished, or its summary cannot be read.
-        """
-        return read_summary(self.path)
 
     def note_end(self, status: Status) -> None:
         """Records how the run ends, for jaxpose.watch."""

@@ -55,10 +55,10 @@ class RunLog:
         self._text_file = GrowingFile(folder / LOG_FILE)
         self._metrics_file = GrowingFile(folder / METRICS_FILE)
         self._handling.enter_context(only_handler(_Records(self.text, self._warn)))
-        spent_s = self._try("metrics.jsonl", _keep_until, folder / METRICS_FILE, first_step)
+        spent_s = self._try(METRICS_FILE, _keep_until, folder / METRICS_FILE, first_step)
         self._started_at = time.monotonic() - (spent_s or 0.0)
         if config.tensorboard:
-            self._events = self._try("tensorboard", _event_file, folder / TENSORBOARD_FOLDER, first_step)
+            self._events = self._try(TENSORBOARD_FOLDER, _event_file, folder / TENSORBOARD_FOLDER, first_step)
 
     def text(self, message: str) -> None:
         """Prints a message and writes it to train.log with the time."""
@@ -100,7 +100,7 @@ class RunLog:
     def images(self, step: int, tag: str, images: np.ndarray) -> None:
         """Writes images (n, h, w, 3, uint8, RGB) to TensorBoard, if it is on."""
         if self._events is not None:
-            self._try("tensorboard", self._events.images, step, tag, images)
+            self._try(TENSORBOARD_FOLDER, self._events.images, step, tag, images)
 
     def close(self) -> None:
         """Ends the progress bar, closes the files and restores the logger."""
@@ -126,9 +126,9 @@ class RunLog:
             return
         spent_s = round(time.monotonic() - self._started_at, 3)
         line = json_text({"step": step, "time_s": spent_s, **values}) + "\n"
-        self._try("metrics.jsonl", self._metrics_file.append, line.encode())
+        self._try(METRICS_FILE, self._metrics_file.append, line.encode())
         if self._events is not None:
-            self._try("tensorboard", self._events.scalars, step, values)
+            self._try(TENSORBOARD_FOLDER, self._events.scalars, step, values)
 
     def _move_bar(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
         if self._bar is None:
@@ -167,7 +167,7 @@ class RunLog:
         if self.folder is None:
             return
         self._try("the console", print_above_bars, message, stream)
-        self._try("train.log", self._text_file.append, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())
+        self._try(LOG_FILE, self._text_file.append, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())
 
     def _warn(self, message: str) -> None:
         self._say(f"warning: {message}", sys.stderr)

@@ -10,8 +10,7 @@ from typing import Any
 from jaxpose.checksums import parse_json, write_json
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, sha256_of
-
-MANIFEST_FILE = "manifest.json"
+from jaxpose.run.paths import MANIFEST_FILE
 
 
 def write_manifest(folder: Path, content: dict[str, Any], name: str = "") -> None:

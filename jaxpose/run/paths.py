@@ -11,6 +11,9 @@ FINISHED_FILE = "finished.json"
 RESTORING_FOLDER = ".restoring"
 
 CHECKPOINTS_FOLDER = "checkpoints"
+MANIFEST_FILE = "manifest.json"
+# The manifests of all complete checkpoints, as a glob.
+CHECKPOINT_MANIFESTS = f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}"
 PARAMETERS_FILE = "best.safetensors"
 SUBSPACES_FILE = "pca.json"
 

@@ -9,8 +9,7 @@ from jaxpose.config.train import total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.run.extension import LENGTH_KEYS
 from jaxpose.run.identity import SplitRows, parse_split_rows, read_config, read_split_rows
-from jaxpose.run.manifest import MANIFEST_FILE
-from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
+from jaxpose.run.paths import CHECKPOINT_MANIFESTS, CONFIG_FILE, SPLIT_FILE
 
 
 def way_on(run: Path, config: Config, split_text: str) -> str:
@@ -29,7 +28,7 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
             return "Add --config.resume=extend to train this run longer, or choose another out"
         length = " ".join(f"--config.{key}={before}" for key, (before, _) in keys.items())
         return f"Give {length} to resume this run, or choose another out"
-    if not keys and old not in (None, new) and any(run.glob(f"checkpoints/*/{MANIFEST_FILE}")):
+    if not keys and old not in (None, new) and any(run.glob(CHECKPOINT_MANIFESTS)):
         name, out = shlex.quote(str(run)), " --config.out=NEW_FOLDER" if config.out else ""
         return (
             f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "

@@ -17,6 +17,7 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.log import RunLog
 from jaxpose.run.paths import PARAMETERS_FILE
+from jaxpose.run.summary import read_summary
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.training.loop import Outcome
@@ -77,7 +78,7 @@ def finish(
 
 def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -> dict[str, Any]:
     """Reports that a run is finished, completes its remote copy, and returns its summary."""
-    summary = folder.summary()
+    summary = read_summary(folder.path)
     if jax.process_index() == 0:
         print(
             f"{folder.path} is finished; nothing to do (--config.resume=extend with more train.steps or "

@@ -7,6 +7,7 @@ import jax
 
 from jaxpose.config import LogConfig
 from jaxpose.run.log import RunLog
+from jaxpose.run.paths import PROFILE_FOLDER
 
 
 class Profiler:
@@ -27,7 +28,7 @@ class Profiler:
     def start_before(self, step: int) -> None:
         """Starts the trace if a step, counted from 1, is the first of its window."""
         if self._log.folder and step == self._first <= self._last:
-            folder = str(self._log.folder / "profile")
+            folder = str(self._log.folder / PROFILE_FOLDER)
             self._trace.callback(self._log.text, f"the profiler's trace is in {folder}; TensorBoard and xprof show it")
             self._trace.enter_context(jax.profiler.trace(folder))
 

@@ -15,6 +15,7 @@ from jaxpose.config import Config, config_hash, resolve
 from jaxpose.files import write_atomic
 from jaxpose.run.folder import default_path, open_run
 from jaxpose.run.identity import read_config
+from jaxpose.run.summary import read_summary
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
 CLIP, BESIDE = "videos/v.mp4,40,dd,clips\n", "e.png,50,ee,context\n"
@@ -58,7 +59,7 @@ def test_unfinished_and_same_is_resumed(tmp_path: Path, resume: str):
     with open_run(config_for(tmp_path, resume), SPLIT) as run:
         assert run.action == "resume"
         with pytest.raises(ValueError, match="is not finished"):
-            run.summary()
+            read_summary(run.path)
     assert (tmp_path / "checkpoints" / "20" / "manifest.json").exists()
 
 
@@ -131,7 +132,7 @@ def test_finished_and_same_says_so(tmp_path: Path, resume: str):
     with open_run(config_for(tmp_path, resume), SPLIT) as run:
         assert run.action == "finished"
         assert run.messages == (f"{tmp_path}/split.csv is gone, so jaxpose cannot check that the data are unchanged",)
-        assert run.summary() == {"val_loss": 0.5, "best": {"pck": None}}
+        assert read_summary(run.path) == {"val_loss": 0.5, "best": {"pck": None}}
 
 
 @pytest.mark.parametrize("finished", [False, True])

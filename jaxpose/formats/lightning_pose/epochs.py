@@ -3,14 +3,13 @@
 The length of an epoch depends on the number of training frames, so the rows of the label file are counted.
 """
 
-import math
 from pathlib import Path
 
 from jaxpose.config import Config
 from jaxpose.config.excerpt import excerpt
 from jaxpose.config.train import steps_per_epoch
 from jaxpose.data.labels import read_labels
-from jaxpose.data.shares import sizes_by_frame
+from jaxpose.data.shares import most_training_frames, sizes_by_frame
 from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.yaml import Keys
@@ -76,9 +75,7 @@ def _count_training_frames(config: Config) -> int:
     try:
         rows, _ = read_labels(Path(data.project, labels), data.missing)
         train, _, _ = sizes_by_frame(data, len(rows.images))
-        limit = data.train_frames
-        wanted = limit if limit > 1 else max(math.floor(limit * train + 1e-9), 1)
-        return int(min(train, wanted))
+        return min(train, most_training_frames(data.train_frames, train))
     except (OSError, TypeError, ValueError):
         # Later checks say what is wrong with the labels or with an option.
         return 0
