@@ -15,7 +15,6 @@ import numpy as np
 from jaxpose.checksums import json_text
 from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
-from jaxpose.console import console
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
@@ -34,18 +33,17 @@ from jaxpose.run.paths import EVALUATION_FILE, SPLIT_FILE
 _logger = logging.getLogger(__name__)
 
 
-@console("jaxpose.evaluate")
 def evaluate(
-    run: Path,
+    run: str | Path,
     *,
     project: str = "",
     labels: str = "",
-    out: Path | None = None,
+    out: str | Path | None = None,
     devices: object = "auto",
     platform: str = "auto",
     batch_size: int | None = None,
 ) -> Summaries:
-    """Evaluates a run again, and prints the errors. A frame keeps its set of the run; frames new to it are `unused`.
+    """Evaluates a run again, and logs the errors. A frame keeps its set of the run; frames new to it are `unused`.
 
     Args:
       run: a run folder of `jaxpose.train`.
@@ -63,6 +61,7 @@ def evaluate(
       UserError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
         replace the run's own files.
     """
+    run = Path(run)
     config = _with_project(read_run_config(run), run, project)
     found = _read_labels(config, labels)
     split = read_split(run / SPLIT_FILE, is_of_run=True)
@@ -72,7 +71,7 @@ def evaluate(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER to keep the run's own "
             "predictions"
         )
-    folder = out or run
+    folder = Path(out or run)
     make_folder(folder)
     # The batch size affects rounding; the default reproduces the run's own figures.
     labelled = batch_size or validation_batch(config.train, list(split.sets.values()).count("validation"))
