@@ -54,7 +54,7 @@ def samples(kind: str = "heatmap") -> Samples:
 
 
 def make_config(
-    *, backbone: str = "resnet18", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
+    *, backbone: str = "resnet10", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
     batch: int = 10, microbatch: int = 0, preset: str = "dlc", ema: float = 0.9, clip: float = 1.0, loss: str = "mse",
     kind: str = "heatmap", clips: int = 0, all_losses: bool = False,
 ) -> c.Config:  # fmt: skip

@@ -2,8 +2,8 @@
 
 Tested on the step that the public builder makes, with augmentation, clipping and moving averages on, batches that
 divide nothing, and 40 % of the labels missing unevenly: see tests/layouts.py. The suite shows what each kind of layout
-can break, in 3 compilations; the mark `slow` takes every pair of (batch, microbatch, type, augmentation,
-devices), the mark `full` every combination.
+can break, in 3 compilations; the mark `slow` takes every pair of (batch, microbatch, type, devices), the mark `full`
+every combination.
 """
 
 import dataclasses
@@ -64,45 +64,37 @@ def test_a_step_that_is_not_finite_moves_nothing_but_its_counters() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("batch", "microbatch", "precision", "preset", "devices"),
+    ("batch", "microbatch", "precision", "devices"),
     [
-        (10, 0, "f64", "none", (2, 4)),
-        (10, 3, "f32", "none", (3, 4)),
-        (10, 4, "f64", "dlc", (3, 8)),
-        (16, 0, "f32", "dlc", (3, 8)),
-        (16, 3, "f64", "dlc", (2, 8)),
-        (16, 4, "f32", "none", (2, 4)),
+        (10, 0, "f64", (2, 4)),
+        (10, 3, "f32", (3, 4)),
+        (10, 4, "f64", (3, 8)),
+        (16, 0, "f32", (3, 8)),
+        (16, 3, "f64", (2, 8)),
+        (16, 4, "f32", (2, 4)),
     ],
 )
 def test_every_pair_of_batch_microbatch_precision_and_devices(
-    batch: int, microbatch: int, precision: str, preset: str, devices: tuple[int, ...]
+    batch: int, microbatch: int, precision: str, devices: tuple[int, ...]
 ) -> None:
-    config = make_config(batch=batch, microbatch=microbatch, precision=precision, preset=preset)
-    compare_layouts(Trainer(config), devices)
+    compare_layouts(Trainer(make_config(batch=batch, microbatch=microbatch, precision=precision)), devices)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batch", "microbatch", "preset", "devices"), [(16, 4, "none", 8), (10, 0, "dlc", 3)])
-def test_bottlenecks(batch: int, microbatch: int, preset: str, devices: int) -> None:
+@pytest.mark.parametrize(("batch", "microbatch", "devices"), [(16, 4, 8), (10, 0, 3)])
+def test_bottlenecks(batch: int, microbatch: int, devices: int) -> None:
     """In float64: in float32 the ReLUs of 50 layers leave kinks in every tensor (measured: 7e-2)."""
-    config = make_config(batch=batch, microbatch=microbatch, precision="f64", backbone="resnet50", preset=preset)
+    config = make_config(batch=batch, microbatch=microbatch, precision="f64", backbone="resnet50")
     compare_layouts(Trainer(config), (devices,))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("norm", "precision", "microbatch", "preset", "devices"),
-    [
-        ("group", "f32", 4, "dlc", 3),
-        ("group", "f64", 3, "none", 8),
-        ("frozen", "f64", 3, "dlc", 8),
-        ("frozen", "f32", 4, "none", 3),
-    ],
+    ("norm", "precision", "microbatch", "devices"),
+    [("group", "f32", 4, 3), ("group", "f64", 3, 8), ("frozen", "f64", 3, 8), ("frozen", "f32", 4, 3)],
 )
-def test_norms_that_do_not_see_the_microbatch(
-    norm: str, precision: str, microbatch: int, preset: str, devices: int
-) -> None:
-    options = {"norm": norm, "precision": precision, "preset": preset}
+def test_norms_that_do_not_see_the_microbatch(norm: str, precision: str, microbatch: int, devices: int) -> None:
+    options = {"norm": norm, "precision": precision}
     other = Trainer(make_config(microbatch=microbatch, **options))
     compare_layouts(Trainer(make_config(**options)), (devices,), (other,))
 

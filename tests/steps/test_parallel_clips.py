@@ -16,24 +16,24 @@ def compare(devices: tuple[int, ...], **options: object) -> None:
 
 
 def test_clips_on_many_devices() -> None:
-    # Without augmentation it compiles in half the time; most rows below have it.
+    # Without augmentation it compiles in half the time; the rows below have it.
     compare((3,), kind="heatmap_context", clips=3, microbatch=4, preset="none")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "clips", "microbatch", "preset", "devices"),
+    ("kind", "clips", "microbatch", "devices"),
     [
-        ("heatmap", 1, 0, "dlc", (2, 8)),
-        ("heatmap", 3, 3, "dlc", (3,)),
-        ("heatmap_context", 1, 3, "dlc", (2,)),
-        ("heatmap_context", 3, 0, "none", (3, 8)),
+        ("heatmap", 1, 0, (2, 8)),
+        ("heatmap", 3, 3, (3,)),
+        ("heatmap_context", 1, 3, (2,)),
+        ("heatmap_context", 3, 0, (3, 8)),
     ],
 )
 def test_every_pair_of_network_clips_and_microbatch(
-    kind: str, clips: int, microbatch: int, preset: str, devices: tuple[int, ...]
+    kind: str, clips: int, microbatch: int, devices: tuple[int, ...]
 ) -> None:
-    compare(devices, kind=kind, clips=clips, microbatch=microbatch, preset=preset)
+    compare(devices, kind=kind, clips=clips, microbatch=microbatch)
 
 
 @pytest.mark.slow
@@ -41,9 +41,9 @@ def test_every_pair_of_network_clips_and_microbatch(
     "options",
     [
         {"kind": "heatmap", "clips": 3, "microbatch": 3, "all_losses": True},
-        {"kind": "heatmap_context", "clips": 1, "precision": "f32", "preset": "none"},
+        {"kind": "heatmap_context", "clips": 1, "precision": "f32"},
         {"kind": "regression", "clips": 3, "microbatch": 4},
-        {"kind": "heatmap", "clips": 3, "microbatch": 3, "norm": "group", "preset": "none"},
+        {"kind": "heatmap", "clips": 3, "microbatch": 3, "norm": "group"},
     ],
 )
 def test_other_networks_and_losses_on_clips(options: dict) -> None:
