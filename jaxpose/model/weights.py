@@ -15,6 +15,8 @@ _STATISTICS = (".running_mean", ".running_var")
 # Left out, because no network here reads them: the classifier, and a counter beside every pair of statistics.
 _CLASSIFIER = ("fc.weight", "fc.bias")
 _COUNTER = ".num_batches_tracked"
+# The tensor by which a backbone is known: torchvision's name and that of transformers.
+_FIRST = ("conv1.weight", "embedder.embedder.convolution.weight")
 _SHOWN = 3
 
 
@@ -49,6 +51,24 @@ def fill_resnet(
 
     filled = jax.tree_util.tree_map_with_path(fill, wanted)
     return filled["params"], filled["statistics"]
+
+
+def find_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
+    """Returns what the names of the backbone's tensors begin with: "backbone." in a checkpoint of MMPose, often "".
+
+    Raises:
+      UserError: no tensor is the first of a known backbone, or several are.
+    """
+    found = {name[: -len(first)] for name in tensors for first in _FIRST if f".{name}".endswith(f".{first}")}
+    found = sorted(prefix for prefix in found if not re.search(r"(^|\.)layer\d\.", prefix))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(f"{source} holds several networks: tensors under {', '.join(map(repr, found))}; give one")
+    raise UserError(
+        f"{source} holds no ResNet: none of its {len(tensors)} tensors is called {' or '.join(_FIRST)}; it has "
+        f"{_listed(list(tensors))}"
+    )
 
 
 def torchvision_name(name: str) -> str:

@@ -18,16 +18,9 @@ from jaxpose.config import BACKBONES
 from jaxpose.errors import UserError
 from jaxpose.model.resnet import ResNet
 from jaxpose.model.weights import fill_resnet
+from tests.published_resnets import backbone, torch_shapes
 
 DEPTHS = {"resnet18": [2, 2, 2, 2], "resnet50": [3, 4, 6, 3]}
-
-
-def backbone(name: str, width: int, norm: str = "sync") -> tuple[nnx.GraphDef, dict, dict]:
-    """Our network with random weights: definition, parameters and statistics."""
-    rng = np.random.default_rng(0)
-    network = ResNet(name, width, norm, dtype=jnp.float32, param_dtype=jnp.float32, rng=rng)
-    graphdef, params, statistics = nnx.split(network, nnx.Param, nnx.BatchStat)
-    return graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(statistics)
 
 
 def features(graphdef: nnx.GraphDef, params: dict, statistics: dict, x: np.ndarray) -> np.ndarray:
@@ -88,10 +81,14 @@ def test_features_are_those_of_transformers(name: str, layer: str, with_classifi
     assert_features_equal(features(graphdef, params, statistics, frames()), expected)
 
 
-def torch_features(tensors: dict[str, torch.Tensor], x: torch.Tensor, depths: list[int], convs: int) -> torch.Tensor:
+def torch_features(
+    tensors: dict[str, torch.Tensor], x: torch.Tensor, depths: list[int], convs: int, groups: int
+) -> torch.Tensor:
     """The features of a ResNet of version 1.5, with torch's functions, from tensors by torchvision's names."""
 
     def normed(x: torch.Tensor, name: str) -> torch.Tensor:
+        if groups:
+            return torch.nn.functional.group_norm(x, groups, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
         leaves = ("running_mean", "running_var", "weight", "bias")
         return torch.nn.functional.batch_norm(x, *[tensors[f"{name}.{leaf}"] for leaf in leaves])
 
@@ -113,9 +110,9 @@ def torch_features(tensors: dict[str, torch.Tensor], x: torch.Tensor, depths: li
     return x
 
 
-@pytest.mark.parametrize(("name", "convs"), [("resnet18", 2), ("resnet50", 3)])
-def test_features_are_those_of_torchvision_by_its_names(name: str, convs: int) -> None:
-    graphdef, params, statistics = backbone(name, 8)
+@pytest.mark.parametrize(("name", "convs", "groups"), [("resnet18", 2, 0), ("resnet50", 3, 0), ("resnet50", 3, 4)])
+def test_features_are_those_of_torch_by_torchvisions_names(name: str, convs: int, groups: int) -> None:
+    graphdef, params, statistics = backbone(name, 8, "group" if groups else "sync", groups)
     rng, shapes = np.random.default_rng(3), torch_shapes(params, statistics)
     tensors = {}
     for key, shape in shapes.items():
@@ -124,7 +121,7 @@ def test_features_are_those_of_torchvision_by_its_names(name: str, convs: int) -
     tensors = {key: value.astype(np.float32) for key, value in tensors.items()}
     found = features(graphdef, *fill_resnet(tensors, params, statistics, "file"), frames())
     of_torch = {key: torch.from_numpy(value) for key, value in tensors.items()}
-    expected = torch_features(of_torch, torch.from_numpy(frames()), DEPTHS[name], convs).numpy()
+    expected = torch_features(of_torch, torch.from_numpy(frames()), DEPTHS[name], convs, groups).numpy()
     assert_features_equal(found, expected)
 
 
@@ -149,18 +146,6 @@ class NoNumbers(np.random.Generator):
 
     def normal(self, loc: Any = 0, scale: Any = 1, size: Any = None) -> Any:
         return jnp.zeros(size)
-
-
-def torch_shapes(params: dict, statistics: dict) -> dict[str, tuple[int, ...]]:
-    """{torchvision's name: torch's shape} of every parameter and statistic."""
-    leaf = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var", "bias": "bias"}
-    shapes = {}
-    for tree in (params, statistics):
-        for path, value in jax.tree_util.tree_leaves_with_path(tree):
-            *layer, last = [str(part.key) for part in path]
-            shape = tuple(value.shape)
-            shapes[".".join([*layer, leaf[last]])] = shape[:1:-1] + shape[:2] if len(shape) == 4 else shape
-    return shapes
 
 
 def small_tensors() -> dict[str, np.ndarray]:
