@@ -18,6 +18,7 @@ import pytest
 
 from jaxpose.config import Config, command_line, resolve
 from jaxpose.config.option import flat_options
+from jaxpose.config.weights import PUBLISHED
 from jaxpose.data import dataset, synthetic
 from jaxpose.run.folder import default_path
 
@@ -122,6 +123,14 @@ def test_the_defaults_of_the_options_used_most_are_those_of_the_config() -> None
     for name, default in rows:
         assert name in OPTIONS, f"there is no option {name}"
         assert default == repr(OPTIONS[name][1]), name
+
+
+def test_the_names_of_published_weights_are_those_of_the_program() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.+) \|$", (ROOT / "docs" / "weights.md").read_text(), re.MULTILINE)
+    assert rows == [
+        (name, of.backbone, f"{of.repository}, {of.file} | {of.trained_on} | {of.licence}")
+        for name, of in PUBLISHED.items()
+    ]
 
 
 def test_exit_codes_have_one_table() -> None:

@@ -22,6 +22,7 @@ from jaxpose.errors import UserError
 SHOWN_S = 60.0
 
 Result = TypeVar("Result")
+Tree = TypeVar("Tree")
 
 
 def on_all_processes(work: Callable[[], Result]) -> Result:
@@ -66,6 +67,37 @@ def broadcast_from_0(work: Callable[[], Any]) -> Any:
     if "problem" in answer:
         raise UserError(answer["problem"])
     return answer["result"]
+
+
+def arrays_from_0(work: Callable[[], tuple[Any, Tree]], like: Tree) -> tuple[Any, Tree]:
+    """Calls `work` on process 0 only, and returns its JSON-ready notes and its arrays, bit for bit, on every process.
+
+    Args:
+      work: returns notes and a tree of numpy arrays.
+      like: a tree of numpy arrays of the same structure, shapes and types.
+
+    Raises:
+      UserError: `work` raised one; then all processes raise it.
+    """
+    if jax.process_count() == 1:
+        return work()
+    trees = []
+
+    def load() -> Any:
+        notes, tree = work()
+        trees.append(tree)
+        return notes
+
+    notes = broadcast_from_0(load)
+    leaves, structure = jax.tree.flatten(trees[0] if trees else like)
+    # One vector of bytes is one exchange, and its sum with the zeros of other processes changes no bit.
+    sent = np.frombuffer(b"".join(leaf.tobytes() for leaf in leaves), np.uint8)
+    data = np.asarray(multihost_utils.broadcast_one_to_all(sent))
+    received, start = [], 0
+    for leaf in leaves:
+        received.append(np.frombuffer(data, leaf.dtype, leaf.size, start).reshape(leaf.shape))
+        start += leaf.nbytes
+    return notes, jax.tree.unflatten(structure, received)
 
 
 def require_same(mine: dict[str, Any]) -> None:

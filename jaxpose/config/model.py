@@ -18,12 +18,23 @@ class ModelConfig(Section):
         choices=("heatmap", "heatmap_context", "regression"),
     )
     backbone: str = option("resnet50", "network before the head; resnet10 is for quick trials", choices=BACKBONES)
+    weights: str = option(
+        "none",
+        "initial weights of the backbone: none = random; a name in docs/weights.md, fetched from the Hugging Face hub; "
+        "a file (.safetensors, .pth, .pt) or a folder with one; or a run folder, whose head is not taken over",
+        is_path=True,
+    )
     width: int = option(64, "channels of the first stage; the published network has 64", minimum=4, maximum=1024)
     norm: str = option(
         "sync",
         "sync: statistics over the whole batch on all devices; group: over each frame; frozen: the loaded statistics; "
         "local: over each device (results then depend on the number of devices)",
         choices=("sync", "group", "frozen", "local"),
+    )
+    norm_groups: int = option(
+        0,
+        "norm=group: groups of channels in each norm; 0 = one for every 16 channels. DeepLabCut's ResNet-50 has 32",
+        minimum=0,
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
     head_width: int = option(32, "channels between the layers of the head", minimum=1, maximum=1024)

@@ -32,7 +32,8 @@ class OptimConfig(Section):
     backbone_lr_factor: float = option(1.0, "the backbone's final rate divided by the head's", minimum=0.0)
     unfreeze_epoch: int = option(
         -1,
-        "the backbone's rate is 0 before this epoch; -1 = 20 if train.init_from leaves a part of the head new, else 0",
+        "the backbone's rate is 0 before this epoch; -1 = 20 if a run from loaded weights has a part of the head new, "
+        "else 0",
         minimum=-1,
     )
     unfreeze_factor: float = option(0.1, "the backbone's rate divided by the head's at that epoch", minimum=0.0)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path, PurePath
 
 from jaxpose.config.root import Config
+from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
 
 SYNTHETIC = "synthetic"
 SPLIT_KINDS = ("frame", "video")
@@ -13,10 +14,10 @@ SPLIT_KINDS = ("frame", "video")
 def resolve_paths(config: Config) -> Config:
     """Returns a copy in which `data.labels` and `video.folder` are relative to the project if they lie in it.
 
-    The project, a file or run folder in `data.split`, `train.init_from`, and paths outside of the project become
-    absolute. The path of a file that does not exist stays as it is: its reader refuses it.
+    The project, a file or run folder in `data.split`, `model.weights` and `train.init_from`, and paths outside of the
+    project become absolute. The path of a file that does not exist stays as it is: its reader refuses it.
     """
-    data, video, train = config.data, config.video, config.train
+    data, video, model, train = config.data, config.video, config.model, config.train
     project = data.project
     if project and project != SYNTHETIC:
         # Path.resolve raises RuntimeError where symbolic links form a loop.
@@ -27,10 +28,14 @@ def resolve_paths(config: Config) -> Config:
         split = str(find_path(split, *in_project) or split)
     if init_from:
         init_from = str(find_path(init_from) or init_from)
+    weights = model.weights
+    if weights and weights != NO_WEIGHTS and weights not in PUBLISHED:
+        weights = str(find_path(weights) or weights)
     data = dataclasses.replace(data, project=project, labels=_relative(data.labels, *in_project), split=split)
     video = dataclasses.replace(video, folder=_relative(video.folder, *in_project))
     train = dataclasses.replace(train, init_from=init_from)
-    return dataclasses.replace(config, data=data, video=video, train=train)
+    model = dataclasses.replace(model, weights=weights)
+    return dataclasses.replace(config, data=data, video=video, model=model, train=train)
 
 
 def find_path(path: str, *folders: str) -> Path | None:

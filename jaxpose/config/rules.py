@@ -13,6 +13,7 @@ from fsspec.utils import get_protocol
 from jaxpose.config import losses
 from jaxpose.config.data import given_shares
 from jaxpose.config.root import Config
+from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED, PUBLISHED_WIDTH
 
 _ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
 # A draw (the position of a sample in the stream) is an int32.
@@ -75,8 +76,33 @@ def _model(config: Config) -> Iterator[str]:
         yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
     if model.width % 4:
         yield f"model.width is {model.width}; it must be a multiple of 4"
-    if model.norm == "frozen" and not config.train.init_from:
-        yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN"
+
+
+def _weights(config: Config) -> Iterator[str]:
+    model, init_from = config.model, config.train.init_from
+    is_loaded = model.weights != NO_WEIGHTS
+    if not model.weights:
+        yield "model.weights is empty; give none for random weights"
+    if model.norm == "frozen" and not init_from and not is_loaded:
+        yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN or model.weights"
+    if init_from and is_loaded:
+        both = "both say where the backbone's weights come from: give one"
+        yield f"model.weights is {model.weights} and train.init_from is {init_from}; {both}"
+    if model.norm_groups and (model.norm != "group" or model.width % model.norm_groups):
+        rule = f"it must divide model.width = {model.width}, and model.norm must be group"
+        yield f"model.norm_groups is {model.norm_groups}, and model.norm is {model.norm}; {rule}"
+    if not (published := PUBLISHED.get(model.weights)):
+        return
+    groups = published.norm_groups
+    if groups and (model.norm != "group" or model.norm_groups != groups):
+        needs = f"its network has groups: give model.norm=group model.norm_groups={groups}"
+        yield f"model.weights is {model.weights}, and model.norm is {model.norm}; {needs}"
+    if not groups and model.norm == "group":
+        yield f"model.weights is {model.weights}, of a network with batch normalisation; give model.norm=sync or frozen"
+    if model.backbone != published.backbone:
+        yield f"model.weights is {model.weights}, and model.backbone is {model.backbone}; give {published.backbone}"
+    elif model.width != PUBLISHED_WIDTH:
+        yield f"model.weights is {model.weights}, and model.width is {model.width}; it must be {PUBLISHED_WIDTH}"
 
 
 def _train(config: Config) -> Iterator[str]:
@@ -179,7 +205,7 @@ def remote_problems(config: Config) -> Iterator[str]:
 
 # In the order in which their lines are shown.
 RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
-    _input, _split, _names, _augment, _model, _train, _factors, _clips, _pca, _optim, _profile,
+    _input, _split, _names, _augment, _model, _weights, _train, _factors, _clips, _pca, _optim, _profile,
 )  # fmt: skip
 
 

@@ -24,7 +24,10 @@ class TrainConfig(Section):
         choices=("f32", "tf32", "bf16", "f64"),
     )
     init_from: str = option(
-        "", "run folder to take the initial weights from; keypoints are matched by name", is_path=True
+        "",
+        "run folder to take all initial weights from, of backbone and head; keypoints are matched by name. For the "
+        "backbone alone: model.weights",
+        is_path=True,
     )
     val_every_epochs: float = option(
         5.0, "epochs (also fractions) between validations; rounded to steps, at least one", minimum=1e-6

@@ -26,7 +26,6 @@ from jaxpose.video.index import ends_checksum
 # initial weights of a run, and the frames that trained these weights but do not train here.
 CLIPS, CONTEXT, WEIGHTS, TRAINED = "clips", "context", "weights", "trained"
 NO_SETS = (CLIPS, CONTEXT, WEIGHTS, TRAINED)
-_START = "train.init_from"
 
 
 def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
@@ -98,6 +97,7 @@ def split_text(
     files_beside: Sequence[Path] = (),
     weights_sha256: str = "",
     trained_before: Mapping[str, str] = types.MappingProxyType({}),
+    weights_option: str = "train.init_from",
 ) -> str:
     """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for every frame and other file.
 
@@ -109,8 +109,9 @@ def split_text(
       sets: (n,) text from `assign_sets`.
       videos: the source of clips.
       files_beside: images and videos with frames around the labelled ones.
-      weights_sha256: of the weights of `train.init_from`, "" without.
+      weights_sha256: of the weights that the run starts from, "" for random ones.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
+      weights_option: the option that names those weights; the paths of their rows begin with it.
     """
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
@@ -123,8 +124,9 @@ def split_text(
         path = file.relative_to(project.folder) if is_inside else Path(file.parent.name, file.name)
         writer.writerow((path_cell(path.as_posix()), file.stat().st_size, ends_checksum(file), use, ""))
     if weights_sha256:
-        writer.writerow((_START, "", weights_sha256, WEIGHTS, ""))
-    writer.writerows((path_cell(f"{_START}/{image}"), "", sha, TRAINED, "") for sha, image in trained_before.items())
+        writer.writerow((weights_option, "", weights_sha256, WEIGHTS, ""))
+    before = ((f"{weights_option}/{image}", sha256) for sha256, image in trained_before.items())
+    writer.writerows((path_cell(path), "", sha256, TRAINED, "") for path, sha256 in before)
     return stream.getvalue()
 
 
@@ -170,7 +172,7 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
         path, name, checksum, labels_checksum = (_cell(row, columns.get(key)) for key in keys)
         path = PurePosixPath(path.replace("\\", "/")).as_posix()
         if name == TRAINED:
-            known.trained_before[checksum] = path.removeprefix(f"{_START}/")
+            known.trained_before[checksum] = path.partition("/")[2]
         if name in NO_SETS:
             continue
         if name not in SETS:

@@ -27,6 +27,7 @@ class Norm(nnx.Module):
     Args:
       channels: channels of the maps.
       kind: sync, local, group or frozen.
+      groups: of channels, for the kind group; 0 stands for one in 16 channels.
       dtype: type of the result; statistics are in `param_dtype`.
       param_dtype: type of the parameters and statistics.
       axis: name of the mesh axis that `sync` sums over.
@@ -36,6 +37,7 @@ class Norm(nnx.Module):
         self,
         channels: int,
         kind: str,
+        groups: int = 0,
         *,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
@@ -47,7 +49,7 @@ class Norm(nnx.Module):
         self.scale = nnx.Param(jnp.ones(channels, param_dtype))
         self.bias = nnx.Param(jnp.zeros(channels, param_dtype))
         if kind == "group":
-            self.groups = math.gcd(channels, max(1, channels // CHANNELS_PER_GROUP))
+            self.groups = groups or math.gcd(channels, max(1, channels // CHANNELS_PER_GROUP))
         else:
             self.mean = nnx.BatchStat(jnp.zeros(channels, param_dtype))
             self.var = nnx.BatchStat(jnp.ones(channels, param_dtype))

@@ -1,6 +1,7 @@
 """The whole network: from sequences of frames (0..255) to the logits of maps, or to points."""
 
 import contextlib
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +11,12 @@ from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import ModelConfig
 from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.weights import pixel_scale
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
-
-# Mean and standard deviation of ImageNet's pixels, which pretrained backbones expect.
-_PIXEL_MEAN = np.array([0.485, 0.456, 0.406]) * 255
-_PIXEL_STD = np.array([0.229, 0.224, 0.225]) * 255
+from jaxpose.model.weights import fill_resnet
 
 # (type of the arithmetic, type of the parameters) by the name in train.precision.
 DTYPES = {
@@ -43,8 +42,9 @@ class PoseNet(nnx.Module):
         dtype, param_dtype = DTYPES[precision]
         dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rng": rng}
         self.dtype = dtype
+        self.pixels = pixel_scale(model.weights)
         self.radius = CONTEXT_RADIUS[model.kind]
-        self.backbone = ResNet(model.backbone, model.width, model.norm, **dtypes)
+        self.backbone = ResNet(model.backbone, model.width, model.norm, model.norm_groups, **dtypes)
         channels = self.backbone.out_channels
         if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
@@ -73,7 +73,8 @@ class PoseNet(nnx.Module):
         """
         height, width = sequences[0].shape[2:4]
         frames = jnp.concatenate([group.reshape(-1, height, width, 3) for group in sequences])
-        mean, std = (jnp.asarray(v, frames.dtype)[None, None, None] for v in (_PIXEL_MEAN, _PIXEL_STD))
+        scale = (np.array(self.pixels.mean), np.array(self.pixels.std))
+        mean, std = (jnp.asarray(values, frames.dtype)[None, None, None] for values in scale)
         reached = jnp.concatenate([group.reshape(-1) for group in counted])
         features = self.backbone(((frames - mean) / std).astype(self.dtype), reached, count, train)
         outputs, start = [], 0
@@ -112,6 +113,24 @@ def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) 
         network = PoseNet(model, keypoints, precision, rng=rng)
     graphdef, params, statistics = nnx.split(network, nnx.Param, nnx.BatchStat)
     return graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(statistics)
+
+
+def fill_backbone(
+    model: ModelConfig, tensors: Mapping[str, np.ndarray], params: dict, statistics: dict, source: str
+) -> tuple[dict, dict]:
+    """Returns (parameters, batch statistics) of a backbone that hold published tensors.
+
+    Args:
+      model: its options.
+      tensors: by their published names, without a prefix.
+      params: the backbone's fresh parameters.
+      statistics: its fresh batch statistics, {} if it has none.
+      source: name of the file, for messages.
+
+    Raises:
+      UserError: the tensors are not those of the backbone.
+    """
+    return fill_resnet(tensors, params, statistics, source)
 
 
 def apply_network(

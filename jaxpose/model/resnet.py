@@ -27,6 +27,7 @@ class Block(nnx.Module):
       stride: step of the 3x3 convolution (the first of two, or the middle one as in torchvision's version 1.5).
       bottleneck: whether the block has the second form.
       norm: kind of normalisation.
+      groups: groups of each norm of the kind group; 0 stands for one in 16 channels.
       dtypes: `dtype` and `param_dtype` of every layer.
       rng: source of the initial weights.
     """
@@ -38,6 +39,7 @@ class Block(nnx.Module):
         stride: int,
         bottleneck: bool,
         norm: str,
+        groups: int,
         dtypes: dict,
         rng: np.random.Generator,
     ):
@@ -47,11 +49,11 @@ class Block(nnx.Module):
         widths = [in_channels, *[channels] * (len(sizes) - 1), out_channels]
         for i, (size, step) in enumerate(zip(sizes, strides, strict=True)):
             setattr(self, f"conv{i + 1}", Conv(widths[i], widths[i + 1], size, step, rng=rng, **dtypes))
-            setattr(self, f"bn{i + 1}", Norm(widths[i + 1], norm, **dtypes))
+            setattr(self, f"bn{i + 1}", Norm(widths[i + 1], norm, groups, **dtypes))
         self.downsample = nnx.List([])
         if stride != 1 or in_channels != out_channels:
             self.downsample.append(Conv(in_channels, out_channels, 1, stride, rng=rng, **dtypes))
-            self.downsample.append(Norm(out_channels, norm, **dtypes))
+            self.downsample.append(Norm(out_channels, norm, groups, **dtypes))
 
     def __call__(
         self, x: Float[Array, "b h w c"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
@@ -75,6 +77,7 @@ class ResNet(nnx.Module):
       name: resnet10, resnet18, resnet34, resnet50, resnet101 or resnet152.
       width: channels of the first stage (64 in the published networks).
       norm: kind of normalisation.
+      groups: groups of each norm of the kind group; 0 stands for one in 16 channels.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.
@@ -85,6 +88,7 @@ class ResNet(nnx.Module):
         name: str,
         width: int,
         norm: str,
+        groups: int = 0,
         *,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
@@ -92,14 +96,14 @@ class ResNet(nnx.Module):
     ):
         bottleneck = name not in ("resnet10", "resnet18", "resnet34")
         self.conv1 = Conv(3, width, 7, 2, dtype=dtype, param_dtype=param_dtype, rng=rng)
-        self.bn1 = Norm(width, norm, dtype=dtype, param_dtype=param_dtype)
+        self.bn1 = Norm(width, norm, groups, dtype=dtype, param_dtype=param_dtype)
         dtypes = {"dtype": dtype, "param_dtype": param_dtype}
         stages, channels = [], width
         for stage, count in enumerate(_BLOCKS[name]):
             blocks = []
             for i in range(count):
                 stride = 2 if stage > 0 and i == 0 else 1
-                blocks.append(Block(channels, width << stage, stride, bottleneck, norm, dtypes, rng))
+                blocks.append(Block(channels, width << stage, stride, bottleneck, norm, groups, dtypes, rng))
                 channels = (width << stage) * (4 if bottleneck else 1)
             stages.append(nnx.List(blocks))
         self.layer1, self.layer2, self.layer3, self.layer4 = stages

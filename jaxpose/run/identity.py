@@ -144,7 +144,7 @@ def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
         if before == after:
             continue
         if after.get("set") == WEIGHTS:
-            rows.append("train.init_from gives other weights than those that this run started from")
+            rows.append(f"{path} gives other weights than those that this run started from")
         else:
             changes = [f"{key} {_short(before.get(key))} -> {_short(value)}" for key, value in after.items()
                        if before.get(key) != value]  # fmt: skip
@@ -172,10 +172,11 @@ def _describe_row(path: str, use: str | None, is_new: bool) -> str:
     elif use == CONTEXT:
         what = f"{path}, which shows frames around labelled ones,"
     elif use == TRAINED:
-        image = path.partition("/")[2]
-        return f"{image} is {'now' if is_new else 'no longer'} among the frames that trained train.init_from"
+        option, _, image = path.partition("/")
+        return f"{image} is {'now' if is_new else 'no longer'} among the frames that trained {option}"
     elif use == WEIGHTS:
-        return "this run starts from random weights" if is_new else "this run started from the weights of another"
+        origin = "another" if path == "train.init_from" else path
+        return "this run starts from random weights" if is_new else f"this run started from the weights of {origin}"
     else:
         return f"{path} is {'new' if is_new else 'no longer a usable frame'}"
     if is_new:

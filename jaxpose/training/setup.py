@@ -1,7 +1,6 @@
 """The set-up of a training: its frames, initial weights, lengths and clips, and messages for the user."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 from flax import nnx
@@ -17,14 +16,12 @@ from jaxpose.data.images import outside_crop
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
-from jaxpose.run.load import load_network
 from jaxpose.run.pca import Subspaces
-from jaxpose.run.weights import checksum
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
 from jaxpose.training.clip_setup import open_clip_source
 from jaxpose.training.fit_pca import fit_subspaces
-from jaxpose.training.transfer import refuse_trained_frames, transfer
+from jaxpose.training.initial_weights import load_initial_weights
 from jaxpose.video.clips import ClipSource
 
 
@@ -37,11 +34,12 @@ class Setup:
       mesh: the devices.
       data: the labelled frames and their sets.
       graphdef: definition of the network.
-      params: nested dict of parameters.
-      statistics: nested dict of batch statistics.
       facts: about the data, for the compiled step.
       clips: the unlabelled clips, or None if no loss on clips is on.
-      weights_sha256: checksum of the weights of `train.init_from`, "" without it.
+      params: nested dict of parameters before the first step.
+      statistics: nested dict of batch statistics.
+      weights_option: the option that names the source of the initial weights, "" if they are random.
+      weights_sha256: checksum of what that source gave, "" if they are random.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
       subspaces: of the training labels' poses, by the name of their loss.
       messages: for the user, one sentence each.
@@ -55,6 +53,7 @@ class Setup:
     statistics: dict
     facts: DataFacts
     clips: ClipSource | None
+    weights_option: str
     weights_sha256: str
     trained_before: dict[str, str]
     subspaces: Subspaces
@@ -65,26 +64,19 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     """Makes or loads the initial weights and plans the training; compiles nothing.
 
     Raises:
-      UserError: data.flip_pairs names an unknown keypoint or leaves a keypoint without a partner; `train.init_from`
-        does not fit, or was trained on frames that validate or test here; an early stop has no validation frames; or a
-        loss on clips does not fit the keypoints, the labels or the videos.
+      UserError: data.flip_pairs names an unknown keypoint or leaves a keypoint without a partner; the weights to start
+        from cannot be read, do not fit, or were trained on frames that validate or test here; an early stop has no
+        validation frames; or a loss on clips does not fit the keypoints, the labels or the videos.
     """
     train, names = config.train, config.data.keypoint_names
     refuse_unknown_names(names, config.data.flip_pairs)
     permutation = flip_permutation(names, config.data.flip_pairs) if config.augment.flip_p else None
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
     messages = _describe_frames(config, data)
-    weights_sha256, trained_before = "", {}
-    remade: list[str] = []
-    if train.init_from:
-        trained = load_network(Path(train.init_from))
-        weights_sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
-        params, statistics, remade = transfer(trained, names, params, statistics)
-        trained_before, unchecked = refuse_trained_frames(Path(train.init_from), data)
-        messages += unchecked
+    initial = load_initial_weights(config, data, params, statistics)
     frames = len(data.rows("train"))
     total_steps = lengths.total_steps(train, frames)
-    messages += [_describe_weights(train.init_from, remade), *_describe_limits(config, mesh, data, total_steps)]
+    messages += [*initial.messages, *_describe_limits(config, mesh, data, total_steps)]
     subspaces, sentences = _fit_on_process_0(config, data)
     messages += sentences
     width, height = data.size_px
@@ -93,15 +85,15 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         passes=-(-train.batch_size // microbatch_size(train)),
         steps_per_epoch=lengths.steps_per_epoch(train, frames),
         total_steps=total_steps,
-        has_new_head=bool(remade),
+        has_new_head=initial.has_new_head,
         flip_permutation=permutation,
         pca={name: pca for name, pca in subspaces.items() if name in weights(config.losses)},
     )
     clips, sentences = open_clip_source(config, facts)
     messages += sentences
     return Setup(
-        config, mesh, data, graphdef, params, statistics, facts, clips, weights_sha256, trained_before, subspaces,
-        messages,
+        config, mesh, data, graphdef, initial.params, initial.statistics, facts, clips, initial.option,
+        initial.sha256, initial.trained_before, subspaces, messages,
     )  # fmt: skip
 
 
@@ -120,17 +112,6 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
             "trained on, but count in every error"
         )
     return messages
-
-
-def _describe_weights(init_from: str, remade: list[str]) -> str:
-    """Returns a sentence about the origin of the initial weights."""
-    if init_from:
-        new = f"; new, with random weights: {', '.join(remade)}" if remade else ""
-        return f"starts from the weights of {init_from}{new}"
-    return (
-        "starts from random weights: with few labelled frames expect clearly larger errors than from a pretrained "
-        "backbone (train.init_from=RUN starts from a run of yours)"
-    )
 
 
 def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int) -> list[str]:

@@ -64,7 +64,8 @@ def list_files(setup: Setup) -> str:
     clip_files = clips.files() if clips else []
     files_beside = on_all_processes(lambda: dataset.files_beside(data.project, setup.config))
     text = split.split_text(
-        data.project, data.sets, clip_files, files_beside, setup.weights_sha256, setup.trained_before
-    )
+        data.project, data.sets, clip_files, files_beside, setup.weights_sha256, setup.trained_before,
+        setup.weights_option,
+    )  # fmt: skip
     require_same({f"line {n} of split.csv": line for n, line in enumerate(text.splitlines(), 1)})
     return text

@@ -37,7 +37,7 @@ def start_block(run: CompiledRun) -> dict[str, str]:
         "batch": _describe_batch(setup),
         **_describe_clips(setup),
         **_describe_rate(setup),
-        **({"backbone": describe_backbone_rate(config.optim, facts)} if config.train.init_from else {}),
+        **({"backbone": describe_backbone_rate(config.optim, facts)} if setup.weights_option else {}),
         "length": f"{facts.total_steps} steps; an epoch is {facts.steps_per_epoch}",
         **({"step": run.step_cost} if run.step_cost else {}),
         "disk": f"about {_CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",

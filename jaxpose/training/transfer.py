@@ -16,7 +16,7 @@ from jaxpose.steps.optim import rest_epochs
 
 
 def transfer(
-    trained: LoadedNetwork, names: tuple[str, ...], params: dict, statistics: dict
+    trained: LoadedNetwork, names: tuple[str, ...], params: dict, statistics: dict, option: str = "train.init_from"
 ) -> tuple[dict, dict, list[str]]:
     """Returns (parameters, statistics, names of the parts that are new) of a network that starts from a trained one.
 
@@ -27,6 +27,7 @@ def transfer(
       names: keypoint names of the new network.
       params: fresh parameters of the new network.
       statistics: fresh batch statistics of the new network.
+      option: the option that names the source, for messages.
 
     Raises:
       UserError: the backbones differ.
@@ -35,7 +36,7 @@ def transfer(
     if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
         old = trained.config.model
         raise UserError(
-            f"train.init_from is a run of {old.backbone}, width {old.width}, norm {old.norm}; "
+            f"{option} is a run of {old.backbone}, width {old.width}, norm {old.norm}; "
             "the backbone, width and kind of norm must be the same"
         )
     old_names = trained.config.data.keypoint_names
@@ -51,10 +52,19 @@ def transfer(
             taken[part] = old
         else:
             taken[part] = params[part]
-            remade.append(f"the {part}" if part == "head" else f"the {part} head")
+            remade.append(_head_name(part))
     # A network of another precision may keep its weights in another type.
     cast = jax.tree.map(lambda old, new: np.asarray(old, new.dtype), (taken, trained.statistics), (params, statistics))
     return *cast, remade
+
+
+def heads_of(params: dict) -> list[str]:
+    """Returns the names of a network's heads, for messages."""
+    return [_head_name(part) for part in params if part != "backbone"]
+
+
+def _head_name(part: str) -> str:
+    return f"the {part}" if part == "head" else f"the {part} head"
 
 
 def _shapes(tree: dict) -> dict:
@@ -96,12 +106,15 @@ def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[
     return {"kernel": kernel}, [name for name in new_names if name not in old_names]
 
 
-def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], list[str]]:
+def refuse_trained_frames(
+    run: Path, data: Dataset, option: str = "train.init_from"
+) -> tuple[dict[str, str], list[str]]:
     """Refuses to validate or test a network on frames that trained its initial weights, in that run or an earlier one.
 
     Args:
       run: the run folder with the initial weights.
       data: the frames and their sets.
+      option: the option that names the run, for messages.
 
     Returns:
       {SHA-256: path} of images that trained those weights and do not train here, and a sentence if the run's list of
@@ -129,7 +142,7 @@ def refuse_trained_frames(run: Path, data: Dataset) -> tuple[dict[str, str], lis
             f"{count} of the {len(data.rows(name))} {name} frames" for name, count in counts.items() if count
         )
         raise UserError(
-            f"train.init_from is {run}, which was trained on {measuring}: their errors would be too small. "
+            f"{option} is {run}, which was trained on {measuring}: their errors would be too small. "
             f"--config.data.split={run} keeps each of its frames in its set"
         )
     here = {checksums[row] for row in data.rows("train")}

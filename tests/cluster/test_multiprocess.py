@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import safetensors.numpy
 
 from jaxpose import config as c
 from jaxpose.cluster.signals import Interrupt
 from tests.parallel import distance
 from tests.process_pair import OURS, ROOT, STEPS, TORCHRUN, Pair, losses_of, small, weights_of
+from tests.published_resnets import backbone, torch_shapes
 from tests.small_run import environment, make_config, metrics_of, train
 
 
@@ -71,6 +73,30 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
         assert (expected > 0).any(), name
         # Half the run: in the other one a threshold (of a ReLU, a confidence) turns rounding into another course.
         np.testing.assert_allclose(found[: STEPS // 2], expected[: STEPS // 2], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_one_process_reads_the_weights_for_both(folder: Path) -> None:
+    """The other one has no such file; a file that does not fit is told by both."""
+    shapes = torch_shapes(*backbone("resnet18", 8)[1:])
+    rng = np.random.default_rng(0)
+    tensors = {name: rng.uniform(0.01, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+    options = {"model__weights": str(folder / "model.safetensors"), "train__steps": 2, "train__val_every_epochs": 1}
+    config = small(folder, "weights", **options, optim__unfreeze_epoch=0)
+    more = ("--config.model.weights=/nowhere/model.safetensors",)
+    with Pair(config, folder / "weights-logs", more=more) as pair:
+        assert pair.codes() == [0, 0], pair.logs()
+    alone = small(folder, "weights-alone", **options, optim__unfreeze_epoch=0, mesh__devices=1)
+    assert train(alone)["exit_code"] == 0
+    runs = (Path(config.out), Path(alone.out))
+    found, expected = ([line["loss"] for line in metrics_of(run) if "loss" in line] for run in runs)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    safetensors.numpy.save_file({"conv1.weight": np.ones(2)}, folder / "model.safetensors")
+    with Pair(small(folder, "misfit", **options), folder / "misfit-logs", more=more) as pair:
+        assert pair.codes() == [2, 2], pair.logs()
+        for index in range(2):
+            assert "does not fit model.backbone" in pair.text(index) and "Traceback" not in pair.text(index)
 
 
 def test_a_mistake_is_told_by_both_and_nothing_is_written(folder: Path) -> None:

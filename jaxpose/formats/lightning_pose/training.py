@@ -113,8 +113,8 @@ def set_backbone(config: Config, keys: Keys) -> None:
     is_pretrained = keys.read_choice("model.backbone_pretrained", _FLAGS, True)
     if is_pretrained:
         keys.messages.append(
-            f"{key} = {name} becomes {model.backbone} with random weights, because pretrained weights are not "
-            "converted yet (train.init_from starts from a run of jaxpose)"
+            f"{key} = {name} becomes {model.backbone} with random weights; model.weights starts from "
+            "published ones (docs/weights.md), train.init_from from a run of jaxpose"
         )
     epoch = keys.read_whole("training.unfreezing_epoch")
     if epoch and is_pretrained:

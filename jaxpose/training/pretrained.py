@@ -1,0 +1,127 @@
+"""The backbone of `model.weights`: from the hub, a file, a folder or a run."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.config import Config
+from jaxpose.config.weights import IMAGENET, PUBLISHED
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
+from jaxpose.model.pose_net import fill_backbone
+from jaxpose.model.weights import find_prefix
+from jaxpose.run.hub import fetch
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, PARAMETERS_FILE
+from jaxpose.run.tensor_file import find_tensor_file, read_tensors
+
+# What transformers' ResNet can be that ours is not, and the value that ours has.
+_FORM = {"downsample_in_bottleneck": False, "downsample_in_first_stage": False, "hidden_act": "relu"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Backbone:
+    """Loaded weights of a backbone.
+
+    Attributes:
+      params: nested dict.
+      statistics: nested dict of batch statistics, {} if it has none.
+      message: for the user, about tensors of the file that are not used; "" if there are none.
+    """
+
+    params: dict
+    statistics: dict
+    message: str
+
+
+def is_run(place: Path) -> bool:
+    """Returns whether a folder given as `model.weights` is a run folder."""
+    return (place / PARAMETERS_FILE).exists() or (place / CHECKPOINTS_FOLDER).is_dir()
+
+
+def load_backbone(config: Config, params: dict, statistics: dict) -> Backbone:
+    """Returns the backbone of `model.weights`, which is a name, a file, or a folder with a file.
+
+    Args:
+      config: resolved config.
+      params: fresh parameters of the backbone.
+      statistics: fresh batch statistics of it, {} if it has none.
+
+    Raises:
+      UserError: there is no such name or file, it cannot be fetched or read, or does not fit the backbone.
+    """
+    weights, model = config.model.weights, config.model
+    published = PUBLISHED.get(weights)
+    if published:
+        file, source = fetch(weights), f"model.weights = {weights} ({published.repository}, {published.file})"
+    else:
+        file = _find_file(weights)
+        source = f"model.weights = {file}"
+        _refuse_other_form(file.parent)
+    tensors = read_tensors(file)
+    prefix = published.prefix if published else find_prefix(tensors, source)
+    inside = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return Backbone(*fill_backbone(model, inside, params, statistics, source), _describe_rest(tensors, prefix, source))
+
+
+def _find_file(weights: str) -> Path:
+    place = Path(weights)
+    if not place.exists():
+        known = ", ".join(PUBLISHED)
+        raise UserError(
+            f"model.weights is {weights!r}; there is no such file or folder, and the names of published weights are "
+            f"{known} (or none)"
+        )
+    return find_tensor_file(place) if place.is_dir() else place
+
+
+def _refuse_other_form(folder: Path) -> None:
+    """Refuses weights whose notes say that their network computes something else from the same tensors.
+
+    Raises:
+      UserError: a note beside the file differs from what the network here does.
+    """
+    form = _read_notes(folder / "config.json")
+    if form.get("model_type") == "resnet":
+        for name, value in _FORM.items():
+            if form.get(name, value) != value:
+                raise UserError(
+                    f"{folder / 'config.json'} says {name} = {form[name]!r}; jaxpose's ResNet has {value!r}"
+                )
+    pixels = _read_notes(folder / "preprocessor_config.json")
+    mean, std = pixels.get("image_mean"), pixels.get("image_std")
+    if mean is not None and std is not None and not _is_imagenet(mean, std):
+        raise UserError(
+            f"the weights in {folder} were trained on pixels of mean {mean} and deviation {std}; jaxpose gives a "
+            "backbone from a file those of ImageNet (0.485, 0.456, 0.406 and 0.229, 0.224, 0.225)"
+        )
+
+
+def _read_notes(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        notes = json.loads(read_bytes(file))
+    except ValueError as error:
+        raise UserError(f"{file}, which should describe the weights beside it, is no JSON: {error}") from None
+    return notes if isinstance(notes, dict) else {}
+
+
+def _is_imagenet(mean: Any, std: Any) -> bool:
+    try:
+        given = 255 * np.array([mean, std], float)
+    except (TypeError, ValueError):
+        return False
+    return given.shape == (2, 3) and np.allclose(given, [IMAGENET.mean, IMAGENET.std], atol=0.5)
+
+
+def _describe_rest(tensors: Mapping[str, np.ndarray], prefix: str, source: str) -> str:
+    """Returns a sentence about the tensors outside of the backbone."""
+    parts = [name.partition(".")[0] for name in tensors if not name.startswith(prefix)]
+    if not parts:
+        return ""
+    named = ", ".join(f"{parts.count(part)} of {part}" for part in dict.fromkeys(parts))
+    return f"{source}: tensors beside the backbone are not used ({named})"

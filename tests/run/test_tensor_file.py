@@ -1,0 +1,105 @@
+"""Files of tensors that other programs wrote."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from jaxpose.errors import UserError
+from jaxpose.run.tensor_file import find_tensor_file, read_tensors
+
+TENSORS = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.half": torch.ones(2, dtype=torch.bfloat16) / 3}
+
+
+def save_safetensors(file: Path) -> None:
+    safetensors.torch.save_file(TENSORS, file)
+
+
+def save_of_mmpose(file: Path) -> None:
+    torch.save({"meta": {"epoch": 210, "time": "Mon"}, "state_dict": TENSORS, "optimizer": {"lr": [1e-3]}}, file)
+
+
+def save_of_deeplabcut(file: Path) -> None:
+    torch.save({"model": TENSORS, "metadata": {"epoch": 3}}, file)
+
+
+@pytest.mark.parametrize(
+    ("name", "save"),
+    [
+        ("model.safetensors", save_safetensors),
+        ("model.pth", save_of_mmpose),
+        ("model.pt", save_of_deeplabcut),
+        ("pytorch_model.bin", lambda file: torch.save(TENSORS, file)),
+    ],
+)
+def test_tensors_are_those_that_torch_saved(name: str, save: Callable[[Path], None], tmp_path: Path) -> None:
+    save(tmp_path / name)
+    (tmp_path / "README.md").touch()
+    found = read_tensors(find_tensor_file(tmp_path))
+    assert sorted(found) == sorted(TENSORS)
+    for key, tensor in TENSORS.items():
+        np.testing.assert_array_equal(np.asarray(found[key], np.float32), tensor.float().numpy())
+
+
+def test_safetensors_come_first_and_of_several_files_none_is_chosen(tmp_path: Path) -> None:
+    torch.save(TENSORS, tmp_path / "pytorch_model.bin")
+    save_safetensors(tmp_path / "model.safetensors")
+    assert find_tensor_file(tmp_path).name == "model.safetensors"
+    save_safetensors(tmp_path / "other.safetensors")
+    with pytest.raises(UserError, match="several files with tensors .model.safetensors, other.safetensors."):
+        find_tensor_file(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no file with tensors"):
+        find_tensor_file(tmp_path / "empty")
+
+
+class RunsOnLoad:
+    """Unpickled, it would make a folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = str(folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self.folder,)
+
+
+def test_a_file_that_would_run_code_is_refused_and_runs_none(tmp_path: Path) -> None:
+    torch.save({"state_dict": TENSORS, "meta": RunsOnLoad(tmp_path / "made")}, tmp_path / "model.pth")
+    with pytest.raises(UserError, match="model.pth cannot be read as tensors alone"):
+        read_tensors(tmp_path / "model.pth")
+    assert not (tmp_path / "made").exists()
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        ("a.safetensors", lambda file: None, "there is no file"),
+        ("a.onnx", Path.touch, "its name must end in .safetensors, .pth, .pt, .bin"),
+        ("a.safetensors", lambda file: [save_safetensors(file), cut(file)], "cannot be read as safetensors"),
+        ("a.pth", lambda file: [save_of_mmpose(file), cut(file)], "cannot be read as tensors alone"),
+        ("a.pth", lambda file: torch.save({"a": 1}, file), "holds 'a', which is no tensor"),
+        ("a.pth", lambda file: torch.save([torch.ones(2)], file), "holds no named tensors"),
+    ],
+)
+def test_other_files_are_refused_by_name(name: str, make: Callable[[Path], Any], message: str, tmp_path: Path) -> None:
+    make(tmp_path / name)
+    with pytest.raises(UserError, match=message) as refused:
+        read_tensors(tmp_path / name)
+    assert str(tmp_path / name) in str(refused.value)
+
+
+def test_without_torch_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_of_mmpose(tmp_path / "model.pth")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UserError, match=r"pip install 'jaxpose\[torch\]'"):
+        read_tensors(tmp_path / "model.pth")

@@ -1,0 +1,211 @@
+"""Runs that start from a published backbone: what they take over, and what they refuse."""
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from huggingface_hub import constants
+from transformers import ResNetConfig, ResNetModel
+
+from jaxpose import config as c
+from jaxpose.config import weights as table
+from jaxpose.data.split import split_text
+from jaxpose.errors import UserError
+from jaxpose.model.pose_net import PoseNet
+from jaxpose.run.folder import open_run
+from jaxpose.run.load import load_network
+from jaxpose.training.setup import Setup
+from jaxpose.training.start import list_files
+from tests.hub_cache import add_to_cache
+from tests.published_resnets import backbone, torch_shapes
+from tests.small_run import assert_same, make_config
+from tests.training.setups import begin
+
+
+def tensors_of(width: int, norm: str = "sync") -> dict[str, np.ndarray]:
+    """Random tensors of a resnet18 by torchvision's names, with those that are left out."""
+    rng = np.random.default_rng(width)
+    shapes = torch_shapes(*backbone("resnet18", width, norm)[1:])
+    tensors = {name: rng.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    return tensors | {"fc.weight": np.ones((2, 8 * width), np.float32), "fc.bias": np.ones(2, np.float32)}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Published weights that fit the network of small runs."""
+    (tmp_path / "published").mkdir()
+    safetensors.numpy.save_file(tensors_of(8), tmp_path / "published" / "model.safetensors")
+    return tmp_path / "published" / "model.safetensors"
+
+
+def config_from(project: Path, weights: Path | str, **options: Any) -> c.Config:
+    return make_config(project, project.parent / "out", model__weights=str(weights), **options)
+
+
+def conv1_of(setup: Setup) -> np.ndarray:
+    return np.asarray(setup.params["backbone"]["conv1"]["kernel"]).transpose(3, 2, 0, 1)
+
+
+@pytest.mark.parametrize("norm", ["sync", "frozen"])
+def test_a_run_starts_from_the_backbone_of_a_file(file: Path, project: Path, norm: str) -> None:
+    setup = begin(config_from(project, file, model__norm=norm))
+    published, fresh = safetensors.numpy.load_file(file), begin(config_from(project, "none"))
+    np.testing.assert_array_equal(conv1_of(setup), published["conv1.weight"])
+    np.testing.assert_array_equal(
+        setup.statistics["backbone"]["layer4"][1]["bn2"]["var"], published["layer4.1.bn2.running_var"]
+    )
+    assert_same(setup.params["head"], fresh.params["head"])
+    assert setup.messages == [f"starts from the weights of {file}; new, with random weights: the head"]
+    # So the backbone rests while the head begins.
+    assert setup.facts.has_new_head and not fresh.facts.has_new_head
+    assert fresh.messages[-1].startswith("starts from random weights")
+
+
+def test_a_folder_stands_for_its_file(file: Path, project: Path) -> None:
+    np.testing.assert_array_equal(
+        conv1_of(begin(config_from(project, file.parent))), conv1_of(begin(config_from(project, file)))
+    )
+
+
+def test_a_checkpoint_of_mmpose_gives_its_backbone_and_names_the_rest(project: Path, tmp_path: Path) -> None:
+    tensors = {f"backbone.{name}": torch.from_numpy(value) for name, value in tensors_of(8).items()}
+    head = {f"keypoint_head.deconv_layers.{n}.weight": torch.ones(2) for n in range(3)}
+    torch.save({"meta": {"epoch": 210}, "state_dict": tensors | head}, tmp_path / "res18.pth")
+    setup = begin(config_from(project, tmp_path / "res18.pth"))
+    np.testing.assert_array_equal(conv1_of(setup), tensors["backbone.conv1.weight"])
+    assert setup.messages[0] == (
+        f"model.weights = {tmp_path / 'res18.pth'}: tensors beside the backbone are not used (3 of keypoint_head)"
+    )
+
+
+def test_a_name_is_fetched_and_takes_the_pixels_of_the_table(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, entry = "resnet18_imagenet", table.PUBLISHED["resnet18_imagenet"]
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    config = config_from(project, name, model__width=64)
+    with pytest.raises(UserError, match=f"model.safetensors of the hub's {entry.repository} is not in"):
+        begin(config)
+    published = tensors_of(64)
+    safetensors.numpy.save_file(published, tmp_path / "a")
+    add_to_cache(tmp_path / "hub", entry.repository, tmp_path / "a", entry.file)
+    setup = begin(config)
+    np.testing.assert_array_equal(conv1_of(setup), published["conv1.weight"])
+    assert setup.messages[0] == f"starts from the weights of {name}; new, with random weights: the head"
+    other = table.PixelScale((127.5, 127.5, 127.5), (127.5, 127.5, 127.5))
+    monkeypatch.setitem(table.PUBLISHED, name, dataclasses.replace(entry, pixels=other))
+    assert PoseNet(dataclasses.replace(config.model, width=4), 2, "f32", rng=np.random.default_rng(0)).pixels == other
+
+
+def test_weights_are_part_of_the_run_and_their_place_is_not(file: Path, project: Path, tmp_path: Path) -> None:
+    def open_here(weights: Path | str) -> str:
+        setup = begin(make_config(project, tmp_path / "run", model__weights=str(weights)))
+        with open_run(setup.config, list_files(setup)) as folder:
+            return folder.action
+
+    assert open_here(file) == "start"
+    moved = shutil.copytree(file.parent, tmp_path / "moved") / file.name
+    assert open_here(moved) == "resume"
+    (row,) = re.findall("^model.weights,.*", (tmp_path / "run" / "split.csv").read_text(), re.MULTILINE)
+    assert re.fullmatch(r"model.weights,,[0-9a-f]{64},weights,.*", row)
+    changed = safetensors.numpy.load_file(file)
+    changed["layer1.0.bn1.running_mean"][0] += 1e-6
+    safetensors.numpy.save_file(changed, moved)
+    with pytest.raises(UserError, match="model.weights gives other weights than those that this run started from"):
+        open_here(moved)
+    with pytest.raises(UserError, match="this run started from the weights of model.weights"):
+        open_here("none")
+
+
+def test_a_run_gives_its_backbone_and_must_not_validate_on_its_frames(
+    whole: Path, project: Path, tmp_path: Path
+) -> None:
+    setup, trained = begin(config_from(project, whole)), load_network(whole)
+    assert_same(setup.params["backbone"], trained.params["backbone"])
+    assert_same(setup.statistics, trained.statistics)
+    assert_same(setup.params["head"], begin(config_from(project, "none")).params["head"])
+    assert setup.messages == [f"starts from the weights of {whole}; new, with random weights: the head"]
+    text = split_text(setup.data.project, setup.data.sets, (), (), setup.weights_sha256, {"a" * 64: "x.png"},
+                      setup.weights_option)  # fmt: skip
+    assert text.splitlines()[-2:] == [
+        f"model.weights,,{setup.weights_sha256},weights,", f"model.weights/x.png,,{'a' * 64},trained,",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=f"^model.weights is {whole}, which was trained on"):
+        begin(config_from(project, whole, data__split="frame", data__seed=1))
+    with pytest.raises(UserError, match="norm_groups = 0, and model.norm_groups is 4: give the same"):
+        begin(config_from(project, whole, model__norm="group", model__norm_groups=4))
+
+
+def write_config(**values: Any) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text(json.dumps({"model_type": "resnet"} | values))
+
+    return write
+
+
+def write_pixels(folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}')
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (write_config(downsample_in_bottleneck=True), "says downsample_in_bottleneck = True; .* has False"),
+        (write_config(hidden_act="gelu"), "says hidden_act = 'gelu'"),
+        (write_pixels, r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
+        (lambda folder: (folder / "config.json").write_text("{"), "is no JSON"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "holds no file with tensors"),
+        (lambda folder: save(folder, tensors_of(4)), r"conv1.weight \(4, 3, 7, 7\) instead of \(8, 3, 7, 7\)"),
+        (lambda folder: save(folder, {"a": np.ones(2)}), "holds no ResNet: none of its 1 tensors is called"),
+        (lambda folder: save(folder, {f"{of}.{name}": value for of in "ab" for name, value in tensors_of(8).items()}),
+         r"holds several networks: tensors under 'a\.', 'b\.'"),
+    ],
+)  # fmt: skip
+def test_weights_of_another_network_are_refused(
+    change: Callable[[Path], Any], message: str, file: Path, project: Path
+) -> None:
+    change(file.parent)
+    with pytest.raises(UserError, match=message):
+        begin(config_from(project, file.parent))
+
+
+def save(folder: Path, tensors: dict[str, np.ndarray]) -> None:
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors")
+
+
+def test_a_folder_of_transformers_is_read_with_its_notes(project: Path, tmp_path: Path) -> None:
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 32, 64], depths=[2] * 4, layer_type="basic")
+    torch.manual_seed(0)
+    model = ResNetModel(config)
+    model.save_pretrained(tmp_path / "published")
+    kernel = model.embedder.embedder.convolution.weight.detach().numpy()
+    np.testing.assert_array_equal(conv1_of(begin(config_from(project, tmp_path / "published"))), kernel)
+
+
+def test_an_unknown_name_is_refused_with_those_that_exist(project: Path) -> None:
+    with pytest.raises(UserError, match="there is no such file or folder, and the names .* resnet18_imagenet, "):
+        begin(config_from(project, "resnet18_imagenett"))
+
+
+def test_the_weights_of_a_run_keep_its_pixels(whole: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = table.PixelScale((0, 0, 0), (255, 255, 255))
+    monkeypatch.setattr("jaxpose.training.initial_weights.pixel_scale", lambda weights: {"none": other}.get(weights))
+    with pytest.raises(UserError, match="trained on pixels of another mean and deviation"):
+        begin(config_from(project, whole))
+
+
+def test_group_norms_of_a_published_network_are_its_own(project: Path, tmp_path: Path) -> None:
+    safetensors.numpy.save_file(tensors_of(8, "group"), tmp_path / "model.safetensors")
+    setup = begin(config_from(project, tmp_path / "model.safetensors", model__norm="group", model__norm_groups=4))
+    assert not jax.tree.leaves(setup.statistics)
+    assert setup.messages[-1].endswith("the head")
