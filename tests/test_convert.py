@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 
 from jaxpose import convert
 from jaxpose.checksums import read_csv, write_json
 from jaxpose.conversion.lightning_pose import convert_checkpoint
 from jaxpose.evaluate import evaluate
+from jaxpose.formats.lightning_pose.checkpoint import read_checkpoint
 from jaxpose.formats.lightning_pose.config import read_config
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.model.pose_net import apply_network, make_network
@@ -162,6 +164,29 @@ def test_what_cannot_be_converted_is_refused_with_the_way_out(
     assert convert.main(["lightning-pose", str(checkpoint), "--out", str(tmp_path / "run")]) == 2
     assert message in capsys.readouterr().err
     assert [entry.name for entry in tmp_path.iterdir()] == ["theirs"]
+
+
+def test_a_context_network_has_both_heads(reference: Path, tmp_path: Path) -> None:
+    """The real single head, and a recurrent one of random weights; tests/model computes with both."""
+    tensors = {name: torch.tensor(value) for name, value in read_checkpoint(reference / "model.ckpt").tensors.items()}
+    tensors = {name.replace("head.", "head.head_sf."): value for name, value in tensors.items()}
+    shapes = {"W_pre": (128, 17, 3, 3), "W_f": (17, 17, 3, 3), "W_b": (17, 17, 3, 3)}
+    shapes |= {f"H_{way}.{layer}": (272, 1, 2, 2) for way in "fb" for layer in (0, 1)}
+    for name, shape in shapes.items():
+        biases = 272 if name.endswith(".0") else 17
+        tensors |= {f"head.head_mf.{name}.weight": torch.randn(shape), f"head.head_mf.{name}.bias": torch.randn(biases)}
+    checkpoint = altered(
+        reference, tmp_path / "theirs", lambda config: config["model"].update(model_type="heatmap_mhcrnn")
+    )
+    checkpoint.unlink()
+    torch.save({"state_dict": tensors, "global_step": 9}, checkpoint)
+    convert_checkpoint(checkpoint, tmp_path / "run")
+    network = load_network(tmp_path / "run")
+    assert network.config.model.kind == "heatmap_context" and network.label == "the weights of step 9"
+    np.testing.assert_array_equal(
+        network.params["context"]["backward_step"]["out_bias"], tensors["head.head_mf.H_b.1.bias"]
+    )
+    assert network.params["head"]["layers"][1]["kernel"].shape == (2, 2, 17, 68)
 
 
 def test_mistakes_in_the_arguments_are_named(

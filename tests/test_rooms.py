@@ -30,11 +30,11 @@ BELOW = {
     "conversion": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote", "training"],
     "doctor": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
 }
-FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "torch", "tensorflow", "joblib"}
+FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
+# The files that read torch's own format; each asks for tensors alone.
+READ_TORCH = {"formats/lightning_pose/checkpoint.py"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
-# These read files of torch, which hold a pickle: only as weights.
-TORCH_READERS = {"formats/lightning_pose/checkpoint.py"}
 VERBS = {"train", "evaluate", "predict", "watch", "launch", "convert", "entry", "flags"}
 
 
@@ -71,10 +71,6 @@ def imported_names(tree: ast.AST) -> set[str]:
 
 def called_names(tree: ast.AST) -> set[str]:
     return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-
-
-def is_torch_reader(file: Path) -> bool:
-    return file.relative_to(PACKAGE).as_posix() in TORCH_READERS
 
 
 def room_of(module: str) -> str:
@@ -129,19 +125,15 @@ def test_frames_and_files_are_read_without_jax_and_start_no_backend() -> None:
 def test_a_file_loads_and_runs_nothing_unsafe(file: Path) -> None:
     tree = ast.parse(file.read_text())
     modules = {module.split(".")[0] for module in imported_names(tree)}
-    assert not modules & (FORBIDDEN_IMPORTS - ({"torch"} if is_torch_reader(file) else set()))
+    assert not modules & FORBIDDEN_IMPORTS
+    assert "torch" not in modules or file.relative_to(PACKAGE).as_posix() in READ_TORCH
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func) == "torch.load":
+            assert "weights_only=True" in [ast.unparse(keyword) for keyword in call.keywords]
     assert not called_names(tree) & FORBIDDEN_CALLS
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg in {"allow_pickle", "shell"}:
             assert isinstance(node.value, ast.Constant) and node.value.value is False, f"{node.arg} at {node.lineno}"
-
-
-@pytest.mark.parametrize("name", sorted(TORCH_READERS))
-def test_torch_reads_weights_alone_and_is_imported_where_it_is_needed(name: str) -> None:
-    tree = ast.parse((PACKAGE / name).read_text())
-    loads = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load"]
-    assert loads and all("weights_only=True" in ast.unparse(node) for node in loads)
-    assert not [node for node in tree.body if isinstance(node, ast.Import) and node.names[0].name == "torch"]
 
 
 @pytest.mark.parametrize("file", sorted(modules().values()), ids=lambda file: str(file.relative_to(PACKAGE)))
