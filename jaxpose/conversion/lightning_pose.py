@@ -70,7 +70,11 @@ def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = N
         f"{count(len(data.keypoint_names), 'keypoint')}, {data.input_width_px} x {data.input_height_px} px"
     )
     _logger.info(_describe_sets(frames, sets, config_file.parent))
-    _logger.info(f"the run is in {out}")
+    _logger.info(
+        f"the run is in {out}; a training that takes over the whole network has the options "
+        f"--config.train.init_from={out} --config.model.head_width={model.head_width} "
+        f"--config.model.decoding={model.decoding} --config.data.resize={data.resize}"
+    )
 
 
 def _find_config(checkpoint: Path) -> Path:
