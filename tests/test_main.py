@@ -13,10 +13,11 @@ import jaxpose
 from jaxpose import __main__ as command
 from jaxpose.errors import UserError
 from tests.test_entry import HEAVY, verb_without
-from tests.test_rooms import VERBS
+from tests.test_rooms import PACKAGE
 
-# Files and rooms of the package that are verbs.
-OF_THE_PACKAGE = {*VERBS - {"__main__", "entry", "flags"}, "doctor"}
+# Files and rooms of the package that `python -m jaxpose.<verb>` runs.
+OF_THE_PACKAGE = {file.stem for file in PACKAGE.glob("[a-z]*.py") if '__name__ == "__main__"' in file.read_text()}
+OF_THE_PACKAGE |= {file.parent.name for file in PACKAGE.glob("*/__main__.py")}
 
 
 def called(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> tuple[int, str, str]:
@@ -43,9 +44,9 @@ def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch, cap
     ("verb", "says"),
     [
         ("trian", "there is no verb trian; did you mean train?"),
-        ("zzz", "there is no verb zzz; there is train, evaluate"),
+        ("zzz", "there is no verb zzz; there is init, train, evaluate"),
         ("--versoin", "there is no flag --versoin; did you mean --version?"),
-        ("", "there is no verb ''; there is train"),
+        ("", "there is no verb ''; there is init, train"),
     ],
 )
 def test_an_unknown_verb_gets_the_nearest_and_exit_code_2(
