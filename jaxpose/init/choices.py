@@ -172,7 +172,8 @@ def _poses(facts: Facts, title: str, known: str) -> Choice:
     more = f" Keypoints that less than half of the frames have are left out: {left_out}." if left_out else ""
     return Choice(
         title,
-        f"Poses unlike any labelled one cost something; there are enough labels to know them ({known}).{more}",
+        f"Poses unlike any labelled one cost something; there are enough labels to know them ({known}).{more} Name the "
+        "keypoints of the body alone if there are others, such as obstacles.",
         {"losses.pca_singleview.weight": _WEIGHT, "losses.pca_singleview.keypoints": often if left_out else ()},
     )
 
