@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from jaxpose import __version__, early_signals
 from jaxpose.config.arguments import DONE
-from jaxpose.flags import evaluate_arguments, predict_arguments
+from jaxpose.flags import evaluate_arguments, predict_arguments, watch_arguments
 from jaxpose.phases import phase, say, speak
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ def predict(import_main: ImportMain) -> int:
 def evaluate(import_main: ImportMain) -> int:
     """Runs jaxpose.evaluate with the arguments of the process and returns its exit code."""
     return _run(lambda: evaluate_arguments().run(lambda given: _evaluate(given, import_main), None))
+
+
+def watch(import_main: ImportMain) -> int:
+    """Runs jaxpose.watch with the arguments of the process and returns its exit code."""
+
+    def start(_: argparse.Namespace) -> int:
+        main = import_main()
+        _loaded()
+        return main()
+
+    return _run(lambda: watch_arguments().run(start, None))
 
 
 def launch(import_main: ImportMain) -> int:

@@ -1,6 +1,6 @@
-"""The flags of the verbs that read a trained run."""
+"""The flags of the verbs that read a run."""
 
-from jaxpose.config.arguments import RunArguments
+from jaxpose.config.arguments import Arguments, RunArguments
 
 
 def predict_arguments() -> RunArguments:
@@ -32,4 +32,15 @@ def evaluate_arguments() -> RunArguments:
     )
     arguments.add_argument("--labels", default="", metavar="FILE", help="label file of the project to evaluate alone")
     arguments.add_argument("--out", metavar="FOLDER", help="folder for the files; default: the run folder")
+    return arguments
+
+
+def watch_arguments() -> Arguments:
+    """Returns the flags of jaxpose.watch."""
+    arguments = Arguments("jaxpose.watch", "Follows a run, or its copy at log.remote_url, until it ends.")
+    arguments.add_argument("run", metavar="RUN_OR_URL", help="run folder, or a URL such as s3://bucket/runs/0a1b2c3d")
+    arguments.add_argument("--every_s", type=float, default=5.0, metavar="S", help="seconds between two checks")
+    arguments.add_argument(
+        "--silent_s", type=float, default=180.0, metavar="S", help="report silence after this many seconds"
+    )
     return arguments

@@ -16,9 +16,9 @@ if __name__ == "__main__":
     from jaxpose import entry
 
     def import_main():
-        from jaxpose import predict
+        from jaxpose.predict import main
 
-        return predict.main
+        return main
 
     sys.exit(entry.predict(import_main))
 
@@ -41,8 +41,9 @@ from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import DONE, PredictionIndex, Row
 from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, needed_bytes, output_files
+from jaxpose.prediction.load import load
 from jaxpose.prediction.moment_errors import write_moment_errors
-from jaxpose.prediction.predictor import Predictor, load
+from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
 from jaxpose.quantities import count, size
