@@ -28,6 +28,7 @@ BELOW = {
     "remote": [*FRAMES, *NETWORK, "steps", "run"],
     "training": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
     "doctor": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
+    "compare": [*FRAMES, "pose", "run"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "torch", "tensorflow", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
