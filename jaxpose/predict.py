@@ -38,7 +38,8 @@ from jaxpose.data.inputs import find_inputs
 from jaxpose.errors import UserError
 from jaxpose.flags import predict_arguments
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import DONE, PredictionIndex, Row
+from jaxpose.prediction.index import PredictionIndex
+from jaxpose.prediction.index_row import DONE, Row
 from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, needed_bytes, output_files
 from jaxpose.prediction.moment_errors import write_moment_errors
