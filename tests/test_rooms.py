@@ -29,11 +29,12 @@ BELOW = {
     "training": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
     "doctor": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
     "compare": [*FRAMES, "pose", "run"],
+    "labelling": [*FRAMES, "pose", "run", "prediction"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "torch", "tensorflow", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
-VERBS = {"train", "evaluate", "predict", "watch", "launch", "entry", "flags"}
+VERBS = {"train", "evaluate", "predict", "watch", "launch", "suggest", "entry", "flags"}
 
 
 def modules() -> dict[str, Path]:
