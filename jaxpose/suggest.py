@@ -6,6 +6,7 @@ frames as images, and label files in the form of the project, with the predictio
 
 import argparse
 import dataclasses
+import shlex
 import sys
 from pathlib import Path
 
@@ -136,7 +137,9 @@ def _report(
         print(f"only {len(choices)} of {given.frames} frames: the others are labelled or too near (see --apart)")
     print(f"{out}: {count(images, 'image')}, neighbours included")
     if project:
-        print(f"correct the labels there, then add them and their images to {project.folder}")
+        flags = "".join(f" --{name} {getattr(given, name)}" for name in ("labels", "views") if getattr(given, name))
+        merging = f"python -m jaxpose.labels merge {shlex.quote(str(out))} --project {shlex.quote(str(project.folder))}"
+        print(f"correct the labels there, then: {merging}{flags}")
     else:
         print("no label file is written, because no project names the keypoints (see --project)")
 

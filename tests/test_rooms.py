@@ -34,7 +34,7 @@ BELOW = {
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "torch", "tensorflow", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
-VERBS = {"train", "evaluate", "predict", "watch", "launch", "suggest", "entry", "flags"}
+VERBS = {"train", "evaluate", "predict", "watch", "launch", "suggest", "labels", "entry", "flags"}
 
 
 def modules() -> dict[str, Path]:

@@ -64,7 +64,7 @@ def test_most_suggestions_are_among_the_worst_tenth(walked: Path, tmp_path: Path
     assert {part.partition(":")[0] for reason in reasons for part in reason.split("; ")} == {
         "jump", "unusual pose", "low confidence"
     }  # fmt: skip
-    assert f"{out}: " in capsys.readouterr().out
+    assert f"python -m jaxpose.labels merge {out} --project {walked}" in capsys.readouterr().out
 
 
 def test_runs_that_differ_are_a_sign_of_their_own(walked: Path, tmp_path: Path) -> None:
@@ -215,6 +215,7 @@ def test_mistakes_are_one_line(
 
 
 def test_it_starts_at_once() -> None:
-    code = "import sys, jaxpose.suggest, jaxpose.compare.__main__\nprint({'jax', 'pandas'} & set(sys.modules))"
+    verbs = "jaxpose.suggest, jaxpose.labels, jaxpose.compare.__main__"
+    code = f"import sys, {verbs}\nprint({{'jax', 'pandas'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr

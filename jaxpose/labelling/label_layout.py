@@ -80,12 +80,14 @@ class ProjectLabels:
       layout: of its label files.
       files: {view: label files}, those of evaluation only among them.
       labels: {view: their usable rows}, file by file.
+      problems: {view: "FILE:LINE: reason" of the other rows}.
     """
 
     folder: Path
     layout: LabelLayout
     files: dict[str, list[Path]]
     labels: dict[str, list[Labels]]
+    problems: dict[str, list[str]]
 
     def labelled_frames(self) -> set[tuple[str, int]]:
         """Returns (video, frame number) of each labelled image whose name has a number."""
@@ -103,7 +105,7 @@ def read_project_labels(data: DataConfig) -> ProjectLabels:
       data: `project`, `labels`, `views` and `missing`.
 
     Raises:
-      UserError: the project or a label file does not exist or is not understood, or files have other keypoints.
+      UserError: the project or a label file does not exist or is not understood.
     """
     folder = Path(data.project).expanduser()
     if not folder.is_dir():
@@ -123,13 +125,15 @@ def read_project_labels(data: DataConfig) -> ProjectLabels:
             raise UserError(f"{folder} has no label file {file.name}; name it with --labels FILE")
     first = files[views[0]][0]
     name = first.name if is_per_video else data.labels
-    layout = LabelLayout(name, is_per_video, *_read_header(first))
-    labels = {view: [read_labels(file, data.missing)[0] for file in of_view] for view, of_view in files.items()}
-    return ProjectLabels(folder, layout, files, labels)
+    read = {view: [read_labels(file, data.missing) for file in of_view] for view, of_view in files.items()}
+    labels = {view: [found for found, _ in of_view] for view, of_view in read.items()}
+    problems = {view: [problem for _, of_file in of_view for problem in of_file] for view, of_view in read.items()}
+    layout = LabelLayout(name, is_per_video, *read_header(first))
+    return ProjectLabels(folder, layout, files, labels, problems)
 
 
-def _read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
-    """Returns the header rows of a label file that `read_labels` can read, and the number of its index columns."""
+def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """Returns the header rows of a label file, which `read_labels` has read, and the number of its index columns."""
     rows: list[tuple[str, ...]] = []
     for row in csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline="")):
         rows.append(tuple(cell.strip(" \t") for cell in row))
