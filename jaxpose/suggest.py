@@ -15,6 +15,7 @@ import numpy as np
 from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, Arguments
 from jaxpose.errors import UserError
+from jaxpose.flags import split_runs
 from jaxpose.labelling.clusters import choose_different
 from jaxpose.labelling.evidence import find_evidence
 from jaxpose.labelling.label_layout import ProjectLabels, read_project_labels
@@ -24,7 +25,6 @@ from jaxpose.labelling.selection import Choice, choose_frames
 from jaxpose.labelling.suggestion_folder import Points, refuse_used, refuse_without_pytables, write_suggestions
 from jaxpose.labelling.tracks import Tracks, read_run_configs, read_tracks
 from jaxpose.quantities import count
-from jaxpose.run.paths import CONFIG_FILE
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
-    runs, videos = _runs_and_videos(given)
+    runs, videos = split_runs(given.run, given.videos, "VIDEO")
     out = Path(given.out).expanduser()
     for flag, least in (("frames", 1), ("apart", 0)):
         if getattr(given, flag) < least:
@@ -80,15 +80,6 @@ def _run(given: argparse.Namespace) -> int:
     images = write_suggestions(out, recordings, choices, data, project.layout if project else None, points, given.h5)
     _report(given, out, recordings, choices, images, project)
     return DONE
-
-
-def _runs_and_videos(given: argparse.Namespace) -> tuple[list[Path], list[str]]:
-    """Returns the runs and the videos: after `--run RUN`, what is no run folder is a video."""
-    runs = given.run[:1] + [name for name in given.run[1:] if (Path(name).expanduser() / CONFIG_FILE).is_file()]
-    videos = [*(name for name in given.run[1:] if name not in runs), *given.videos]
-    if not videos:
-        raise UserError("no video is given; name videos or folders of them")
-    return [Path(run).expanduser() for run in runs], videos
 
 
 def _data(given: argparse.Namespace, runs: list[Path]) -> DataConfig:

@@ -17,6 +17,7 @@ from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
 from jaxpose.labelling.recordings import Recording
 from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.prediction.index_row import DONE, Row, parse_rows
+from jaxpose.run.ensemble import refuse_other_keypoints
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
 
@@ -50,17 +51,8 @@ def read_run_configs(runs: Sequence[Path]) -> list[Config]:
     """
     for run in runs:
         refuse_no_run(run)
-    if len({run.resolve() for run in runs}) < len(runs):
-        raise UserError(f"--run names a run twice: {', '.join(map(str, runs))}")
     configs = [read_config(run / CONFIG_FILE) for run in runs]
-    for run, config in zip(runs, configs, strict=True):
-        for option in ("keypoint_names", "views"):
-            first, other = getattr(configs[0].data, option), getattr(config.data, option)
-            if first != other:
-                raise UserError(
-                    f"the runs have other data.{option}: {runs[0]} has {', '.join(first) or 'none'}, {run} has "
-                    f"{', '.join(other) or 'none'}"
-                )
+    refuse_other_keypoints(runs, configs)
     return configs
 
 
