@@ -15,7 +15,7 @@ from jaxpose.labelling.check_folder import LIST_FILE, refuse_foreign, write_find
 from jaxpose.labelling.label_check import OUTLIER, OUTSIDE, ROW, SWAP, check_labels
 from jaxpose.labelling.label_layout import ProjectLabels, read_project_labels
 from jaxpose.labelling.merging import merge
-from jaxpose.labelling.new_labels import read_new_labels
+from jaxpose.labelling.new_labels import count_untouched, read_new_labels
 from jaxpose.quantities import count
 
 _LISTED = 20
@@ -106,6 +106,10 @@ def _merge(given: argparse.Namespace) -> int:
     print(f"{count(merged.images, 'image')} copied, neighbours included")
     if empty := sum(file.empty for file in found):
         print(f"left out: {count(empty, 'row')} without any label")
+    if untouched := count_untouched(new, found):
+        print(
+            f"{count(untouched, 'row')} exactly as jaxpose.suggest predicted: correct them now if nobody looked at them"
+        )
     if merged.backups:
         print(f"the label files before: {', '.join(map(str, merged.backups))}")
     for file in merged.stale:

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from jaxpose import labels
+from jaxpose import labels, suggest
 from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.labels import read_labels
 from jaxpose.labelling import merging
-from tests.predicted_runs import true_track
+from tests import painted_videos
+from tests.predicted_runs import predicted_run, true_track
 
 Capture = pytest.CaptureFixture[str]
 LEFT, RIGHT = KEYPOINT_NAMES.index("left_hind_paw"), KEYPOINT_NAMES.index("right_hind_paw")
@@ -212,6 +213,25 @@ def test_a_deeplabcut_project_has_a_file_in_each_folder(tmp_path: Path, capsys: 
     shutil.rmtree(project / "labeled-data" / "b")
     assert labels.main(["merge", str(new / "labeled-data/b/CollectedData_me.csv"), "--project", str(project)]) == 0
     assert second.is_file() and (project / "labeled-data/b/img003.png").is_file()
+
+
+def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: Capture) -> None:
+    """One row is corrected; a label tool wrote the file anew, with its columns in another order."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "CollectedData.csv").write_text(HEADER + "labeled-data/v/img0001.png,1,2,3,4\n")
+    _image(project / "labeled-data/v/img0001.png")
+    video = painted_videos.write(tmp_path / "day.mp4", 40)
+    track = np.random.default_rng(0).uniform(10, 20, (40, 2, 2))
+    run = predicted_run(tmp_path / "run", project, {video: (track, np.ones((40, 2)))}, keypoint_names=("nose", "tail"))
+    new = tmp_path / "new"
+    assert suggest.main(["--run", str(run), str(video), "--frames", "3", "--apart", "3", "--out", str(new)]) == 0
+    table = pd.read_csv(new / "CollectedData.csv", header=[0, 1, 2], index_col=0)
+    table.iloc[1, 0] += 0.25
+    table.iloc[:, [2, 3, 0, 1]].to_csv(new / "CollectedData.csv")
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 0
+    shown = capsys.readouterr().out
+    assert "3 new rows" in shown and "2 rows exactly as jaxpose.suggest predicted" in shown
 
 
 def test_help_and_a_wrong_task(capsys: Capture) -> None:

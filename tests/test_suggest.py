@@ -175,6 +175,10 @@ def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:
         table = _table(out / f"CollectedData_{view}.csv")
         assert list(table.index) == [f"labeled-data/day_{view}/img00000100.png"]
         np.testing.assert_allclose(table.to_numpy().reshape(7, 2), tracks[video][100], atol=1e-3)
+    empty = tmp_path / "empty"
+    assert suggest.main(["--run", str(run), *map(str, videos), "--frames", "1", "--empty", "--out", str(empty)]) == 0
+    read, _ = read_labels(empty / "CollectedData_side.csv", "ignore")
+    assert read.images == ("labeled-data/day_side/img00000100.png",) and not read.visibility.any()
     assert suggest.main(["--run", str(run), str(videos[0]), "--out", str(tmp_path / "other")]) == 2
 
 

@@ -1,5 +1,7 @@
 """Chooses frames that look different, by k-means over small copies of the frames; no network is needed."""
 
+import math
+
 import cv2
 import numpy as np
 
@@ -38,7 +40,7 @@ def choose_different(recordings: list[Recording], skipped: list[set[int]], count
         if share:
             step = -(-video.announced_frames // _MOST_FRAMES)
             frames = _centres(_small_copies(video, step), share, step, skipped[place], apart)
-            chosen += [Choice(place, frame, 0.0, REASON) for frame in frames]
+            chosen += [Choice(place, frame, math.nan, REASON) for frame in frames]
     return chosen
 
 

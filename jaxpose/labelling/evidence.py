@@ -14,6 +14,8 @@ _USUAL = 3.0
 _LEAST_PX, _LEAST_SHARE = 0.5, 0.05
 # Frames on either side of a frame whose median it is compared with.
 _RADIUS = 5
+# Frames whose neighbours are in memory together.
+_AT_ONCE = 20_000
 # The weight of usual values, which orders frames without a sign of failure.
 _USUAL_WEIGHT = 0.01
 
@@ -50,10 +52,13 @@ def _jumps_px(keypoints_px: np.ndarray) -> np.ndarray:
     The larger of two distances: from the median of the frames around it, which shows short failures, and half of the
     larger step into or out of the frame beyond the usual motion, which shows the ends of long ones.
     """
-    count = len(keypoints_px)
     padded = np.pad(keypoints_px, ((_RADIUS, _RADIUS), (0, 0), (0, 0)), mode="reflect")
-    around = np.stack([padded[shift : shift + count] for shift in range(2 * _RADIUS + 1)])
-    from_median = np.linalg.norm(keypoints_px - np.median(around, axis=0), axis=-1)
+    from_median = np.empty(keypoints_px.shape[:2])
+    for first in range(0, len(keypoints_px), _AT_ONCE):
+        block = keypoints_px[first : first + _AT_ONCE]
+        shifts = range(first, first + 2 * _RADIUS + 1)
+        around = np.stack([padded[shift : shift + len(block)] for shift in shifts])
+        from_median[first : first + len(block)] = np.linalg.norm(block - np.median(around, axis=0), axis=-1)
     steps = np.linalg.norm(np.diff(keypoints_px, axis=0), axis=-1)
     if not len(steps):
         return from_median

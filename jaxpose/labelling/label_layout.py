@@ -108,6 +108,11 @@ def read_project_labels(data: DataConfig) -> ProjectLabels:
       UserError: the project or a label file does not exist or is not understood.
     """
     folder = Path(data.project).expanduser()
+    if folder.is_file():
+        raise UserError(
+            f"the project {data.project!r} is a file; only the label files of Lightning Pose and DeepLabCut are read "
+            "here: give a folder with such files with --project FOLDER"
+        )
     if not folder.is_dir():
         raise UserError(f"the project {data.project!r} does not exist; give its folder with --project FOLDER")
     views = data.views or ("",)

@@ -16,6 +16,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.labelling.label_check import find_outside, read_size_px
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, ProjectLabels, read_header
+from jaxpose.labelling.suggestion_folder import read_checksums, read_suggested
 
 _LISTED = 20
 
@@ -58,6 +59,14 @@ def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
     if not any(file.cells for file in found):
         raise UserError(f"{new} has no row with a label: nothing to merge")
     return found
+
+
+def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
+    """Returns how many rows are exactly the predictions that jaxpose.suggest wrote."""
+    suggested = read_suggested(_folder_of(new))
+    checksums = {image: digest for file in found for image, digest in read_checksums(file.labels.file).items()}
+    images = [image for file in found for image in file.labels.images]
+    return sum(suggested.get(image) == checksums[image] for image in images)
 
 
 def image_file(new: Path, project: ProjectLabels, image: str) -> Path:

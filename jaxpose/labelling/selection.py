@@ -18,7 +18,7 @@ class Choice:
     Attributes:
       recording: its place in the list of recordings.
       frame: number of the frame, counted from 0.
-      score: the larger, the more unusual; 0 for frames that only show something else than the others.
+      score: the larger, the more unusual; NaN without predictions.
       reason: for the user.
     """
 

@@ -6,6 +6,7 @@ neighbours; suggestions.csv has the reason for each.
 
 import csv
 import io
+import math
 import os
 import shutil
 import tempfile
@@ -16,7 +17,8 @@ import cv2
 import numpy as np
 
 from jaxpose.config import DataConfig
-from jaxpose.data.cells import path_cell
+from jaxpose.data.cells import path_cell, path_of_cell
+from jaxpose.data.labels import labels_checksum, read_labels
 from jaxpose.errors import UserError
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout
 from jaxpose.labelling.recordings import Recording
@@ -30,6 +32,7 @@ LIST_FILE = "suggestions.csv"
 _NEIGHBOURS = 2
 _CHUNK_FRAMES = 8
 _KEY = "df_with_missing"
+_CHECKSUM = "labels_sha256"
 
 # {(recording, frame): {view: {keypoint: (x, y)}}}
 Points = Mapping[tuple[int, int], Mapping[str, Mapping[str, np.ndarray]]]
@@ -93,13 +96,33 @@ def write_suggestions(
             frames = {choice.frame for choice in choices if choice.recording == place}
             for video in recording.videos.values() if frames else ():
                 images += _write_images(folder / IMAGES_FOLDER / video.stem, video, frames, data)
-        if layout:
-            _write_labels(folder, recordings, choices, layout, points, h5)
-        (folder / LIST_FILE).write_text(_list_text(recordings, choices), encoding="utf-8")
+        files = _write_labels(folder, recordings, choices, layout, points, h5) if layout else []
+        checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
+        (folder / LIST_FILE).write_text(_list_text(recordings, choices, checksums), encoding="utf-8")
         os.replace(folder, out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return images
+
+
+def read_checksums(file: Path) -> dict[str, str]:
+    """Returns the SHA-256 of the labels of each image in a label file, whatever the order of its columns."""
+    labels, _ = read_labels(file, "ignore")
+    rows = zip(labels.images, labels.keypoints_frame_px, labels.visibility, strict=True)
+    return {image: labels_checksum(labels.keypoint_names, points, visibility) for image, points, visibility in rows}
+
+
+def read_suggested(folder: Path) -> dict[str, str]:
+    """Returns {image: SHA-256 of its labels} as a folder of suggestions was written; {} if it is none.
+
+    Raises:
+      OSError: its list cannot be read.
+    """
+    file = folder / LIST_FILE
+    if not file.is_file():
+        return {}
+    with file.open(newline="", encoding="utf-8") as stream:
+        return {path_of_cell(row.get("image") or ""): row.get(_CHECKSUM) or "" for row in csv.DictReader(stream)}
 
 
 def image_of(video: Path, frame: int) -> str:
@@ -134,7 +157,7 @@ def _write_images(folder: Path, path: Path, frames: set[int], data: DataConfig) 
 
 def _write_labels(
     folder: Path, recordings: list[Recording], choices: list[Choice], layout: LabelLayout, points: Points, h5: bool
-) -> None:
+) -> list[Path]:
     files: dict[str, list[list[str]]] = {}
     for choice in sorted(choices, key=lambda choice: (choice.recording, choice.frame)):
         for view, video in recordings[choice.recording].videos.items():
@@ -148,6 +171,7 @@ def _write_labels(
             csv.writer(stream, lineterminator="\n").writerows([*layout.header, *rows])
         if h5:
             _write_h5(file.with_suffix(".h5"), layout, rows)
+    return [folder / name for name in files]
 
 
 def _write_h5(file: Path, layout: LabelLayout, rows: list[list[str]]) -> None:
@@ -164,13 +188,13 @@ def _write_h5(file: Path, layout: LabelLayout, rows: list[list[str]]) -> None:
     table.to_hdf(file, key=_KEY, mode="w")
 
 
-def _list_text(recordings: list[Recording], choices: list[Choice]) -> str:
+def _list_text(recordings: list[Recording], choices: list[Choice], checksums: Mapping[str, str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image", "frame", "score", "reason"])
+    writer.writerow(["image", "frame", "score", "reason", _CHECKSUM])
     for choice in choices:
+        score = "" if math.isnan(choice.score) else f"{choice.score:.3f}"
         for video in recordings[choice.recording].videos.values():
-            writer.writerow(
-                [path_cell(image_of(video, choice.frame)), choice.frame, f"{choice.score:.3f}", choice.reason]
-            )
+            image = image_of(video, choice.frame)
+            writer.writerow([path_cell(image), choice.frame, score, choice.reason, checksums.get(image, "")])
     return text.getvalue()
