@@ -30,13 +30,17 @@ BELOW = {
     "conversion": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote", "training"],
     "doctor": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
     "init": [*FRAMES, "cluster"],
+    "compare": [*FRAMES, "pose", "run"],
+    "labelling": [*FRAMES, "pose", "run", "prediction"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
 # The files that read torch's own format; each asks for tensors alone.
 READ_TORCH = {"formats/lightning_pose/checkpoint.py", "run/tensor_file.py"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
-VERBS = {"train", "evaluate", "predict", "watch", "launch", "convert", "entry", "flags", "__main__"}
+VERBS = {
+    "train", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "entry", "flags", "__main__",
+}  # fmt: skip
 
 
 def modules() -> dict[str, Path]:

@@ -54,11 +54,19 @@ class Arguments(argparse.ArgumentParser):
 
 
 class RunArguments(Arguments):
-    """The flags that all verbs that read a run have; a verb adds its own."""
+    """The flags that all verbs that read a run have; a verb adds its own.
 
-    def __init__(self, verb: str, description: str):
+    Args:
+      verb: such as "jaxpose.predict".
+      description: one sentence.
+      several: whether --run takes several runs, as a list.
+    """
+
+    def __init__(self, verb: str, description: str, several: bool = False):
         super().__init__(verb, description)
-        self.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose.train wrote")
+        rule: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
+        what = "run folders that" if several else "run folder that"
+        self.add_argument("--run", required=True, metavar="RUN", help=f"{what} jaxpose.train wrote", **rule)
         self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
         self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
         self.add_argument("--batch_size", type=int, metavar="N", help="frames per step, over all devices")
