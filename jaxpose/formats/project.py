@@ -16,9 +16,11 @@ from jaxpose.data.project import Project, make_project
 from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
+from jaxpose.formats import coco
 from jaxpose.formats.deeplabcut import project as deeplabcut
 
-LIGHTNING_POSE, DEEPLABCUT = "Lightning Pose", "DeepLabCut"
+LIGHTNING_POSE, DEEPLABCUT, COCO = "Lightning Pose", "DeepLabCut", "COCO"
+_FILES = {".json": COCO}
 
 
 def prepare(config: Config) -> tuple[Config, Project]:
@@ -75,10 +77,13 @@ def recognise(data: DataConfig) -> str:
     """Returns the tool whose files the project holds; Lightning Pose, unless it has those of another.
 
     Raises:
-      UserError: `data.labels` or `data.views` is given for a project that is not of Lightning Pose.
+      UserError: it is a file of an unknown kind, or `data.labels` or `data.views` is given for a project that is not of
+        Lightning Pose.
     """
     path = Path(data.project).expanduser()
-    kind = _kind_of_folder(path, data) if data.project and path.is_dir() else LIGHTNING_POSE
+    if not data.project or not path.exists():
+        return LIGHTNING_POSE
+    kind = _kind_of_folder(path, data) if path.is_dir() else _kind_of_file(path)
     if kind != LIGHTNING_POSE:
         for name in ("labels", "views"):
             if (given := getattr(data, name)) != getattr(DataConfig(), name):
@@ -93,8 +98,19 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     return DEEPLABCUT if deeplabcut.is_project(folder) else LIGHTNING_POSE
 
 
+def _kind_of_file(file: Path) -> str:
+    kind = _FILES.get(file.suffix.lower()) if is_regular(file) else None
+    if not kind:
+        raise UserError(
+            f"{file} is neither a folder nor a file of SLEAP (.slp) or COCO (.json); a label file (.csv) is given by its "
+            "folder in data.project and its name in data.labels"
+        )
+    return kind
+
+
 def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
-    return deeplabcut.read_labels(path, data.missing)
+    readers = {DEEPLABCUT: deeplabcut.read_labels, COCO: coco.read_labels}
+    return readers[kind](path, data.missing)
 
 
 def _without_config_file(data: DataConfig) -> DataConfig:
