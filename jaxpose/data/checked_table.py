@@ -53,7 +53,11 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             problems.append(checked)
         else:
             moment, image = checked
-            images[moment] = row, image
+            if moment in images:
+                first = table.sources[images[moment][0]]
+                problems.append(f"{table.sources[row]}: {table.images[row]} is labelled in {first} already")
+            else:
+                images[moment] = row, image
     note_images(table.file, noted, {image.checksum for _, image in images.values()})
     return CheckedTable(view, table, images, problems)
 

@@ -19,7 +19,7 @@ class LabelTable:
     Attributes:
       file: the label file, or the folder of several.
       keypoint_names: k names.
-      images: n different names, with forward slashes: paths relative to the project for files that lie in it.
+      images: n names, with forward slashes: paths relative to the project for files that lie in it.
       paths: n files.
       videos: n names of the videos that the images were taken from.
       sources: n places of the rows: FILE:LINE, with lines counted from 1, or FILE: and the entry of the file.
@@ -79,21 +79,9 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
     Args:
       file: of the result.
       keypoint_names: of the result; other keypoints of the tables are left out.
-      tables: one or more. Of rows with the same image, all but the first become problems.
+      tables: one or more.
     """
     parts = [_with_keypoints(table, keypoint_names) for table in tables]
-    first: dict[str, str] = {}
-    problems: list[str] = []
-    rows: list[list[int]] = []
-    for table in parts:
-        rows.append([])
-        problems += table.problems
-        for row, (image, source) in enumerate(zip(table.images, table.sources, strict=True)):
-            if first.setdefault(image, source) == source:
-                rows[-1].append(row)
-            else:
-                problems.append(f"{source}: {image} is labelled in {first[image]} already")
-    parts = [_with_rows(table, kept) for table, kept in zip(parts, rows, strict=True)]
     return LabelTable(
         file=file,
         keypoint_names=keypoint_names,
@@ -103,7 +91,7 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
         sources=tuple(source for table in parts for source in table.sources),
         keypoints_image_px=np.concatenate([table.keypoints_image_px for table in parts]),
         visibility=np.concatenate([table.visibility for table in parts]),
-        problems=tuple(problems),
+        problems=tuple(problem for table in parts for problem in table.problems),
     )
 
 

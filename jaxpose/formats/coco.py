@@ -5,21 +5,23 @@ Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = no
 """
 
 import json
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
 from jaxpose.data.label_table import LabelTable
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
+from jaxpose.formats.moved_file import is_absolute, locate
 from jaxpose.quantities import count
 
 
-def read_labels(file: Path, missing: str) -> LabelTable:
+def read_labels(file: Path, data: DataConfig) -> LabelTable:
     """Reads the keypoints of a file.
 
     A hidden keypoint (v = 1) has a position, so it is used like a visible one. Images without a labelled keypoint are
@@ -27,7 +29,7 @@ def read_labels(file: Path, missing: str) -> LabelTable:
 
     Args:
       file: the JSON. Images are searched from its folder, from `images` in it, and likewise from the folder above.
-      missing: the meaning of a keypoint that is not labelled (v = 0), as in `data.missing`.
+      data: `data.missing` is the meaning of a keypoint that is not labelled (v = 0).
 
     Raises:
       UserError: the file is not such JSON, or has several kinds of animals.
@@ -52,7 +54,7 @@ def read_labels(file: Path, missing: str) -> LabelTable:
             rows[image_id] = source, name, _keypoints(annotation["keypoints"], names)
         except UserError as error:
             problems.append(f"{source}: {error}")
-    return _table(file, names, list(rows.values()), problems, missing, len(images))
+    return _table(file, names, list(rows.values()), problems, data.missing, len(images))
 
 
 def _table(
@@ -153,25 +155,17 @@ def _keypoints(given: Any, names: tuple[str, ...]) -> np.ndarray:
 def _image_name(image: dict[str, Any]) -> str:
     name = image.get("file_name")
     if not isinstance(name, str) or not name:
-        raise UserError(
-            f"file_name of image {excerpt(image['id'], quoted=False)} is {excerpt(name)}; it must be a path"
-        )
+        raise UserError(f"file_name of its image is {excerpt(name)}; it must be a path")
     refuse_unprintable(name)
     return name
 
 
 def _locate(folder: Path, name: str) -> tuple[str, Path]:
-    """Returns the name of an image in tables and its file; a file that does not exist is reported later.
-
-    Of an absolute path, which may be one of another machine, the longest end that exists counts.
-    """
-    is_absolute = PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
-    parts = [part for part in PurePosixPath(name.replace("\\", "/")).parts if part != "/" and not part.endswith(":")]
-    for first in range(len(parts) if is_absolute else 1):
-        end = PurePosixPath(*parts[first:]).as_posix()
-        for root in (folder, folder.parent):
-            for below in (end, f"images/{end}"):
-                if (root / below).is_file():
-                    return below, root / below
-    end = parts[-1] if is_absolute else PurePosixPath(*parts).as_posix()
-    return end, folder / end
+    """Returns the name of an image in tables and its file; a file that does not exist is reported later."""
+    roots = [root / below for root in (folder, folder.parent) for below in ("", "images")]
+    path = locate(name, roots)
+    if path is None:
+        path = folder / PurePosixPath(name.replace("\\", "/")).name
+        return (path.name, path) if is_absolute(name) else (name, folder / name)
+    root = folder if path.is_relative_to(folder) else folder.parent
+    return path.relative_to(root).as_posix(), path

@@ -16,11 +16,11 @@ from jaxpose.data.project import Project, make_project
 from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
-from jaxpose.formats import coco
+from jaxpose.formats import coco, sleap
 from jaxpose.formats.deeplabcut import project as deeplabcut
 
-LIGHTNING_POSE, DEEPLABCUT, COCO = "Lightning Pose", "DeepLabCut", "COCO"
-_FILES = {".json": COCO}
+LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP"
+_FILES = {".json": COCO, ".slp": SLEAP}
 
 
 def prepare(config: Config) -> tuple[Config, Project]:
@@ -102,15 +102,15 @@ def _kind_of_file(file: Path) -> str:
     kind = _FILES.get(file.suffix.lower()) if is_regular(file) else None
     if not kind:
         raise UserError(
-            f"{file} is neither a folder nor a file of SLEAP (.slp) or COCO (.json); a label file (.csv) is given by its "
+            f"{file} is neither a folder nor a file of SLEAP (.slp) or COCO (.json); give a label file (.csv) by its "
             "folder in data.project and its name in data.labels"
         )
     return kind
 
 
 def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
-    readers = {DEEPLABCUT: deeplabcut.read_labels, COCO: coco.read_labels}
-    return readers[kind](path, data.missing)
+    readers = {DEEPLABCUT: deeplabcut.read_labels, COCO: coco.read_labels, SLEAP: sleap.read_labels}
+    return readers[kind](path, data)
 
 
 def _without_config_file(data: DataConfig) -> DataConfig:

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_table import LabelTable, join_tables, read_table, without_empty_rows
 from jaxpose.errors import UserError
@@ -30,13 +31,12 @@ def is_project(folder: Path) -> bool:
     return is_config(folder / CONFIG_FILE) or bool(_label_files(folder))
 
 
-def read_labels(folder: Path, missing: str) -> LabelTable:
+def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     """Reads the labels of a project.
 
     Args:
       folder: the project.
-      missing: the meaning of an empty pair of cells, as in `data.missing`. With "ignore", frames without any label are
-        left out.
+      data: with `data.missing=ignore`, frames without any label are left out.
 
     Raises:
       UserError: the project has several animals, no labels of its scorer, or a file that is not understood.
@@ -46,13 +46,13 @@ def read_labels(folder: Path, missing: str) -> LabelTable:
     files, notes = _of_scorer(folder, config)
     tables = []
     for of_folder in files:
-        table, sentences = _read_folder(folder, of_folder, missing)
+        table, sentences = _read_folder(folder, of_folder, data.missing)
         tables.append(table)
         notes += sentences
     names, sentences = _keypoint_names(config, tables)
     joined = join_tables(folder / IMAGES_FOLDER, names, tables)
     empty = 0
-    if missing == "ignore":
+    if data.missing == "ignore":
         joined, empty = without_empty_rows(joined)
     if empty:
         notes.append(f"left out: {count(empty, 'frame')} without any label")
