@@ -16,10 +16,10 @@ from jaxpose.data.project import Project, make_project
 from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
-from jaxpose.formats import coco, sleap
+from jaxpose.formats import coco, label_folder, sleap
 from jaxpose.formats.deeplabcut import project as deeplabcut
 
-LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP"
+LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP, CSV = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP", "label files"
 _FILES = {".json": COCO, ".slp": SLEAP}
 
 
@@ -77,8 +77,8 @@ def recognise(data: DataConfig) -> str:
     """Returns the tool whose files the project holds; Lightning Pose, unless it has those of another.
 
     Raises:
-      UserError: it is a file of an unknown kind, or `data.labels` or `data.views` is given for a project that is not of
-        Lightning Pose.
+      UserError: it is a file of an unknown kind, or a folder with nothing but files that must be named themselves; or
+        `data.labels` or `data.views` is given for a project that is not of Lightning Pose.
     """
     path = Path(data.project).expanduser()
     if not data.project or not path.exists():
@@ -95,7 +95,17 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     labels = [label_file_of_view(data.labels, view) for view in data.views or ("",)]
     if data.labels != DataConfig().labels or data.views or any(is_regular(folder / name) for name in labels):
         return LIGHTNING_POSE
-    return DEEPLABCUT if deeplabcut.is_project(folder) else LIGHTNING_POSE
+    if deeplabcut.is_project(folder):
+        return DEEPLABCUT
+    if label_folder.label_files(folder):
+        return CSV
+    files = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in _FILES)
+    if files:
+        raise UserError(
+            f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as data.project: "
+            f"{', '.join(files)}"
+        )
+    return LIGHTNING_POSE
 
 
 def _kind_of_file(file: Path) -> str:
@@ -109,7 +119,12 @@ def _kind_of_file(file: Path) -> str:
 
 
 def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
-    readers = {DEEPLABCUT: deeplabcut.read_labels, COCO: coco.read_labels, SLEAP: sleap.read_labels}
+    readers = {
+        DEEPLABCUT: deeplabcut.read_labels,
+        COCO: coco.read_labels,
+        SLEAP: sleap.read_labels,
+        CSV: label_folder.read_labels,
+    }
     return readers[kind](path, data)
 
 

@@ -24,6 +24,7 @@ from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.run.load import load_network, read_run_config
 from jaxpose.run.pca import Subspaces, load_subspaces
 from jaxpose.run.weights import checksum
+from jaxpose.video.crop import describe_whole_frames
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.video.segments import Segment, padded
 from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
@@ -114,14 +115,11 @@ class Predictor:
           UserError: the frames are smaller than the run's crop.
         """
         labelled_px = labelled_sizes_px(self.config.data)
-        if video.path not in self._described and (text := describe_rotation(video, labelled_px)):
+        if video.path not in self._described:
             self._described.add(video.path)
-            _logger.warning(text)
-        if self.config.data.video_crops_px and not crop_of_video(self.config.data, video.path.stem):
-            _logger.warning(
-                f"{video.path} is predicted as a whole, but the labelled images were crops of their videos and "
-                "data.video_crops_px has none of this name: expect larger errors"
-            )
+            texts = describe_rotation(video, labelled_px), describe_whole_frames(video, self.config.data)
+            for text in filter(None, texts):
+                _logger.warning(text)
         video = as_labelled(video, labelled_px)
         crop_px = crop_of_video(self.config.data, video.path.stem)
         affine = self._input_from_frame((video.width_px, video.height_px), crop_px, f"a frame of {video.path}")

@@ -18,7 +18,10 @@ from jaxpose.formats.data_check import show_data
 from jaxpose.formats.deeplabcut.h5 import read_h5
 from jaxpose.formats.project import prepare, read_project, refuse_absent
 from jaxpose.video.clips import open_clips
+from jaxpose.video.crop import describe_whole_frames
+from jaxpose.video.file import scan
 from tests.formats.other_projects import CROP, KEYPOINTS, LABELLED, deeplabcut_project, points_px, write_labels
+from tests.painted_videos import write
 
 CROP_PX = (CROP[0], CROP[2], CROP[1] - CROP[0], CROP[3] - CROP[2])
 
@@ -79,6 +82,16 @@ def test_a_video_without_a_crop_is_whole_and_one_for_all_comes_from_cropping(tmp
         read(tmp_path, crop_px=(0, 0, 8, 8))
     with pytest.raises(UserError, match="leave the option out"):
         prepare(c.Config(data=dataclasses.replace(data, video_crops_px=("day1:0,0,8,8",))))
+
+
+def test_a_warning_says_that_a_video_without_a_crop_is_predicted_as_a_whole(tmp_path: Path) -> None:
+    deeplabcut_project(tmp_path)
+    data = prepare(c.resolve(c.Config(data=c.DataConfig(project=str(tmp_path)))))[0].data
+    new = write(tmp_path / "new.mp4", 2, size_px=(80, 48))
+    assert describe_whole_frames(scan(new), data).startswith(f"{new} is predicted as a whole, but the labelled images")
+    # Frames of day1 were labelled as a whole, and day2 has its crop.
+    assert not any(describe_whole_frames(scan(tmp_path / f"videos/{name}.mp4"), data) for name in ("day1", "day2"))
+    assert not describe_whole_frames(scan(new), dataclasses.replace(data, video_crops_px=()))
 
 
 def test_the_data_check_prints_what_was_recognised(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
