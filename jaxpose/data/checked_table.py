@@ -41,6 +41,7 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
         try:
             moment = moment_of_image(table.images[row], view)
             image = check_image(table.paths[row], table.images[row], whole)
+            _refuse_resized(table, row, image.size_px)
             check_places(table, row, image.size_px, data.crop_px)
         except UserError as error:
             return f"{table.sources[row]}: {error}"
@@ -60,6 +61,16 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
                 images[moment] = row, image
     note_images(table.file, noted, {image.checksum for _, image in images.values()})
     return CheckedTable(view, table, images, problems)
+
+
+def _refuse_resized(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
+    name = table.images[row]
+    labelled_px = table.sizes_px.get(name, size_px)
+    if labelled_px != size_px:
+        raise UserError(
+            f"{name} has {size_px[0]} x {size_px[1]} pixels, but it was labelled with {labelled_px[0]} x "
+            f"{labelled_px[1]}; put the original back, or scale the labels with it"
+        )
 
 
 def all_problems(checked: CheckedTable, views: list[CheckedTable]) -> list[str]:

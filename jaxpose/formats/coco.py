@@ -39,7 +39,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     used = [entry for entry in tree["annotations"] if isinstance(entry, dict) and not entry.get("iscrowd")]
     annotations = [entry for entry in used if _is_labelled(entry)]
     names = _keypoint_names(file, tree["categories"], annotations)
-    rows: dict[Any, tuple[str, str, np.ndarray]] = {}
+    rows: dict[Any, tuple[str, dict[str, Any], np.ndarray]] = {}
     problems: list[str] = []
     for annotation in annotations:
         source = f"{file}:annotation {excerpt(annotation.get('id'), quoted=False)}"
@@ -51,7 +51,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
             if image_id in rows:
                 other = rows[image_id][0].rpartition(":")[2]
                 raise UserError(f"{name} has {other} already: several animals in an image cannot be trained")
-            rows[image_id] = source, name, _keypoints(annotation["keypoints"], names)
+            rows[image_id] = source, images[image_id], _keypoints(annotation["keypoints"], names)
         except UserError as error:
             problems.append(f"{source}: {error}")
     return _table(file, names, list(rows.values()), problems, data.missing, len(images))
@@ -60,15 +60,16 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
 def _table(
     file: Path,
     names: tuple[str, ...],
-    rows: list[tuple[str, str, np.ndarray]],
+    rows: list[tuple[str, dict[str, Any], np.ndarray]],
     problems: list[str],
     missing: str,
     image_count: int,
 ) -> LabelTable:
-    """Returns the table of rows (source, name of the image, keypoints (k, 3))."""
+    """Returns the table of rows (source, entry of the image, keypoints (k, 3))."""
     keypoints = np.array([keypoints for *_, keypoints in rows], np.float64).reshape(-1, len(names), 3)
     labelled = keypoints[..., 2] > 0
-    places = [_locate(file.parent, name) for _, name, _ in rows]
+    places = [_locate(file.parent, image["file_name"]) for _, image, _ in rows]
+    sizes_px = {name: _size_px(image) for (name, _), (_, image, _) in zip(places, rows, strict=True)}
     notes = []
     if unlabelled := image_count - len(rows) - len(problems):
         notes.append(f"left out: {count(unlabelled, 'image')} without any label")
@@ -82,6 +83,7 @@ def _table(
         keypoints_image_px=np.where(labelled[..., None], keypoints[..., :2], np.nan),
         visibility=np.where(labelled, VISIBLE, NOT_VISIBLE if missing == "not_visible" else NOT_USED).astype(np.int8),
         problems=tuple(problems),
+        sizes_px={name: size for name, size in sizes_px.items() if size},
         kind=f"COCO file {file.name}",
         notes=tuple(notes),
     )
@@ -158,6 +160,12 @@ def _image_name(image: dict[str, Any]) -> str:
         raise UserError(f"file_name of its image is {excerpt(name)}; it must be a path")
     refuse_unprintable(name)
     return name
+
+
+def _size_px(image: dict[str, Any]) -> tuple[int, int] | None:
+    """Returns (width, height) of an image as its entry has them, None if it does not."""
+    width, height = image.get("width"), image.get("height")
+    return (width, height) if type(width) is int and type(height) is int and min(width, height) > 0 else None
 
 
 def _locate(folder: Path, name: str) -> tuple[str, Path]:

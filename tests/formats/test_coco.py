@@ -107,6 +107,10 @@ def with_first(**values: Any) -> Any:
         (with_first(keypoints=[500, 2, 2] * 4), "annotation 100: images/day1/img03.png has 64 x 48 pixels; outside"),
         (with_first(image_id=77), "annotation 100: image_id is 77, but the file has no such image"),
         (
+            lambda tree: tree | {"images": [tree["images"][0] | {"width": 128, "height": 96}, *tree["images"][1:]]},
+            "annotation 100: images/day1/img03.png has 64 x 48 pixels, but it was labelled with 128 x 96",
+        ),
+        (
             lambda tree: tree | {"images": [tree["images"][0] | {"file_name": "day1/no.png"}, *tree["images"][1:]]},
             "annotation 100: day1/no.png does not exist in",
         ),
