@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of
+from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
 
@@ -68,7 +68,7 @@ def _form(argv: list[str]) -> Callable[[list[str]], int]:
 
 def _help() -> str:
     forms = "".join(f"  {name:<16}{text}\n" for name, (_, text) in _FORMS.items())
-    usage = f"usage: python -m {_VERB} FORM ...\n\nConverts files of other tools.\n\n"
+    usage = f"usage: {program(_VERB)} FORM ...\n\nConverts files of other tools.\n\n"
     return f"{usage}forms (FORM --help has more):\n{forms}"
 
 

@@ -87,7 +87,7 @@ def _train_with(config: "Config", options: "Options", import_main: ImportMain) -
     doing = "checks the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else "trains on"
     speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", process.index == 0)
     with phase(_LOADING):
-        from jaxpose.data.project import refuse_absent
+        from jaxpose.formats.project import refuse_absent
 
         refuse_absent(config.data)
         main = _load_report() if options.dry_run == "data" else import_main()
@@ -98,7 +98,7 @@ def _train_with(config: "Config", options: "Options", import_main: ImportMain) -
 
 
 def _load_report() -> Callable[..., int]:
-    from jaxpose.data.report import show_data
+    from jaxpose.formats.data_check import show_data
 
     def main(config: "Config", _: "Options") -> int:
         show_data(config)

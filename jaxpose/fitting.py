@@ -24,9 +24,7 @@ def fit_image(
     """
     if crop_px:
         x, y, width, height = crop_px
-        corner_px = geometry.apply(affine, np.array([[x, y]], np.float64))
-        input_from_crop = np.column_stack([affine[:, :2], corner_px[0]])
-        return fit_image(image[y : y + height, x : x + width], input_from_crop, size_px)
+        return fit_part(image[y : y + height, x : x + width], affine, size_px, crop_px)
     height, width = image.shape[:2]
     scale = np.array([affine[0, 0], affine[1, 1]])
     # Averaging blocks shrinks the image by a whole number, and is fast; a block's centre is its pixel (block - 1) / 2.
@@ -83,3 +81,14 @@ def fit_still(
         return fit_image(image, affine, size_px, crop_px)
     x, y, width, height = crop_px or (0, 0, image.shape[1], image.shape[0])
     return cv2.resize(image[y : y + height, x : x + width], size_px, interpolation=cv2.INTER_CUBIC)
+
+
+def fit_part(part: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> np.ndarray:
+    """Returns what `fit_image` makes of a whole image, from the part of it that the crop shows.
+
+    Args:
+      part: (height of the crop, width of the crop, 3) uint8.
+      affine, size_px, crop_px: as in `fit_image`.
+    """
+    corner_px = geometry.apply(affine, np.array([crop_px[:2]], np.float64))
+    return fit_image(part, np.column_stack([affine[:, :2], corner_px[0]]), size_px)

@@ -35,7 +35,7 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
 from jaxpose.console import HeldWarnings, console
-from jaxpose.data.report import show_data
+from jaxpose.formats.data_check import show_data
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
 from jaxpose.prediction.batch_runner import BatchRunner, validation_batch

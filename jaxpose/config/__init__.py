@@ -6,7 +6,7 @@ which later commands read as data.
 
 from jaxpose.config.augment import PRESETS, AugmentConfig
 from jaxpose.config.check import resolve, validate, validate_stored
-from jaxpose.config.data import DataConfig
+from jaxpose.config.data import DataConfig, crop_of_video, video_crop
 from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
 from jaxpose.config.losses import (
@@ -20,7 +20,7 @@ from jaxpose.config.losses import (
 from jaxpose.config.mesh import MeshConfig
 from jaxpose.config.model import BACKBONES, ModelConfig
 from jaxpose.config.optim import OptimConfig
-from jaxpose.config.paths import SPLIT_KINDS, SYNTHETIC, find_path
+from jaxpose.config.paths import SPLIT_KINDS, SYNTHETIC, find_path, project_folder
 from jaxpose.config.predict import PredictConfig
 from jaxpose.config.root import (
     Config,
@@ -39,6 +39,7 @@ __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "LossesConfig", "MeshConfig",
     "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig", "PcaSingleviewConfig", "PredictConfig",
     "SPLIT_KINDS", "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig",
-    "VideoConfig", "config_hash", "differing_keys", "find_path", "from_dict", "from_json", "harmless_keys",
-    "portable_options", "resolve", "to_json", "validate", "validate_stored",
+    "VideoConfig", "config_hash", "crop_of_video", "differing_keys", "find_path", "from_dict", "from_json",
+    "harmless_keys", "portable_options", "project_folder", "resolve", "to_json", "validate", "validate_stored",
+    "video_crop",
 ]  # fmt: skip

@@ -78,7 +78,8 @@ def program(verb: str) -> str:
     The console command (`jaxpose/__main__.py`) puts the former into sys.argv[0].
     """
     command = verb.replace(".", " ")
-    return command if sys.argv[0] == command else f"python -m {verb}"
+    # A verb with several forms has longer commands, such as "jaxpose labels merge".
+    return command if f"{command} ".startswith(f"{sys.argv[0]} ") else f"python -m {verb}"
 
 
 def exit_code_of(verb: str, work: Callable[[], int]) -> int:

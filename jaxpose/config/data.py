@@ -12,7 +12,8 @@ _LIGHTNING_POSE_SHARES = (0.95, 0.05)
 class DataConfig(Section):
     project: str = option(
         "",
-        "project folder (CollectedData*.csv, labeled-data/, videos/); synthetic = a project that jaxpose makes",
+        "project: a folder of Lightning Pose, DeepLabCut or label files, a file of SLEAP (.slp) or COCO (.json); "
+        "synthetic = a project that jaxpose makes",
         is_path=True,
     )
     labels: str = option("CollectedData.csv", "label file, relative to the project folder", is_path=True)
@@ -33,6 +34,11 @@ class DataConfig(Section):
         choices=("pad", "stretch", "lightning_pose"),
     )
     crop_px: tuple[int, ...] = option((), "fixed crop (x, y, width, height) in frame pixels; () = whole frame")
+    video_crops_px: tuple[str, ...] = option(
+        (),
+        "crops of videos in frame pixels, each 'name:x,y,width,height', name = the file without suffix, * = any other "
+        "video; read from the project, where the labelled images are crops of their frames",
+    )
     frame_sizes_px: tuple[int, ...] = option(
         (),
         "sizes of the labelled images (width, height, ...): a rotation stored in a video file is applied unless these "
@@ -111,3 +117,20 @@ def given_shares(data: DataConfig, is_small: bool = True) -> tuple[float, float]
         return None
     train, validation = (b if a is None else a for a, b in zip(given, _LIGHTNING_POSE_SHARES, strict=True))
     return train, validation
+
+
+def video_crop(name: str, crop_px: tuple[int, ...]) -> str:
+    """Returns an entry of `data.video_crops_px`: the crop (x, y, width, height) of the video of that name."""
+    return f"{name}:{','.join(map(str, crop_px))}"
+
+
+def crop_of_video(data: DataConfig, name: str) -> tuple[int, ...]:
+    """Returns the crop (x, y, width, height) of a video in frame pixels, () for whole frames.
+
+    Args:
+      data: the crops.
+      name: of the video's file, without suffix.
+    """
+    crops = {entry.rpartition(":")[0]: entry.rpartition(":")[2] for entry in data.video_crops_px}
+    crop = crops.get(name, crops.get("*", ""))
+    return tuple(map(int, crop.split(","))) if crop else data.crop_px

@@ -22,7 +22,7 @@ def resolve_paths(config: Config) -> Config:
     if project and project != SYNTHETIC:
         # Path.resolve raises RuntimeError where symbolic links form a loop.
         project = os.path.realpath(Path(project).expanduser())
-    in_project = [] if project in ("", SYNTHETIC) else [project]
+    in_project = [] if project in ("", SYNTHETIC) else [str(project_folder(project))]
     split, init_from = data.split, train.init_from
     if split not in SPLIT_KINDS:
         split = str(find_path(split, *in_project) or split)
@@ -36,6 +36,13 @@ def resolve_paths(config: Config) -> Config:
     train = dataclasses.replace(train, init_from=init_from)
     model = dataclasses.replace(model, weights=weights)
     return dataclasses.replace(config, data=data, video=video, model=model, train=train)
+
+
+def project_folder(project: str) -> Path:
+    """Returns the folder that the files of a project are relative to: its own or, if the project is a file, that of the
+    file."""
+    path = Path(project).expanduser()
+    return path.parent if path.is_file() else path
 
 
 def find_path(path: str, *folders: str) -> Path | None:

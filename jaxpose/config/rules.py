@@ -30,6 +30,9 @@ def _input(config: Config) -> Iterator[str]:
     if data.crop_px and (len(data.crop_px) != 4 or min(data.crop_px[:2]) < 0 or min(data.crop_px[2:]) < 1):
         rule = "(x, y, width, height), x and y at least 0, width and height above 0"
         yield f"data.crop_px is {data.crop_px}; it must be {rule}"
+    for entry in data.video_crops_px:
+        if not re.fullmatch(r".+:\d+,\d+,[1-9]\d*,[1-9]\d*", entry):
+            yield f"data.video_crops_px has {entry!r}; each entry must be 'name:x,y,width,height'"
     if len(data.frame_sizes_px) % 2 or min(data.frame_sizes_px, default=1) < 1:
         rule = "(width, height, width, height, ...), all above 0"
         yield f"data.frame_sizes_px is {data.frame_sizes_px}; it must be {rule}"

@@ -22,6 +22,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.checkpoint import read_checkpoint
 from jaxpose.formats.lightning_pose.config import read_config
+from jaxpose.formats.project import prepare
 from jaxpose.model.lightning_pose import Tensors, head_options, head_parameters, sort_tensors
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.weights import fill_resnet
@@ -118,7 +119,7 @@ def _with_project(config: Config, project: str) -> tuple[Config, Project | None]
         return config, None
     data = dataclasses.replace(config.data, project=folder)
     try:
-        return dataset.prepare(resolve(dataclasses.replace(config, data=data)))
+        return prepare(resolve(dataclasses.replace(config, data=data)))
     except UserError as error:
         # jaxpose.train calls it --config.data.project, this verb --project.
         text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")

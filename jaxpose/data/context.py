@@ -14,12 +14,11 @@ import numpy as np
 from jaxpose import geometry
 from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
-from jaxpose.data.images import Frames, fit_affines, fit_key, keep, read_labelled
+from jaxpose.data.images import Frames, fit_affines, fit_key, fit_labelled, keep, read_labelled
 from jaxpose.data.project import Project
 from jaxpose.data.windows import ImageKey, Window, plan_windows
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.fitting import fit_still
 from jaxpose.threads import map_in_threads
 from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import RangeReader
@@ -102,10 +101,8 @@ def _fill(
             if beside is not None and key[1:] == tuple(project.sizes_px[beside].tolist()):
                 images[key] = read_labelled(project, beside, affines[beside], size_px, data.resize, data.crop_px)
             else:
-                images[key] = _read_beside(key, project.sources[row], affines[row], size_px, data)
-        return images, _read_video(
-            windows[row], project.sizes_px[row].tolist(), affines[row], size_px, radius, data.crop_px
-        )
+                images[key] = _read_beside(project, row, key, affines[row], size_px, data)
+        return images, _read_video(project, row, windows[row], affines[row], size_px, radius, data.crop_px)
 
     decoded = map_in_threads(decode, range(len(windows)), data.threads, "decoding images")
     for window, (images, shown) in zip(windows, decoded, strict=True):
@@ -119,24 +116,27 @@ def _fill(
 
 
 def _read_beside(
-    key: ImageKey, source: str, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
+    project: Project, row: int, key: ImageKey, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
 ) -> np.ndarray | None:
-    """Returns an image without labels, None if its size is not that of the labelled one."""
+    """Returns an image beside the labelled one of a row, None if it has another size."""
     file, width, height = key
     try:
         image = decode_image(read_bytes(file, most_bytes=None))
     except UserError as error:
         if data.on_bad_frame == "skip":
             return None
-        raise UserError(f"{source}: {file}, a frame beside the labelled one: {error}; remove it") from None
+        raise UserError(
+            f"{project.sources[row]}: {file}, a frame beside the labelled one: {error}; remove it"
+        ) from None
     if image.shape[:2] != (height, width):
         return None
-    return fit_still(image, affine, size_px, data.resize, data.crop_px)
+    return fit_labelled(project, row, image, affine, size_px, data.resize, data.crop_px)
 
 
 def _read_video(
+    project: Project,
+    row: int,
     window: Window,
-    frame_size_px: list[int],
     affine: np.ndarray,
     size_px: tuple[int, int],
     radius: int,
@@ -146,13 +146,18 @@ def _read_video(
 
     Frames beyond a place where frames are lost are not neighbours, so they are left out, too.
     """
-    number, size = window.number, (frame_size_px[0], frame_size_px[1])
-    index = as_labelled(window.index, [size]) if window.index else None
-    if index is None or number is None or (index.width_px, index.height_px) != size:
+    number, shown_px = window.number, project.crop_px(row)
+    size = (int(project.sizes_px[row, 0]), int(project.sizes_px[row, 1]))
+    # The size of a crop does not tell whether frames are rotated.
+    index = as_labelled(window.index, [] if shown_px else [size]) if window.index else None
+    if index is None or number is None:
+        return {}
+    frame_px = (index.width_px, index.height_px)
+    if np.any(np.add(shown_px[:2], shown_px[2:]) > frame_px) if shown_px else frame_px != size:
         return {}
     first = max([number - radius, 0, *(leap for leap in index.leaps if leap <= number)])
     end = min([number + radius + 1, index.frame_count, *(leap for leap in index.leaps if leap > number)])
-    reader = RangeReader(index, first, end, affine, size_px, crop_px=crop_px)
+    reader = RangeReader(index, first, end, affine, size_px, crop_px=shown_px or crop_px)
     frames = dict(reader)
     for damage in reader.damage:
         frames = {at: frame for at, frame in frames.items() if not damage.first <= at <= damage.last}
@@ -205,10 +210,11 @@ def _describe_rotations(project: Project, windows: list[Window]) -> list[str]:
     """Returns a sentence for each video with a rotation."""
     sizes_px: dict[Path, set[tuple[int, int]]] = {}
     indices: dict[Path, VideoIndex] = {}
-    for window, (width, height) in zip(windows, project.sizes_px.tolist(), strict=True):
+    for row, (window, (width, height)) in enumerate(zip(windows, project.sizes_px.tolist(), strict=True)):
         if window.index:
             indices[window.index.path] = window.index
-            sizes_px.setdefault(window.index.path, set()).add((width, height))
+            of_frames = sizes_px.setdefault(window.index.path, set())
+            of_frames.update([] if project.crop_px(row) else [(width, height)])
     return list(filter(None, (describe_rotation(index, sizes_px[path]) for path, index in indices.items())))
 
 

@@ -51,10 +51,13 @@ class Dataset:
         return self.project.labelled_frame_px()[rows]
 
 
-def prepare(config: Config) -> tuple[Config, project.Project]:
+def prepare(config: Config, found: project.Project | None = None) -> tuple[Config, project.Project]:
     """Returns the config with all options filled in that depend on the project, and the project.
 
-    Makes the synthetic project if `data.project` asks for it.
+    Args:
+      config: the options.
+      found: the project; None = read here, in the layout of Lightning Pose. The synthetic project is made, if
+        `data.project` asks for it. `jaxpose.formats.project.prepare` reads projects of other tools, too.
 
     Raises:
       UserError: the project or its labels cannot be used.
@@ -62,22 +65,28 @@ def prepare(config: Config) -> tuple[Config, project.Project]:
     data = config.data
     if data.project == SYNTHETIC:
         data = dataclasses.replace(data, project=str(synthetic.make_project(SYNTHETIC_FOLDER.resolve())))
-    found = project.read_project(data)
-    found = select_keypoints(found, data)
+    found = select_keypoints(found or project.read_project(data), data)
+    if data.video_crops_px and data.video_crops_px != found.video_crops_px:
+        raise UserError(
+            f"data.video_crops_px is {data.video_crops_px}, but the labelled images of {found.folder} are the crops "
+            f"{found.video_crops_px or '()'}; leave the option out: it is read from the project"
+        )
     width, height = images.input_size_px(found, data)
     data = dataclasses.replace(
         data,
         input_width_px=width,
         input_height_px=height,
         keypoint_names=tuple(found.keypoint_names),
+        video_crops_px=found.video_crops_px,
         frame_sizes_px=data.frame_sizes_px or _frame_sizes_px(found),
     )
     return dataclasses.replace(config, data=data), found
 
 
 def _frame_sizes_px(found: project.Project) -> tuple[int, ...]:
-    """Returns the most frequent sizes of the labelled images, as `data.frame_sizes_px` has them."""
-    counts = collections.Counter(map(tuple, found.sizes_px.tolist()))
+    """Returns the most frequent sizes of the labelled images, as `data.frame_sizes_px` has them; crops do not count."""
+    sizes_px = enumerate(found.sizes_px.tolist())
+    counts = collections.Counter(tuple(size) for row, size in sizes_px if not found.crop_px(row))
     most_first = sorted(counts, key=lambda size: (-counts[size], size))
     return tuple(side for size in most_first[:_NOTED_SIZES] for side in size)
 
@@ -151,7 +160,12 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
     if config.model.kind != "heatmap_context":
         return []
     radius = CONTEXT_RADIUS["heatmap_context"]
-    return windows.files_beside(found, radius, sessions.video_files(config.data, config.video))
+    return windows.files_beside(found, radius, _videos(found, config))
+
+
+def _videos(found: project.Project, config: Config) -> dict[str, Path]:
+    """Returns the videos with the frames around the labelled ones, by their names."""
+    return sessions.video_files(config.data, config.video) | dict(found.video_files)
 
 
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:
@@ -165,8 +179,8 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     data, messages = config.data, []
     size_px = data.input_width_px, data.input_height_px
     if config.model.kind == "heatmap_context":
-        videos = sessions.video_files(data, config.video)
-        frames, messages = context.load_windows(found, data, size_px, CONTEXT_RADIUS["heatmap_context"], videos)
+        radius = CONTEXT_RADIUS["heatmap_context"]
+        frames, messages = context.load_windows(found, data, size_px, radius, _videos(found, config))
     else:
         frames = images.load_frames(found, data, size_px)
     keypoints_px = geometry.apply(frames.input_from_frame, found.keypoints_frame_px)

@@ -15,7 +15,7 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.fitting import FIT_VERSION, fit_still
+from jaxpose.fitting import FIT_VERSION, fit_part, fit_still
 from jaxpose.threads import map_in_threads
 
 
@@ -76,8 +76,14 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
 
 def fit_affines(project: Project, data: DataConfig, size_px: tuple[int, int]) -> np.ndarray:
     """Returns input_from_frame (n, 2, 3) of the frames of a project, for an input of (width, height) px."""
-    sizes_px = [(int(width), int(height)) for width, height in project.sizes_px]
-    return np.stack([geometry.input_from_frame(size, size_px, data.resize, data.crop_px) for size in sizes_px])
+    return np.stack(
+        [
+            geometry.input_from_frame(
+                (int(width), int(height)), size_px, data.resize, project.crop_px(row) or data.crop_px
+            )
+            for row, (width, height) in enumerate(project.sizes_px)
+        ]
+    )
 
 
 def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.ndarray:
@@ -109,9 +115,26 @@ def read_labelled(
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise UserError(f"{place} has changed since the project was read; start again")
     try:
-        return fit_still(decode_image(content, is_known=True), affine, size_px, resize, crop_px)
+        image = decode_image(content, is_known=True)
+        return fit_labelled(project, row, image, affine, size_px, resize, crop_px)
     except UserError as error:
         raise UserError(f"{place}: {error}; remove it from the label file") from None
+
+
+def fit_labelled(
+    project: Project,
+    row: int,
+    image: np.ndarray,
+    affine: np.ndarray,
+    size_px: tuple[int, int],
+    resize: str,
+    crop_px: tuple[int, ...],
+) -> np.ndarray:
+    """Returns an image that shows as much of its frame as that of a row does, fitted by the row's input_from_frame."""
+    shown_px = project.crop_px(row)
+    if shown_px and resize != "lightning_pose":
+        return fit_part(image, affine, size_px, shown_px)
+    return fit_still(image, affine, size_px, resize, () if shown_px else crop_px)
 
 
 def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], str], data: DataConfig) -> np.ndarray:

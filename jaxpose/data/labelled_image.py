@@ -16,7 +16,7 @@ import numpy as np
 from jaxpose import cache
 from jaxpose.codes import VISIBLE
 from jaxpose.data.image_file import DECODERS, image_size_px
-from jaxpose.data.labels import Labels
+from jaxpose.data.label_table import LabelTable
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 
@@ -30,18 +30,25 @@ class LabelledImage:
     checksum: str
 
 
-def check_image(folder: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> LabelledImage:
-    """Returns an image, and adds it to `sizes_px`, which has (width, height) by checksum and whose images are intact.
+def check_image(path: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> LabelledImage:
+    """Returns an image, and adds its size to `sizes_px`, whose images are not decoded.
+
+    Args:
+      path: the file.
+      name: of the image in its table; a path relative to the project, if it lies there.
+      sizes_px: (width, height) by checksum of intact images.
 
     Raises:
-      UserError: it lies outside of the folder, cannot be read, or is not intact.
+      UserError: the name leads out of the project, or the file cannot be read or is not intact.
     """
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
         raise UserError(f"{name} leaves the project folder; images must lie inside it")
     try:
-        content = read_bytes(folder / name, most_bytes=None)
-    except FileNotFoundError:
-        raise UserError(f"{name} does not exist in {folder}") from None
+        content = read_bytes(path, most_bytes=None)
+    except (FileNotFoundError, NotADirectoryError):
+        folder = str(path).removesuffix(name)
+        reason = f"{name} does not exist in {folder.rstrip('/')}" if folder != str(path) else f"{path} does not exist"
+        raise UserError(reason) from None
     except (OSError, NotRegularFile) as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
     checksum = hashlib.sha256(content).hexdigest()
@@ -53,18 +60,18 @@ def check_image(folder: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -
     return LabelledImage(size_px, len(content), checksum)
 
 
-def check_places(labels: Labels, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
+def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
     """Raises UserError if the crop or a visible keypoint lies outside of an image of (width, height) px."""
-    name, (width, height) = labels.images[row], size_px
+    name, (width, height) = table.images[row], size_px
     if crop_px and (crop_px[0] + crop_px[2] > width or crop_px[1] + crop_px[3] > height):
         raise UserError(f"{name} has {width} x {height} pixels; data.crop_px = {crop_px} reaches beyond it")
-    keypoints = labels.keypoints_frame_px[row]
+    keypoints = table.keypoints_image_px[row]
     # An image of width w covers [-0.5, w - 0.5]; a label on its edge may be rounded outwards.
     low, high = -0.5 - _MARGIN_PX, np.array(size_px) - 0.5 + _MARGIN_PX
-    outside = (labels.visibility[row] == VISIBLE) & ((keypoints < low) | (keypoints > high)).any(axis=-1)
+    outside = (table.visibility[row] == VISIBLE) & ((keypoints < low) | (keypoints > high)).any(axis=-1)
     if outside.any():
         places = [
-            f"{labels.keypoint_names[k]} ({keypoints[k, 0]:g}, {keypoints[k, 1]:g})" for k in np.flatnonzero(outside)
+            f"{table.keypoint_names[k]} ({keypoints[k, 0]:g}, {keypoints[k, 1]:g})" for k in np.flatnonzero(outside)
         ]
         raise UserError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
 

@@ -1,27 +1,26 @@
 """A labelled project: its usable frames, fixed once, and a message for every unusable one.
 
-Input: a folder with a label file and images, in the layout of Lightning Pose and DeepLabCut. Output: a `Project`. Every
-image is hashed, and decoded unless its content was found intact before; `jaxpose.data.images` makes the pixels later.
+Input: tables of labels, as `jaxpose.formats` reads them from the files of other tools, or a folder in the layout of
+Lightning Pose. Output: a `Project`. Every image is hashed, and decoded unless its content was found intact before;
+`jaxpose.data.images` makes the pixels later.
 """
 
 import dataclasses
-import difflib
-import os
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
-from jaxpose.config import SYNTHETIC, DataConfig
-from jaxpose.data.labelled_image import LabelledImage, check_image, check_places, known_images, note_images
-from jaxpose.data.labels import Labels, labels_checksum, read_labels
-from jaxpose.data.views import ENDINGS, label_file_of_view, moment_of_image
+from jaxpose.config import DataConfig, video_crop
+from jaxpose.data.checked_table import CheckedTable, all_problems, check_table
+from jaxpose.data.label_files import find_folder, find_labels
+from jaxpose.data.label_table import LabelTable, read_table
+from jaxpose.data.labelled_image import LabelledImage
+from jaxpose.data.labels import labels_checksum
+from jaxpose.data.views import moment_of_image
 from jaxpose.errors import UserError
-from jaxpose.files import is_regular
-from jaxpose.threads import map_in_threads
 
 LISTED_PROBLEMS = 20
-# The advice in every message about the project.
-_GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,21 +31,27 @@ class Project:
     and in each view by moment.
 
     Attributes:
-      folder: the project.
-      label_file: the label file; with several cameras, the name without the view.
+      folder: the project; if that is a file, its folder.
+      label_file: the label file, or the folder of several; with several cameras, the name without the view.
       keypoint_names: k names.
-      images: n paths relative to the project, with forward slashes.
+      images: n names with forward slashes: paths relative to the project, for images that lie in it.
       paths: n files.
-      sources: n times FILE:LINE, the row of a label file; lines are counted from 1.
-      videos: n names of the folders of the images.
+      sources: n places of the labels: FILE:LINE, with lines counted from 1, or FILE: and the entry of the file.
+      videos: n names of the videos that the images were taken from, which are those of their folders.
       views: n names of cameras, "" with only one camera.
       moments: (n,) int32, the same number for the views of one moment: 0 to m - 1, in the order of the label file.
       keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN without a label.
       visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
-      sizes_px: (n, 2) int32 (width, height).
+      sizes_px: (n, 2) int32 (width, height) of the images.
       byte_counts: n sizes of the files.
       checksums: n SHA-256 of the files, hexadecimal.
       problems: "FILE:LINE: reason" of the rows that were left out.
+      crops_px: n crops (x, y, width, height) in pixels of the original frame, each () if the image is a whole frame; ()
+        if all are.
+      video_crops_px: as `data.video_crops_px` has them.
+      video_files: {name: file} of videos that lie elsewhere than in the folder of the project's videos.
+      kind: what was recognised, for the user; "" for the layout of Lightning Pose.
+      notes: sentences for the user about what was read and what was not.
     """
 
     folder: Path
@@ -64,6 +69,15 @@ class Project:
     byte_counts: tuple[int, ...]
     checksums: tuple[str, ...]
     problems: tuple[str, ...]
+    crops_px: tuple[tuple[int, ...], ...] = ()
+    video_crops_px: tuple[str, ...] = ()
+    video_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    kind: str = ""
+    notes: tuple[str, ...] = ()
+
+    def crop_px(self, row: int) -> tuple[int, ...]:
+        """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
+        return self.crops_px[row] if self.crops_px else ()
 
     def labelled_frame_px(self) -> np.ndarray:
         """Returns the labels (n, k, 2), NaN where visibility is 0."""
@@ -82,160 +96,89 @@ class Project:
         return tuple(moment_of_image(self.images[row], self.views[row]) for row in first.tolist())
 
 
-@dataclasses.dataclass(frozen=True)
-class _View:
-    """A label file: `images[moment]` is (row, image) of each usable row; `problems` has the other rows."""
-
-    name: str
-    labels: Labels
-    images: dict[str, tuple[int, LabelledImage]]
-    problems: list[str]
-
-
 def read_project(data: DataConfig, labels: str = "") -> Project:
-    """Reads the labels and checks every image of a project.
+    """Reads the labels and checks every image of a project in the layout of Lightning Pose.
+
+    `jaxpose.formats.project.read_project` reads projects of other tools, too.
 
     Args:
       data: where it is and what to do with bad frames.
       labels: a label file to read in place of `data.labels`, relative to the project, without the name of a view.
 
     Raises:
-      UserError: the folder or a label file does not exist or is not understood; the views have other keypoints; rows
-        cannot be used and `data.on_bad_frame` is stop (the message lists them); or no row can be used.
+      UserError: the folder or a label file does not exist or is not understood, or as `make_project`.
     """
-    folder, labels = _find_folder(data.project), labels or data.labels
-    views = [_read_view(folder, labels, name, data) for name in data.views or ("",)]
+    folder, labels = find_folder(data.project), labels or data.labels
+    tables = [read_table(folder, find_labels(folder, labels, view), data.missing) for view in data.views or ("",)]
+    return make_project(folder, folder / labels, tables, data)
+
+
+def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data: DataConfig) -> Project:
+    """Checks every image of a table for each view, and makes the project of them.
+
+    Args:
+      folder: the project.
+      label_file: the attribute `label_file` of the project.
+      tables: of the views in `data.views`, or one.
+      data: what to do with bad frames.
+
+    Raises:
+      UserError: the views have other keypoints; rows cannot be used and `data.on_bad_frame` is stop (the message lists
+        them); no row can be used; or `data.crop_px` is given, but the images are crops already.
+    """
+    views = [check_table(table, view, data) for table, view in zip(tables, data.views or ("",), strict=True)]
     first = views[0]
     for view in views:
-        names, others = first.labels.keypoint_names, view.labels.keypoint_names
+        names, others = first.table.keypoint_names, view.table.keypoint_names
         if names != others:
             raise UserError(
-                f"{first.labels.file} has the keypoints {', '.join(names)}, but {view.labels.file} has "
+                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
                 f"{', '.join(others)}; they must be the same in all views, in one order"
             )
     moments = [moment for moment in first.images if all(moment in view.images for view in views)]
-    problems = [problem for view in views for problem in _all_problems(view, views)]
+    problems = [problem for view in views for problem in all_problems(view, views)]
     chosen = [(view, *view.images[moment]) for view in views for moment in moments]
-    if problems and (data.on_bad_frame == "stop" or not chosen):
-        raise UserError(_refusal([view.labels.file for view in views], problems, len(chosen)))
-    paths = tuple(view.labels.images[row] for view, row, _ in chosen)
+    if not chosen or (problems and data.on_bad_frame == "stop"):
+        raise UserError(_refusal([view.table.file for view in views], problems, len(chosen)))
+    crops_px = tuple(view.crop_px(row, image) for view, row, image in chosen)
+    if data.crop_px and any(crops_px):
+        raise UserError(
+            f"data.crop_px is {data.crop_px}, but labelled images of {label_file} are crops of their frames already; "
+            "remove data.crop_px"
+        )
+    offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
+    image_px = np.stack([view.table.keypoints_image_px[row] for view, row, _ in chosen])
     return Project(
         folder=folder,
-        label_file=folder / labels,
-        keypoint_names=first.labels.keypoint_names,
-        images=paths,
-        paths=tuple(folder / path for path in paths),
-        sources=tuple(_source(view.labels, row) for view, row, _ in chosen),
-        videos=tuple(PurePosixPath(path).parent.name for path in paths),
-        views=tuple(view.name for view, _, _ in chosen),
+        label_file=label_file,
+        keypoint_names=first.table.keypoint_names,
+        images=tuple(view.table.images[row] for view, row, _ in chosen),
+        paths=tuple(view.table.paths[row] for view, row, _ in chosen),
+        sources=tuple(view.table.sources[row] for view, row, _ in chosen),
+        videos=tuple(view.table.videos[row] for view, row, _ in chosen),
+        views=tuple(view.view for view, _, _ in chosen),
         moments=np.tile(np.arange(len(moments), dtype=np.int32), len(views)),
-        keypoints_frame_px=np.stack([view.labels.keypoints_frame_px[row] for view, row, _ in chosen]),
-        visibility=np.stack([view.labels.visibility[row] for view, row, _ in chosen]),
+        keypoints_frame_px=image_px + offsets_px[:, None],
+        visibility=np.stack([view.table.visibility[row] for view, row, _ in chosen]),
         sizes_px=np.array([image.size_px for _, _, image in chosen], np.int32),
+        crops_px=crops_px if any(crops_px) else (),
         byte_counts=tuple(image.byte_count for _, _, image in chosen),
         checksums=tuple(image.checksum for _, _, image in chosen),
         problems=tuple(problems),
+        video_crops_px=_video_crops_px(chosen, crops_px),
+        video_files=first.table.video_files,
+        kind=first.table.kind,
+        notes=first.table.notes,
     )
 
 
-def refuse_absent(data: DataConfig) -> None:
-    """Checks that the folder and the label files of a project exist; opens none of them.
-
-    Raises:
-      UserError: one does not exist.
-    """
-    if data.project != SYNTHETIC:
-        for view in data.views or ("",):
-            _find_labels(_find_folder(data.project), data.labels, view)
-
-
-def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
-    file = _find_labels(folder, labels, name)
-    read, problems = read_labels(file, data.missing)
-    noted = known_images(file)
-    sizes_px = dict(noted)
-
-    def check(row: int) -> tuple[str, LabelledImage] | str:
-        try:
-            moment = moment_of_image(read.images[row], name)
-            image = check_image(folder, read.images[row], sizes_px)
-            check_places(read, row, image.size_px, data.crop_px)
-        except UserError as error:
-            return f"{_source(read, row)}: {error}"
-        return moment, image
-
-    images = {}
-    rows = range(len(read.images))
-    for row, checked in zip(rows, map_in_threads(check, rows, data.threads, "checking images"), strict=True):
-        if isinstance(checked, str):
-            problems.append(checked)
-        else:
-            moment, image = checked
-            images[moment] = row, image
-    note_images(file, noted, (image for _, image in images.values()))
-    return _View(name, read, images, problems)
-
-
-def _source(labels: Labels, row: int) -> str:
-    return f"{labels.file}:{labels.lines[row]}"
-
-
-def _all_problems(view: _View, views: list[_View]) -> list[str]:
-    """Returns the problems of the rows of a view, in their order, including moments that another view lacks."""
-    problems = list(view.problems)
-    for moment, (row, _) in view.images.items():
-        lacking = [other for other in views if moment not in other.images]
-        if lacking:
-            problems.append(
-                f"{_source(view.labels, row)}: {view.labels.images[row]} has no usable row for the view "
-                f"{lacking[0].name} in {lacking[0].labels.file}"
-            )
-    return sorted(problems, key=lambda problem: int(problem[len(f"{view.labels.file}:") :].split(":")[0]))
-
-
-def extra_label_files(data: DataConfig) -> list[str]:
-    """Returns the label files beside `data.labels` that are evaluated after training, relative to the project.
-
-    They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`. With
-    several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
-    """
-    labels = PurePosixPath(data.labels)
-    stems = dict.fromkeys((labels.with_suffix("").as_posix(), (labels.parent / "CollectedData").as_posix()))
-    names = [f"{stem}{ending}.csv" for stem in stems for ending in ENDINGS]
-    folder, views = Path(data.project).expanduser(), data.views or ("",)
-    existing = {name for name in names if any((folder / label_file_of_view(name, view)).is_file() for view in views)}
-    return [name for name in names if name != labels.as_posix() and name in existing]
-
-
-def _find_folder(project: str) -> Path:
-    if not project:
-        raise UserError(f"data.project is empty; {_GIVE_PROJECT}")
-    # Path.resolve raises RuntimeError where symbolic links form a loop.
-    folder = Path(os.path.realpath(Path(project).expanduser()))
-    if folder.is_dir():
-        return folder
-    parent = next(parent for parent in folder.parents if parent.is_dir())
-    missing = folder.relative_to(parent).parts[0]
-    if os.path.lexists(parent / missing):
-        raise UserError(f"data.project is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
-    names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
-    near = difflib.get_close_matches(missing, names, 3)
-    hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else _GIVE_PROJECT
-    raise UserError(f"data.project is {project!r}, but {parent} has no folder {missing!r}; {hint}")
-
-
-def _find_labels(folder: Path, labels: str, view: str) -> Path:
-    name = label_file_of_view(labels, view)
-    file = folder / name
-    if is_regular(file):
-        return file
-    names = sorted(entry.name for entry in folder.glob("*.csv") if is_regular(entry))
-    lacks = f"{file} is a folder" if file.is_dir() else f"{folder} has no {name}"
-    asked = f"data.views has {view!r}" if view else f"data.labels is {labels!r}"
-    raise UserError(
-        f"{asked}, but {lacks}"
-        + (f"; its CSV files are {', '.join(names)}" if names else "; it has no CSV file at all")
-    )
+def _video_crops_px(
+    chosen: list[tuple[CheckedTable, int, LabelledImage]], crops_px: tuple[tuple[int, ...], ...]
+) -> tuple[str, ...]:
+    """Returns the crops of videos, as `data.video_crops_px` has them; () if no image is a crop."""
+    of_videos = {view.table.videos[row]: crop for (view, row, _), crop in zip(chosen, crops_px, strict=True) if crop}
+    others = {name: crop for view, *_ in chosen for name, crop in view.table.crops_px.items() if name == "*"}
+    return tuple(video_crop(name, crop) for name, crop in sorted((of_videos | others).items()) if of_videos)
 
 
 def _refusal(files: list[Path], problems: list[str], usable: int) -> str:
@@ -243,5 +186,7 @@ def _refusal(files: list[Path], problems: list[str], usable: int) -> str:
     fix = "fix them, or leave them out with data.on_bad_frame=skip" if usable else "none is left"
     more = len(problems) - LISTED_PROBLEMS
     where = ", ".join(map(str, files))
+    if not problems:
+        return f"{where} has no labelled image"
     lines = [f"{len(problems)} of {rows} rows of {where} cannot be used; {fix}:", *problems[:LISTED_PROBLEMS]]
     return "\n".join([*lines, f"... and {more} more"] if more > 0 else lines)

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.codes import SETS
-from jaxpose.config import SYNTHETIC, Config, resolve
-from jaxpose.data import dataset, images
-from jaxpose.data.project import LISTED_PROBLEMS, Project, extra_label_files
+from jaxpose.config import Config
+from jaxpose.data import images
+from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.project import LISTED_PROBLEMS, Project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets
 from jaxpose.errors import UserError
@@ -35,7 +36,7 @@ def data_report(config: Config, found: Project) -> list[str]:
     data = config.data
     sets = Counter(assign_sets(found, data).tolist())
     rows = {
-        "project": f"{found.folder}",
+        "project": f"{found.folder}" + (f": {found.kind}" if found.kind else ""),
         "labels": f"{found.label_file.name}: {_count(len(found.images), 'image')} with {_labels(found)}",
         "keypoints": f"{len(found.keypoint_names)}: {', '.join(found.keypoint_names)}",
         **_views(found),
@@ -45,7 +46,7 @@ def data_report(config: Config, found: Project) -> list[str]:
     }
     if extra := extra_label_files(data):
         rows["evaluated"] = f"also {', '.join(extra)}"
-    lines = [f"{name:12} {text}" for name, text in rows.items()]
+    lines = [f"{name:12} {text}" for name, text in rows.items()] + [f"{'note':12} {note}" for note in found.notes]
     if found.problems:
         lines.append(f"{'left out':12} {_count(len(found.problems), 'row')}, that cannot be used:")
         lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]
@@ -53,20 +54,12 @@ def data_report(config: Config, found: Project) -> list[str]:
     return lines + _videos(list(video_files(data, config.video).values()), config)
 
 
-def show_data(config: Config) -> None:
-    """Prints the lines of `data_report`, then decodes every image; needs no device.
-
-    Args:
-      config: as the user gave it.
+def decode_all(config: Config, found: Project) -> None:
+    """Decodes every labelled image; arguments as those of `data_report`.
 
     Raises:
-      UserError: the project cannot be used.
+      UserError: one does not decode.
     """
-    if config.data.project == SYNTHETIC and not dataset.SYNTHETIC_FOLDER.exists():
-        print(f"the run will make the synthetic project in {dataset.SYNTHETIC_FOLDER}, which does not exist yet")
-        return
-    config, found = dataset.prepare(resolve(config))
-    print("\n".join(data_report(config, found)), flush=True)
     size_px = config.data.input_width_px, config.data.input_height_px
     affines = images.fit_affines(found, config.data, size_px)
 
@@ -75,7 +68,6 @@ def show_data(config: Config) -> None:
 
     for _ in map_in_threads(decode, range(len(found.images)), config.data.threads, "decoding images"):
         pass
-    print("every image decodes", flush=True)
 
 
 def _labels(found: Project) -> str:

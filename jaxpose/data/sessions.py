@@ -3,7 +3,7 @@
 import difflib
 from pathlib import Path
 
-from jaxpose.config import DataConfig, VideoConfig
+from jaxpose.config import DataConfig, VideoConfig, project_folder
 from jaxpose.data.cells import refuse_unprintable
 from jaxpose.data.inputs import VIDEO_SUFFIXES, natural_key
 from jaxpose.data.views import view_of_video
@@ -90,4 +90,4 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
 
 
 def _folder(data: DataConfig, video: VideoConfig) -> Path:
-    return Path(data.project).expanduser() / Path(video.folder).expanduser()
+    return project_folder(data.project) / Path(video.folder).expanduser()

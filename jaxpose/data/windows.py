@@ -7,7 +7,7 @@ with the folder's name.
 import dataclasses
 import re
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
@@ -38,13 +38,19 @@ def plan_windows(project: Project, radius: int, videos: Mapping[str, Path]) -> l
     """Returns the window of each labelled frame; arguments as those of `context.load_windows`."""
     indices: dict[str, VideoIndex | None] = {}
     windows = []
-    for path, video, (width, height) in zip(project.paths, project.videos, project.sizes_px.tolist(), strict=True):
-        number = frame_number(path.name)
+    path_of = dict(zip(project.images, project.paths, strict=True))
+    for image, path, video, (width, height) in zip(
+        project.images, project.paths, project.videos, project.sizes_px.tolist(), strict=True
+    ):
+        name = PurePosixPath(image).name
+        number = frame_number(name)
         keys: list[ImageKey | None] = []
         for offset in range(-radius, radius + 1):
             near = path
             if offset and number is not None:
-                near = path.with_name(renumbered(path.name, max(number + offset, 0)))
+                # An image that lies outside of the project has only labelled ones beside it.
+                beside = PurePosixPath(image).with_name(renumbered(name, max(number + offset, 0))).as_posix()
+                near = path_of.get(beside, project.folder / beside)
             is_there = not offset or (number is not None and near.is_file())
             keys.append((near, width, height) if is_there else None)
         has_video = number is not None and None in keys and video in videos

@@ -9,8 +9,9 @@ import numpy as np
 from jaxpose.cluster.gpus import visible_gpus
 from jaxpose.config import Config
 from jaxpose.data.images import input_size_px
-from jaxpose.data.project import Project, read_project
+from jaxpose.data.project import Project
 from jaxpose.data.sessions import video_files
+from jaxpose.formats.project import read_project
 from jaxpose.quantities import count
 
 _QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")

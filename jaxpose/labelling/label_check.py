@@ -94,7 +94,7 @@ def read_size_px(image: Path) -> tuple[int, int]:
       UserError: it does not exist or is no image.
     """
     try:
-        return image_size_px(read_bytes(image, most_bytes=None), is_known=True)
+        return image_size_px(read_bytes(image, most_bytes=None))
     except FileNotFoundError:
         raise UserError(f"{image} does not exist") from None
     except (OSError, NotRegularFile) as error:

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.config import DataConfig
+from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.labels import Labels, read_labels
-from jaxpose.data.project import extra_label_files
 from jaxpose.data.views import label_file_of_view
 from jaxpose.data.windows import frame_number
 from jaxpose.errors import UserError

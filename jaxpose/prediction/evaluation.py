@@ -17,10 +17,12 @@ from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
-from jaxpose.data.project import Project, extra_label_files, read_project
+from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.project import Project
 from jaxpose.data.split import SETS, KnownSplit, read_split
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
+from jaxpose.formats.project import read_project
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
 from jaxpose.prediction.batch_runner import validation_batch
@@ -157,7 +159,7 @@ def _with_project(config: Config, run: Path, project: str) -> Config:
     """Returns the config of a run, with another project if one is given."""
     if project:
         return dataclasses.replace(config, data=dataclasses.replace(config.data, project=project))
-    if not Path(config.data.project).is_dir():
+    if not Path(config.data.project).exists():
         raise UserError(
             f"the project of {run}, {config.data.project}, does not exist; give its folder with --project FOLDER"
         )

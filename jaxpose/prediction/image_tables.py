@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.config import project_folder
 from jaxpose.data.image_file import decode_image
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -39,7 +40,7 @@ def predict_images(
       Incomplete: an image cannot be read, or is smaller than the run's crop.
       Stopped: `stops` returned true.
     """
-    project = Path(predictor.config.data.project)
+    project = project_folder(predictor.config.data.project)
     index = [_row_name(path, project) for path in paths]
     names: list[str] = []
     problems: list[str] = []

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxpose import geometry
-from jaxpose.config import Config
+from jaxpose.config import Config, crop_of_video
 from jaxpose.errors import UserError
 from jaxpose.fitting import fit_still
 from jaxpose.formats.lightning_pose.tables import SCORERS
@@ -22,6 +22,7 @@ from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.dataframe import make_dataframe
 from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
+from jaxpose.video.crop import describe_whole_frames
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.video.segments import Segment, padded
 from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
@@ -139,14 +140,17 @@ class Predictor:
           UserError: the frames are smaller than the run's crop.
         """
         labelled_px = labelled_sizes_px(self.config.data)
-        if video.path not in self._described and (text := describe_rotation(video, labelled_px)):
+        if video.path not in self._described:
             self._described.add(video.path)
-            _logger.warning(text)
+            texts = describe_rotation(video, labelled_px), describe_whole_frames(video, self.config.data)
+            for text in filter(None, texts):
+                _logger.warning(text)
         video = as_labelled(video, labelled_px)
-        affine = self._input_from_frame((video.width_px, video.height_px))
+        crop_px = crop_of_video(self.config.data, video.path.stem)
+        affine = self._input_from_frame((video.width_px, video.height_px), crop_px, f"a frame of {video.path}")
         most, radius = self.runner.frames_per_step, self.runner.radius
         fed = padded(segment, margin_frames=1, radius=radius, batch=most) if segment else None
-        reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=self.config.data.crop_px)
+        reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=crop_px)
         stream = self.runner.video(*self.weights, reader, geometry.invert(affine))
         found = ((part["keypoints_frame_px"], part["confidence"]) for part in stream)
         return reader, found if segment is None or fed is None else _rows_of(segment, fed.first, found)
@@ -171,8 +175,8 @@ class Predictor:
                 f"a frame has shape {frame.shape} of {frame.dtype}; it must be uint8, (h, w, 3) RGB or (h, w) grey"
             )
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
-        affine = self._input_from_frame((frame.shape[1], frame.shape[0]))
         data = self.config.data
+        affine = self._input_from_frame((frame.shape[1], frame.shape[0]), data.crop_px)
         return fit_still(colour, affine, self._size_px, data.resize, data.crop_px), geometry.invert(affine)
 
     def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
@@ -191,14 +195,17 @@ class Predictor:
         parts = [(np.zeros((0, count, 2), np.float32), np.zeros((0, count), np.float32)), *parts]
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
-    def _input_from_frame(self, frame_size_px: tuple[int, int]) -> np.ndarray:
+    def _input_from_frame(
+        self, frame_size_px: tuple[int, int], crop_px: tuple[int, ...], name: str = "a frame"
+    ) -> np.ndarray:
         data = self.config.data
-        if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > frame_size_px):
+        if crop_px and np.any(np.add(crop_px[:2], crop_px[2:]) > frame_size_px):
+            option = "data.crop_px" if crop_px == data.crop_px else "data.video_crops_px"
             raise UserError(
-                f"a frame has {frame_size_px[0]} x {frame_size_px[1]} pixels; the run's data.crop_px = {data.crop_px} "
+                f"{name} has {frame_size_px[0]} x {frame_size_px[1]} pixels; the run's {option} = {crop_px} "
                 "reaches beyond it"
             )
-        return geometry.input_from_frame(frame_size_px, self._size_px, data.resize, data.crop_px)
+        return geometry.input_from_frame(frame_size_px, self._size_px, data.resize, crop_px)
 
     def compile(self) -> None:
         """Compiles the network, so that the first frames take no longer than others."""

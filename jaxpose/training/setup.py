@@ -103,7 +103,7 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
     if messages:
         rows = len(messages) + len(data.sets)
         messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
-    messages += data.messages
+    messages = [*data.project.notes, *messages, *data.messages]
     labelled_frame_px = data.project.labelled_frame_px()
     labelled = np.isfinite(labelled_frame_px).all(axis=-1).sum()
     if outside := outside_crop(labelled_frame_px, config.data.crop_px).sum():

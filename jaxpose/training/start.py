@@ -10,6 +10,7 @@ from jaxpose.config import Config, portable_options, resolve
 from jaxpose.data import dataset, split
 from jaxpose.data.report import data_report
 from jaxpose.data.sessions import sessions
+from jaxpose.formats.project import prepare
 from jaxpose.phases import phase
 from jaxpose.prediction.evaluation import extra_projects
 from jaxpose.remote.hook import load_hook
@@ -41,7 +42,7 @@ def read_data(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:
     """
 
     def read() -> tuple[Config, dataset.Dataset]:
-        prepared, project = dataset.prepare(config)
+        prepared, project = prepare(config)
         if shows and jax.process_index() == 0:
             print("\n".join(data_report(prepared, project)), flush=True)
         # Refuse now what could not be evaluated, predicted or passed to the hook at the end.

@@ -48,9 +48,10 @@ def _describe_data(setup: Setup) -> dict[str, str]:
     data, config = setup.data, setup.config
     counts = {name: len(data.rows(name)) for name in SETS}
     untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
+    of_kind = f" ({data.project.kind})" if data.project.kind else ""
     untested *= not data.is_selection_tested(config.train.monitor)
     return {
-        "project": f"{data.project.folder}, {len(config.data.keypoint_names)} keypoints",
+        "project": f"{data.project.folder}{of_kind}, {len(config.data.keypoint_names)} keypoints",
         "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count) + untested,
     }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose import cache, geometry
-from jaxpose.config import DataConfig
+from jaxpose.config import DataConfig, crop_of_video
 from jaxpose.video.cache import DecodedFrames, decode_part, open_whole
 from jaxpose.video.clip_loss import describe_loss, loss_reasons
 from jaxpose.video.clip_order import block_around, place, window_count
@@ -82,7 +82,7 @@ class ClipSource:
         self._folder = None if cache_mode in ("auto", "off") else Path(cache_mode).expanduser()
         self._affines = {
             index.path: geometry.input_from_frame(
-                (index.width_px, index.height_px), self.size_px, data.resize, data.crop_px
+                (index.width_px, index.height_px), self.size_px, data.resize, crop_of_video(data, index.path.stem)
             )
             for session in sessions
             for index in session
@@ -209,7 +209,7 @@ class ClipSource:
         """Returns the frames of a clip of one camera, or a sentence about why they cannot be used."""
         last, affine = first + self._length - 1, self._affines[index.path]
         if index.path in self._cached:
-            limit_gib, crop_px = self._data.cache_limit_gib, self._data.crop_px
+            limit_gib, crop_px = self._data.cache_limit_gib, crop_of_video(self._data, index.path.stem)
             held = self._whole.get(
                 index.path,
                 lambda: open_whole(
@@ -230,9 +230,8 @@ class ClipSource:
         return held.pixels[first - held.first : last + 1 - held.first]
 
     def _decode(self, index: VideoIndex, start: int, end: int, affine: np.ndarray) -> DecodedFrames:
-        decoded, count = decode_part(
-            index, start, end, affine, self.size_px, lambda: self._is_closed, self._data.crop_px
-        )
+        crop_px = crop_of_video(self._data, index.path.stem)
+        decoded, count = decode_part(index, start, end, affine, self.size_px, lambda: self._is_closed, crop_px)
         with self._lock:
             self.decoded_frames += count
         return decoded

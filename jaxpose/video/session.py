@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxpose.config import DataConfig
+from jaxpose.config import DataConfig, crop_of_video
 from jaxpose.errors import UserError
 from jaxpose.video.index import VideoIndex
 
@@ -26,8 +26,10 @@ def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: D
                 "lower video.sequence_length (video.context_sequence_length for context models)"
             )
         size_px = (index.width_px, index.height_px)
-        if data.crop_px and np.any(np.add(data.crop_px[:2], data.crop_px[2:]) > size_px):
+        crop_px = crop_of_video(data, index.path.stem)
+        if crop_px and np.any(np.add(crop_px[:2], crop_px[2:]) > size_px):
+            option = "data.crop_px" if crop_px == data.crop_px else "its crop in data.video_crops_px"
             raise UserError(
-                f"{index.path} has frames of {size_px[0]} x {size_px[1]} pixels; data.crop_px = {data.crop_px} reaches "
-                "beyond them"
+                f"{index.path} has frames of {size_px[0]} x {size_px[1]} pixels; {option} = {crop_px} reaches beyond "
+                "them"
             )

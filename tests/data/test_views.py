@@ -13,7 +13,8 @@ import pytest
 from jaxpose import config as c
 from jaxpose.checksums import write_csv
 from jaxpose.data import dataset
-from jaxpose.data.project import extra_label_files, read_project
+from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.project import read_project
 from jaxpose.data.sessions import clip_sessions, sessions
 from jaxpose.data.split import assign_sets, read_split, split_text
 from jaxpose.data.views import label_file_of_view, moment_of_image

@@ -1,0 +1,92 @@
+"""A table whose images were opened: the size and checksum of each, and a reason for each one that cannot be used."""
+
+import dataclasses
+import re
+
+from jaxpose.config import DataConfig
+from jaxpose.data.label_table import LabelTable
+from jaxpose.data.labelled_image import LabelledImage, check_image, check_places, known_images, note_images
+from jaxpose.data.views import moment_of_image
+from jaxpose.errors import UserError
+from jaxpose.threads import map_in_threads
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedTable:
+    """The rows of a view: `images[moment]` is (row, image) of each usable row; `problems` has the other rows."""
+
+    view: str
+    table: LabelTable
+    images: dict[str, tuple[int, LabelledImage]]
+    problems: list[str]
+
+    def crop_px(self, row: int, image: LabelledImage) -> tuple[int, ...]:
+        """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
+        crop_px = tuple(self.table.crops_px.get(self.table.videos[row], ()))
+        return crop_px if crop_px[2:] == image.size_px else ()
+
+
+def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
+    """Opens every image of a table; those that were intact before are not decoded again.
+
+    Args:
+      table: the rows of a view.
+      view: its name, "" with only one camera.
+      data: the crop, and the number of threads.
+    """
+    noted = known_images(table.file)
+    sizes_px = dict(noted)
+
+    def check(row: int) -> tuple[str, LabelledImage] | str:
+        try:
+            moment = moment_of_image(table.images[row], view)
+            image = check_image(table.paths[row], table.images[row], sizes_px)
+            _refuse_resized(table, row, image.size_px)
+            check_places(table, row, image.size_px, data.crop_px)
+        except UserError as error:
+            return f"{table.sources[row]}: {error}"
+        return moment, image
+
+    images, problems = {}, list(table.problems)
+    rows = range(len(table.images))
+    for row, checked in zip(rows, map_in_threads(check, rows, data.threads, "checking images"), strict=True):
+        if isinstance(checked, str):
+            problems.append(checked)
+        else:
+            moment, image = checked
+            if moment in images:
+                first = table.sources[images[moment][0]]
+                problems.append(f"{table.sources[row]}: {table.images[row]} is labelled in {first} already")
+            else:
+                images[moment] = row, image
+    note_images(table.file, noted, (image for _, image in images.values()))
+    return CheckedTable(view, table, images, problems)
+
+
+def _refuse_resized(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
+    name = table.images[row]
+    labelled_px = table.sizes_px.get(name, size_px)
+    if labelled_px != size_px:
+        raise UserError(
+            f"{name} has {size_px[0]} x {size_px[1]} pixels, but it was labelled with {labelled_px[0]} x "
+            f"{labelled_px[1]}; put the original back, or scale the labels with it"
+        )
+
+
+def all_problems(checked: CheckedTable, views: list[CheckedTable]) -> list[str]:
+    """Returns the problems of the rows of a view, in their order, including moments that another view lacks."""
+    problems = list(checked.problems)
+    for moment, (row, _) in checked.images.items():
+        lacking = [other for other in views if moment not in other.images]
+        if lacking:
+            problems.append(
+                f"{checked.table.sources[row]}: {checked.table.images[row]} has no usable row for the view "
+                f"{lacking[0].view} in {lacking[0].table.file}"
+            )
+    return sorted(problems, key=_place)
+
+
+def _place(problem: str) -> tuple[str, int]:
+    """Returns the file and the line of a problem, "FILE:LINE: reason"."""
+    match = re.match(r"(.*?)(\d{1,9}): ", problem)
+    return (match[1], int(match[2])) if match else (problem, 0)

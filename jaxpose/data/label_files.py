@@ -1,0 +1,68 @@
+"""The label files of a project folder in the layout of Lightning Pose."""
+
+import difflib
+import os
+from pathlib import Path, PurePosixPath
+
+from jaxpose.config import DataConfig, project_folder
+from jaxpose.data.views import ENDINGS, label_file_of_view
+from jaxpose.errors import UserError
+from jaxpose.files import is_regular
+
+# The advice in every message about the project.
+_GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
+
+
+def extra_label_files(data: DataConfig) -> list[str]:
+    """Returns the label files beside `data.labels` that are evaluated after training, relative to the project.
+
+    They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`. With
+    several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
+    """
+    labels = PurePosixPath(data.labels)
+    stems = dict.fromkeys((labels.with_suffix("").as_posix(), (labels.parent / "CollectedData").as_posix()))
+    names = [f"{stem}{ending}.csv" for stem in stems for ending in ENDINGS]
+    folder, views = project_folder(data.project), data.views or ("",)
+    existing = {name for name in names if any((folder / label_file_of_view(name, view)).is_file() for view in views)}
+    return [name for name in names if name != labels.as_posix() and name in existing]
+
+
+def find_folder(project: str) -> Path:
+    """Returns the absolute folder of a project, without links.
+
+    Raises:
+      UserError: it does not exist or is no folder.
+    """
+    if not project:
+        raise UserError(f"data.project is empty; {_GIVE_PROJECT}")
+    # Path.resolve raises RuntimeError where symbolic links form a loop.
+    folder = Path(os.path.realpath(Path(project).expanduser()))
+    if folder.is_dir():
+        return folder
+    parent = next(parent for parent in folder.parents if parent.is_dir())
+    missing = folder.relative_to(parent).parts[0]
+    if os.path.lexists(parent / missing):
+        raise UserError(f"data.project is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
+    names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
+    near = difflib.get_close_matches(missing, names, 3)
+    hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else _GIVE_PROJECT
+    raise UserError(f"data.project is {project!r}, but {parent} has no folder {missing!r}; {hint}")
+
+
+def find_labels(folder: Path, labels: str, view: str) -> Path:
+    """Returns the label file of a view, "" for the only one; `labels` is the name without the view.
+
+    Raises:
+      UserError: it does not exist.
+    """
+    name = label_file_of_view(labels, view)
+    file = folder / name
+    if is_regular(file):
+        return file
+    names = sorted(entry.name for entry in folder.glob("*.csv") if is_regular(entry))
+    lacks = f"{file} is a folder" if file.is_dir() else f"{folder} has no {name}"
+    asked = f"data.views has {view!r}" if view else f"data.labels is {labels!r}"
+    raise UserError(
+        f"{asked}, but {lacks}"
+        + (f"; its CSV files are {', '.join(names)}" if names else "; it has no CSV file at all")
+    )

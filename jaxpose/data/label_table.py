@@ -1,0 +1,126 @@
+"""A table of labelled images, whatever tool wrote it: the only thing that a project is made of.
+
+Readers of other tools' files are in `jaxpose.formats`; the table of a CSV in the layout of Lightning Pose is made here.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from jaxpose.data.labels import read_labels
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelTable:
+    """The usable rows of the label files of one camera. The images are not opened yet.
+
+    Attributes:
+      file: the label file, or the folder of several.
+      keypoint_names: k names.
+      images: n names, with forward slashes: paths relative to the project for files that lie in it.
+      paths: n files.
+      videos: n names of the videos that the images were taken from.
+      sources: n places of the rows: FILE:LINE, with lines counted from 1, or FILE: and the entry of the file.
+      keypoints_image_px: (n, k, 2) float64 (x, y) in pixels of the image, NaN without a label.
+      visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
+      problems: "PLACE: reason" of the rows that cannot be used.
+      crops_px: {video: (x, y, width, height)} in frame pixels: an image of this size is this crop of its frame. "*"
+        stands for videos without an entry.
+      sizes_px: {image: (width, height)} that the label tool saw; an image of another size was resized since.
+      video_files: {video: file} of videos that lie elsewhere than in the folder of the project's videos.
+      kind: what was recognised, for the user; "" for the layout of Lightning Pose.
+      notes: sentences for the user about what was read and what was not.
+    """
+
+    file: Path
+    keypoint_names: tuple[str, ...]
+    images: tuple[str, ...]
+    paths: tuple[Path, ...]
+    videos: tuple[str, ...]
+    sources: tuple[str, ...]
+    keypoints_image_px: np.ndarray
+    visibility: np.ndarray
+    problems: tuple[str, ...] = ()
+    crops_px: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    sizes_px: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    video_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+    kind: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def read_table(folder: Path, file: Path, missing: str) -> LabelTable:
+    """Reads a label file as `labels.read_labels` does.
+
+    Args:
+      folder: the project, from which the file names its images.
+      file: the CSV.
+      missing: as in `read_labels`.
+
+    Raises:
+      UserError, OSError: as `read_labels`.
+    """
+    labels, problems = read_labels(file, missing)
+    return LabelTable(
+        file=file,
+        keypoint_names=labels.keypoint_names,
+        images=labels.images,
+        paths=tuple(folder / image for image in labels.images),
+        videos=tuple(PurePosixPath(image).parent.name for image in labels.images),
+        sources=tuple(f"{file}:{line}" for line in labels.lines),
+        keypoints_image_px=labels.keypoints_frame_px,
+        visibility=labels.visibility,
+        problems=tuple(problems),
+    )
+
+
+def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelTable]) -> LabelTable:
+    """Returns the rows of several tables as one; a keypoint that a table lacks is not used in its rows.
+
+    Args:
+      file: of the result.
+      keypoint_names: of the result; other keypoints of the tables are left out.
+      tables: one or more.
+    """
+    parts = [_with_keypoints(table, keypoint_names) for table in tables]
+    return LabelTable(
+        file=file,
+        keypoint_names=keypoint_names,
+        images=tuple(image for table in parts for image in table.images),
+        paths=tuple(path for table in parts for path in table.paths),
+        videos=tuple(video for table in parts for video in table.videos),
+        sources=tuple(source for table in parts for source in table.sources),
+        keypoints_image_px=np.concatenate([table.keypoints_image_px for table in parts]),
+        visibility=np.concatenate([table.visibility for table in parts]),
+        problems=tuple(problem for table in parts for problem in table.problems),
+    )
+
+
+def without_empty_rows(table: LabelTable) -> tuple[LabelTable, int]:
+    """Returns the table without the rows that have no label at all, and their number."""
+    kept = np.flatnonzero((table.visibility > 0).any(axis=1)).tolist()
+    return _with_rows(table, kept), len(table.images) - len(kept)
+
+
+def _with_rows(table: LabelTable, rows: list[int]) -> LabelTable:
+    return dataclasses.replace(
+        table,
+        images=tuple(table.images[row] for row in rows),
+        paths=tuple(table.paths[row] for row in rows),
+        videos=tuple(table.videos[row] for row in rows),
+        sources=tuple(table.sources[row] for row in rows),
+        keypoints_image_px=table.keypoints_image_px[rows],
+        visibility=table.visibility[rows],
+    )
+
+
+def _with_keypoints(table: LabelTable, names: tuple[str, ...]) -> LabelTable:
+    points = np.full((len(table.images), len(names), 2), np.nan)
+    visibility = np.zeros((len(table.images), len(names)), np.int8)
+    for place, name in enumerate(names):
+        if name in table.keypoint_names:
+            source = table.keypoint_names.index(name)
+            points[:, place] = table.keypoints_image_px[:, source]
+            visibility[:, place] = table.visibility[:, source]
+    return dataclasses.replace(table, keypoint_names=names, keypoints_image_px=points, visibility=visibility)

@@ -1,0 +1,179 @@
+"""Reads keypoints from COCO JSON: one category of animals, one annotation for each image.
+
+Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = not labelled, 1 = labelled, but hidden,
+2 = labelled and visible.
+"""
+
+import json
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.config import DataConfig
+from jaxpose.config.excerpt import excerpt
+from jaxpose.data.cells import refuse_formula, refuse_unprintable
+from jaxpose.data.label_table import LabelTable
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
+from jaxpose.formats.moved_file import is_absolute, locate
+from jaxpose.quantities import count
+
+
+def read_labels(file: Path, data: DataConfig) -> LabelTable:
+    """Reads the keypoints of a file.
+
+    A hidden keypoint (v = 1) has a position, so it is used like a visible one. Images without a labelled keypoint are
+    left out.
+
+    Args:
+      file: the JSON. Images are searched from its folder, from `images` in it, and likewise from the folder above.
+      data: `data.missing` is the meaning of a keypoint that is not labelled (v = 0).
+
+    Raises:
+      UserError: the file is not such JSON, or has several kinds of animals.
+    """
+    tree = _read_json(file)
+    images = {_key(file, "images", entry): entry for entry in tree["images"]}
+    used = [entry for entry in tree["annotations"] if isinstance(entry, dict) and not entry.get("iscrowd")]
+    annotations = [entry for entry in used if _is_labelled(entry)]
+    names = _keypoint_names(file, tree["categories"], annotations)
+    rows: dict[Any, tuple[str, dict[str, Any], np.ndarray]] = {}
+    problems: list[str] = []
+    for annotation in annotations:
+        source = f"{file}:annotation {excerpt(annotation.get('id'), quoted=False)}"
+        try:
+            image_id = annotation.get("image_id")
+            if not isinstance(image_id, str | int) or image_id not in images:
+                raise UserError(f"image_id is {excerpt(image_id)}, but the file has no such image")
+            name = _image_name(images[image_id])
+            if image_id in rows:
+                other = rows[image_id][0].rpartition(":")[2]
+                raise UserError(f"{name} has {other} already: several animals in an image cannot be trained")
+            rows[image_id] = source, images[image_id], _keypoints(annotation["keypoints"], names)
+        except UserError as error:
+            problems.append(f"{source}: {error}")
+    return _table(file, names, list(rows.values()), problems, data.missing, len(images))
+
+
+def _table(
+    file: Path,
+    names: tuple[str, ...],
+    rows: list[tuple[str, dict[str, Any], np.ndarray]],
+    problems: list[str],
+    missing: str,
+    image_count: int,
+) -> LabelTable:
+    """Returns the table of rows (source, entry of the image, keypoints (k, 3))."""
+    keypoints = np.array([keypoints for *_, keypoints in rows], np.float64).reshape(-1, len(names), 3)
+    labelled = keypoints[..., 2] > 0
+    places = [_locate(file.parent, image["file_name"]) for _, image, _ in rows]
+    sizes_px = {name: _size_px(image) for (name, _), (_, image, _) in zip(places, rows, strict=True)}
+    notes = []
+    if unlabelled := image_count - len(rows) - len(problems):
+        notes.append(f"left out: {count(unlabelled, 'image')} without any label")
+    return LabelTable(
+        file=file,
+        keypoint_names=names,
+        images=tuple(name for name, _ in places),
+        paths=tuple(path for _, path in places),
+        videos=tuple(PurePosixPath(name).parent.name for name, _ in places),
+        sources=tuple(source for source, *_ in rows),
+        keypoints_image_px=np.where(labelled[..., None], keypoints[..., :2], np.nan),
+        visibility=np.where(labelled, VISIBLE, NOT_VISIBLE if missing == "not_visible" else NOT_USED).astype(np.int8),
+        problems=tuple(problems),
+        sizes_px={name: size for name, size in sizes_px.items() if size},
+        kind=f"COCO file {file.name}",
+        notes=tuple(notes),
+    )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(read_bytes(file, most_bytes=None).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON: {error}") from None
+    for name in ("images", "annotations", "categories"):
+        if not isinstance(tree, dict) or not isinstance(tree.get(name), list):
+            raise UserError(f"{file} is no COCO file: it must have the lists images, annotations and categories")
+    return tree
+
+
+def _key(file: Path, name: str, entry: Any) -> Any:
+    key = entry.get("id") if isinstance(entry, dict) else None
+    if not isinstance(key, str | int):
+        raise UserError(f"{file}: an entry of {name} is {excerpt(entry)}; it must have an id")
+    return key
+
+
+def _is_labelled(annotation: dict[str, Any]) -> bool:
+    keypoints = annotation.get("keypoints")
+    return bool(keypoints) and (not isinstance(keypoints, list) or any(keypoints[2::3]))
+
+
+def _keypoint_names(file: Path, categories: list[Any], annotations: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Returns the names of the keypoints, which must be the same for all annotated categories."""
+    if not annotations:
+        raise UserError(f"{file} has no annotation with a labelled keypoint")
+    by_id = {_key(file, "categories", category): category for category in categories}
+    used = dict.fromkeys(str(annotation.get("category_id")) for annotation in annotations)
+    found = {str(key): category for key, category in by_id.items() if str(key) in used}
+    kinds = {tuple(map(str, category.get("keypoints") or ())) for category in found.values()}
+    if len(found) < len(used) or () in kinds:
+        raise UserError(f"{file}: an annotation has keypoints, but its category has no list of their names")
+    if len(kinds) > 1:
+        shown = ", ".join(str(category.get("name")) for category in found.values())
+        raise UserError(
+            f"{file} has categories with different keypoints ({shown}); keep the annotations of one of them: a network "
+            "learns one kind of animal"
+        )
+    (names,) = kinds
+    for name in names:
+        try:
+            refuse_unprintable(name)
+            refuse_formula(name)
+        except UserError as error:
+            raise UserError(f"{file}: a keypoint's name: {error}; rename it") from None
+        if not name or names.count(name) > 1:
+            raise UserError(f"{file}: keypoint {name!r} is named twice or has no name")
+    return names
+
+
+def _keypoints(given: Any, names: tuple[str, ...]) -> np.ndarray:
+    """Returns keypoints (k, 3): x, y, v."""
+    is_list = isinstance(given, list) and all(type(number) in (int, float) for number in given)
+    if not is_list or len(given) != 3 * len(names):
+        raise UserError(f"keypoints is {excerpt(given)}; it must be {3 * len(names)} numbers: x, y, v of each keypoint")
+    keypoints = np.array(given, np.float64).reshape(-1, 3)
+    for name, (x, y, v) in zip(names, keypoints.tolist(), strict=True):
+        if v not in (0, 1, 2):
+            raise UserError(f"v of {name} is {v:g}; it must be 0, 1 or 2")
+        if v and not np.isfinite((x, y)).all():
+            raise UserError(f"{name} is ({x}, {y}); it must be finite")
+    return keypoints
+
+
+def _image_name(image: dict[str, Any]) -> str:
+    name = image.get("file_name")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"file_name of its image is {excerpt(name)}; it must be a path")
+    refuse_unprintable(name)
+    return name
+
+
+def _size_px(image: dict[str, Any]) -> tuple[int, int] | None:
+    """Returns (width, height) of an image as its entry has them, None if it does not."""
+    width, height = image.get("width"), image.get("height")
+    return (width, height) if type(width) is int and type(height) is int and min(width, height) > 0 else None
+
+
+def _locate(folder: Path, name: str) -> tuple[str, Path]:
+    """Returns the name of an image in tables and its file; a file that does not exist is reported later."""
+    roots = [root / below for root in (folder, folder.parent) for below in ("", "images")]
+    path = locate(name, roots)
+    if path is None:
+        path = folder / PurePosixPath(name.replace("\\", "/")).name
+        return (path.name, path) if is_absolute(name) else (name, folder / name)
+    root = folder if path.is_relative_to(folder) else folder.parent
+    return path.relative_to(root).as_posix(), path

@@ -1,0 +1,24 @@
+"""The check of a training's data that --dry_run=data does: the report, and whether every image decodes."""
+
+from jaxpose.config import SYNTHETIC, Config, resolve
+from jaxpose.data.dataset import SYNTHETIC_FOLDER
+from jaxpose.data.report import data_report, decode_all
+from jaxpose.formats.project import prepare
+
+
+def show_data(config: Config) -> None:
+    """Prints the lines of `data_report`, then decodes every image; needs no device.
+
+    Args:
+      config: as the user gave it.
+
+    Raises:
+      UserError: the project cannot be used.
+    """
+    if config.data.project == SYNTHETIC and not SYNTHETIC_FOLDER.exists():
+        print(f"the run will make the synthetic project in {SYNTHETIC_FOLDER}, which does not exist yet")
+        return
+    config, found = prepare(resolve(config))
+    print("\n".join(data_report(config, found)), flush=True)
+    decode_all(config, found)
+    print("every image decodes", flush=True)

@@ -1,0 +1,95 @@
+"""The config.yaml of a DeepLabCut project: who labelled, which keypoints, and the crop of each video."""
+
+import dataclasses
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import yaml
+
+from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
+
+CONFIG_FILE = "config.yaml"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProjectConfig:
+    """What labels need of the file. Each attribute is empty if the file does not say.
+
+    Attributes:
+      scorer: the person whose labels are read.
+      bodyparts: names of the keypoints in their order.
+      crops_px: {video: (x, y, width, height)}; a video is named by its file without suffix.
+      videos: {video: path}, as the file has it: a path of the machine where the project was made.
+      analysis_crop_px: the crop of all analysed videos, () without.
+    """
+
+    scorer: str = ""
+    bodyparts: tuple[str, ...] = ()
+    crops_px: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    videos: dict[str, str] = dataclasses.field(default_factory=dict)
+    analysis_crop_px: tuple[int, ...] = ()
+
+
+def is_config(file: Path) -> bool:
+    """Returns whether a file is the config.yaml of a DeepLabCut project: a table with bodyparts and video_sets."""
+    try:
+        return file.is_file() and {"bodyparts", "video_sets"} <= _read_yaml(file).keys()
+    except UserError:
+        return False
+
+
+def read_config(file: Path) -> ProjectConfig:
+    """Reads the file.
+
+    Raises:
+      UserError: it is not YAML, is of a project with several animals, or a value cannot be used.
+    """
+    tree = _read_yaml(file)
+    if tree.get("multianimalproject"):
+        raise UserError(
+            f"{file} is of a project with several animals (multianimalproject: true), which jaxpose does not train on; "
+            "use a project with one animal per frame"
+        )
+    scorer, bodyparts = tree.get("scorer"), tree.get("bodyparts")
+    if not isinstance(scorer, str | int) or not str(scorer):
+        raise UserError(f"{file}: scorer is {excerpt(scorer)}; it must be the name in CollectedData_<scorer>.csv")
+    if not isinstance(bodyparts, list) or not bodyparts or not all(isinstance(part, str | int) for part in bodyparts):
+        raise UserError(f"{file}: bodyparts is {excerpt(bodyparts)}; it must be a list of names")
+    crops_px: dict[str, tuple[int, ...]] = {}
+    videos: dict[str, str] = {}
+    for path, options in (tree.get("video_sets") or {}).items():
+        # The paths may be those of Windows, where / also separates.
+        name = PureWindowsPath(str(path)).stem
+        crop = options.get("crop") if isinstance(options, dict) else None
+        crop_px = _crop(file, f"crop of {path}", str(crop).split(",")) if crop is not None else ()
+        if name in videos and crops_px.get(name, ()) != crop_px:
+            raise UserError(f"{file}: {videos[name]} and {path} have one name, but different crops; rename one of them")
+        videos[name] = str(path)
+        if crop_px:
+            crops_px[name] = crop_px
+    analysis_crop_px: tuple[int, ...] = ()
+    if tree.get("cropping"):
+        analysis_crop_px = _crop(file, "x1, x2, y1, y2", [tree.get(key) for key in ("x1", "x2", "y1", "y2")])
+    return ProjectConfig(str(scorer), tuple(map(str, bodyparts)), crops_px, videos, analysis_crop_px)
+
+
+def _crop(file: Path, name: str, edges: list[Any]) -> tuple[int, ...]:
+    """Returns (x, y, width, height) of the edges x1, x2, y1, y2, of which x2 and y2 lie outside."""
+    try:
+        x1, x2, y1, y2 = (int(edge) for edge in edges)
+    except (TypeError, ValueError):
+        x1 = x2 = y1 = y2 = 0
+    if min(x1, y1) < 0 or x2 <= x1 or y2 <= y1:
+        raise UserError(f"{file}: {name} is {excerpt(edges)}; it must be x1, x2, y1, y2 in pixels, x1 < x2 and y1 < y2")
+    return x1, y1, x2 - x1, y2 - y1
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{file} is not the config of a DeepLabCut project: it must be a table of options")
+    return tree

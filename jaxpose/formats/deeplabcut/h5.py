@@ -1,0 +1,120 @@
+"""The HDF5 tables of DeepLabCut, as pandas wrote them: read without pandas, because that would unpickle parts of them.
+
+Two layouts exist: "fixed", of today, and "table", of projects from before 2021.
+"""
+
+import dataclasses
+import pickletools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.errors import UserError
+
+# Steps of a pickle that hold text, keep a value for later, and fetch it again; the others may only make lists and
+# tuples of text.
+_TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+_KEEP, _FETCH = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"GET", "BINGET", "LONG_BINGET"}
+_STRUCTURE = {
+    "PROTO", "FRAME", "MARK", "LIST", "EMPTY_LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "STOP",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table of DeepLabCut.
+
+    Attributes:
+      columns: m names of columns, each (scorer, bodypart, coord); with several animals there are four parts.
+      index: n names of images; the parts of a path are joined by a slash.
+      values: (n, m) float64.
+    """
+
+    columns: list[tuple[str, ...]]
+    index: list[str]
+    values: np.ndarray
+
+
+def read_h5(file: Path) -> Table:
+    """Reads the only table of a file.
+
+    Raises:
+      UserError: h5py is not installed; the file cannot be read, has no or more tables, or holds pickled objects in
+        place of numbers and text.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise UserError(f"{file} needs h5py: pip install 'jaxpose[deeplabcut]'") from None
+    try:
+        with h5py.File(file, "r") as opened:
+            groups = [entry for entry in opened.values() if "pandas_type" in entry.attrs]
+            if len(groups) != 1:
+                raise UserError(f"{file} holds {len(groups)} tables of pandas; it must hold one")
+            return _read_table(groups[0]) if "table" in groups[0] else _read_fixed(groups[0])
+    except UserError as error:
+        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
+    except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is no table of DeepLabCut that can be read: {error}") from None
+
+
+def _read_fixed(group: Any) -> Table:
+    columns = _axis(group, "axis0")
+    values = np.full((len(_axis(group, "axis1")), len(columns)), np.nan)
+    places = {column: place for place, column in enumerate(columns)}
+    for block in range(int(group.attrs["nblocks"])):
+        content = group[f"block{block}_values"]
+        if content.dtype.kind not in "fiu":
+            raise UserError("it holds Python objects in place of numbers; write it again from the CSV file")
+        values[:, [places[column] for column in _axis(group, f"block{block}_items")]] = content[...]
+    return Table(columns, ["/".join(parts) for parts in _axis(group, "axis1")], values)
+
+
+def _axis(group: Any, name: str) -> list[tuple[str, ...]]:
+    if group.attrs[f"{name}_variety"] != b"multi":
+        return [(text,) for text in _texts(group[name])]
+    levels = []
+    for level in range(int(group.attrs[f"{name}_nlevels"])):
+        texts, labels = _texts(group[f"{name}_level{level}"]), group[f"{name}_label{level}"][...]
+        levels.append([texts[label] for label in labels.tolist()])
+    return list(zip(*levels, strict=True))
+
+
+def _read_table(group: Any) -> Table:
+    content = group["table"]
+    blocks = [name for name in content.dtype.names if name.startswith("values_block_")]
+    texts = [text for block in blocks for text in _pickled_texts(bytes(content.attrs[f"{block}_kind"]))]
+    values = np.concatenate([content[block].reshape(len(content), -1) for block in blocks], axis=1)
+    depth = len(texts) // max(values.shape[1], 1)
+    columns = [tuple(texts[at : at + depth]) for at in range(0, len(texts), depth)]
+    if len(columns) != values.shape[1]:
+        raise UserError(f"it has {values.shape[1]} columns, but names of {len(columns)}")
+    return Table(columns, [name.decode() for name in content["index"].tolist()], values.astype(np.float64))
+
+
+def _texts(content: Any) -> list[str]:
+    if content.dtype.kind != "S":
+        raise UserError(f"{content.name} holds {content.dtype} in place of text")
+    return [text.decode() for text in content[...].tolist()]
+
+
+def _pickled_texts(pickled: bytes) -> list[str]:
+    """Returns the texts of a pickled list of tuples of texts, in their order, without running the pickle."""
+    texts: list[str] = []
+    kept: dict[int, str | None] = {}
+    last: str | None = None
+    for step, argument, _ in pickletools.genops(pickled):
+        if step.name in _KEEP:
+            kept[len(kept) if argument is None else int(str(argument))] = last
+            continue
+        last = None
+        if step.name in _TEXT:
+            last = str(argument)
+        elif step.name in _FETCH:
+            last = kept[int(str(argument))]
+        elif step.name not in _STRUCTURE:
+            raise UserError(f"the names of its columns are no list of texts (step {step.name} of a pickle)")
+        if last is not None:
+            texts.append(last)
+    return texts

@@ -1,0 +1,135 @@
+"""Recognises whose project a path is, and reads it.
+
+Input: the options of the data. Output: a `Project`, whatever tool made its files.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from jaxpose.config import SYNTHETIC, Config, DataConfig, project_folder
+from jaxpose.data import dataset
+from jaxpose.data import project as lightning_pose
+from jaxpose.data.label_files import find_folder, find_labels
+from jaxpose.data.label_table import LabelTable
+from jaxpose.data.project import Project, make_project
+from jaxpose.data.views import label_file_of_view
+from jaxpose.errors import UserError
+from jaxpose.files import is_regular
+from jaxpose.formats import coco, label_folder, sleap
+from jaxpose.formats.deeplabcut import project as deeplabcut
+
+LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP, CSV = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP", "label files"
+_FILES = {".json": COCO, ".slp": SLEAP}
+
+
+def prepare(config: Config) -> tuple[Config, Project]:
+    """Returns the config with all options filled in that depend on the project, and the project.
+
+    Makes the synthetic project if `data.project` asks for it.
+
+    Raises:
+      UserError: the project or its labels cannot be used.
+    """
+    if config.data.project == SYNTHETIC:
+        return dataset.prepare(config)
+    config = dataclasses.replace(config, data=_without_config_file(config.data))
+    return dataset.prepare(config, read_project(config.data))
+
+
+def read_project(data: DataConfig, labels: str = "") -> Project:
+    """Reads the labels and checks every image of a project.
+
+    Args:
+      data: where it is and what to do with bad frames.
+      labels: a label file to read in place of the project's own, a CSV in the layout of Lightning Pose, relative to the
+        project's folder.
+
+    Raises:
+      UserError: the project is of no known kind, its files are not understood, or as `data.project.make_project`.
+    """
+    data = _without_config_file(data)
+    if labels:
+        folder = str(project_folder(data.project)) if data.project else ""
+        return lightning_pose.read_project(dataclasses.replace(data, project=folder), labels)
+    kind = recognise(data)
+    if kind == LIGHTNING_POSE:
+        return lightning_pose.read_project(data)
+    # Path.resolve raises RuntimeError where symbolic links form a loop.
+    path = Path(os.path.realpath(Path(data.project).expanduser()))
+    table = _read_table(kind, path, data)
+    return make_project(project_folder(str(path)), table.file, [table], data)
+
+
+def refuse_absent(data: DataConfig) -> None:
+    """Checks that a project exists and is of a known kind; reads none of its labels.
+
+    Raises:
+      UserError: it does not exist, or nobody's files are recognised.
+    """
+    data = _without_config_file(data)
+    if data.project != SYNTHETIC and recognise(data) == LIGHTNING_POSE:
+        for view in data.views or ("",):
+            find_labels(find_folder(data.project), data.labels, view)
+
+
+def recognise(data: DataConfig) -> str:
+    """Returns the tool whose files the project holds; Lightning Pose, unless it has those of another.
+
+    Raises:
+      UserError: it is a file of an unknown kind, or a folder with nothing but files that must be named themselves; or
+        `data.labels` or `data.views` is given for a project that is not of Lightning Pose.
+    """
+    path = Path(data.project).expanduser()
+    if not data.project or not path.exists():
+        return LIGHTNING_POSE
+    kind = _kind_of_folder(path, data) if path.is_dir() else _kind_of_file(path)
+    if kind != LIGHTNING_POSE:
+        for name in ("labels", "views"):
+            if (given := getattr(data, name)) != getattr(DataConfig(), name):
+                raise UserError(f"data.{name} is {given!r}, but {path} is a project of {kind}, which has no use for it")
+    return kind
+
+
+def _kind_of_folder(folder: Path, data: DataConfig) -> str:
+    labels = [label_file_of_view(data.labels, view) for view in data.views or ("",)]
+    if data.labels != DataConfig().labels or data.views or any(is_regular(folder / name) for name in labels):
+        return LIGHTNING_POSE
+    if deeplabcut.is_project(folder):
+        return DEEPLABCUT
+    if label_folder.label_files(folder):
+        return CSV
+    files = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in _FILES)
+    if files:
+        raise UserError(
+            f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as data.project: "
+            f"{', '.join(files)}"
+        )
+    return LIGHTNING_POSE
+
+
+def _kind_of_file(file: Path) -> str:
+    kind = _FILES.get(file.suffix.lower()) if is_regular(file) else None
+    if not kind:
+        raise UserError(
+            f"{file} is neither a folder nor a file of SLEAP (.slp) or COCO (.json); give a label file (.csv) by its "
+            "folder in data.project and its name in data.labels"
+        )
+    return kind
+
+
+def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
+    readers = {
+        DEEPLABCUT: deeplabcut.read_labels,
+        COCO: coco.read_labels,
+        SLEAP: sleap.read_labels,
+        CSV: label_folder.read_labels,
+    }
+    return readers[kind](path, data)
+
+
+def _without_config_file(data: DataConfig) -> DataConfig:
+    """Returns the options with the folder of config.yaml in place of the file, by which DeepLabCut names a project."""
+    path = Path(data.project).expanduser()
+    is_config = path.suffix.lower() in (".yaml", ".yml") and path.is_file()
+    return dataclasses.replace(data, project=str(path.parent)) if is_config else data

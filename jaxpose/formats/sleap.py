@@ -1,0 +1,243 @@
+"""Reads the labels of a SLEAP file (.slp, .pkg.slp) with sleap-io, and the images from its videos or from itself.
+
+Labelled frames are decoded once and kept as BMP files in the cache folder: unlike PNG, the bytes of a BMP file depend
+on nothing but the pixels, and so do the checksums in split.csv.
+"""
+
+import dataclasses
+import os
+from collections import Counter
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+
+from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.config import DataConfig
+from jaxpose.data.cells import refuse_formula, refuse_unprintable
+from jaxpose.data.label_table import LabelTable
+from jaxpose.errors import UserError
+from jaxpose.files import sha256_of
+from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
+from jaxpose.formats.moved_file import locate
+from jaxpose.quantities import count
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A labelled frame: of video `video`, with points (k, 2), NaN without a label."""
+
+    source: str
+    video: int
+    frame: int
+    points: np.ndarray
+
+
+def read_labels(file: Path, data: DataConfig) -> LabelTable:
+    """Reads the instances that a person labelled; predicted ones are left out.
+
+    A point that is marked as not visible counts as not labelled, as in SLEAP's own training.
+
+    Args:
+      file: the .slp.
+      data: the meaning of a point that is not labelled, and the limit of the cache folder.
+
+    Raises:
+      UserError: sleap-io is not installed; the file cannot be read, has several skeletons or no labels; or its frames
+        are above the limit of the cache folder.
+    """
+    labels = _load(file)
+    names = _keypoint_names(file, labels)
+    videos = [_Video(file, number, video) for number, video in enumerate(labels.videos)]
+    video_names = _video_names(videos)
+    rows, problems, notes = _rows(file, labels, video_names)
+    wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
+    images = [_images(video, frames, data) for video, frames in zip(videos, wanted, strict=True)]
+    kept, paths = [], []
+    for row in rows:
+        image = images[row.video][row.frame]
+        if isinstance(image, str):
+            problems.append(f"{row.source}: {image}")
+        else:
+            kept.append(row)
+            paths.append(image)
+    if not all(path.is_file() for path in paths):
+        raise UserError(f"the labelled frames of {file} take more than data.cache_limit_gib = {data.cache_limit_gib:g}")
+    points = np.array([row.points for row in kept], np.float64).reshape(-1, len(names), 2)
+    labelled = np.isfinite(points).all(axis=-1)
+    absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
+    used = dict.fromkeys(row.video for row in rows)
+    return LabelTable(
+        file=file,
+        keypoint_names=names,
+        images=tuple(
+            _image_name(videos[row.video], path, video_names[row.video], row.frame)
+            for row, path in zip(kept, paths, strict=True)
+        ),
+        paths=tuple(paths),
+        videos=tuple(video_names[row.video] for row in kept),
+        sources=tuple(row.source for row in kept),
+        keypoints_image_px=np.where(np.expand_dims(labelled, -1), points, np.nan),
+        visibility=np.where(labelled, VISIBLE, absent).astype(np.int8),
+        problems=tuple(problems),
+        video_files={video_names[number]: path for number in used if (path := videos[number].media_file)},
+        kind=f"SLEAP file {file.name} with {count(len(used), 'video')}",
+        notes=tuple(notes),
+    )
+
+
+class _Video:
+    """A video of the file.
+
+    Attributes:
+      video: that of sleap-io.
+      names: the paths that the file gives: one, or one for each image of a sequence.
+      is_embedded: the images lie in the file itself.
+      media_file: the file of a video that exists here, or None.
+    """
+
+    def __init__(self, file: Path, number: int, video: Any) -> None:
+        self.file, self.video = file, video
+        source = video.filename
+        self.is_embedded = not isinstance(source, list) and (source == "." or Path(source) == file)
+        if self.is_embedded and video.source_video is not None:
+            source = video.source_video.filename
+        elif self.is_embedded:
+            source = f"video{number}"
+        self.names = [str(name) for name in source] if isinstance(source, list) else [str(source)]
+        self.is_sequence = isinstance(source, list) and not self.is_embedded
+        self.media_file = None if isinstance(source, list) else self.find(self.names[0])
+
+    def find(self, name: str) -> Path | None:
+        return locate(name, [self.file.parent])
+
+
+def _load(file: Path) -> Any:
+    try:
+        from sleap_io.io.main import load_slp
+    except ImportError:
+        raise UserError(f"{file} needs sleap-io: pip install 'jaxpose[sleap]'") from None
+    try:
+        return load_slp(str(file), open_videos=False)
+    except Exception as error:
+        # The errors of its parser on damaged files are of any kind.
+        raise UserError(f"{file} is no SLEAP file that can be read: {type(error).__name__}: {error}") from None
+
+
+def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
+    if len(labels.skeletons) != 1:
+        shown = ", ".join(str(skeleton.name) for skeleton in labels.skeletons)
+        raise UserError(f"{file} has {len(labels.skeletons)} skeletons ({shown}); it must have one")
+    names = tuple(labels.skeletons[0].node_names)
+    for name in names:
+        try:
+            refuse_unprintable(name)
+            refuse_formula(name)
+        except UserError as error:
+            raise UserError(f"{file}: a node's name: {error}; rename it") from None
+    return names
+
+
+def _video_names(videos: list[_Video]) -> list[str]:
+    """Returns different names of videos: those of their files, if needed with their folders or numbers in front."""
+
+    def name(video: _Video) -> str:
+        path = PureWindowsPath(video.names[0])
+        return path.parent.name if len(video.names) > 1 or video.is_sequence else path.stem
+
+    def longer(video: _Video) -> str:
+        return f"{PureWindowsPath(video.names[0]).parent.name}_{name(video)}"
+
+    names = list(map(name, videos))
+    for better in (longer, lambda video: f"{videos.index(video)}_{name(video)}"):
+        counts = Counter(names)
+        names = [better(video) if counts[names[place]] > 1 else names[place] for place, video in enumerate(videos)]
+    return names
+
+
+def _rows(file: Path, labels: Any, video_names: list[str]) -> tuple[list[_Row], list[str], list[str]]:
+    """Returns the rows, "PLACE: reason" of others, and notes."""
+    rows, problems, predicted = [], [], 0
+    numbers = {id(video): number for number, video in enumerate(labels.videos)}
+    for frame in labels.labeled_frames:
+        number = numbers[id(frame.video)]
+        source = f"{file}:{video_names[number]} frame {frame.frame_idx}"
+        instances = [points for instance in frame.user_instances if np.isfinite(points := instance.numpy()).any()]
+        if len(instances) > 1:
+            problems.append(f"{source}: it has {len(instances)} animals, and only frames with one can be trained")
+        elif instances:
+            rows.append(_Row(source, number, int(frame.frame_idx), instances[0]))
+        else:
+            predicted += 1
+    if not rows:
+        raise UserError("\n".join([f"{file} has no frame in which a person labelled a single animal", *problems[:3]]))
+    notes = [f"left out: {count(predicted, 'frame')} without labels of a person"] if predicted else []
+    return rows, problems, notes
+
+
+def _images(video: _Video, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
+    """Returns {frame: its image file}, or a reason in place of the file."""
+    if not frames:
+        return {}
+    try:
+        if video.video.is_cropped:
+            raise UserError(f"{video.names[0]} is a crop made by sleap-io; save the labels with the whole video")
+        if video.is_sequence:
+            return {frame: _image_of_sequence(video, frame) for frame in frames}
+        if video.is_embedded or _is_no_media(video.names[0]):
+            return _extract_by_sleap(video, frames, data)
+        if video.media_file is None:
+            raise UserError(
+                f"its video {video.names[0]} does not exist; put it beside {video.file}, or save the labels as .pkg.slp"
+            )
+        return frames_of_video(video.media_file, frames, _size_px(video.video), data)
+    except UserError as error:
+        return dict.fromkeys(frames, str(error))
+
+
+def _image_of_sequence(video: _Video, frame: int) -> Path | str:
+    name = video.names[frame] if 0 <= frame < len(video.names) else f"number {frame}"
+    return video.find(name) or f"its image {name} does not exist; put it beside {video.file}"
+
+
+def _is_no_media(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in (".h5", ".hdf5", ".slp", ".tif", ".tiff", ".seq")
+
+
+def _size_px(video: Any) -> tuple[int, int] | None:
+    """Returns (width, height) as the file gives it, or None."""
+    shape = video.backend_metadata.get("shape")
+    return (int(shape[2]), int(shape[1])) if shape and shape[1] and shape[2] else None
+
+
+def _extract_by_sleap(video: _Video, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
+    """Returns frames that sleap-io reads: those in the file itself, or in HDF5 and TIFF files."""
+    path = video.file if video.is_embedded else video.media_file
+    if path is None:
+        raise UserError(f"{video.names[0]} does not exist; put it beside {video.file}")
+    kept = ExtractedFrames(f"{sha256_of(path)} {video.video.backend_metadata.get('dataset')}", data)
+    absent = kept.absent(frames)
+    reasons: dict[int, str] = {}
+    if absent:
+        video.video.replace_filename(os.fspath(path), open=True)
+    for frame in absent:
+        try:
+            pixels = np.asarray(video.video[frame])
+        except Exception as error:
+            # Of any kind, as above.
+            reasons[frame] = f"its image cannot be read from {path}: {type(error).__name__}: {error}"
+            continue
+        if frame == absent[0]:
+            kept.make_room(len(absent), (pixels.shape[1], pixels.shape[0]))
+        kept.store(frame, np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels)
+    video.video.close()
+    return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
+
+
+def _image_name(video: _Video, path: Path, name: str, frame: int) -> str:
+    """Returns the path from the folder of the .slp, if the image lies there, or a name made of the frame's number."""
+    folder = video.file.parent
+    # The cache folder may lie there, too.
+    if video.is_sequence and path.is_relative_to(folder):
+        return path.relative_to(folder).as_posix()
+    return f"{video.file.name}/{name}/img{frame:08}{path.suffix}"

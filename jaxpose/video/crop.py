@@ -1,0 +1,23 @@
+"""The crop of a video, where the labelled images of a project are crops of their frames."""
+
+from jaxpose.config import DataConfig, crop_of_video
+from jaxpose.video.file import Video
+from jaxpose.video.rotation import as_labelled, labelled_sizes_px
+
+
+def describe_whole_frames(video: Video, data: DataConfig) -> str:
+    """Returns a warning of a video without a crop and of a new size, where labelled images were crops; "" otherwise.
+
+    Args:
+      video: as `scan` returned it.
+      data: of the run, with the sizes of the labelled images that were whole frames.
+    """
+    sizes_px = labelled_sizes_px(data)
+    shown = as_labelled(video, sizes_px)
+    is_known = crop_of_video(data, video.path.stem) or (shown.width_px, shown.height_px) in sizes_px
+    if is_known or not data.video_crops_px:
+        return ""
+    return (
+        f"{video.path} is predicted as a whole, but the labelled images were crops of their videos, and "
+        "data.video_crops_px has none for it: expect larger errors"
+    )

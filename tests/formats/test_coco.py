@@ -1,0 +1,159 @@
+"""COCO keypoint files: labels as pycocotools reads them, where images lie, and what cannot be used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+
+from jaxpose import config as c
+from jaxpose.data.project import Project
+from jaxpose.errors import UserError
+from jaxpose.formats.data_check import show_data
+from jaxpose.formats.project import read_project, refuse_absent
+from tests.formats.other_projects import KEYPOINTS, LABELLED, points_px
+from tests.painted_videos import plain, write
+
+
+def coco_project(folder: Path, images: str = "images", annotations: str = "") -> Path:
+    """Writes images of two videos and their COCO file; an image without a label is last."""
+    tree: dict[str, Any] = {"images": [], "annotations": [], "categories": []}
+    tree["categories"] = [{"id": 3, "name": "mouse", "keypoints": list(KEYPOINTS)}, {"id": 4, "name": "box"}]
+    for number, name in enumerate(("day1", "day2")):
+        frames = plain(write(folder / f"{name}.mp4", 16, offset=100 * number))
+        (folder / images / name).mkdir(parents=True)
+        for frame, points in zip(LABELLED, points_px(number), strict=True):
+            image_id = len(tree["images"]) + 10
+            file_name = f"{name}/img{frame:02}.png"
+            cv2.imwrite(str(folder / images / file_name), frames[frame, ..., ::-1])
+            tree["images"].append({"id": image_id, "file_name": file_name, "width": 64, "height": 48})
+            visible = np.where(np.isnan(points[:, 0]), 0, [2, 1, 2, 2])
+            keypoints = np.column_stack([np.nan_to_num(points), visible]).ravel().tolist()
+            tree["annotations"].append({"id": image_id + 90, "image_id": image_id, "category_id": 3})
+            tree["annotations"][-1] |= {"keypoints": keypoints, "bbox": [0, 0, 9, 9], "area": 81, "iscrowd": 0}
+    tree["images"].append({"id": 5, "file_name": "day1/unlabelled.png", "width": 64, "height": 48})
+    tree["annotations"].append({"id": 1, "image_id": 5, "category_id": 3, "keypoints": [0] * 12})
+    tree["annotations"].append({"id": 2, "image_id": 10, "category_id": 4, "bbox": [0, 0, 9, 9]})
+    (folder / annotations).mkdir(exist_ok=True)
+    return change(folder / annotations / "labels.json", lambda _: tree)
+
+
+def change(file: Path, how: Any) -> Path:
+    file.write_text(json.dumps(how(json.loads(file.read_text()) if file.exists() else None)))
+    return file
+
+
+def read(file: Path, **options) -> Project:
+    return read_project(c.DataConfig(project=str(file), **options))
+
+
+def test_labels_are_as_pycocotools_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = coco_project(tmp_path)
+    found, coco = read(file), COCO(str(file))
+    assert found.keypoint_names == tuple(coco.loadCats([3])[0]["keypoints"]) and found.folder == tmp_path
+    annotations = coco.loadAnns(coco.getAnnIds(catIds=[3]))[:6]
+    names = ["images/" + coco.loadImgs([annotation["image_id"]])[0]["file_name"] for annotation in annotations]
+    assert found.images == tuple(names) and found.videos == ("day1",) * 3 + ("day2",) * 3
+    assert found.paths == tuple(tmp_path / name for name in names)
+    keypoints = np.array([annotation["keypoints"] for annotation in annotations]).reshape(6, 4, 3)
+    # Hidden keypoints (v = 1) have a position and are used.
+    np.testing.assert_array_equal(found.visibility, np.where(keypoints[..., 2] > 0, 2, 0))
+    expected = np.where(keypoints[..., 2:] > 0, keypoints[..., :2], np.nan)
+    np.testing.assert_array_equal(found.labelled_frame_px(), expected)
+    np.testing.assert_array_equal(found.labelled_frame_px(), np.concatenate([points_px(0), points_px(1)]))
+    assert found.sources[0] == f"{file}:annotation 100" and found.notes == ("left out: 1 image without any label",)
+    assert (read(file, missing="not_visible").visibility[1] == [2, 2, 1, 2]).all()
+    capsys.readouterr()
+    refuse_absent(c.DataConfig(project=str(file)))
+    show_data(c.Config(data=c.DataConfig(project=str(file))))
+    assert f"project      {tmp_path}: COCO file labels.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("images", "annotations"), [(".", ""), ("images", "annotations"), (".", "annotations")])
+def test_images_are_found_around_the_file(tmp_path: Path, images: str, annotations: str) -> None:
+    file = coco_project(tmp_path, images, annotations)
+    found = read(file)
+    assert found.paths[4] == tmp_path / images / "day2/img07.png"
+    for before in ("/home/me/data/", "C:\\data\\"):
+        change(file, lambda tree, before=before: moved(tree, before))
+        assert read(file).images == found.images
+
+
+def moved(tree: dict[str, Any], before: str) -> dict[str, Any]:
+    for image in tree["images"]:
+        name = image["file_name"].replace("\\", "/").split("/")
+        image["file_name"] = before + ("\\" if "\\" in before else "/").join(name[-2:])
+    return tree
+
+
+def with_annotation(**values: Any) -> Any:
+    return lambda tree: tree | {"annotations": [*tree["annotations"], tree["annotations"][0] | values]}
+
+
+def with_first(**values: Any) -> Any:
+    return lambda tree: tree | {"annotations": [tree["annotations"][0] | values, *tree["annotations"][1:]]}
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        (with_annotation(id=7), "annotation 7: day1/img03.png has annotation 100 already: several animals"),
+        (with_first(keypoints=[1, 2, 2]), r"annotation 100: keypoints is .*; it must be 12 numbers"),
+        (with_first(keypoints=[1, 2, 3] * 4), "annotation 100: v of nose is 3; it must be 0, 1 or 2"),
+        (with_first(keypoints=[float("nan"), 2, 2] * 4), "annotation 100: nose is .* must be finite"),
+        (with_first(keypoints=[500, 2, 2] * 4), "annotation 100: images/day1/img03.png has 64 x 48 pixels; outside"),
+        (with_first(image_id=77), "annotation 100: image_id is 77, but the file has no such image"),
+        (
+            lambda tree: tree | {"images": [tree["images"][0] | {"width": 128, "height": 96}, *tree["images"][1:]]},
+            "annotation 100: images/day1/img03.png has 64 x 48 pixels, but it was labelled with 128 x 96",
+        ),
+        (
+            lambda tree: tree | {"images": [tree["images"][0] | {"file_name": "day1/no.png"}, *tree["images"][1:]]},
+            "annotation 100: day1/no.png does not exist in",
+        ),
+    ],
+)
+def test_a_bad_annotation_is_named_and_can_be_skipped(tmp_path: Path, how: Any, reason: str) -> None:
+    file = change(coco_project(tmp_path), how)
+    with pytest.raises(UserError, match=f"1 of . rows(.|\n)*labels.json:{reason}"):
+        read(file)
+    assert len(read(file, on_bad_frame="skip").images) in (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        (lambda tree: [], "must have the lists"),
+        (lambda tree: tree | {"images": [1]}, "an entry of images is 1; it must have an id"),
+        (lambda tree: tree | {"annotations": []}, "no annotation with a labelled keypoint"),
+        (lambda tree: tree | {"categories": [{"id": 3, "name": "mouse"}]}, "its category has no list of their names"),
+        (lambda tree: tree | {"categories": [{"id": 3, "keypoints": ["a", "a"]}]}, "'a' is named twice"),
+        (
+            lambda tree: with_annotation(category_id=4)(
+                tree | {"categories": [tree["categories"][0], {"id": 4, "name": "rat", "keypoints": ["nose"]}]}
+            ),
+            r"categories with different keypoints \(mouse, rat\)",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, how: Any, reason: str) -> None:
+    file = change(coco_project(tmp_path), how)
+    with pytest.raises(UserError, match=f"labels.json.*{reason}"):
+        read(file)
+
+
+def test_options_of_other_layouts_are_refused(tmp_path: Path) -> None:
+    file = coco_project(tmp_path)
+    for options in ({"labels": "Mine.csv"}, {"views": ("top", "side")}):
+        with pytest.raises(UserError, match=f"data.{next(iter(options))} is .* a project of COCO, which has no use"):
+            read(file, **options)
+    other = tmp_path / "labels.xml"
+    other.write_text("<xml/>")
+    with pytest.raises(UserError, match="labels.xml is neither a folder nor a file of SLEAP"):
+        refuse_absent(c.DataConfig(project=str(other)))
+    file.write_text("{")
+    with pytest.raises(UserError, match="labels.json is not JSON"):
+        read(file)

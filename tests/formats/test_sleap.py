@@ -1,0 +1,179 @@
+"""SLEAP files, written with sleap-io: labels and images as that package reads them, and what cannot be used."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import sleap_io
+
+from jaxpose import config as c
+from jaxpose.data import dataset
+from jaxpose.data.image_file import decode_image
+from jaxpose.data.project import Project
+from jaxpose.data.split import split_text
+from jaxpose.errors import UserError
+from jaxpose.formats.data_check import show_data
+from jaxpose.formats.project import prepare, read_project
+from tests.formats.other_projects import FRAMES, KEYPOINTS, LABELLED, points_px
+from tests.painted_videos import number_in, plain, write
+
+
+def make_labels(folder: Path) -> sleap_io.Labels:
+    """Returns labels of two videos in different folders with one name, an unlabelled frame, and a predicted one."""
+    skeleton = sleap_io.Skeleton(list(KEYPOINTS))
+    frames, videos = [], []
+    for number, name in enumerate(("cam1", "cam2")):
+        (folder / name).mkdir(parents=True)
+        path = write(folder / name / "day.mp4", FRAMES, offset=100 * number)
+        videos.append(sleap_io.Video.from_filename(str(path)))
+        for frame, points in zip(LABELLED, points_px(number), strict=True):
+            instance = sleap_io.Instance.from_numpy(points, skeleton)
+            frames.append(sleap_io.LabeledFrame(video=videos[-1], frame_idx=frame, instances=[instance]))
+    predicted = sleap_io.PredictedInstance.from_numpy(np.ones((4, 2)), skeleton)
+    frames.append(sleap_io.LabeledFrame(video=videos[0], frame_idx=9, instances=[predicted]))
+    frames[0].instances.append(predicted)
+    return sleap_io.Labels(frames, videos=videos, skeletons=[skeleton])
+
+
+def save(labels: sleap_io.Labels, file: Path, **options) -> Path:
+    sleap_io.save_slp(labels, str(file), verbose=False, **options)
+    return file
+
+
+def read(file: Path, **options) -> Project:
+    return read_project(c.DataConfig(project=str(file), **options))
+
+
+def assert_as_sleap_io_reads(found: Project, file: Path) -> None:
+    labels = sleap_io.load_slp(str(file))
+    frames = [frame for frame in labels.labeled_frames if frame.user_instances]
+    expected = np.stack([frame.user_instances[0].numpy() for frame in frames])
+    assert found.keypoint_names == tuple(labels.skeletons[0].node_names)
+    np.testing.assert_array_equal(found.labelled_frame_px(), expected)
+    np.testing.assert_allclose(expected, np.concatenate([points_px(0), points_px(1)]))
+    for path, frame in zip(found.paths, frames, strict=True):
+        # sleap-io may convert colours with another program.
+        assert np.abs(decode_image(path.read_bytes()).astype(int) - np.asarray(frame.image)).max() <= 3
+
+
+@pytest.mark.parametrize("embed", [False, True])
+def test_labels_and_images_are_as_sleap_io_reads_them(tmp_path: Path, embed: bool) -> None:
+    file = save(make_labels(tmp_path), tmp_path / ("labels.pkg.slp" if embed else "labels.slp"), embed=embed)
+    found = read(file)
+    assert found.folder == tmp_path and found.notes == ("left out: 1 frame without labels of a person",)
+    assert found.kind == f"SLEAP file {file.name} with 2 videos" and found.problems == ()
+    assert found.videos == ("cam1_day",) * 3 + ("cam2_day",) * 3
+    assert found.images[0] == f"{file.name}/cam1_day/img00000003.bmp"
+    assert found.sources[4] == f"{file}:cam2_day frame 7"
+    assert [number_in(decode_image(path.read_bytes())) for path in found.paths] == [3, 7, 12, 103, 107, 112]
+    assert_as_sleap_io_reads(found, file)
+    if not embed:
+        np.testing.assert_array_equal(decode_image(found.paths[1].read_bytes()), plain(tmp_path / "cam1/day.mp4")[7])
+
+
+def test_a_frame_and_its_neighbours_come_from_the_video_whatever_the_cache_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another file that labels neighbouring frames of the same video must not change the run."""
+    labels = make_labels(tmp_path)
+    file = save(labels, tmp_path / "labels.slp")
+    data = c.DataConfig(project=str(file), input_width_px=64, input_height_px=64)
+    config = c.resolve(c.Config(data=data, model=c.ModelConfig(kind="heatmap_context")))
+
+    def run_files() -> tuple[str, np.ndarray]:
+        prepared, found = prepare(config)
+        samples, messages = dataset.decode(found, prepared)
+        assert messages[0].startswith("context windows: 6 of 6 have 5 right frames (6 of them with some from video)")
+        files = dataset.files_beside(found, prepared)
+        assert [path.parent.name for path in files] == ["cam1", "cam2"]
+        return split_text(found, np.full(6, "train"), (), files), samples.pixels
+
+    text, pixels = run_files()
+    assert [number_in(frame[8:56]) for frame in pixels[0]] == [1, 2, 3, 4, 5]
+    labels.labeled_frames[0].frame_idx = 4
+    read(save(labels, tmp_path / "other.slp"))
+    again, same = run_files()
+    monkeypatch.setenv("JAXPOSE_CACHE", str(tmp_path / "empty"))
+    elsewhere, equal = run_files()
+    assert text == again == elsewhere
+    np.testing.assert_array_equal(pixels, same)
+    np.testing.assert_array_equal(pixels, equal)
+
+
+def test_a_moved_project_is_the_same(tmp_path: Path) -> None:
+    labels = make_labels(tmp_path / "old")
+    for video in labels.videos:
+        video.replace_filename(f"C:\\data\\{Path(str(video.filename)).parent.name}\\day.mp4", open=False)
+    found = read(save(labels, tmp_path / "old/labels.slp"))
+    (tmp_path / "old").rename(tmp_path / "new")
+    moved = read(tmp_path / "new/labels.slp")
+    assert moved.images == found.images and moved.checksums == found.checksums
+    (tmp_path / "new/cam2/day.mp4").unlink()
+    with pytest.raises(UserError) as caught:
+        read(tmp_path / "new/labels.slp")
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("3 of 6 rows")
+    assert "labels.slp:cam2_day frame 3: its video C:/data/cam2/day.mp4" in lines[1]
+    assert "does not exist; put it beside" in lines[1]
+    assert len(read(tmp_path / "new/labels.slp", on_bad_frame="skip").images) == 3
+
+
+def test_a_sequence_of_images_is_read_in_place(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    names = []
+    for frame, pixels in enumerate(plain(write(tmp_path / "day.mp4", 5))):
+        names.append(tmp_path / f"day/img{frame}.png")
+        names[-1].parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(names[-1]), pixels[..., ::-1])
+    skeleton = sleap_io.Skeleton(list(KEYPOINTS))
+    video = sleap_io.Video.from_filename([str(name) for name in names])
+    instance = sleap_io.Instance.from_numpy(points_px(0)[1], skeleton)
+    instance.points["visible"][0] = False
+    frames = [sleap_io.LabeledFrame(video=video, frame_idx=frame, instances=[instance]) for frame in (2, 4)]
+    file = save(sleap_io.Labels(frames), tmp_path / "labels.slp")
+    found = read(file)
+    assert found.images == ("day/img2.png", "day/img4.png") and found.paths == (names[2], names[4])
+    # Not visible is not labelled.
+    np.testing.assert_array_equal(found.visibility, [[0, 2, 0, 2]] * 2)
+    show_data(c.Config(data=c.DataConfig(project=str(file))))
+    out = capsys.readouterr().out
+    assert f"project      {tmp_path}: SLEAP file labels.slp with 1 video" in out and "every image decodes" in out
+
+
+def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    labels = make_labels(tmp_path)
+    labels.labeled_frames[1].instances.append(labels.labeled_frames[2].instances[0])
+    labels.labeled_frames[3].frame_idx = FRAMES
+    file = save(labels, tmp_path / "labels.slp")
+    with pytest.raises(UserError) as caught:
+        read(file)
+    lines = str(caught.value).splitlines()
+    assert "labels.slp:cam1_day frame 7: it has 2 animals, and only frames with one can be trained" in lines[1]
+    assert "frame 20: " in lines[2] and "has only the frames 0 to 19" in lines[2]
+    assert len(read(file, on_bad_frame="skip").images) == 4
+    write(tmp_path / "cam2/day.mp4", FRAMES, size_px=(48, 48))
+    with pytest.raises(UserError, match="has frames of 48 x 48 px, but those labelled had 64 x 48 px: is it another"):
+        read(file)
+    labels.skeletons.append(sleap_io.Skeleton(["a"]))
+    with pytest.raises(UserError, match="labels.slp has 2 skeletons"):
+        read(save(labels, file))
+    file.write_bytes(b"no HDF5")
+    with pytest.raises(UserError, match="labels.slp is no SLEAP file that can be read: OSError"):
+        read(file)
+
+
+def test_frames_beyond_the_limit_of_the_cache_are_refused(tmp_path: Path) -> None:
+    file = save(make_labels(tmp_path), tmp_path / "labels.slp")
+    with pytest.raises(UserError, match="data.cache_limit_gib = 1e-05"):
+        read(file, cache_limit_gib=1e-5)
+    with pytest.raises(UserError, match="labelled frames of .*labels.slp take more than data.cache_limit_gib = 4e-05"):
+        read(file, cache_limit_gib=4e-5)
+    assert len(read(file, cache_limit_gib=8e-5).images) == 6
+
+
+def test_a_frame_that_is_labelled_twice_is_named(tmp_path: Path) -> None:
+    labels = make_labels(tmp_path)
+    labels.labeled_frames[1].frame_idx = labels.labeled_frames[0].frame_idx
+    file = save(labels, tmp_path / "labels.slp")
+    with pytest.raises(UserError, match=r"labels.slp/cam1_day/img00000003.bmp is labelled in .* already"):
+        read(file)
