@@ -15,7 +15,7 @@ from jaxpose.run.paths import (
     SPLIT_FILE,
     VIDEO_TABLES_FOLDER,
 )
-from jaxpose.run.refusal import way_on
+from jaxpose.run.refusal import start_options, way_on
 from jaxpose.run.summary import read_summary
 
 
@@ -58,7 +58,7 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
     if is_finished and read_summary(path).get("reason") == "early stop":
         raise UserError(
             f"resume is extend, but the run in {path} stopped early (train.early_stop_patience = "
-            f"{config.train.early_stop_patience}), as a longer one would; --config.train.init_from={path} without "
+            f"{config.train.early_stop_patience}), as a longer one would; {start_options(path, config)} without "
             "resume=extend starts another run from its weights"
         )
     messages = extension.messages() if extension else ()

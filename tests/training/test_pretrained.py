@@ -127,6 +127,21 @@ def test_weights_are_part_of_the_run_and_their_place_is_not(file: Path, project:
         open_here("none")
 
 
+def test_new_labels_lead_on_from_the_run_without_its_published_weights(
+    file: Path, project: Path, tmp_path: Path
+) -> None:
+    setup = begin(make_config(project, tmp_path / "run", model__weights=str(file)))
+    with open_run(setup.config, list_files(setup)) as folder:
+        (folder.path / "checkpoints" / "9").mkdir(parents=True)
+        (folder.path / "checkpoints" / "9" / "manifest.json").touch()
+    grown = re.sub("(?m)^(labeled-data.*),train,", r"\1,unused,", list_files(setup), count=1)
+    with pytest.raises(UserError) as refused:
+        open_run(setup.config, grown)
+    assert f"--config.train.init_from={tmp_path / 'run'} --config.model.weights=none --config.out=" in str(
+        refused.value
+    )
+
+
 def test_a_run_gives_its_backbone_and_must_not_validate_on_its_frames(
     whole: Path, project: Path, tmp_path: Path
 ) -> None:
