@@ -8,7 +8,7 @@ gets only the warnings, as usual in Python.
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tqdm
@@ -19,10 +19,11 @@ class Console(logging.Handler):
 
     Args:
       prefix: of each line on stderr, such as "jaxpose.predict: ".
+      level: the lowest level that it prints.
     """
 
-    def __init__(self, prefix: str):
-        super().__init__(logging.INFO)
+    def __init__(self, prefix: str, level: int = logging.INFO):
+        super().__init__(level)
         self._prefix = prefix
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -38,14 +39,47 @@ class Console(logging.Handler):
             print_above_bars("\n".join(self._prefix + line for line in message.splitlines()), sys.stderr)
 
 
+class HeldWarnings(logging.Handler):
+    """A context in which warnings are kept until the log of a run is open; at its end, those still kept are logged."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self._records: list[logging.LogRecord] = []
+        self._handling = contextlib.ExitStack()
+
+    def __enter__(self) -> "HeldWarnings":
+        self._handling.enter_context(only_handler(self))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        log_again(self.take())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps a record."""
+        self._records.append(record)
+
+    def take(self) -> list[logging.LogRecord]:
+        """Ends the context and returns what it kept."""
+        self._handling.close()
+        records, self._records = self._records, []
+        return records
+
+
+def log_again(records: Iterable[logging.LogRecord]) -> None:
+    """Logs records that were kept."""
+    for record in records:
+        logging.getLogger(record.name).handle(record)
+
+
 @contextlib.contextmanager
-def console(verb: str) -> Iterator[None]:
+def console(verb: str, level: int = logging.INFO) -> Iterator[None]:
     """A context in which the console shows what jaxpose logs.
 
     Args:
       verb: prefix of each line on stderr, such as "jaxpose.predict".
+      level: the lowest level that is shown.
     """
-    with only_handler(Console(f"{verb}: ")):
+    with only_handler(Console(f"{verb}: ", level)):
         yield
 
 
@@ -53,14 +87,14 @@ def console(verb: str) -> Iterator[None]:
 def only_handler(handler: logging.Handler) -> Iterator[None]:
     """A context in which all records of the logger "jaxpose" go only to this handler; `info` is on."""
     logger = logging.getLogger("jaxpose")
-    propagate, level = logger.propagate, logger.level
-    logger.addHandler(handler)
+    handlers, propagate, level = logger.handlers, logger.propagate, logger.level
+    logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        logger.handlers = handlers
         logger.propagate = propagate
         logger.setLevel(level)
 

@@ -21,9 +21,9 @@ if __name__ == "__main__":
     sys.exit(entry.evaluate(import_main))
 
 import argparse
-from pathlib import Path
 
 from jaxpose.config.arguments import DONE
+from jaxpose.console import console
 from jaxpose.flags import evaluate_arguments
 from jaxpose.prediction.evaluation import evaluate
 
@@ -35,12 +35,13 @@ def main(argv: list[str] | None = None) -> int:
     return evaluate_arguments().run(_run, argv)
 
 
+@console("jaxpose.evaluate")
 def _run(given: argparse.Namespace) -> int:
     evaluate(
-        Path(given.run),
+        given.run,
         project=given.project,
         labels=given.labels,
-        out=Path(given.out) if given.out else None,
+        out=given.out or None,
         devices=given.devices,
         platform=given.platform,
         batch_size=given.batch_size,

@@ -62,3 +62,24 @@ def fit_image(
     result = np.zeros((size_px[1], size_px[0], 3), np.uint8)
     result[first_y:end_y, first_x:end_x] = covered
     return result
+
+
+def fit_still(
+    image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], resize: str, crop_px: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Returns an image, or a frame that is given as one, as `fit_image` does, except with resize "lightning_pose".
+
+    Then it is sampled by cubic interpolation without smoothing, and so aliased: networks of Lightning Pose were trained
+    on such images. That tool smooths the frames of videos, so these go through `fit_image`.
+
+    Args:
+      image: (frame height, frame width, 3) uint8.
+      affine: (2, 3) input_from_frame of this `resize`.
+      size_px: (width, height) of the result.
+      resize: as `data.resize`.
+      crop_px: as in `fit_image`.
+    """
+    if resize != "lightning_pose":
+        return fit_image(image, affine, size_px, crop_px)
+    x, y, width, height = crop_px or (0, 0, image.shape[1], image.shape[0])
+    return cv2.resize(image[y : y + height, x : x + width], size_px, interpolation=cv2.INTER_CUBIC)

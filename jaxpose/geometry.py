@@ -27,7 +27,7 @@ def input_from_frame(
     Args:
       frame_size_px: (width, height) of the frame.
       input_size_px: (width, height) of the input.
-      resize: "pad" keeps the aspect ratio and centres, "stretch" fills the input.
+      resize: "pad" keeps the aspect ratio and centres, "stretch" and "lightning_pose" fill the input.
       crop_px: (x, y, width, height) in frame pixels, or () for the whole frame.
     """
     x, y, width, height = crop_px or (0, 0, *frame_size_px)

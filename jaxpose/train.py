@@ -17,6 +17,7 @@ if __name__ == "__main__":
     sys.exit(entry.train(import_main))
 
 import functools
+import logging
 import os
 import sys
 from typing import Any
@@ -29,6 +30,7 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
+from jaxpose.console import HeldWarnings, console
 from jaxpose.data.report import show_data
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
@@ -76,7 +78,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
       Diverged: too many steps in a row were not finite, or all of them.
       UnusableClips: a loss on clips is on, and no clip can be used.
     """
-    with needed_types(config.train.precision):
+    with needed_types(config.train.precision), HeldWarnings() as held:
         # 1. The devices. 2. The data: the list of usable frames is fixed here, once. 3. The network and the lengths.
         config, mesh = start_devices(config)
         config, data = read_data(config, shows=dry_run)
@@ -94,10 +96,10 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
             if folder.action == "finished":
                 return leave_finished(folder, config.log, interrupt)
             _refuse_stuck_requeue(folder)
-            return _train_in(folder, setup, interrupt)
+            return _train_in(folder, setup, held, interrupt)
 
 
-def _train_in(folder: RunFolder, setup: Setup, interrupt: Interrupt) -> dict[str, Any]:
+def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: Interrupt) -> dict[str, Any]:
     config, total_steps = setup.config, setup.facts.total_steps
     # 5. The state to resume from. The step is compiled only if training is not over.
     run = put_on_devices(setup)
@@ -110,7 +112,9 @@ def _train_in(folder: RunFolder, setup: Setup, interrupt: Interrupt) -> dict[str
         with (
             # Before this point there is nothing to save.
             interrupt,
-            RunLog(folder.path if folder.is_ours else None, config.log, total_steps, int(run.state.step)) as log,
+            RunLog(
+                folder.path if folder.is_ours else None, config.log, total_steps, int(run.state.step), held.take()
+            ) as log,
             RemoteCopy(folder, config.log) as copy,
             folder.noting_failures(),
         ):
@@ -157,4 +161,5 @@ def main(config: Config, options: Options) -> int:
                 print(f"jaxpose.train: {error}", file=sys.stderr)
             return 1
 
-    return run_distributed(_VERB, config.mesh, work)
+    with console(_VERB, logging.WARNING):
+        return run_distributed(_VERB, config.mesh, work)

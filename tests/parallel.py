@@ -54,7 +54,7 @@ def samples(kind: str = "heatmap") -> Samples:
 
 
 def make_config(
-    *, backbone: str = "resnet18", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
+    *, backbone: str = "resnet10", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
     batch: int = 10, microbatch: int = 0, preset: str = "dlc", ema: float = 0.9, clip: float = 1.0, loss: str = "mse",
     kind: str = "heatmap", clips: int = 0, all_losses: bool = False,
 ) -> c.Config:  # fmt: skip
@@ -62,7 +62,7 @@ def make_config(
     return c.Config(
         data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment,
-        model=c.ModelConfig(kind=kind, backbone=backbone, width=8, norm=norm, head_width=8, loss=loss),
+        model=c.ModelConfig(kind=kind, backbone=backbone, width=4, norm=norm, head_width=4, loss=loss),
         video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
         losses=losses(all_losses) if clips else c.LossesConfig(),
         optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),

@@ -17,7 +17,7 @@ def predictor_of(kind: str) -> Predictor:
     names = ("nose", "ear", "tail")
     config = c.Config(
         data=c.DataConfig(project="p", input_height_px=32, input_width_px=32, keypoint_names=names),
-        model=c.ModelConfig(kind=kind, backbone="resnet18", width=8, head_width=4),
+        model=c.ModelConfig(kind=kind, backbone="resnet10", width=8, head_width=4),
         eval=c.EvalConfig(batch_size=8),
     )
     graphdef, params, statistics = make_network(config.model, len(names), "f32", seed=0)

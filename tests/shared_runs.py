@@ -56,7 +56,7 @@ def make_trained(folder: Path) -> None:
         out=str(folder / "run"),
         data=c.DataConfig(project=str(project), split="video", train_share=0.4, val_share=0.3),
         augment=c.AugmentConfig(preset="none"),
-        model=c.ModelConfig(backbone="resnet18", width=8),
+        model=c.ModelConfig(backbone="resnet10", width=8),
         optim=c.OptimConfig(lr=5e-3),
         train=c.TrainConfig(steps=40, batch_size=6, val_every_epochs=40),
         mesh=c.MeshConfig(devices=1),

@@ -36,7 +36,7 @@ OPTIONS = {
     "data.input_width_px": 32,
     "data.input_height_px": 32,
     "augment.flip_p": 0.5,
-    "model.backbone": "resnet18",
+    "model.backbone": "resnet10",
     "model.width": 8,
     "model.head_width": 8,
     "optim.lr": 5e-3,

@@ -7,7 +7,7 @@ import sys
 import pytest
 import tqdm
 
-from jaxpose.console import console
+from jaxpose.console import HeldWarnings, console
 
 logger = logging.getLogger("jaxpose.prediction.worker")
 
@@ -32,6 +32,14 @@ def test_the_logger_is_as_before_afterwards(capsys: pytest.CaptureFixture[str]) 
     assert (package.handlers, package.level, package.propagate) == before
     logger.info("after")
     assert capsys.readouterr() == ("", "")
+
+
+def test_warnings_before_the_log_of_a_run_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with console("jaxpose.train", logging.WARNING), HeldWarnings():
+        logger.warning("checkpoint 4 is damaged")
+        logger.info("nobody sees this")
+        assert capsys.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "jaxpose.train: checkpoint 4 is damaged\n")
 
 
 def test_a_line_wipes_the_progress_bar_and_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,14 @@ def test_the_figures_of_the_training_come_out_again_bit_for_bit(trained_run: Pat
         assert (tmp_path / "out" / name).read_bytes() == (trained_run / name).read_bytes(), name
 
 
+def test_from_python_the_errors_go_to_the_callers_log(
+    trained_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level("INFO", logger="jaxpose"):
+        evaluate.evaluate(str(trained_run), labels="CollectedData_new.csv", out=str(tmp_path), devices=1)
+    assert "CollectedData_new.csv has no nose" in caplog.text and "3 labelled points in" in caplog.text
+
+
 def test_a_full_disk_is_one_line(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "predictions.csv.partial").symlink_to("/dev/full")
     assert evaluate.main(["--run", str(trained_run), "--out", str(tmp_path), "--devices", "1"]) == 1
@@ -153,7 +161,7 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
         (["--run", "{tmp}/damaged"], "damaged/config.json is damaged: it cannot be read as JSON ("),
         ([], "the following arguments are required: --run"),
         (["--run", "{run}", "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),
-        (["--run", "{run}", "--labels", "a.csv"], "has no such file; its CSV files are CollectedData.csv"),
+        (["--run", "{run}", "--labels", "a.csv"], "has no a.csv; its CSV files are CollectedData.csv"),
         (["--run", "{run}", "--project", "{tmp}/foreignn"], "did you mean"),
         (["--run", "{run}", "--project", "{tmp}/foreign"], "give --out FOLDER to keep the run's own predictions"),
         (["--run", "{run}", "--out", "{tmp}/file"], "file, which cannot be made: File exists"),

@@ -246,6 +246,7 @@ def test_a_config_that_makes_no_sense_is_refused_although_its_checksum_is_right(
     assert len(told) == len(NONSENSE)
     for file, line, (_, _, reason) in zip(files, told, NONSENSE, strict=True):
         assert line.startswith(f"DamagedFile {file} is not the config of a run ({reason}"), line
+        assert line.endswith("another version of jaxpose wrote it: use that version, or another run folder"), line
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,15 @@ BELOW = {
     "prediction": [*FRAMES, *NETWORK, "steps", "run"],
     "remote": [*FRAMES, *NETWORK, "steps", "run"],
     "training": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
+    "conversion": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote", "training"],
     "doctor": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
 # The files that read torch's own format; each asks for tensors alone.
-READ_TORCH = {"run/tensor_file.py"}
+READ_TORCH = {"formats/lightning_pose/checkpoint.py", "run/tensor_file.py"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
-VERBS = {"train", "evaluate", "predict", "watch", "launch", "entry", "flags"}
+VERBS = {"train", "evaluate", "predict", "watch", "launch", "convert", "entry", "flags"}
 
 
 def modules() -> dict[str, Path]:

@@ -51,7 +51,7 @@ def test_lines_of_progress_begin_with_the_loss(whole: Path):
 
 def test_start_block_and_messages(whole: Path):
     text = log_of(whole)
-    for part in ("6 train, 6 validation, 6 test", "resnet18, width 8, sync norm, 179,664 parameters", "1 x cpu",
+    for part in ("6 train, 6 validation, 6 test", "resnet10, width 8, sync norm, 81,264 parameters", "1 x cpu",
                  "one map of 8 x 8 cells", "5 frames a step in one pass, at most 5 at once", "80 steps; an epoch is 2",
                  "MiB of checkpoints", "GFLOP", "starts from random weights", f"everything is in {whole}"):  # fmt: skip
         assert part in text, part

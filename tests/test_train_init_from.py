@@ -83,7 +83,7 @@ def test_frozen_norms_stay_as_they_were_loaded(whole: Path, renamed: c.Config):
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ("run", {"model__width": 16}, "is a run of resnet18, width 8, norm sync; the backbone"),
+        ("run", {"model__width": 16}, "is a run of resnet10, width 8, norm sync; the backbone"),
         ("run", {"model__norm": "group"}, "kind of norm must be the same"),
         ("project", {}, "{project} is not a run folder: it has no config.json"),
         ("above", {}, "it has no config.json; there are {run}"),

@@ -116,12 +116,18 @@ def test_dry_run_tells_what_would_become_of_the_run_folder(
 
 def test_must_refuses_to_start_again(stopped: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = copy_of(stopped, tmp_path)
-    for manifest in (run / "checkpoints").glob("*/manifest.json"):
+    first, *others = (run / "checkpoints").glob("*/manifest.json")
+    first.write_text("{")
+    for manifest in others:
         manifest.unlink()
     before = files_in(run)
     assert call(make_config(project, run, resume="must"), tmp_path) == 2
     message = f"resume is must, but there is no whole checkpoint in {run}/checkpoints; use resume=auto to start again"
-    assert message in capsys.readouterr().err
+    lines = capsys.readouterr().err.splitlines()
+    assert message in lines[-1]
+    damaged = f"jaxpose.train: checkpoint {first.parent} is damaged ("
+    assert [line.startswith("jaxpose.train: ") for line in lines] == [True] * len(lines)
+    assert sum(line.startswith(damaged) for line in lines) == 1
     after = files_in(run)
     noted = (".lock", "config.json", "status.json")
     assert [name for name in before if name not in noted and before[name] != after[name]] == []

@@ -26,7 +26,12 @@ class DataConfig(Section):
     input_width_px: int = option(
         0, "width of the network's input, a multiple of 32; 0 = chosen from the frame sizes", minimum=0, maximum=8192
     )
-    resize: str = option("pad", "pad keeps the aspect ratio, stretch does not", choices=("pad", "stretch"))
+    resize: str = option(
+        "pad",
+        "pad keeps the aspect ratio, stretch does not; lightning_pose = stretch, with images (not videos) resized as "
+        "for Lightning Pose's networks, by cubic interpolation without smoothing",
+        choices=("pad", "stretch", "lightning_pose"),
+    )
     crop_px: tuple[int, ...] = option((), "fixed crop (x, y, width, height) in frame pixels; () = whole frame")
     frame_sizes_px: tuple[int, ...] = option(
         (),

@@ -6,7 +6,7 @@ from jaxpose.config.option import Section, option
 
 # Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
 CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
-BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+BACKBONES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
 @dataclasses.dataclass
@@ -17,7 +17,7 @@ class ModelConfig(Section):
         "regression: one point per keypoint, without heatmaps",
         choices=("heatmap", "heatmap_context", "regression"),
     )
-    backbone: str = option("resnet50", "network before the head", choices=BACKBONES)
+    backbone: str = option("resnet50", "network before the head; resnet10 is for quick trials", choices=BACKBONES)
     weights: str = option(
         "none",
         "initial weights of the backbone: none = random; a name in docs/weights.md, fetched from the Hugging Face hub; "

@@ -23,7 +23,7 @@ def mean_position_errors_px(keypoints_frame_px: np.ndarray, sets: Sequence[str])
       ValueError: there is no row of "train" or of "test".
     """
     train, test = _rows(sets, TRAIN), _rows(sets, TEST)
-    predicted_px = np.nanmean(keypoints_frame_px[train], axis=0)
+    predicted_px = _mean(keypoints_frame_px[train])
     return np.linalg.norm(keypoints_frame_px[test] - predicted_px, axis=-1)
 
 
@@ -54,7 +54,7 @@ def blob_errors_px(
         for row, frame in zip(rows, frames, strict=True):
             centroids_px[row] = _centroid(np.abs(frame - background).max(axis=-1) > _DIFFERENT_GREY_LEVELS)
     offsets_px = keypoints_frame_px - centroids_px[:, None]
-    return np.linalg.norm(offsets_px[test] - np.nanmean(offsets_px[train], axis=0), axis=-1)
+    return np.linalg.norm(offsets_px[test] - _mean(offsets_px[train]), axis=-1)
 
 
 def _rows(sets: Sequence[str], name: str) -> np.ndarray:
@@ -62,6 +62,12 @@ def _rows(sets: Sequence[str], name: str) -> np.ndarray:
     if not len(rows):
         raise ValueError(f"no row is of the set {name!r}; the sets are {sorted(set(sets))}")
     return rows
+
+
+def _mean(points_px: np.ndarray) -> np.ndarray:
+    """Returns the mean (k, 2) of the points (n, k, 2) that are not NaN, NaN for a keypoint without any."""
+    count = np.isfinite(points_px).sum(axis=0)
+    return np.where(count > 0, np.nansum(points_px, axis=0) / np.maximum(count, 1), np.nan)
 
 
 def _read(path: Path) -> np.ndarray:

@@ -19,7 +19,7 @@ from jaxpose.data.project import Project
 from jaxpose.data.windows import ImageKey, Window, plan_windows
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.fitting import fit_image
+from jaxpose.fitting import fit_still
 from jaxpose.threads import map_in_threads
 from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import RangeReader
@@ -69,7 +69,7 @@ def load_windows(
             (window.has_video, window.index and (window.index.identity, window.index.quarter_turns))
             for window in windows
         ]
-        return fit_key(project, affines, size_px, data.crop_px, radius, data.on_bad_frame, files, used)
+        return fit_key(project, affines, size_px, data.resize, data.crop_px, radius, data.on_bad_frame, files, used)
 
     # Each row ends with the origins of its frames, a byte each.
     rows = (
@@ -100,7 +100,7 @@ def _fill(
         for key in wanted[row]:
             beside = labelled.get(key[0])
             if beside is not None and key[1:] == tuple(project.sizes_px[beside].tolist()):
-                images[key] = read_labelled(project, beside, affines[beside], size_px, data.crop_px)
+                images[key] = read_labelled(project, beside, affines[beside], size_px, data.resize, data.crop_px)
             else:
                 images[key] = _read_beside(key, project.sources[row], affines[row], size_px, data)
         return images, _read_video(
@@ -129,7 +129,9 @@ def _read_beside(
         if data.on_bad_frame == "skip":
             return None
         raise UserError(f"{source}: {file}, a frame beside the labelled one: {error}; remove it") from None
-    return fit_image(image, affine, size_px, data.crop_px) if image.shape[:2] == (height, width) else None
+    if image.shape[:2] != (height, width):
+        return None
+    return fit_still(image, affine, size_px, data.resize, data.crop_px)
 
 
 def _read_video(

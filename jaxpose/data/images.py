@@ -15,7 +15,7 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.fitting import FIT_VERSION, fit_image
+from jaxpose.fitting import FIT_VERSION, fit_still
 from jaxpose.threads import map_in_threads
 
 
@@ -65,12 +65,12 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
     affines = fit_affines(project, data, size_px)
     shape = (len(project.images), 1, size_px[1], size_px[0], 3)
     decoded = map_in_threads(
-        lambda row: read_labelled(project, row, affines[row], size_px, data.crop_px),
+        lambda row: read_labelled(project, row, affines[row], size_px, data.resize, data.crop_px),
         range(shape[0]),
         data.threads,
         "decoding images",
     )
-    pixels = keep(shape, decoded, lambda: fit_key(project, affines, size_px, data.crop_px), data)
+    pixels = keep(shape, decoded, lambda: fit_key(project, affines, size_px, data.resize, data.crop_px), data)
     return Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
 
 
@@ -92,9 +92,14 @@ def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.nd
 
 
 def read_labelled(
-    project: Project, row: int, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] = ()
+    project: Project,
+    row: int,
+    affine: np.ndarray,
+    size_px: tuple[int, int],
+    resize: str = "stretch",
+    crop_px: tuple[int, ...] = (),
 ) -> np.ndarray:
-    """Returns a labelled frame (height, width, 3) uint8 as the network takes it.
+    """Returns a labelled frame (height, width, 3) uint8 as the network takes it; see `fit_still` for `resize`.
 
     Raises:
       UserError: it does not decode or has changed since the project was read.
@@ -104,7 +109,7 @@ def read_labelled(
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise UserError(f"{place} has changed since the project was read; start again")
     try:
-        return fit_image(decode_image(content, is_known=True), affine, size_px, crop_px)
+        return fit_still(decode_image(content, is_known=True), affine, size_px, resize, crop_px)
     except UserError as error:
         raise UserError(f"{place}: {error}; remove it from the label file") from None
 

@@ -1,13 +1,15 @@
 """Checks of a labelled image: it must lie in the project, be intact, and contain its keypoints.
 
-The cache folder keeps the checksums of intact images, and these are not decoded again.
+The cache folder keeps the checksums and sizes of intact images, and these are not decoded again.
 """
 
 import contextlib
 import dataclasses
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +30,8 @@ class LabelledImage:
     checksum: str
 
 
-def check_image(folder: Path, name: str, whole: set[str]) -> LabelledImage:
-    """Returns an image, and adds its checksum to those in `whole`, whose images are not decoded.
+def check_image(folder: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> LabelledImage:
+    """Returns an image, and adds it to `sizes_px`, which has (width, height) by checksum and whose images are intact.
 
     Raises:
       UserError: it lies outside of the folder, cannot be read, or is not intact.
@@ -44,10 +46,10 @@ def check_image(folder: Path, name: str, whole: set[str]) -> LabelledImage:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
     checksum = hashlib.sha256(content).hexdigest()
     try:
-        size_px = image_size_px(content, checksum in whole)
+        size_px = sizes_px.get(checksum) or image_size_px(content)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
-    whole.add(checksum)
+    sizes_px[checksum] = size_px
     return LabelledImage(size_px, len(content), checksum)
 
 
@@ -67,19 +69,26 @@ def check_places(labels: Labels, row: int, size_px: tuple[int, int], crop_px: tu
         raise UserError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
 
 
-def known_images(label_file: Path) -> frozenset[str]:
-    """Returns the checksums of the images of a label file that were intact when it was last read."""
+def known_images(label_file: Path) -> dict[str, tuple[int, int]]:
+    """Returns (width, height) by checksum of the images of a label file that were intact when it was last read."""
     noted = cache.read_note(_note_key(label_file))
-    return frozenset(entry for entry in noted if isinstance(entry, str)) if isinstance(noted, list) else frozenset()
+    if not isinstance(noted, dict):
+        return {}
+    return {checksum: (size[0], size[1]) for checksum, size in noted.items() if _is_size(size)}
 
 
-def note_images(label_file: Path, noted: frozenset[str], whole: set[str]) -> None:
-    """Keeps the checksums of intact images for `known_images`, if there are new ones."""
-    if not whole <= noted:
+def note_images(label_file: Path, noted: dict[str, tuple[int, int]], images: Iterable[LabelledImage]) -> None:
+    """Keeps the checksums and sizes of intact images for `known_images`, if there are new ones."""
+    found = {image.checksum: image.size_px for image in images}
+    if not found.keys() <= noted.keys():
         # Without the note, images are decoded again.
         with contextlib.suppress(OSError):
-            cache.write_note(_note_key(label_file), sorted(whole))
+            cache.write_note(_note_key(label_file), found)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(side, int) and side > 0 for side in value)
 
 
 def _note_key(label_file: Path) -> str:
-    return hashlib.sha256(repr(("whole images", DECODERS, str(label_file))).encode()).hexdigest()
+    return hashlib.sha256(repr(("intact images", DECODERS, str(label_file))).encode()).hexdigest()

@@ -153,12 +153,12 @@ def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
     file = _find_labels(folder, labels, name)
     read, problems = read_labels(file, data.missing)
     noted = known_images(file)
-    whole = set(noted)
+    sizes_px = dict(noted)
 
     def check(row: int) -> tuple[str, LabelledImage] | str:
         try:
             moment = moment_of_image(read.images[row], name)
-            image = check_image(folder, read.images[row], whole)
+            image = check_image(folder, read.images[row], sizes_px)
             check_places(read, row, image.size_px, data.crop_px)
         except UserError as error:
             return f"{_source(read, row)}: {error}"
@@ -172,7 +172,7 @@ def _read_view(folder: Path, labels: str, name: str, data: DataConfig) -> _View:
         else:
             moment, image = checked
             images[moment] = row, image
-    note_images(file, noted, {image.checksum for _, image in images.values()})
+    note_images(file, noted, (image for _, image in images.values()))
     return _View(name, read, images, problems)
 
 
@@ -229,10 +229,11 @@ def _find_labels(folder: Path, labels: str, view: str) -> Path:
     file = folder / name
     if is_regular(file):
         return file
-    names = sorted(entry.name for entry in folder.glob("*.csv"))
-    asked = f"data.views has {view!r}, but {folder} has no {name}" if view else ""
+    names = sorted(entry.name for entry in folder.glob("*.csv") if is_regular(entry))
+    lacks = f"{file} is a folder" if file.is_dir() else f"{folder} has no {name}"
+    asked = f"data.views has {view!r}" if view else f"data.labels is {labels!r}"
     raise UserError(
-        (asked or f"data.labels is {labels!r}, but {folder} has no such file")
+        f"{asked}, but {lacks}"
         + (f"; its CSV files are {', '.join(names)}" if names else "; it has no CSV file at all")
     )
 

@@ -9,6 +9,7 @@ from jaxpose.model.conv import Conv, max_pool
 from jaxpose.model.norm import Norm
 
 _BLOCKS = {
+    "resnet10": (1, 1, 1, 1),
     "resnet18": (2, 2, 2, 2),
     "resnet34": (3, 4, 6, 3),
     "resnet50": (3, 4, 6, 3),
@@ -73,7 +74,7 @@ class ResNet(nnx.Module):
     """A residual network without its classifier: from frames to features at stride 32.
 
     Args:
-      name: resnet18, resnet34, resnet50, resnet101 or resnet152.
+      name: resnet10, resnet18, resnet34, resnet50, resnet101 or resnet152.
       width: channels of the first stage (64 in the published networks).
       norm: kind of normalisation.
       groups: groups of each norm of the kind group; 0 stands for one in 16 channels.
@@ -93,7 +94,7 @@ class ResNet(nnx.Module):
         param_dtype: jax.typing.DTypeLike,
         rng: np.random.Generator,
     ):
-        bottleneck = name not in ("resnet18", "resnet34")
+        bottleneck = name not in ("resnet10", "resnet18", "resnet34")
         self.conv1 = Conv(3, width, 7, 2, dtype=dtype, param_dtype=param_dtype, rng=rng)
         self.bn1 = Norm(width, norm, groups, dtype=dtype, param_dtype=param_dtype)
         dtypes = {"dtype": dtype, "param_dtype": param_dtype}

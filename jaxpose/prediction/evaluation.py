@@ -15,7 +15,6 @@ import numpy as np
 from jaxpose.checksums import json_text
 from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
-from jaxpose.console import console
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.project import Project, extra_label_files, read_project
@@ -29,23 +28,23 @@ from jaxpose.prediction.evaluation_tables import Summaries, format_summaries, su
 from jaxpose.prediction.predictor import Predictor, load
 from jaxpose.quantities import count
 from jaxpose.run.load import read_run_config
-from jaxpose.run.paths import EVALUATION_FILE, SPLIT_FILE
+from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE
+from jaxpose.run.summary import CONVERTED, read_summary
 
 _logger = logging.getLogger(__name__)
 
 
-@console("jaxpose.evaluate")
 def evaluate(
-    run: Path,
+    run: str | Path,
     *,
     project: str = "",
     labels: str = "",
-    out: Path | None = None,
+    out: str | Path | None = None,
     devices: object = "auto",
     platform: str = "auto",
     batch_size: int | None = None,
 ) -> Summaries:
-    """Evaluates a run again, and prints the errors. A frame keeps its set of the run; frames new to it are `unused`.
+    """Evaluates a run again, and logs the errors. A frame keeps its set of the run; frames new to it are `unused`.
 
     Args:
       run: a run folder of `jaxpose.train`.
@@ -63,16 +62,17 @@ def evaluate(
       UserError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
         replace the run's own files.
     """
+    run = Path(run)
     config = _with_project(read_run_config(run), run, project)
     found = _read_labels(config, labels)
-    split = read_split(run / SPLIT_FILE, is_of_run=True)
+    split = _known_split(run)
     sets = dataset.sets_in_run(found, split)
-    if not labels and not out and (sets == "unused").all():
+    if not labels and not out and split.sets and (sets == "unused").all():
         raise UserError(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER to keep the run's own "
             "predictions"
         )
-    folder = out or run
+    folder = Path(out or run)
     make_folder(folder)
     # The batch size affects rounding; the default reproduces the run's own figures.
     labelled = batch_size or validation_batch(config.train, list(split.sets.values()).count("validation"))
@@ -142,6 +142,14 @@ def extra_projects(config: Config) -> list[Project]:
       UserError: one of them cannot be used.
     """
     return [_read_project(config, name) for name in extra_label_files(config.data)]
+
+
+def _known_split(run: Path) -> KnownSplit:
+    """Returns the sets of a run's frames; a run converted from another tool may not know them."""
+    is_finished = (run / FINISHED_FILE).is_file()
+    if is_finished and not (run / SPLIT_FILE).exists() and read_summary(run).get("reason") == CONVERTED:
+        return KnownSplit({}, {}, {}, {}, False)
+    return read_split(run / SPLIT_FILE, is_of_run=True)
 
 
 def _with_project(config: Config, run: Path, project: str) -> Config:

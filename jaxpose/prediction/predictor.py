@@ -17,7 +17,7 @@ from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config, validate
 from jaxpose.errors import UserError
-from jaxpose.fitting import fit_image
+from jaxpose.fitting import fit_still
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
 from jaxpose.prediction.batch_runner import BatchRunner
@@ -147,7 +147,8 @@ class Predictor:
             )
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
         affine = self._input_from_frame((frame.shape[1], frame.shape[0]))
-        return fit_image(colour, affine, self._size_px, self.config.data.crop_px), geometry.invert(affine)
+        data = self.config.data
+        return fit_still(colour, affine, self._size_px, data.resize, data.crop_px), geometry.invert(affine)
 
     def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
         """Yields the results of frames that `fit` returned, in order, a batch at a time."""

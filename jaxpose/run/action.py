@@ -16,7 +16,7 @@ from jaxpose.run.paths import (
     VIDEO_TABLES_FOLDER,
 )
 from jaxpose.run.refusal import start_options, way_on
-from jaxpose.run.summary import read_summary
+from jaxpose.run.summary import CONVERTED, read_summary
 
 
 def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tuple[str, ...], Extension | None]:
@@ -55,10 +55,9 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
         unchecked = (f"{path / SPLIT_FILE} is gone, so jaxpose cannot check that the data are unchanged",)
     if is_finished and not extension:
         return "finished", unchecked, None
-    if is_finished and read_summary(path).get("reason") == "early stop":
+    if is_finished and (why_not := _why_not_longer(read_summary(path).get("reason"), config)):
         raise UserError(
-            f"resume is extend, but the run in {path} stopped early (train.early_stop_patience = "
-            f"{config.train.early_stop_patience}), as a longer one would; {start_options(path, config)} without "
+            f"resume is extend, but the run in {path} {why_not}; {start_options(path, config)} without "
             "resume=extend starts another run from its weights"
         )
     messages = extension.messages() if extension else ()
@@ -70,6 +69,14 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
             f"{path / VIDEO_TABLES_FOLDER} holds predictions of earlier weights; {INDEX_FILE} names their weights",
         )
     return "resume", messages, extension
+
+
+def _why_not_longer(reason: object, config: Config) -> str:
+    """Returns why a finished run with this `reason` cannot be trained longer, or ""."""
+    if reason == "early stop":
+        patience = config.train.early_stop_patience
+        return f"stopped early (train.early_stop_patience = {patience}), as a longer one would"
+    return "was converted from another tool and has no checkpoints" if reason == CONVERTED else ""
 
 
 def refuse_foreign(path: Path) -> None:

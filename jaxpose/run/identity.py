@@ -13,6 +13,7 @@ from jaxpose.files import read_bytes
 from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
 
 _MEND = "put the original file back, or use another run folder"
+_OTHER_VERSION = "another version of jaxpose wrote it: use that version, or another run folder"
 _SHOWN = 3
 
 # {path: {column: cell}} of split.csv, in its order.
@@ -62,7 +63,7 @@ def parse_config(data: bytes, name: str | Path) -> Config:
         validate_stored(config)
     except UserError as error:
         reason = "; ".join(str(error).splitlines())
-        raise DamagedFile(f"{name} is not the config of a run ({reason}); {_MEND}") from None
+        raise DamagedFile(f"{name} is not the config of a run ({reason}); {_OTHER_VERSION}") from None
     return config
 
 

@@ -8,7 +8,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import tqdm
 
 from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
-from jaxpose.console import only_handler, print_above_bars
+from jaxpose.console import log_again, only_handler, print_above_bars
 from jaxpose.files import GrowingFile, write_atomic
 from jaxpose.run.paths import LOG_FILE, METRICS_FILE, TENSORBOARD_FOLDER
 from jaxpose.run.speed import SpeedWindow
@@ -33,13 +33,21 @@ class RunLog:
     """The log of one process; close it, or use it as a context.
 
     While it is open, all records of the logger "jaxpose" go through it to the console and train.log, so that they do
-    not break the progress bar. It drops metrics of steps after `first_step`, which a killed run had written.
+    not break the progress bar. It drops metrics of steps after `first_step`, which a killed run had written, and begins
+    with the warnings in `earlier`.
 
     Attributes:
       folder: the run folder; None on all processes but the first, which write and print nothing.
     """
 
-    def __init__(self, folder: Path | None, config: LogConfig, total_steps: int, first_step: int):
+    def __init__(
+        self,
+        folder: Path | None,
+        config: LogConfig,
+        total_steps: int,
+        first_step: int,
+        earlier: Sequence[logging.LogRecord] = (),
+    ):
         self.folder = folder
         self._every_steps = config.every_steps
         self._total_steps = total_steps
@@ -51,10 +59,12 @@ class RunLog:
         self._terminal = sys.stderr.isatty()
         self._events: EventFile | None = None
         if folder is None:
+            log_again(earlier)
             return
         self._text_file = GrowingFile(folder / LOG_FILE)
         self._metrics_file = GrowingFile(folder / METRICS_FILE)
         self._handling.enter_context(only_handler(_Records(self.text, self._warn)))
+        log_again(earlier)
         spent_s = self._try(METRICS_FILE, _keep_until, folder / METRICS_FILE, first_step)
         self._started_at = time.monotonic() - (spent_s or 0.0)
         if config.tensorboard:

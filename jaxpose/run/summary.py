@@ -8,6 +8,9 @@ from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.run.paths import FINISHED_FILE
 
+# The `reason` of a run that was not trained here but converted from another tool: it has no checkpoints.
+CONVERTED = "converted"
+
 
 def read_summary(run: Path) -> dict[str, Any]:
     """Returns the summary of a finished run.

@@ -217,8 +217,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"data__crop_px": (1, 2, 3, 4.5)}, "it must be a list of entries, each a whole number"),
     ({"augment__rotate_p": "0.5"}, "augment.rotate_p is '0.5'; it must be a number or none"),
     ({"augment__quarter_turns": 2}, "it must be a list of entries, each a whole number or none"),
-    ({"model__backbone": "resnet5"}, "model.backbone is 'resnet5'; it must be one of resnet18, resnet34, resnet50, "
-                                     "resnet101, resnet152 (did you mean 'resnet50'?)"),
+    ({"model__backbone": "resnet5"}, "model.backbone is 'resnet5'; it must be one of resnet10, resnet18, resnet34, "
+                                     "resnet50, resnet101, resnet152 (did you mean 'resnet50'?)"),
     ({"model__norm": "zzz"}, "model.norm is 'zzz'; it must be one of sync, group, frozen, local"),
     ({"optim__lr": float("nan")}, "optim.lr is nan; it must be finite"),
     ({"optim__lr": float("inf")}, "optim.lr is inf; it must be finite"),

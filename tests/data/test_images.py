@@ -13,7 +13,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import input_size_px, load_frames
 from jaxpose.data.project import read_project
-from jaxpose.fitting import fit_image
+from jaxpose.fitting import fit_image, fit_still
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
 # (frame size, input size, resize, crop): shrunk a little, a lot, anisotropically, enlarged, and by odd amounts.
@@ -153,6 +153,21 @@ def test_the_real_frames_agree_with_another_resizer(real_data: Path) -> None:
     np.testing.assert_allclose(back, project.keypoints_frame_px, atol=1e-3)
 
 
+def test_the_real_frames_are_the_input_that_lightning_pose_made_of_them(real_data: Path) -> None:
+    """Its input is scaled by ImageNet's mean and deviation; a crop is resized as a frame of its own."""
+    with np.load(real_data / "lightning-pose-run" / "forward.npz") as arrays:
+        rows, scaled = arrays["rows"], arrays["input"]
+    grey = 255 * (scaled.transpose(0, 2, 3, 1) * [0.229, 0.224, 0.225] + [0.485, 0.456, 0.406])
+    data = DataConfig(project=str(real_data / "mirror-mouse-example"), resize="lightning_pose")
+    project = read_project(data)
+    np.testing.assert_allclose(load_frames(project, data, (128, 128)).pixels[rows, 0], grey, rtol=0, atol=1e-3)
+    image = np.asarray(Image.open(project.paths[0]).convert("RGB"))
+    affine = geometry.input_from_frame((396, 406), (64, 32), "lightning_pose", (10, 20, 300, 200))
+    cropped = fit_still(image, affine, (64, 32), "lightning_pose", (10, 20, 300, 200))
+    whole = geometry.input_from_frame((300, 200), (64, 32), "lightning_pose")
+    np.testing.assert_array_equal(cropped, fit_still(image[20:220, 10:310], whole, (64, 32), "lightning_pose"))
+
+
 def test_each_size_has_its_own_affine(tmp_path: Path) -> None:
     data = make_project(tmp_path, [(64, 48), (128, 128), (50, 100)])
     project = read_project(data)
@@ -250,7 +265,7 @@ def test_an_image_that_changes_or_does_not_decode_is_named(tmp_path: Path, cache
     content = jpeg.read_bytes()
     start = content.index(b"\xff\xc4")
     jpeg.write_bytes(content[: start + 5] + b"\xff" * 16 + content[start + 21 :])
-    with pytest.raises(ValueError, match=r"csv:5: labeled-data/img1.png: the image file is cut short or damaged"):
+    with pytest.raises(ValueError, match=r"csv:5: labeled-data/img1.png: the image does not decode"):
         read_project(data)
 
 

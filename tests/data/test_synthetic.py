@@ -46,6 +46,17 @@ def test_has_the_layout_of_lightning_pose(project: Path):
     assert sum(1 for _ in (project / "labeled-data").rglob("*.png")) == 8
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_keypoint_without_training_labels_has_no_baseline(project: Path):
+    labels_px = _read(project / "CollectedData.csv").to_numpy().reshape(8, -1, 2)
+    labels_px[:, 1], labels_px[5, 2] = np.nan, np.nan
+    errors_px = mean_position_errors_px(labels_px, ["train"] * 6 + ["test"] * 2)
+    for keypoint, rows in ((0, 6), (2, 5)):
+        expected_px = np.linalg.norm(labels_px[6:, keypoint] - labels_px[:rows, keypoint].mean(axis=0), axis=-1)
+        np.testing.assert_allclose(errors_px[:, keypoint], expected_px)
+    assert np.isnan(errors_px[:, 1]).all()
+
+
 def test_labels_are_the_truth_of_their_frames(project: Path):
     labels = _read(project / "CollectedData.csv")
     for image, row in labels.iterrows():

@@ -14,8 +14,9 @@ from jaxpose.model.conv import Conv, convolve, max_pool
 from jaxpose.model.head import SubPixelConv, pixel_shuffle
 from jaxpose.model.pose_net import apply_network, make_network
 
-# Parameters of torchvision's networks without the classifier.
+# Parameters of torchvision's networks without the classifier; resnet10 is its ResNet(BasicBlock, [1, 1, 1, 1]).
 PUBLISHED = {
+    "resnet10": 4_905_792,
     "resnet18": 11_176_512,
     "resnet34": 21_284_672,
     "resnet50": 23_508_032,
@@ -23,6 +24,7 @@ PUBLISHED = {
     "resnet152": 58_143_808,
 }
 BLOCKS = {
+    "resnet10": (1, 1, 1, 1),
     "resnet18": (2, 2, 2, 2),
     "resnet34": (3, 4, 6, 3),
     "resnet50": (3, 4, 6, 3),
@@ -48,7 +50,7 @@ def torchvision_shapes(name: str, width: int = 64) -> dict[str, tuple[int, ...]]
         channels = width * 2**stage
         for i in range(count):
             block = f"layer{stage + 1}.{i}"
-            if name in ("resnet18", "resnet34"):
+            if name in ("resnet10", "resnet18", "resnet34"):
                 out = channels
                 add(f"{block}.conv1", f"{block}.bn1", channels, inside, 3)
                 add(f"{block}.conv2", f"{block}.bn2", channels, channels, 3)

@@ -17,7 +17,7 @@ LENGTH = 36
 FRAME_FROM_INPUT = np.array([[2.0, 0.0, 3.0], [0.0, 2.0, -1.0]])
 CONFIG = c.Config(
     data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX),
-    model=c.ModelConfig(kind="heatmap_context", backbone="resnet18", width=8, head_width=4),
+    model=c.ModelConfig(kind="heatmap_context", backbone="resnet10", width=8, head_width=4),
 )
 
 

@@ -114,6 +114,11 @@ def test_a_process_killed_while_it_extends_leaves_the_old_run_or_the_new_one(tmp
         ),
         ({}, {"steps": 0, "epochs": 10}, "this config is 20 steps long and the run in {} 20 steps long: give more"),
         ({}, {"steps": 40, "seed": 3}, "{} holds another run; differing: train.seed 0 -> 3. Choose another out"),
+        (
+            {"reason": "converted"},
+            {},
+            "the run in {} was converted from another tool and has no checkpoints; --config.",
+        ),
         ({"reason": "early stop"}, {}, "the run in {} stopped early (train.early_stop_patience = 0), as a longer one"),
     ],
 )

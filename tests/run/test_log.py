@@ -13,6 +13,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import SessionLog
 
 from jaxpose.config import LogConfig
+from jaxpose.console import HeldWarnings
 from jaxpose.run.log import RunLog
 from tests.log_files import events_of, lines_of, scalars_of
 from tests.terminal import screen_of
@@ -43,6 +44,17 @@ def test_no_tensorboard_when_it_is_off(tmp_path: Path):
     assert not (tmp_path / "tensorboard").exists()
     code = "import sys, jaxpose.run.log; sys.exit('tensorboardX' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_warnings_from_before_it_opens_come_first_and_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with HeldWarnings() as held:
+        logging.getLogger("jaxpose.run.checkpoint").warning("checkpoint 4 is damaged")
+        with RunLog(tmp_path, LogConfig(tensorboard=False), 10, 0, held.take()) as log:
+            log.text("resumes from step 2")
+            logging.getLogger("jaxpose.run.lock").warning("and later")
+    texts = [line[20:] for line in (tmp_path / "train.log").read_text().splitlines()]
+    assert texts == ["warning: checkpoint 4 is damaged", "resumes from step 2", "warning: and later"]
+    assert capsys.readouterr() == ("resumes from step 2\n", "warning: checkpoint 4 is damaged\nwarning: and later\n")
 
 
 def test_no_step_is_there_twice_after_a_resume(tmp_path: Path):

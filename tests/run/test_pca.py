@@ -49,7 +49,7 @@ def make_project(
     config = Config(
         data=c.DataConfig(project=str(folder), views=views, input_width_px=32, input_height_px=32, train_share=0.8),
         augment=c.AugmentConfig(preset="none"),
-        model=c.ModelConfig(backbone="resnet18", width=8, head_width=8),
+        model=c.ModelConfig(backbone="resnet10", width=8, head_width=8),
         losses=c.LossesConfig(**losses),
     )
     config, project = dataset.prepare(c.resolve(config))

@@ -99,10 +99,10 @@ UNUSED = {
     "log.profile_steps selects the steps to profile": ("training.profiler",),
     "only the multi-view transformer masks patches": ("training.patch_mask.",),
     "the run folder (out) names the run": ("model.model_name", "hydra."),
-    "weights of Lightning Pose are not converted yet (train.init_from starts from a run of jaxpose)": (
+    "train.init_from starts from a run, and jaxpose.convert lightning-pose makes one of a checkpoint": (
         "model.checkpoint",
-        "model.backbone_checkpoint",
     ),
+    "only the backbone vitb_imagenet reads it": ("model.backbone_checkpoint",),
     "data.seed decides the order of the clips": ("dali.general.seed",),
     "jaxpose does not draw keypoints into videos": (
         "eval.save_vids_after_training",

@@ -1,0 +1,79 @@
+"""The folder of a finished run whose network another tool has trained."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from jaxpose.checksums import write_csv, write_json
+from jaxpose.config import Config
+from jaxpose.errors import UserError
+from jaxpose.run.identity import write_config
+from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE, SPLIT_FILE
+from jaxpose.run.pca import Subspaces, save_subspaces
+from jaxpose.run.summary import CONVERTED
+from jaxpose.run.weights import export_parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedRun:
+    """What a finished run consists of.
+
+    Attributes:
+      config: with everything filled in that depends on the project.
+      params: the parameters of the network, nested dict.
+      statistics: its batch statistics, nested dict.
+      step: optimizer steps of the training.
+      split_text: of split.csv, as `jaxpose.data.split.split_text` makes it; "" if the sets of the frames are unknown.
+      subspaces: of the training labels' poses, by the name of their loss.
+      source: what was converted, for the summary.
+    """
+
+    config: Config
+    params: dict
+    statistics: dict
+    step: int
+    split_text: str
+    subspaces: Subspaces
+    source: dict[str, str]
+
+
+def write_run(out: Path, run: FinishedRun) -> None:
+    """Writes a finished run; the folder gets its name when it is complete.
+
+    Args:
+      out: the run folder; it must not exist, or be empty.
+      run: its content.
+
+    Raises:
+      UserError: the folder cannot be written, or holds files.
+    """
+    refuse_used(out)
+    partial = out.with_name(f".{out.name}.converting")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        write_config(partial / CONFIG_FILE, run.config)
+        if run.split_text:
+            write_csv(partial / SPLIT_FILE, run.split_text)
+        if run.subspaces:
+            save_subspaces(partial, run.subspaces)
+        metadata = {"step": str(run.step), "keypoint_names": ",".join(run.config.data.keypoint_names)}
+        export_parameters(partial / PARAMETERS_FILE, {"params": run.params, "statistics": run.statistics}, metadata)
+        summary = {"out": str(out), "steps": run.step, "best_step": run.step, "reason": CONVERTED, "exit_code": 0}
+        write_json(partial / FINISHED_FILE, summary | {"sets": {}, "converted": run.source})
+        partial.replace(out)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UserError(f"--out is {out}, which cannot be written: {error.strerror}; give another folder") from None
+
+
+def refuse_used(out: Path) -> None:
+    """Refuses a folder that holds files, or a file.
+
+    Raises:
+      UserError: it is one.
+    """
+    if out.is_dir() and any(out.iterdir()):
+        raise UserError(f"--out is {out}, which holds files; give a new folder for the run")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out is {out}, which is a file; give a folder for the run")

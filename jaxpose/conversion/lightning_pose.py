@@ -1,0 +1,185 @@
+"""Converts a checkpoint of Lightning Pose into a finished run.
+
+Input: the checkpoint, and config.yaml and predictions.csv, which Lightning Pose left beside it. Output: a run folder
+with the same network, whose maps are decoded as Lightning Pose does.
+"""
+
+import dataclasses
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.codes import TRAIN, UNUSED
+from jaxpose.config import Config, resolve
+from jaxpose.conversion.finished_run import FinishedRun, refuse_used, write_run
+from jaxpose.data import dataset
+from jaxpose.data.project import Project
+from jaxpose.data.split import read_split, split_text
+from jaxpose.data.views import label_file_of_view
+from jaxpose.errors import UserError
+from jaxpose.files import sha256_of
+from jaxpose.formats.lightning_pose.checkpoint import read_checkpoint
+from jaxpose.formats.lightning_pose.config import read_config
+from jaxpose.model.lightning_pose import Tensors, head_options, head_parameters, sort_tensors
+from jaxpose.model.pose_net import make_network
+from jaxpose.model.weights import fill_resnet
+from jaxpose.quantities import count
+from jaxpose.run.leaves import kinds, named_leaves, refuse_misfit
+from jaxpose.run.pca import Subspaces
+from jaxpose.training.fit_pca import fit_subspaces
+
+_logger = logging.getLogger(__name__)
+
+# Lightning Pose leaves its config in the folder of the run (older versions in .hydra), and the checkpoint in
+# tb_logs/<name>/version_0/checkpoints below it.
+_CONFIG_NAMES = ("config.yaml", ".hydra/config.yaml")
+_LEVELS = 5
+_GIVE_CONFIG = "give the config.yaml of its training with --config FILE"
+_PREDICTIONS = "predictions.csv"
+
+
+def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = None, project: str = "") -> None:
+    """Writes a run folder with the network of a checkpoint, and reports what was converted.
+
+    Args:
+      checkpoint: a *.ckpt file of a heatmap or heatmap_mhcrnn network with a ResNet.
+      out: the run folder, which must not exist, or be empty.
+      config_file: the config.yaml of its training; None finds it beside the checkpoint or in a folder above.
+      project: the project folder; "" is the folder that the config names, if it exists on this machine.
+
+    Raises:
+      UserError: the checkpoint, its config or the project cannot be used, or they do not belong together; or the run
+        folder holds files.
+    """
+    refuse_used(out)
+    found = read_checkpoint(checkpoint)
+    tensors = sort_tensors(found.tensors)
+    config_file = config_file or _find_config(checkpoint)
+    config, frames = _with_project(_read_config(config_file, tensors), project)
+    params, statistics = _parameters(config, tensors, checkpoint)
+    sets = _read_sets(frames, config, config_file.parent) if frames else None
+    text, subspaces = "", {}
+    if frames and sets is not None:
+        text, subspaces = split_text(frames, sets), _fit_subspaces(config, frames, sets)
+    source = {"format": "lightning-pose", "checkpoint": checkpoint.name, "sha256": sha256_of(checkpoint)}
+    write_run(out, FinishedRun(config, params, statistics, found.step, text, subspaces, source))
+    model, data = config.model, config.data
+    _logger.info(
+        f"{checkpoint}, step {found.step}, with {config_file}: {model.backbone}, {model.kind}, "
+        f"{count(len(data.keypoint_names), 'keypoint')}, {data.input_width_px} x {data.input_height_px} px"
+    )
+    _logger.info(_describe_sets(frames, sets, config_file.parent))
+    _logger.info(
+        f"the run is in {out}; a training that takes over the whole network has the options "
+        f"--config.train.init_from={out} --config.model.head_width={model.head_width} "
+        f"--config.model.decoding={model.decoding} --config.data.resize={data.resize}"
+    )
+
+
+def _find_config(checkpoint: Path) -> Path:
+    folders = checkpoint.absolute().parents[:_LEVELS]
+    files = (folder / name for folder in folders for name in _CONFIG_NAMES)
+    if file := next((file for file in files if file.is_file()), None):
+        return file
+    raise UserError(f"there is no config.yaml beside {checkpoint} or in a folder above; {_GIVE_CONFIG}")
+
+
+def _read_config(file: Path, tensors: Tensors) -> Config:
+    """Returns the config of a training, with the options of the network that only its tensors show.
+
+    Raises:
+      UserError: it is not the config of the network with these tensors.
+    """
+    # The importer's messages are about training anew, with options that differ here.
+    config, _ = read_config(file)
+    if not config.data.input_width_px:
+        raise UserError(f"{file} has no data.image_resize_dims, the size of the network's input; {_GIVE_CONFIG}")
+    model = config.model
+    kind, stride, width, _ = head_options(tensors)
+    if (model.kind, model.heatmap_stride) != (kind, stride):
+        raise UserError(
+            f"{file} is of a network with model.kind {model.kind} and stride {model.heatmap_stride}, but the "
+            f"checkpoint is one of {kind} and stride {stride}; {_GIVE_CONFIG}"
+        )
+    model = dataclasses.replace(model, head_width=width, decoding="lightning_pose")
+    data = dataclasses.replace(config.data, resize="lightning_pose")
+    return resolve(dataclasses.replace(config, model=model, data=data))
+
+
+def _with_project(config: Config, project: str) -> tuple[Config, Project | None]:
+    """Returns the config with everything filled in that depends on the project, and the project, if there is one."""
+    folder = project or config.data.project
+    if not project and not (folder and Path(folder).is_dir()):
+        if not config.data.keypoint_names:
+            raise UserError("the config has no data.keypoint_names; give the project folder with --project FOLDER")
+        return config, None
+    data = dataclasses.replace(config.data, project=folder)
+    try:
+        return dataset.prepare(resolve(dataclasses.replace(config, data=data)))
+    except UserError as error:
+        # jaxpose.train calls it --config.data.project, this verb --project.
+        text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")
+        raise UserError(text) from None
+
+
+def _parameters(config: Config, tensors: Tensors, checkpoint: Path) -> tuple[dict, dict]:
+    """Returns the parameters and batch statistics of the network; each tensor has its place, and each place a tensor.
+
+    Raises:
+      UserError: the tensors are of another network than the config describes.
+    """
+    names, train = config.data.keypoint_names, config.train
+    keypoints = head_options(tensors)[3]
+    if len(names) != keypoints:
+        raise UserError(
+            f"the checkpoint {checkpoint} predicts {count(keypoints, 'keypoint')}, but its config names {len(names)}; "
+            f"{_GIVE_CONFIG}"
+        )
+    _, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
+    filled, backbone = fill_resnet(tensors.backbone, params["backbone"], statistics["backbone"], str(checkpoint))
+    converted = {"backbone": filled} | head_parameters(tensors)
+    refuse_misfit(checkpoint, kinds(named_leaves(converted)), kinds(named_leaves(params)))
+    return converted, {"backbone": backbone}
+
+
+def _read_sets(frames: Project, config: Config, folder: Path) -> np.ndarray | None:
+    """Returns the set (n,) of each frame in the training, `unused` if it was not part of it; None if it is unknown.
+
+    Raises:
+      UserError: a table of predictions cannot be read, or is of another project.
+    """
+    files = [folder / label_file_of_view(_PREDICTIONS, view) for view in config.data.views or ("",)]
+    if not all(file.is_file() for file in files):
+        return None
+    known = {path: name for file in files for path, name in read_split(file).sets.items()}
+    sets = np.array([known.get(image, UNUSED) for image in frames.images])
+    if not (sets == TRAIN).any():
+        raise UserError(
+            f"{files[0]} has no training frame of {frames.folder}: is it of another project? Give --project FOLDER"
+        )
+    return sets
+
+
+def _fit_subspaces(config: Config, frames: Project, sets: np.ndarray) -> Subspaces:
+    samples, _ = dataset.decode(frames, config)
+    size_px = config.data.input_width_px, config.data.input_height_px
+    try:
+        subspaces, messages = fit_subspaces(config, dataset.Dataset(frames, sets, samples, size_px))
+    except UserError as error:
+        subspaces, messages = {}, [f"no PCA of poses is fitted: {error}"]
+    for message in messages:
+        _logger.info(message)
+    return subspaces
+
+
+def _describe_sets(frames: Project | None, sets: np.ndarray | None, folder: Path) -> str:
+    if sets is not None:
+        names, counts = np.unique(sets, return_counts=True)
+        listed = ", ".join(f"{number} {name}" for name, number in zip(names.tolist(), counts.tolist(), strict=True))
+        return f"sets of the frames, from {folder}: {listed}"
+    if frames:
+        missing = f"{folder} has no {_PREDICTIONS}"
+    else:
+        missing = "the project is not on this machine (--project FOLDER)"
+    return f"{missing}, so jaxpose does not know which frames trained the network: all count as {UNUSED}"
