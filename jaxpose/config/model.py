@@ -6,7 +6,9 @@ from jaxpose.config.option import Section, option
 
 # Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
 CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
-BACKBONES = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+VITS = ("vit_small", "vit_base", "dinov2_small", "dinov2_base", "dinov3_small", "dinov3_base")
+BACKBONES = (*RESNETS, *VITS)
 
 
 @dataclasses.dataclass
@@ -17,12 +19,23 @@ class ModelConfig(Section):
         "regression: one point per keypoint, without heatmaps",
         choices=("heatmap", "heatmap_context", "regression"),
     )
-    backbone: str = option("resnet50", "network before the head", choices=BACKBONES)
-    width: int = option(64, "channels of the first stage; the published network has 64", minimum=4, maximum=1024)
+    backbone: str = option(
+        "resnet50",
+        "network before the head; vit_small and vit_base take the weights of DINO and MAE, the other ViTs those of "
+        "their name (docs/backbones.md)",
+        choices=BACKBONES,
+    )
+    width: int = option(
+        64,
+        "channels of a ResNet's first stage; the published network has 64. A ViT takes only the default",
+        minimum=4,
+        maximum=1024,
+    )
     norm: str = option(
         "sync",
-        "sync: statistics over the whole batch on all devices; group: over each frame; frozen: the loaded statistics; "
-        "local: over each device (results then depend on the number of devices)",
+        "norm of a ResNet. sync: statistics over the whole batch on all devices; group: over each frame; frozen: the "
+        "loaded statistics; local: over each device (results then depend on the number of devices). A ViT normalises "
+        "each token and takes only the default",
         choices=("sync", "group", "frozen", "local"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
@@ -35,3 +48,8 @@ class ModelConfig(Section):
         choices=("fit", "lightning_pose"),
     )
     loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))
+
+
+def feature_stride(backbone: str) -> int:
+    """Returns the input pixels per cell of a backbone's features; both sides of the input are multiples of it."""
+    return 16 if backbone in VITS else 32

@@ -9,11 +9,12 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import ModelConfig
-from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.model import CONTEXT_RADIUS, RESNETS, feature_stride
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
+from jaxpose.model.vit import FORMS, Vit
 
 # Mean and standard deviation of ImageNet's pixels, which pretrained backbones expect.
 _PIXEL_MEAN = np.array([0.485, 0.456, 0.406]) * 255
@@ -44,14 +45,19 @@ class PoseNet(nnx.Module):
         dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rng": rng}
         self.dtype = dtype
         self.radius = CONTEXT_RADIUS[model.kind]
-        self.backbone = ResNet(model.backbone, model.width, model.norm, **dtypes)
+        if model.backbone in RESNETS:
+            self.backbone = ResNet(model.backbone, model.width, model.norm, **dtypes)
+        else:
+            self.backbone = Vit(FORMS[model.backbone], **dtypes)
         channels = self.backbone.out_channels
+        of_maps = (channels, keypoints, model.heatmap_stride, model.head_width)
+        from_stride = feature_stride(model.backbone)
         if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
         else:
-            self.head = HeatmapHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
+            self.head = HeatmapHead(*of_maps, feature_stride=from_stride, **dtypes)
         if self.radius:
-            self.context = ContextHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
+            self.context = ContextHead(*of_maps, feature_stride=from_stride, **dtypes)
 
     def __call__(
         self,
@@ -74,8 +80,12 @@ class PoseNet(nnx.Module):
         height, width = sequences[0].shape[2:4]
         frames = jnp.concatenate([group.reshape(-1, height, width, 3) for group in sequences])
         mean, std = (jnp.asarray(v, frames.dtype)[None, None, None] for v in (_PIXEL_MEAN, _PIXEL_STD))
-        reached = jnp.concatenate([group.reshape(-1) for group in counted])
-        features = self.backbone(((frames - mean) / std).astype(self.dtype), reached, count, train)
+        pixels = ((frames - mean) / std).astype(self.dtype)
+        if isinstance(self.backbone, Vit):
+            features = self.backbone(pixels)
+        else:
+            reached = jnp.concatenate([group.reshape(-1) for group in counted])
+            features = self.backbone(pixels, reached, count, train)
         outputs, start = [], 0
         for group in sequences:
             q, s = group.shape[:2]
