@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from jaxpose import config as c
-from jaxpose import evaluate, predict, train
+from jaxpose import evaluate, predict
 from jaxpose.checksums import read_json
 from jaxpose.data.synthetic import make_project
 from jaxpose.errors import UserError
@@ -28,6 +28,7 @@ from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
 from jaxpose.remote.watched import Watched
 from jaxpose.run.requeue import refuse_stuck_requeue
+from jaxpose.train import train
 from jaxpose.video.video import scan
 
 # From the best to the worst.
@@ -73,7 +74,7 @@ class FlippedRun:
     def __init__(self, work: Path):
         project = make_project(work / "project", videos=3, labelled_frames=6, video_frames=33, side_px=64)
         self._config = _config(project, work / "run")
-        train.train(self._config)
+        train(self._config)
         self._run, self._open, self._out, self._half = (work / name for name in ("run", "open", "out", "half-done"))
         # The run before its end: its best weights are those of a checkpoint.
         shutil.copytree(self._run, self._open)
@@ -159,7 +160,7 @@ class FlippedRun:
         return {file.name: file.read_bytes() for file in self._evaluated.iterdir()}
 
     def _train(self) -> Any:
-        return json.dumps(train.train(self._config))
+        return json.dumps(train(self._config))
 
     def _watch(self) -> Any:
         watched = Watched(str(self._run))

@@ -5,7 +5,34 @@ them over the device mesh; `steps` augments, runs the `model`, computes the loss
 compiled program; `run` keeps the run folder, and `remote` copies it; `prediction` writes tables for frames and videos;
 `training` ties these together; `train`, `predict` and `evaluate` are the verbs.
 
+From Python: `from jaxpose import Config, load, train`. Each is imported when it is first used.
+
 Letters of array shapes: b batch, t context frames, h w image, H W heatmap, k keypoints, c channels.
 """
 
 __version__ = "0.1.0"
+__all__ = ["Config", "load", "train"]
+
+# Type checkers take it as true, as they do typing's, which takes milliseconds to import.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from jaxpose.config import Config
+    from jaxpose.prediction.load import load
+    from jaxpose.train import train
+
+
+def __getattr__(name: str) -> object:
+    import importlib
+
+    # This is the module, which can be called: importing it sets the attribute `train` of this package to it.
+    if name == "train":
+        return importlib.import_module("jaxpose.train")
+    homes = {"Config": "jaxpose.config", "load": "jaxpose.prediction.load"}
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(homes[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from jaxpose import __version__, early_signals
 from jaxpose.config.arguments import DONE
-from jaxpose.flags import evaluate_arguments, predict_arguments
+from jaxpose.flags import INPUTS, evaluate_arguments, predict_arguments, split_runs, watch_arguments
 from jaxpose.phases import phase, say, speak
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ def predict(import_main: ImportMain) -> int:
 def evaluate(import_main: ImportMain) -> int:
     """Runs jaxpose.evaluate with the arguments of the process and returns its exit code."""
     return _run(lambda: evaluate_arguments().run(lambda given: _evaluate(given, import_main), None))
+
+
+def watch(import_main: ImportMain) -> int:
+    """Runs jaxpose.watch with the arguments of the process and returns its exit code."""
+
+    def start(_: argparse.Namespace) -> int:
+        main = import_main()
+        _loaded()
+        return main()
+
+    return _run(lambda: watch_arguments().run(start, None))
 
 
 def launch(import_main: ImportMain) -> int:
@@ -97,14 +108,15 @@ def _load_report() -> Callable[..., int]:
 
 
 def _predict(given: argparse.Namespace, import_main: ImportMain) -> int:
-    speak(f"jaxpose {__version__}: predicts with {given.run}")
+    runs, inputs = split_runs(given.run, given.inputs, INPUTS)
+    speak(f"jaxpose {__version__}: predicts with {', '.join(map(str, runs))}")
     with phase(_LOADING):
         from jaxpose.data.inputs import find_inputs
         from jaxpose.run.identity import refuse_no_run
 
-        refuse_no_run(Path(given.run))
-        if not all(Path(text).exists() for text in given.inputs):
-            find_inputs(given.inputs)
+        refuse_no_run(runs[0])
+        if not all(Path(text).exists() for text in inputs):
+            find_inputs(inputs)
         main = import_main()
     _loaded()
     _keep_programs()

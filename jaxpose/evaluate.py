@@ -14,9 +14,9 @@ if __name__ == "__main__":
     from jaxpose import entry
 
     def import_main():
-        from jaxpose import evaluate
+        from jaxpose.evaluate import main
 
-        return evaluate.main
+        return main
 
     sys.exit(entry.evaluate(import_main))
 

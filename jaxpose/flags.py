@@ -1,6 +1,12 @@
-"""The flags of the verbs that read a trained run."""
+"""The flags of the verbs that read a run."""
 
-from jaxpose.config.arguments import RunArguments
+from pathlib import Path
+
+from jaxpose.config.arguments import Arguments, RunArguments
+from jaxpose.errors import UserError
+from jaxpose.run.paths import CONFIG_FILE
+
+INPUTS = "FRAMES_OR_VIDEO"
 
 
 def predict_arguments() -> RunArguments:
@@ -8,18 +14,43 @@ def predict_arguments() -> RunArguments:
     arguments = RunArguments(
         "jaxpose.predict",
         "Predicts keypoints of images and videos with a trained run and writes a CSV row for each frame.",
+        several=True,
     )
     arguments.add_argument(
         "inputs",
-        nargs="+",
-        metavar="FRAMES_OR_VIDEO",
+        nargs="*",
+        metavar=INPUTS,
         help="images, videos, folders of them, globs in quotes, or @LIST.txt",
     )
-    arguments.add_argument("--out", metavar="FOLDER", help="folder for the predictions; default: the run folder")
+    arguments.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="folder for the predictions; default: the run folder (several runs: ensemble)",
+    )
     arguments.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
     arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at the same time per device")
     return arguments
+
+
+def split_runs(run: list[str], inputs: list[str], missing: str) -> tuple[list[Path], list[str]]:
+    """Returns the runs and the inputs: of what stands behind --run, the first is a run, and so are other run folders.
+
+    Args:
+      run: the values of --run; argparse gives it everything up to the next flag.
+      inputs: the values without a flag.
+      missing: what is missing without inputs, for the message.
+
+    Raises:
+      UserError: there is no input.
+    """
+    others = run[1:]
+    is_run = [(Path(name).expanduser() / CONFIG_FILE).is_file() for name in others]
+    runs = [*run[:1], *(name for name, among in zip(others, is_run, strict=True) if among)]
+    found = [*(name for name, among in zip(others, is_run, strict=True) if not among), *inputs]
+    if not found:
+        raise UserError(f"the following arguments are required: {missing}")
+    return [Path(name) for name in runs], found
 
 
 def evaluate_arguments() -> RunArguments:
@@ -32,4 +63,15 @@ def evaluate_arguments() -> RunArguments:
     )
     arguments.add_argument("--labels", default="", metavar="FILE", help="label file of the project to evaluate alone")
     arguments.add_argument("--out", metavar="FOLDER", help="folder for the files; default: the run folder")
+    return arguments
+
+
+def watch_arguments() -> Arguments:
+    """Returns the flags of jaxpose.watch."""
+    arguments = Arguments("jaxpose.watch", "Follows a run, or its copy at log.remote_url, until it ends.")
+    arguments.add_argument("run", metavar="RUN_OR_URL", help="run folder, or a URL such as s3://bucket/runs/0a1b2c3d")
+    arguments.add_argument("--every_s", type=float, default=5.0, metavar="S", help="seconds between two checks")
+    arguments.add_argument(
+        "--silent_s", type=float, default=180.0, metavar="S", help="report silence after this many seconds"
+    )
     return arguments

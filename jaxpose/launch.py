@@ -13,9 +13,9 @@ if __name__ == "__main__":
     from jaxpose import entry
 
     def import_main():
-        from jaxpose import launch
+        from jaxpose.launch import main
 
-        return launch.main
+        return main
 
     sys.exit(entry.launch(import_main))
 
@@ -26,7 +26,7 @@ from pathlib import Path
 
 from jaxpose.cluster.device_shares import device_shares, usable_gpus
 from jaxpose.cluster.process_group import ORDERLY, ProcessGroup, process_variables
-from jaxpose.config.arguments import USERS_MISTAKE, Arguments, make_folder
+from jaxpose.config.arguments import USERS_MISTAKE, Arguments, make_folder, program
 from jaxpose.errors import UserError
 from jaxpose.run.paths import CHECKPOINT_MANIFESTS
 from jaxpose.run.pointer import RUN_FILE_VARIABLE, read_pointer
@@ -114,7 +114,7 @@ def _arguments() -> Arguments:
         _VERB,
         "Starts a verb as several processes on this machine, keeps a log of each, stops all processes when one fails, "
         "and restarts them after a crash.",
-        usage="python -m jaxpose.launch --processes N [FLAGS] -- ARGUMENTS_OF_THE_VERB",
+        usage=f"{program(_VERB)} --processes N [FLAGS] -- ARGUMENTS_OF_THE_VERB",
     )
     arguments.add_argument("--processes", type=int, required=True, metavar="N", help="number of processes")
     arguments.add_argument(

@@ -1,7 +1,7 @@
 """Shows long work of a verb: a spinner or a bar on a terminal, otherwise a line now and then.
 
-A short phase shows nothing. Lines appear only after `speak`, which the verbs call; a program that imports jaxpose does
-not. With several processes, only the first one of a run prints.
+A notebook has spinners and bars, too. A short phase shows nothing. Lines appear only after `speak`, which the verbs
+call; a program that imports jaxpose does not. With several processes, only the first one of a run prints.
 """
 
 import contextlib
@@ -68,10 +68,8 @@ class Phase:
             self._bar = None
 
     def _draw(self) -> None:
-        import tqdm
-
         if self._bar is None:
-            self._bar = tqdm.tqdm(
+            self._bar = make_bar(
                 total=self.total or None,
                 unit=self._unit,
                 leave=False,
@@ -109,6 +107,27 @@ def phase(title: str, total: int = 0, unit: str = "it") -> Iterator[Phase]:
         with _lock:
             _under_way.remove(mine)
             mine.close()
+
+
+def draws_bars() -> bool:
+    """Returns whether bars can be drawn: stderr is a terminal, or the output of a notebook."""
+    return sys.stderr.isatty() or _is_notebook()
+
+
+def make_bar(**options: Any) -> Any:
+    """Returns a progress bar of tqdm: text, or a widget in a notebook that has ipywidgets."""
+    if _is_notebook():
+        from tqdm.auto import tqdm
+    else:
+        # tqdm.auto would choose the same class, and import asyncio.
+        from tqdm import tqdm
+    return tqdm(**options)
+
+
+def _is_notebook() -> bool:
+    # The way in which tqdm.auto decides.
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and "IPKernelApp" in shell.config
 
 
 def speak(first_line: str, is_first: bool = True) -> None:
@@ -155,7 +174,7 @@ def _show() -> None:
     global _thread
     while True:
         time.sleep(TICK_S)
-        terminal = sys.stderr.isatty()
+        terminal = draws_bars()
         with _lock:
             if not _under_way:
                 _thread = None

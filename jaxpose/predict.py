@@ -16,9 +16,9 @@ if __name__ == "__main__":
     from jaxpose import entry
 
     def import_main():
-        from jaxpose import predict
+        from jaxpose.predict import main
 
-        return predict.main
+        return main
 
     sys.exit(entry.predict(import_main))
 
@@ -36,17 +36,22 @@ from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
 from jaxpose.console import console
 from jaxpose.data.inputs import find_inputs
 from jaxpose.errors import UserError
-from jaxpose.flags import predict_arguments
+from jaxpose.flags import INPUTS, predict_arguments, split_runs
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import DONE, PredictionIndex, Row
+from jaxpose.prediction.ensemble import smoother_command, write_ensembles
+from jaxpose.prediction.index import PredictionIndex
+from jaxpose.prediction.index_row import DONE, Row
 from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, needed_bytes, output_files
+from jaxpose.prediction.load import load
 from jaxpose.prediction.moment_errors import write_moment_errors
-from jaxpose.prediction.predictor import Predictor, load
+from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
 from jaxpose.quantities import count, size
+from jaxpose.run.ensemble import refuse_other_keypoints
 from jaxpose.run.load import read_run_config
+from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
 from jaxpose.run.requeue import is_stuck_requeue
 
 __all__ = ["Predictor", "load", "main"]
@@ -63,10 +68,35 @@ def main(argv: list[str] | None = None) -> int:
 
 @console("jaxpose.predict")
 def _run(given: argparse.Namespace) -> int:
+    runs, inputs = split_runs(given.run, given.inputs, INPUTS)
+    if len(runs) > 1:
+        return _run_ensemble(given, runs, inputs)
+    return _run_one(given, runs[0], Path(given.out or runs[0]), inputs)
+
+
+def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]) -> int:
+    """Predicts with each run into its own folder, then writes the ensembles into --out."""
+    out, configs = Path(given.out or "ensemble"), [read_run_config(run) for run in runs]
+    refuse_other_keypoints(runs, configs)
+    if any((out / name).exists() for name in (CONFIG_FILE, INDEX_FILE)):
+        raise UserError(f"--out is {out}, which holds a run or its predictions; choose another folder for the ensemble")
+    make_folder(out)
+    codes = []
+    for run in runs:
+        codes.append(_run_one(given, run, run, inputs))
+        if codes[-1] not in (ALL_DONE, SOME_FAILED):
+            return codes[-1]
+    tables = write_ensembles(runs, output_files(find_inputs(inputs), runs[0]), out)
+    _logger.info(f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
+    if command := smoother_command(runs, tables, configs[0].data.views):
+        _logger.info(f"the Ensemble Kalman Smoother reads the tables of the runs: {command}")
+    return max(codes)
+
+
+def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str]) -> int:
     # Check everything possible before the network is built.
-    run, out = Path(given.run), Path(given.out or given.run)
     options = _options(given, read_run_config(run))
-    outputs = output_files(find_inputs(given.inputs), out)
+    outputs = output_files(find_inputs(inputs), out)
     make_folder(out)
     predictor = load(
         run, devices=given.devices, platform=given.platform, batch_size=given.batch_size, is_compiled=False

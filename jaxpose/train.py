@@ -1,4 +1,7 @@
-"""Trains a network: `python -m jaxpose.train --config configs/pose.py`, or `train(config)` from Python."""
+"""Trains a network: `jaxpose train PROJECT`, or `train(config)` from Python.
+
+`from jaxpose import train` gives this module, which can be called: it is its function `train`.
+"""
 
 if __name__ == "__main__":
     # This comes before the imports below, which take seconds. `entry` calls import_main for them.
@@ -10,9 +13,9 @@ if __name__ == "__main__":
     from jaxpose import entry
 
     def import_main():
-        from jaxpose import train
+        from jaxpose.train import main
 
-        return train.main
+        return main
 
     sys.exit(entry.train(import_main))
 
@@ -20,6 +23,7 @@ import functools
 import logging
 import os
 import sys
+import types
 from typing import Any
 
 import jax
@@ -163,3 +167,14 @@ def main(config: Config, options: Options) -> int:
 
     with console(_VERB, logging.WARNING):
         return run_distributed(_VERB, config.mesh, work)
+
+
+class _CallableModule(types.ModuleType):
+    # Python makes this module the attribute `train` of the package, whoever imports it first, so no function of that
+    # name could stay there. Called, the module is the function; its other names stay where they are.
+    def __call__(self, config: Config, *, dry_run: bool = False) -> dict[str, Any]:
+        """See the function `train`."""
+        return train(config, dry_run=dry_run)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,28 +1,36 @@
-"""Follows a run in a terminal: `python -m jaxpose.watch RUN_OR_URL`.
+"""Follows a run in a terminal: `jaxpose watch RUN_OR_URL`.
 
 Input: a run folder, or its copy at `log.remote_url`; both are only read. Output: a screen that is updated until the run
 ends, or lines if there is no terminal.
 """
 
+if __name__ == "__main__":
+    # This comes before the imports below, which take seconds. `entry` calls import_main for them.
+    import sys
+
+    from jaxpose import entry
+
+    def import_main():
+        from jaxpose.watch import main
+
+        return main
+
+    sys.exit(entry.watch(import_main))
+
 import argparse
 import sys
 import time
 
-from jaxpose.config.arguments import DONE, FAILED, Arguments
+from jaxpose.config.arguments import DONE, FAILED
 from jaxpose.errors import UserError
+from jaxpose.flags import watch_arguments
 from jaxpose.remote.run_state import FINISHED, SILENT, RunState, RunStates
 from jaxpose.remote.watched import Watched, number
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 (the run is finished), 1 (it ended otherwise), 2 (mistake) or 130."""
-    arguments = Arguments("jaxpose.watch", "Follows a run, or its copy at log.remote_url, until it ends.")
-    arguments.add_argument("run", metavar="RUN_OR_URL", help="run folder, or a URL such as s3://bucket/runs/0a1b2c3d")
-    arguments.add_argument("--every_s", type=float, default=5.0, metavar="S", help="seconds between two checks")
-    arguments.add_argument(
-        "--silent_s", type=float, default=180.0, metavar="S", help="report silence after this many seconds"
-    )
-    return arguments.run(_watch, argv)
+    return watch_arguments().run(_watch, argv)
 
 
 def _watch(given: argparse.Namespace) -> int:
@@ -58,7 +66,3 @@ def _show(where: str, state: RunState, shown: str) -> str:
         for name, figures in progress.summary.get("sets", {}).items():
             print(f"{name}: mean error {number(figures['mean_px_error'])} px")
     return shown
-
-
-if __name__ == "__main__":
-    sys.exit(main())

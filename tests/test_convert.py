@@ -214,12 +214,15 @@ def test_mistakes_in_the_arguments_are_named(
 
 
 def test_without_its_predictions_the_sets_are_unknown(
-    reference: Path, real_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    reference: Path, real_data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = altered(reference, tmp_path / "theirs", lambda config: None)
     with caplog.at_level("INFO", logger="jaxpose"):
         convert_checkpoint(checkpoint, tmp_path / "a", project=str(real_data / "mirror-mouse-example"))
-        convert_checkpoint(checkpoint, tmp_path / "b")
+        # The folder that a user is in, if it is empty.
+        (tmp_path / "b").mkdir()
+        monkeypatch.chdir(tmp_path / "b")
+        convert_checkpoint(checkpoint, Path())
     unknown = re.findall("(.*), so jaxpose does not know which frames trained the network: all count", caplog.text)
     assert unknown[0].endswith(f"{tmp_path / 'theirs'} has no predictions.csv")
     assert unknown[1].endswith("the project is not on this machine (--project FOLDER)")

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import pytest
 
+from jaxpose.__main__ import VERBS
 from jaxpose.config import Config, command_line, resolve
 from jaxpose.config.option import flat_options
 from jaxpose.config.weights import PUBLISHED
@@ -32,12 +33,12 @@ OPTIONS = flat_options(Config())
 REGENERATE = "python -m tests.test_docs > docs/options.md"
 INTRODUCTION = f"""# Options
 
-Every option with its default and its meaning; `python -m jaxpose.train --help_options` prints the same. An option is
-given after `--config` as `--config.SECTION.OPTION=VALUE`, those of the first table as `--config.OPTION=VALUE`, or is
-set in a config file such as `configs/pose.py`. A number of `augment` whose default is None is the preset's: see
-[augmentation.md](augmentation.md). *free*: a run may be resumed with another value, because no number of it can change;
-with another value of any other option it is another run. *path*: a run may be resumed with an absolute
-path to another place, if the same data lie there.
+Every option with its default and its meaning; `jaxpose train --help_options` prints the same. An option is given as
+`SECTION.OPTION=VALUE`, those of the first table as `OPTION=VALUE`; in full, after `--config`, this is
+`--config.SECTION.OPTION=VALUE`. Or it is set in a config file such as `configs/pose.py`. A number of `augment` whose
+default is None is the preset's: see [augmentation.md](augmentation.md). *free*: a run may be resumed with another
+value, because no number of it can change; with another value of any other option it is another run. *path*: a run may
+be resumed with an absolute path to another place, if the same data lie there.
 
 This page is written by a program from `jaxpose/config/`. Change an option there, then run
 `{REGENERATE}`."""
@@ -156,6 +157,9 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
     for module in re.findall(r"python -m (jaxpose(?:\.\w+)+)", text):
         assert importlib.util.find_spec(module), f"there is no {module}"
+    blocks = "".join(re.findall(r"^```bash$(.+?)^```$", text, re.MULTILINE | re.DOTALL))
+    for verb in re.findall(r"`jaxpose ([a-z]+)", text) + re.findall(r"^jaxpose ([a-z]+)", blocks, re.MULTILINE):
+        assert verb in VERBS, f"there is no verb {verb}"
     for file in re.findall(r"`?((?:jaxpose|configs|benchmarks|tests|docs)/[\w/]+\.(?:py|md))`?", text):
         assert (ROOT / file).exists(), f"{page.name} names {file}"
     assert not re.search(r"(?<![\w.])/(?:work|home|root|tmp)/", text), "a path of somebody's machine"

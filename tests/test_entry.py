@@ -126,6 +126,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     [
         ("train", signal.SIGTERM, 85),
         ("train", signal.SIGINT, 130),
+        ("train, by the command", signal.SIGINT, 130),
         ("predict", signal.SIGTERM, 85),
         ("evaluate", signal.SIGINT, 130),
     ],
@@ -136,6 +137,7 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
     """From the first line on: while it imports, starts the devices, reads images, makes the network and compiles."""
     arguments = {
         "train": ["jaxpose.train", *command(make_config(project, tmp_path / "run"), tmp_path)],
+        "train, by the command": ["jaxpose", "train", *command(make_config(project, tmp_path / "run"), tmp_path)],
         "predict": ["jaxpose.predict", "--run", str(trained_run), "--out", str(tmp_path / "out"),
                     str(trained_run.parent / "project" / "videos")],
         "evaluate": ["jaxpose.evaluate", "--run", str(trained_run), "--out", str(tmp_path / "out")],
@@ -151,7 +153,8 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
         assert process.returncode == code, (after_s, err)
         assert "Traceback" not in err
         if verb != "predict" or f"stopped by {number.name}" in err:
-            assert err.count("\n") == 1 and err.startswith(f"jaxpose.{verb}: stopped by {number.name}"), err
+            name = verb.partition(",")[0]
+            assert err.count("\n") == 1 and err.startswith(f"jaxpose.{name}: stopped by {number.name}"), err
     assert not list(tmp_path.glob("run/checkpoints/*/manifest.json"))
     assert not (tmp_path / "run" / "finished.json").exists()
 

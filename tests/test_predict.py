@@ -12,12 +12,14 @@ from pathlib import Path
 
 import av
 import cv2
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
-from jaxpose import predict
+from jaxpose import phases, predict
 from jaxpose.checksums import write_csv
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
 from jaxpose.quantities import count
 from jaxpose.run.identity import write_config
@@ -106,10 +108,7 @@ def test_no_frames_give_no_rows(predictor: predict.Predictor):
 @pytest.mark.parametrize(
     ("frames", "message"),
     [
-        (
-            np.zeros((64, 64, 3), np.uint8),
-            r"shape \(64, 64, 3\); a single colour frame must be given as frames\[None\]",
-        ),
+        (np.zeros((64, 64, 3)), r"shape \(64, 64, 3\) of float64; it must be uint8"),
         (np.zeros((2, 64, 64, 3), np.float32), r"shape \(64, 64, 3\) of float32; it must be uint8"),
         (np.zeros((2, 64, 64, 4), np.uint8), r"shape \(64, 64, 4\) of uint8; it must be uint8, \(h, w, 3\) RGB"),
         (np.zeros((2, 0, 64, 3), np.uint8), r"shape \(0, 64, 3\)"),
@@ -221,7 +220,7 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     arguments = ["--run", str(trained_run), "--devices", "1", "--out", "out", "=f", "=v.mp4", "@list.txt"]
     assert predict.main(arguments) == 4
     shown = capsys.readouterr()
-    assert "@g/half.jpg: the image file is cut short or damaged" in shown.err and "2 of 3 inputs failed" in shown.err
+    assert "@g/half.jpg: the image does not decode" in shown.err and "2 of 3 inputs failed" in shown.err
     tables = [file.read_text() for file in Path("out").rglob("*.csv*")]
     rows = [row for text in tables for row in csv.reader(text.splitlines())]
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
@@ -232,7 +231,7 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     assert predict.main(arguments) == 4
     shown = capsys.readouterr()
     assert "=f/2²9.png: out/image_preds/=f/predictions.csv exists already" in shown.out
-    assert "@g/half.jpg: the image file is cut short" in shown.err and "=v.mp4 is no video" in shown.err
+    assert "@g/half.jpg: the image does not decode" in shown.err and "=v.mp4 is no video" in shown.err
 
 
 def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, capsys: Capture):
@@ -413,3 +412,62 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
 def test_help_fits_on_a_screen():
     result = subprocess.run([sys.executable, "-m", "jaxpose.predict", "--help"], capture_output=True, text=True)
     assert result.returncode == 0 and "FRAMES_OR_VIDEO" in result.stdout and len(result.stdout.splitlines()) < 30
+
+
+def test_one_frame_is_the_frame_of_a_batch(
+    trained_run: Path, predictor: predict.Predictor, caplog: pytest.LogCaptureFixture
+):
+    """With an axis fewer, and compiled once, whatever is read next."""
+    frames = np.stack([_rgb(path) for path in _images(trained_run)[:3]])
+    expected = predictor.predict(frames)
+    for number, frame in enumerate(frames):
+        keypoints, confidence = predictor.predict(frame)
+        assert keypoints.shape == (7, 2) and confidence.shape == (7,)
+        np.testing.assert_allclose(keypoints, expected[0][number], rtol=0, atol=1e-3)
+        np.testing.assert_allclose(confidence, expected[1][number], rtol=0, atol=1e-4)
+    grey = frames[0, ..., 1]
+    np.testing.assert_array_equal(predictor.predict(grey)[0], predictor.predict(np.dstack([grey] * 3))[0])
+    with jax.log_compiles():
+        predictor.predict(frames[1, :50])
+    assert "Compiling" not in caplog.text
+
+
+def test_colours_are_read_as_rgb(trained_run: Path, predictor: predict.Predictor):
+    """As the tables are, which jaxpose writes for the files; in the order of OpenCV, another result."""
+    path = _images(trained_run)[0]
+    expected = read_predictions(trained_run / "predictions.csv").keypoints_frame_px[0]
+    as_opencv = cv2.imread(str(path))
+    np.testing.assert_allclose(predictor.predict(as_opencv[..., ::-1])[0], expected, rtol=0, atol=1e-3)
+    if not (as_opencv == as_opencv[..., ::-1]).all():
+        assert np.abs(predictor.predict(as_opencv)[0] - expected).max() > 1e-2
+
+
+def test_a_dataframe_is_what_pandas_reads_from_the_table(
+    trained_run: Path, predictor: predict.Predictor, tmp_path: Path
+):
+    video = _write_video(tmp_path / "video.mkv", _session(trained_run), 5)
+    options = ["--devices", "1", "--batch_size", "8", "--out", str(tmp_path)]
+    assert predict.main(["--run", str(trained_run), *options, str(video)]) == 0
+    table = pd.read_csv(tmp_path / "video_preds" / "video.csv", header=[0, 1, 2], index_col=0)
+    found = predictor.to_dataframe(*predictor.predict_video(video))
+    pd.testing.assert_frame_equal(found, table, check_exact=False, rtol=0, atol=1e-3)
+    one = predictor.to_dataframe(*predictor.predict(_rgb(_images(trained_run)[0])))
+    assert one.shape == (1, 21) and one.columns.equals(table.columns)
+
+
+def test_without_pandas_the_extra_is_named(predictor: predict.Predictor, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match=r"needs pandas, which is not installed: pip install 'jaxpose\[pandas\]'"):
+        predictor.to_dataframe(*predictor.predict([]))
+
+
+def test_a_video_shows_its_progress(trained_run: Path, predictor: predict.Predictor, monkeypatch: pytest.MonkeyPatch):
+    shown = []
+
+    class Recorded(phases.Phase):
+        def close(self) -> None:
+            shown.append((self.title, self.done, self.total))
+
+    monkeypatch.setattr(phases, "Phase", Recorded)
+    predictor.predict_video(_session(trained_run))
+    assert shown == [("predicting session00.mp4", 33, 33)]

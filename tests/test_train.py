@@ -93,7 +93,7 @@ def test_dry_run_tells_the_cost_and_writes_nothing(
     before = files_in(tmp_path).keys() | {"experiment.py"}
     assert call(config, tmp_path, "--dry_run") == 0
     shown = capsys.readouterr().out
-    for part in ("run folder   run: would start\n", "14 steps; an epoch is 2", "179,664 parameters",
+    for part in ("run folder   run: would start\n", "14 steps; an epoch is 2", "81,264 parameters",
                  "log.profile_steps=30:40 begins after the last step"):  # fmt: skip
         assert part in shown
     row = next(line.split() for line in shown.splitlines() if line.startswith("step "))

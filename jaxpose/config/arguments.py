@@ -19,7 +19,8 @@ class Arguments(argparse.ArgumentParser):
 
     def __init__(self, verb: str, description: str, usage: str | None = None):
         self._flags = ["--help"]
-        super().__init__(f"python -m {verb}", usage=usage, description=description, allow_abbrev=False)
+        self._verb = verb
+        super().__init__(program(verb), usage=usage, description=description, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **rules: Any) -> argparse.Action:
         """Adds a flag, or an argument without a name, as argparse does."""
@@ -49,18 +50,35 @@ class Arguments(argparse.ArgumentParser):
         if {"--help", "-h"}.intersection(argv):
             print(self.format_help(), end="")
             return DONE
-        return exit_code_of(self.prog.removeprefix("python -m "), lambda: main(self.read(argv)))
+        return exit_code_of(self._verb, lambda: main(self.read(argv)))
 
 
 class RunArguments(Arguments):
-    """The flags that all verbs that read a run have; a verb adds its own."""
+    """The flags that all verbs that read a run have; a verb adds its own.
 
-    def __init__(self, verb: str, description: str):
+    Args:
+      verb: such as "jaxpose.predict".
+      description: one sentence.
+      several: whether --run takes several runs, as a list.
+    """
+
+    def __init__(self, verb: str, description: str, several: bool = False):
         super().__init__(verb, description)
-        self.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose.train wrote")
+        rule: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
+        what = "run folders that" if several else "run folder that"
+        self.add_argument("--run", required=True, metavar="RUN", help=f"{what} jaxpose.train wrote", **rule)
         self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
         self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
         self.add_argument("--batch_size", type=int, metavar="N", help="frames per step, over all devices")
+
+
+def program(verb: str) -> str:
+    """Returns what the user typed to start jaxpose.train, say: "jaxpose train", or "python -m jaxpose.train".
+
+    The console command (`jaxpose/__main__.py`) puts the former into sys.argv[0].
+    """
+    command = verb.replace(".", " ")
+    return command if sys.argv[0] == command else f"python -m {verb}"
 
 
 def exit_code_of(verb: str, work: Callable[[], int]) -> int:

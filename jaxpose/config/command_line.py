@@ -1,7 +1,8 @@
 """The command line of a verb: `--config FILE.py[:ARGUMENT]`, options as `--config.SECTION.OPTION=VALUE`, plain errors.
 
-Input: the arguments. Output: a call of the verb with a checked `Config`, and an exit code. absl and
-ml_collections.config_flags read the arguments, and `config.check` refuses values that an option cannot have.
+Input: the arguments, also in the short form of `config.shorthand`. Output: a call of the verb with a checked `Config`,
+and an exit code. absl and ml_collections.config_flags read the arguments, and `config.check` refuses values that an
+option cannot have.
 """
 
 import dataclasses
@@ -17,11 +18,13 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from jaxpose.config.arguments import DONE, did_you_mean, exit_code_of
+from jaxpose.config.arguments import DONE, did_you_mean, exit_code_of, program
 from jaxpose.config.check import validate
 from jaxpose.config.flag_parsers import PARSERS, DryRun
 from jaxpose.config.option import OptionError, explain_absence, flat_options
 from jaxpose.config.root import Config
+from jaxpose.config.shipped import find_config, shipped_names
+from jaxpose.config.shorthand import expand
 from jaxpose.errors import UserError
 
 _FLAGS = ("--config", "--dry_run", "--help", "--help_options")
@@ -73,6 +76,7 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     Raises:
       UserError: an argument cannot be understood, or the config file does not give a `Config`.
     """
+    argv = expand(argv)
     _check_options(argv)
     # Every call has its own set of flags. grain reads the set of the process, which must count as parsed.
     values = flags.FlagValues()
@@ -98,12 +102,12 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     except flags.Error as error:
         raise UserError(str(error)) from None
     if rest:
-        hint = " (an option is written --config.SECTION.OPTION=VALUE)" if "=" in rest[0] else ""
-        raise UserError(f"unexpected argument {rest[0]!r}{hint}")
+        raise UserError(f"unexpected argument {rest[0]!r}")
     if values["config"].using_default_value:
-        found = ", ".join(str(path) for path in sorted(Path("configs").glob("*.py")))
-        there = f" (there is {found})" if found else ""
-        raise UserError(f"no experiment is given; give --config FILE.py, such as --config configs/pose.py{there}")
+        raise UserError(
+            "no experiment is given; give --config FILE.py, such as --config configs/pose.py (there is "
+            f"{', '.join(shipped_names())}), or the folder of your project"
+        )
     return values.config, Options(values.dry_run or "")
 
 
@@ -145,9 +149,9 @@ def _explain_absence(option: str, names: list[str]) -> str:
 def _load_config(text: str) -> Config:
     """Runs FILE.py and returns what its get_config gives for the argument after the colon."""
     file, colon, argument = text.partition(":")
-    path = Path(file)
+    path = find_config(file)
     if not path.is_file():
-        there = sorted({str(found) for folder in (path.parent, Path("configs")) for found in folder.glob("*.py")})
+        there = sorted({*map(str, path.parent.glob("*.py")), *shipped_names()})
         what = f"{file!r} is a folder, not a Python file" if path.is_dir() else f"there is no file {file!r}"
         raise UserError(f"--config: {what}" + did_you_mean(file, there))
     if path.suffix != ".py":
@@ -188,23 +192,28 @@ def _help(verb: str, description: str) -> str:
         sections.setdefault(section, []).append(rest.partition(".")[0])
     lines = [f"  {section:8} {textwrap.shorten(', '.join(dict.fromkeys(names)), 68, placeholder=' ...')}"
              for section, names in sections.items()]  # fmt: skip
-    return f"""usage: python -m {verb} --config FILE.py[:ARGUMENT]
-         [--config.SECTION.OPTION=VALUE ...]
+    start = program(verb)
+    return f"""usage: {start} PROJECT [OPTION=VALUE ...]
+       {start} --config FILE.py[:PROJECT] [OPTION=VALUE ...]
 
 {textwrap.fill(description, 78)}
 
-  python -m {verb} --config configs/pose.py
-  python -m {verb} --config configs/pose.py:PROJECT_FOLDER
-  python -m {verb} --config configs/pose.py --config.train.batch_size=12
+  {start} my-project
+  {start} my-project train.epochs=100 model.backbone=resnet18
+  {start} --config configs/pose.py    (a synthetic project)
 
-  --config FILE.py[:ARGUMENT]  experiment: a file with a get_config function
+  PROJECT                      folder of a project
+  --config FILE.py[:PROJECT]   experiment: a file with a get_config function;
+                               default: configs/pose.py, with one PROJECT
+  OPTION=VALUE                 changes an option, such as train.epochs=100; the
+                               same as --config.train.epochs=100
   --dry_run                    show the data and the run folder, compile, show
                                the cost of a step, and stop
   --dry_run=data               show the data and stop; needs no device
   --help_options               print every option with its default and meaning
   --help                       print this page
 
-sections and their options (the first line: --config.OPTION=VALUE):
+sections and their options (the first line: OPTION=VALUE):
 {chr(10).join(lines)}"""
 
 

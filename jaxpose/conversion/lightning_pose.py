@@ -6,6 +6,7 @@ with the same network, whose maps are decoded as Lightning Pose does.
 
 import dataclasses
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,7 @@ def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = N
       UserError: the checkpoint, its config or the project cannot be used, or they do not belong together; or the run
         folder holds files.
     """
+    out = Path(os.path.abspath(out.expanduser()))
     refuse_used(out)
     found = read_checkpoint(checkpoint)
     tensors = sort_tensors(found.tensors)

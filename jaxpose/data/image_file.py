@@ -11,6 +11,7 @@ from jaxpose.errors import UserError
 DECODERS = (2, cv2.__version__, av.__version__)
 MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 _JPEG = b"\xff\xd8\xff"
+_NOT_INTACT = "the image does not decode: it is cut short, damaged or no image"
 
 
 def image_size_px(content: bytes) -> tuple[int, int]:
@@ -43,14 +44,15 @@ def decode_image(content: bytes, is_known: bool = False) -> np.ndarray:
     """
     if not content:
         raise UserError("the image file is empty")
+    # First FFmpeg: OpenCV's library prints a line of its own about a damaged JPEG file.
+    if content.startswith(_JPEG) and not is_known:
+        _refuse_damaged_jpeg(content)
     try:
         pixels = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:
         pixels = None
     if pixels is None:
-        raise UserError("the image does not decode: it is cut short, damaged or no image")
-    if content.startswith(_JPEG) and not is_known:
-        _refuse_damaged_jpeg(content)
+        raise UserError(_NOT_INTACT)
     return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
 
 
@@ -65,7 +67,4 @@ def _refuse_damaged_jpeg(content: bytes) -> None:
     except FFmpegError:
         frames = []
     if not frames:
-        raise UserError(
-            "a part of the image's pixels is missing: the JPEG file is damaged (or has arithmetic coding, which is not "
-            "supported: save it again as PNG)"
-        )
+        raise UserError(f"{_NOT_INTACT}, or a JPEG file with arithmetic coding (save that as PNG)")

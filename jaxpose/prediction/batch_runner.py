@@ -101,6 +101,16 @@ class BatchRunner:
         )
         return self._run(self._predict, params, statistics, batches)
 
+    def one(self, params: dict, statistics: dict, frame: np.ndarray, frame_from_input: np.ndarray) -> Predictions:
+        """Returns the predictions (1, ...) of one frame (h, w, 3), without the rest of a batch.
+
+        The first call compiles a program of its own, which computes the frame once on each device.
+        """
+        sequence = np.repeat(frame[None, None], 2 * self.radius + 1, axis=1)
+        batch = self._batch(sequence, frame_from_input, self._mesh.size)
+        (found,) = self._run(self._predict, params, statistics, [(batch, 1)])
+        return found
+
     def video(
         self, params: dict, statistics: dict, chunks: Iterable[np.ndarray], frame_from_input: np.ndarray
     ) -> Iterator[Predictions]:
@@ -148,14 +158,15 @@ class BatchRunner:
         starts = range(0, self.frames_per_step, each)
         return np.stack([padded[start : start + each + halo] for start in starts]), frame_from_input
 
-    def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray) -> Batch:
+    def _batch(self, sequences: np.ndarray, frame_from_input: np.ndarray, in_step: int = 0) -> Batch:
         """Returns sequences with their affines, padded so that all steps have one shape.
 
         Args:
           sequences: (q, s, h, w, 3).
           frame_from_input: (q, 2, 3), or (2, 3) for all sequences.
+          in_step: frames of the step; 0 is `frames_per_step`.
         """
-        count = self.frames_per_step // (sequences.shape[1] - 2 * self.radius)
+        count = (in_step or self.frames_per_step) // (sequences.shape[1] - 2 * self.radius)
         frames = np.zeros((count, *sequences.shape[1:]), np.uint8)
         frames[: len(sequences)] = sequences
         # Padding gets an affine that can be inverted.

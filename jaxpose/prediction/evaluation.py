@@ -25,7 +25,8 @@ from jaxpose.phases import phase
 from jaxpose.pose import metrics
 from jaxpose.prediction.batch_runner import validation_batch
 from jaxpose.prediction.evaluation_tables import Summaries, format_summaries, summarize, write_tables
-from jaxpose.prediction.predictor import Predictor, load
+from jaxpose.prediction.load import load
+from jaxpose.prediction.predictor import Predictor
 from jaxpose.quantities import count
 from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE

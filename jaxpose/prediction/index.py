@@ -5,76 +5,32 @@ By the index, a table is never mistaken for another, and a second command predic
 
 import csv
 import dataclasses
-import hashlib
 import io
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from jaxpose.checksums import DamagedFile, parse_csv, write_csv
+from jaxpose.checksums import write_csv
 from jaxpose.config import config_hash
-from jaxpose.data.cells import path_cell, path_of_cell
+from jaxpose.data.cells import path_cell
 from jaxpose.errors import UserError
 from jaxpose.files import open_regular
 from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.index_row import (
+    CHECKSUM_DIGITS,
+    COLUMNS,
+    DAMAGED,
+    DONE,
+    FAILED,
+    WAITING,
+    Row,
+    identity_of,
+    parse_rows,
+)
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import size_of
 from jaxpose.run.paths import INDEX_FILE
-
-CHECKSUM_DIGITS = 16
-WAITING, DONE, DAMAGED, FAILED = "waiting", "done", "damaged", "failed"
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The row of an input.
-
-    Attributes:
-      path: absolute, of the video or of the folder of images.
-      size: bytes; for images, of all together.
-      mtime: time of the last change, seconds since 1970; for images, the newest.
-      files: checksum of name, size and time of each image, or of the video.
-      model: checksum of the weights.
-      frames_announced: frames by the header of the file.
-      frames_delivered: rows of the table.
-      seconds: computing time of all workers.
-      state: waiting, done, damaged (the input cannot be predicted to the end; not tried again while it is the same) or
-        failed (for another reason; the next command tries again).
-      reason: why it is not done, or a remark.
-      table: path below the folder of results.
-      table_size: bytes of all tables of the input together.
-      table_sha256: digits of the checksum of the table of predictions, "" before it is done.
-      run: hash of the run's config.
-    """
-
-    path: str
-    size: int
-    mtime: str
-    files: str
-    model: str
-    frames_announced: int
-    frames_delivered: int
-    seconds: float
-    state: str
-    reason: str
-    table: str
-    table_size: int
-    table_sha256: str
-    run: str
-
-    def is_of_same(self, other: "Row") -> bool:
-        """Returns whether both rows have the same frames and the same network."""
-        return self._frames() == other._frames() and (self.model, self.run) == (other.model, other.run)
-
-    def _frames(self) -> tuple[str, int, str, str]:
-        # Hosts may know the same folder under different paths.
-        return Path(self.path).name, self.size, self.mtime, self.files
-
-
-_COLUMNS = [field.name for field in dataclasses.fields(Row)]
-_TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Row)}
 
 
 class PredictionIndex:
@@ -104,7 +60,7 @@ class PredictionIndex:
                 look = status.st_mtime_ns, status.st_ino, status.st_size
                 known, rows = self._read
                 if look != known:
-                    rows = _rows(self._file, stream.read())
+                    rows = parse_rows(self._file, stream.read())
                     self._read = look, rows
                 return rows
         except FileNotFoundError:
@@ -170,7 +126,7 @@ class PredictionIndex:
                     return
                 text = io.StringIO()
                 writer = csv.writer(text, lineterminator="\n")
-                writer.writerow(_COLUMNS)
+                writer.writerow(COLUMNS)
                 # The reason may begin with the name of a file.
                 writer.writerows([path_cell(str(cell)) for cell in dataclasses.astuple(row)] for row in rows.values())
                 # If this process was frozen for long meanwhile, another process may have written.
@@ -209,28 +165,3 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predicto
         table_sha256="",
         run=config_hash(predictor.config),
     )
-
-
-def identity_of(sources: Sequence[Path]) -> tuple[int, str, str]:
-    """Returns `size`, `mtime` and `files` of the row of a video or of images.
-
-    Raises:
-      OSError: a file no longer exists.
-    """
-    status = [source.stat() for source in sources]
-    newest_ns = max(entry.st_mtime_ns for entry in status)
-    each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in zip(sources, status, strict=True)]
-    size, mtime = sum(entry.st_size for entry in status), f"{newest_ns // 10**9}.{newest_ns % 10**9:09}"
-    return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:CHECKSUM_DIGITS]
-
-
-def _rows(file: Path, data: bytes) -> dict[str, Row]:
-    mend = "remove the file and give --overwrite, or choose another --out"
-    rows = {}
-    for number, cells in enumerate(parse_csv(data, file, mend), 1):
-        try:
-            row = Row(**{name: _TYPES[name](path_of_cell(cell)) for name, cell in cells.items()})
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedFile(f"{file} is not an index of this version: row {number} ({error}); {mend}") from None
-        rows[row.table] = row
-    return rows

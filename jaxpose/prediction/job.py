@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import join_tables
-from jaxpose.prediction.index import DAMAGED, FAILED, WAITING, Row, identity_of
+from jaxpose.prediction.index_row import DAMAGED, FAILED, WAITING, Row, identity_of
 from jaxpose.prediction.table_files import PARTIAL
 from jaxpose.video.index import ends_checksum, read_index
 from jaxpose.video.video import Video

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from jaxpose.data.inputs import Inputs
 from jaxpose.errors import UserError
-from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, Row, row_of
+from jaxpose.prediction.index import PredictionIndex, row_of
+from jaxpose.prediction.index_row import DONE, WAITING, Row
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.video_tables import bytes_a_frame

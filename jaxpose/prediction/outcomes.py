@@ -7,7 +7,8 @@ from pathlib import Path
 
 from jaxpose.files import sha256_of
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import CHECKSUM_DIGITS, DAMAGED, DONE, FAILED, PredictionIndex
+from jaxpose.prediction.index import PredictionIndex
+from jaxpose.prediction.index_row import CHECKSUM_DIGITS, DAMAGED, DONE, FAILED
 from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.table_files import PARTIAL, remove_tables
 from jaxpose.quantities import count

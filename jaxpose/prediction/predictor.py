@@ -1,32 +1,33 @@
 """A trained run, ready to predict frames of any size and videos, in pixels of the original frame."""
 
 import contextlib
-import dataclasses
 import functools
 import itertools
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from jaxpose import geometry
-from jaxpose.cluster.devices import describe, start_backend
-from jaxpose.cluster.mesh import make_mesh, replicate
-from jaxpose.config import Config, validate
+from jaxpose.config import Config
 from jaxpose.errors import UserError
 from jaxpose.fitting import fit_still
-from jaxpose.model.pose_net import needed_types
-from jaxpose.phases import phase
+from jaxpose.formats.lightning_pose.tables import SCORERS
+from jaxpose.phases import Phase, phase
 from jaxpose.prediction.batch_runner import BatchRunner
-from jaxpose.run.load import load_network, read_run_config
-from jaxpose.run.pca import Subspaces, load_subspaces
+from jaxpose.prediction.dataframe import make_dataframe
+from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.video.segments import Segment, padded
 from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
+
+if TYPE_CHECKING:
+    import pandas
 
 _logger = logging.getLogger(__name__)
 
@@ -64,38 +65,62 @@ class Predictor:
         self.subspaces = subspaces
         self.weights_label = weights_label
         self._size_px = config.data.input_width_px, config.data.input_height_px
+        self._is_one_compiled = False
         self._described: set[Path] = set()
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 
-        Each frame is independent: a network with context frames sees the frame itself in place of its neighbours (see
-        `predict_video` for consecutive frames).
+        Of one frame, (k, 2) and (k,): see `load` for how long that takes. Each frame is independent: a network with
+        context frames sees the frame itself in place of its neighbours (see `predict_video` for consecutive frames).
 
         Args:
-          frames: uint8, (n, h, w, 3) RGB or (n, h, w) grey, or a list of n such images of any sizes.
+          frames: uint8, RGB (OpenCV reads BGR: turn it by `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
+            (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array (n, h, 3) is one
+            frame in colour.
 
         Raises:
           ValueError: a frame is of another type or shape.
           UserError: a frame is smaller than the run's crop.
         """
-        # Most likely one colour frame, which would be read as h grey ones.
-        if isinstance(frames, np.ndarray) and frames.ndim == 3 and frames.shape[-1] == 3:
-            raise ValueError(f"frames has shape {frames.shape}; a single colour frame must be given as frames[None]")
+        if isinstance(frames, np.ndarray) and (frames.ndim == 2 or (frames.ndim == 3 and frames.shape[-1] == 3)):
+            return self._predict_one(frames)
         return self._joined(self.fitted(self.fit(frame) for frame in frames))
+
+    def _predict_one(self, frame: np.ndarray) -> Found:
+        fitted = self.fit(frame)
+        # Only the first call takes long: it compiles.
+        showing = contextlib.nullcontext() if self._is_one_compiled else phase("compiling the network for one frame")
+        with showing:
+            found = self.runner.one(*self.weights, *fitted)
+        self._is_one_compiled = True
+        return found["keypoints_frame_px"][0], found["confidence"][0]
+
+    def to_dataframe(self, keypoints_frame_px: np.ndarray, confidence: np.ndarray) -> "pandas.DataFrame":
+        """Returns what `predict` or `predict_video` returned as a table: see `make_dataframe`.
+
+        Raises:
+          UserError: pandas is not installed.
+        """
+        scorer = SCORERS[self.config.model.kind]
+        return make_dataframe(keypoints_frame_px, confidence, self.keypoint_names, scorer)
 
     def predict_video(self, path: str | os.PathLike) -> Found:
         """Returns keypoints (n, k, 2) in frame pixels and their confidence (n, k), of every frame of a video.
 
-        The rotation in the file's metadata is applied, unless the run's labelled images have the size of the stored
-        frames; coordinates are in pixels of the rotated frame.
+        Shows a progress bar on a terminal and in a notebook. The rotation in the file's metadata is applied, unless the
+        run's labelled images have the size of the stored frames; coordinates are in pixels of the rotated frame.
 
         Raises:
           UserError: the file is not a video, is damaged, or has frames that are smaller than the run's crop.
         """
-        reader, stream = self.stream(scan(Path(path)))
-        with contextlib.closing(reader):
-            found = self._joined(stream)
+        video = scan(Path(path))
+        reader, stream = self.stream(video)
+        with (
+            contextlib.closing(reader),
+            phase(f"predicting {video.path.name}", video.announced_frames, "frame") as progress,
+        ):
+            found = self._joined(_counted(stream, progress))
         if reader.problem:
             raise UserError(reader.problem)
         return found
@@ -182,6 +207,12 @@ class Predictor:
             list(self.fitted([(black, np.eye(2, 3))]))
 
 
+def _counted(parts: Iterable[Found], progress: Phase) -> Iterator[Found]:
+    for part in parts:
+        progress.update(len(part[0]))
+        yield part
+
+
 def _rows_of(segment: Segment, number: int, found: Iterable[Found]) -> Iterator[Found]:
     """Yields the results from the frame before a segment to its end; `found` begins at frame `number`."""
     for keypoints, confidence in found:
@@ -189,50 +220,3 @@ def _rows_of(segment: Segment, number: int, found: Iterable[Found]) -> Iterator[
         number += len(keypoints)
         if len(keypoints[rows]):
             yield keypoints[rows], confidence[rows]
-
-
-def load(
-    run: str | os.PathLike,
-    *,
-    devices: object = "auto",
-    platform: str = "auto",
-    batch_size: int | None = None,
-    labelled_batch_size: int | None = None,
-    is_compiled: bool = True,
-) -> Predictor:
-    """Returns the best network of a run, compiled; of an unfinished run, its best checkpoint so far.
-
-    Args:
-      run: a run folder of `jaxpose.train`.
-      devices: as the option mesh.devices.
-      platform: as the option mesh.platform.
-      batch_size: frames at once, over all devices; None is the run's eval.batch_size.
-      labelled_batch_size: labelled frames at once; None is `batch_size`.
-      is_compiled: False leaves compiling to `Predictor.compile`, as there may be nothing to predict.
-
-    Raises:
-      UserError: the folder is not a run or has no weights, or a device does not exist.
-    """
-    config = read_run_config(Path(run))
-    config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
-    if batch_size is not None:
-        config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
-    try:
-        validate(config)
-        with phase("starting the devices"):
-            chosen = start_backend(config.mesh)
-    except UserError as error:
-        # jaxpose.train calls it --config.mesh.devices, these verbs --devices.
-        text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
-        raise UserError(text) from None
-    with phase("reading the weights"):
-        trained = load_network(Path(run))
-    mesh = make_mesh(chosen)
-    runner = BatchRunner(config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size)
-    with needed_types(config.train.precision):
-        weights = replicate(mesh, (trained.params, trained.statistics))
-    subspaces = load_subspaces(Path(run), config)
-    predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label)
-    if is_compiled:
-        predictor.compile()
-    return predictor

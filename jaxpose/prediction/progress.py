@@ -4,8 +4,7 @@ import logging
 import threading
 import time
 
-import tqdm
-
+from jaxpose.phases import draws_bars, make_bar
 from jaxpose.quantities import count, duration
 
 # The time left is estimated after this many frames.
@@ -28,7 +27,7 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         self._started = time.monotonic()
-        self._bar = tqdm.tqdm(total=self._all, unit="frame", disable=None, leave=False)
+        self._bar = make_bar(total=self._all, unit="frame", disable=not draws_bars(), leave=False)
         return self
 
     def __exit__(self, *error: object) -> None:

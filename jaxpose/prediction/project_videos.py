@@ -13,7 +13,8 @@ import jax
 from jaxpose.data.sessions import sessions
 from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import DONE, WAITING, PredictionIndex, row_of
+from jaxpose.prediction.index import PredictionIndex, row_of
+from jaxpose.prediction.index_row import DONE, WAITING
 from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.moment_errors import write_moment_errors
 from jaxpose.prediction.predictor import Predictor

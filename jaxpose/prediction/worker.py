@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 
 from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claim, Claims
-from jaxpose.prediction.index import PredictionIndex, Row
+from jaxpose.prediction.index import PredictionIndex
+from jaxpose.prediction.index_row import Row
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.joining import join_segments
 from jaxpose.prediction.outcomes import Outcomes

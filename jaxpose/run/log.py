@@ -19,6 +19,7 @@ from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
 from jaxpose.console import log_again, only_handler, print_above_bars
 from jaxpose.files import GrowingFile, write_atomic
+from jaxpose.phases import draws_bars, make_bar
 from jaxpose.run.paths import LOG_FILE, METRICS_FILE, TENSORBOARD_FOLDER
 from jaxpose.run.speed import SpeedWindow
 
@@ -51,12 +52,12 @@ class RunLog:
         self.folder = folder
         self._every_steps = config.every_steps
         self._total_steps = total_steps
-        self._bar: tqdm.tqdm | None = None
+        self._bar: Any = None
         self._window: SpeedWindow | None = None
         self._speed = ""
         self._failed: set[str] = set()
         self._handling = contextlib.ExitStack()
-        self._terminal = sys.stderr.isatty()
+        self._terminal = draws_bars()
         self._events: EventFile | None = None
         if folder is None:
             log_again(earlier)
@@ -142,7 +143,7 @@ class RunLog:
 
     def _move_bar(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
         if self._bar is None:
-            self._bar = tqdm.tqdm(total=self._total_steps, initial=step - 1, unit="step", dynamic_ncols=True)
+            self._bar = make_bar(total=self._total_steps, initial=step - 1, unit="step", dynamic_ncols=True)
         if self._count(step, images, wait_s, _WINDOW_S):
             self._bar.set_postfix_str(f"{_shown(metrics)}, {self._speed}", refresh=False)
         self._bar.update(step - self._bar.n)

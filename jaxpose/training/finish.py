@@ -87,7 +87,8 @@ def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -
             sep="\n",
         )
     with interrupt, RemoteCopy(folder, config) as copy:
-        return copy.finish(summary | {"exit_code": 0}, interrupt)
+        # The folder may have been moved since.
+        return copy.finish(summary | {"out": str(folder.path), "exit_code": 0}, interrupt)
 
 
 def _export(best_step: int, best: State, setup: Setup, runner: BatchRunner, folder: RunFolder) -> Predictor:

@@ -134,8 +134,8 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
         (["--optim.lr=1"], "there is no flag --optim.lr; did you mean --config.optim.lr?"),
         (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --help, --help_options"),
-        (["somewhere"], "unexpected argument 'somewhere'"),
-        (["train.steps=3"], "'train.steps=3' (an option is written --config.SECTION.OPTION=VALUE)"),
+        (["somewhere", "elsewhere"], "unexpected argument 'elsewhere': 'somewhere' is the project, and a run has one"),
+        (["train.stpes=3"], "there is no option --config.train.stpes; did you mean --config.train.steps?"),
         ([POSE], "--config is given twice; give one"),
     ],
 )

@@ -22,7 +22,8 @@ from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import DAMAGED, DONE, FAILED, WAITING, PredictionIndex, identity_of, row_of
+from jaxpose.prediction.index import PredictionIndex, row_of
+from jaxpose.prediction.index_row import DAMAGED, DONE, FAILED, WAITING, identity_of
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import suffixes_beside

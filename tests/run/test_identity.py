@@ -77,7 +77,7 @@ def test_a_run_goes_on_bit_for_bit_wherever_it_and_its_project_were_moved(
     monkeypatch.chdir(tmp_path / "another")
     options = given(Path("../link"))
     assert train(make_config(Path("../link/project"), Path("machine/run"), **options))["steps"] == 80
-    assert re.search("resumes from step [67]0", (moved / "run" / "train.log").read_text())
+    assert re.search("resumes from step [1-7]0", (moved / "run" / "train.log").read_text())
     for name in ("best.safetensors", "predictions.csv", "split.csv"):
         assert (moved / "run" / name).read_bytes() == (whole / name).read_bytes()
     # Where the project is now, for later commands.

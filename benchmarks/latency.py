@@ -1,0 +1,81 @@
+"""How long does one frame take, from an array to its keypoints?
+
+    python benchmarks/latency.py --out benchmarks/latency.jsonl
+
+Calls `predict(frame)` again and again, with frames of twice the network's input and weights that nobody trained, which
+take as long as any. Appends one JSON line a network: milliseconds of the fastest call and of the median call, CPU
+milliseconds of a call on all threads, and the seconds of the first call, which compiles.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from jaxpose import config as c
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.model.pose_net import make_network
+from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.prediction.predictor import Predictor
+
+NETWORKS = (("resnet18", 128), ("resnet50", 256))
+KEYPOINTS = tuple(f"keypoint{number}" for number in range(17))
+
+
+def main() -> int:
+    """Measures and prints."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
+    arguments.add_argument("--calls", type=int, default=200)
+    given = arguments.parse_args()
+    for backbone, side_px in NETWORKS:
+        device = jax.devices()[0]
+        found = {"backbone": backbone, "side_px": side_px, "device": device.device_kind, "platform": device.platform}
+        found |= _latency(backbone, side_px, given.calls)
+        found |= {"calls": given.calls, "load": os.getloadavg()[0], "cores": os.cpu_count()}
+        print(json.dumps(found), flush=True)
+        with open(given.out, "a") as file:
+            file.write(json.dumps(found) + "\n")
+    return 0
+
+
+def _latency(backbone: str, side_px: int, calls: int) -> dict[str, float]:
+    predictor = _predictor(backbone, side_px)
+    frames = np.random.default_rng(0).integers(0, 256, (8, 2 * side_px, 2 * side_px, 3), np.uint8)
+    started = time.monotonic()
+    predictor.predict(frames[0])
+    first_s = time.monotonic() - started
+    spent_ms, cpu_began = [], time.process_time()
+    for call in range(calls):
+        started = time.perf_counter()
+        predictor.predict(frames[call % len(frames)])
+        spent_ms.append(1000 * (time.perf_counter() - started))
+    cpu_ms = 1000 * (time.process_time() - cpu_began) / calls
+    found = {
+        "fastest_ms": min(spent_ms),
+        "median_ms": statistics.median(spent_ms),
+        "cpu_ms": cpu_ms,
+        "first_s": first_s,
+    }
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+def _predictor(backbone: str, side_px: int) -> Predictor:
+    config = c.Config(
+        data=c.DataConfig(project="none", input_height_px=side_px, input_width_px=side_px, keypoint_names=KEYPOINTS),
+        model=c.ModelConfig(backbone=backbone),
+    )
+    graphdef, params, batch_statistics = make_network(config.model, len(KEYPOINTS), config.train.precision, 0)
+    mesh = make_mesh(jax.devices()[:1])
+    runner = BatchRunner(config, graphdef, mesh, config.eval.batch_size)
+    return Predictor(config, runner, replicate(mesh, (params, batch_statistics)), ["one"], {}, "random")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The console command: `jaxpose train ...` does what `python -m jaxpose.train ...` does.
+
+It imports nothing that takes long, and a verb that handles signals early gets its handlers before anything else.
+"""
+
+import importlib
+import importlib.util
+import sys
+
+# Each verb and its line in `jaxpose --help`, in the order of a first day's work.
+VERBS = {
+    "init": "writes a config file for a project, each choice with its reason",
+    "train": "trains a network on a project of labelled frames",
+    "evaluate": "measures the errors of a trained run on labelled frames",
+    "predict": "writes the keypoints of images and videos",
+    "compare": "compares the errors of several runs",
+    "suggest": "chooses frames of videos to label next",
+    "labels": "checks labels, and merges new ones into a project",
+    "watch": "follows a run in a terminal",
+    "convert": "makes runs of networks that other tools trained",
+    "launch": "starts a verb as several processes on this machine",
+    "doctor": "checks this machine before a run",
+}
+# Verbs that take seconds to import: `jaxpose.entry` reads their arguments first.
+_ENTERED = ("train", "evaluate", "predict", "watch", "launch")
+# Verbs in which a signal is one line and an exit code from the first moment: see `jaxpose.early_signals`.
+_EARLY_SIGNALS = ("train", "evaluate", "predict", "launch")
+
+
+def main() -> int:
+    """Runs the verb that the arguments of the process name and returns its exit code; 2 if there is no such verb."""
+    verb, *rest = sys.argv[1:] or ["--help"]
+    if verb in VERBS:
+        # `arguments.program` reads the name.
+        sys.argv = [f"jaxpose {verb}", *rest]
+        if verb in _EARLY_SIGNALS:
+            from jaxpose import early_signals
+
+            early_signals.install(f"jaxpose.{verb}")
+        return _enter(verb) if verb in _ENTERED else _run(verb)
+    if verb in ("--help", "-h"):
+        print(_help())
+        return 0
+    if verb == "--version":
+        from jaxpose import __version__
+
+        print(f"jaxpose {__version__}")
+        return 0
+    from jaxpose.config.arguments import USERS_MISTAKE, did_you_mean
+
+    hint = did_you_mean(verb, [*VERBS, "--help", "--version"]) or f"; there is {', '.join(VERBS)}"
+    print(
+        f"jaxpose: there is no {'flag' if verb.startswith('-') else 'verb'} {verb or repr(verb)}{hint}", file=sys.stderr
+    )
+    return USERS_MISTAKE
+
+
+def _enter(verb: str) -> int:
+    from jaxpose import entry
+
+    return getattr(entry, verb)(lambda: importlib.import_module(f"jaxpose.{verb}").main)
+
+
+def _run(verb: str) -> int:
+    from jaxpose.config.arguments import exit_code_of
+
+    # Ctrl-C while the verb is imported is a line, too.
+    return exit_code_of(f"jaxpose.{verb}", lambda: importlib.import_module(_module(verb)).main())
+
+
+def _module(verb: str) -> str:
+    """Returns the name of the module that `python -m jaxpose.VERB` runs; a verb may be a room."""
+    spec = importlib.util.find_spec(f"jaxpose.{verb}")
+    is_room = spec is not None and spec.submodule_search_locations is not None
+    return f"jaxpose.{verb}.__main__" if is_room else f"jaxpose.{verb}"
+
+
+def _help() -> str:
+    verbs = "\n".join(f"  {verb:9} {line}" for verb, line in VERBS.items())
+    return f"""usage: jaxpose VERB ...
+
+Trains networks that find body keypoints in video.
+
+{verbs}
+
+  jaxpose VERB --help   the arguments of a verb
+  jaxpose --version     the version
+
+  jaxpose train MY_PROJECT
+  jaxpose predict --run runs/MY_PROJECT/<hash> MY_PROJECT/videos"""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

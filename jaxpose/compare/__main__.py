@@ -1,0 +1,32 @@
+"""Compares trained runs: `python -m jaxpose.compare RUN RUN ...`, or `compare(runs)` from Python.
+
+Input: run folders, of which only tables are read. Output: the options that differ, the error of each keypoint with
+bootstrap intervals on the frames that no run trained on, and the spread over seeds.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from jaxpose.compare.comparison import compare
+from jaxpose.compare.listing import format_comparison
+from jaxpose.config.arguments import DONE, Arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
+    arguments = Arguments(
+        "jaxpose.compare", "Compares trained runs: options that differ, and errors on the frames that none trained on."
+    )
+    arguments.add_argument("runs", nargs="+", metavar="RUN", help="run folders; the first is compared with the others")
+    arguments.add_argument("--test_only", action="store_true", help="leave out frames that validated one of the runs")
+    return arguments.run(_run, argv)
+
+
+def _run(given: argparse.Namespace) -> int:
+    print(format_comparison(compare([Path(run) for run in given.runs], given.test_only)))
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The short form of arguments: PROJECT for --config configs/pose.py:PROJECT, OPTION=VALUE for --config.OPTION=VALUE."""
+
+import os
+import re
+
+from jaxpose.config.option import flat_options
+from jaxpose.config.root import Config
+from jaxpose.config.shipped import shipped_folder
+from jaxpose.errors import UserError
+
+
+def expand(argv: list[str]) -> list[str]:
+    """Returns the arguments with every PROJECT and OPTION=VALUE in its long form.
+
+    A project becomes the argument of the config file; without `--config`, that is the default configs/pose.py.
+
+    Raises:
+      UserError: two projects are given, or a Python file as the project.
+    """
+    options = flat_options(Config())
+    flags: list[str] = []
+    projects: list[str] = []
+    is_value = False  # of the flag before
+    for argument in argv:
+        if is_value or argument.startswith("-"):
+            is_value = not is_value and _takes_value(argument, options)
+            flags.append(argument)
+        elif "=" in argument and (argument.partition("=")[0] in options or not os.path.exists(argument)):
+            flags.append(f"--config.{argument}")
+        else:
+            projects.append(argument)
+    if len(projects) > 1:
+        raise UserError(f"unexpected argument {projects[1]!r}: {projects[0]!r} is the project, and a run has one")
+    return _with_project(flags, projects[0]) if projects else flags
+
+
+def _takes_value(flag: str, options: dict) -> bool:
+    """Returns whether the argument after a flag is its value, as absl reads it."""
+    match = re.fullmatch(r"--?config(?:\.([^=]*))?", flag)
+    return match is not None and (match[1] not in options or options[match[1]][0].type is not bool)
+
+
+def _with_project(flags: list[str], project: str) -> list[str]:
+    """Returns the flags, first of them `--config FILE:PROJECT`."""
+    if project.endswith(".py") and not os.path.isdir(project):
+        raise UserError(f"the project is {project!r}, a Python file; a config file is given as --config {project}")
+    file, rest = str(shipped_folder() / "pose.py"), flags
+    for place, flag in enumerate(flags):
+        if match := re.fullmatch(r"--?config(?:=(.*))?", flag, re.DOTALL):
+            is_apart = match[1] is None
+            given = flags[place : place + 1 + is_apart]
+            file, rest = given[-1] if is_apart else match[1], flags[:place] + flags[place + len(given) :]
+            break
+    if ":" in file and rest is not flags:
+        raise UserError(f"the project is given twice, as {project!r} and in --config {file}; give one")
+    return [f"--config={file}:{project}", *rest]

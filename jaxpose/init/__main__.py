@@ -1,0 +1,75 @@
+"""Writes a config file for a project, each choice with its reason: `jaxpose init PROJECT`.
+
+Input: a project, options that are settled, and the GPUs of this machine. Output: a Python file that
+`jaxpose train --config FILE` takes. Nothing is overwritten.
+"""
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from jaxpose.config import command_line, validate
+from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.config.shorthand import expand
+from jaxpose.errors import UserError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
+    arguments = Arguments("jaxpose.init", "Writes a config file for a project, each choice with its reason.")
+    arguments.add_argument(
+        "words",
+        nargs="+",
+        metavar="PROJECT [OPTION=VALUE]",
+        help="the project, and options that are settled, such as data.views=top,side",
+    )
+    arguments.add_argument("--out", metavar="FILE.py", help="file to write; default: PROJECT.py in this folder")
+    arguments.add_argument(
+        "--gpu_gib", type=float, metavar="G", help="memory of one GPU of the machine that trains; default: this one's"
+    )
+    return arguments.run(_write, argv)
+
+
+def _write(given: argparse.Namespace) -> int:
+    words = expand(given.words)
+    if not words[0].startswith("--config="):
+        raise UserError(f"no project is given, only {given.words[0]}: jaxpose init PROJECT")
+    config, _ = command_line.read(words)
+    project = Path(config.data.project).expanduser()
+    out = Path(given.out or f"{project.resolve().stem}.py")
+    _refuse_bad_file(out)
+    if given.gpu_gib is not None and given.gpu_gib < 0:
+        raise UserError(f"--gpu_gib is {given.gpu_gib:g}; it must be at least 0, and 0 means no GPU")
+    # Reading the images takes a while.
+    from jaxpose.init.choices import apply, make_choices
+    from jaxpose.init.facts import gpu_memory_gib, read_facts
+    from jaxpose.init.page import page
+
+    # The file works in any folder.
+    config.data.project = str(project.absolute())
+    gpu_gib = gpu_memory_gib() if given.gpu_gib is None else given.gpu_gib
+    facts = read_facts(config, gpu_gib)
+    settled = [word.partition("=")[0].removeprefix("--config.") for word in words[1:]]
+    choices = make_choices(facts, config, settled)
+    validate(apply(choices, config))
+    text = page(choices, facts, config.data.project, str(out))
+    try:
+        # Refuses a file that another process made since.
+        with open(out, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UserError(f"--out is {out}, which cannot be written: {error.strerror}") from None
+    print(f"{facts.sentence()}\nwrote {out}; read it, then: jaxpose train --config {shlex.quote(str(out))} --dry_run")
+    return DONE
+
+
+def _refuse_bad_file(out: Path) -> None:
+    if out.suffix != ".py":
+        raise UserError(f"--out is {out}; a config is a Python file, so the name must end with .py")
+    if out.exists() or out.is_symlink():
+        raise UserError(f"{out} exists, and jaxpose init overwrites nothing: give another name with --out FILE.py")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

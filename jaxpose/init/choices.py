@@ -1,0 +1,204 @@
+"""The choices for a project, each with its reason: Lightning Pose's rules of thumb, and findings of the benchmarks."""
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from jaxpose.config import Config
+from jaxpose.init.facts import Facts
+from jaxpose.init.memory import largest_microbatch
+from jaxpose.init.names import left_right_pairs, mirrored_views
+
+_BATCH = 16
+_FEW_FRAMES = 50
+_FRAMES_FOR_RESNET50 = 200
+_VIDEOS_TO_SPLIT_BY = 10
+_OFTEN_LABELLED = 0.5
+# Of the benchmark in configs/semi_supervised.py.
+_WEIGHT = 3e-4
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Options that belong together.
+
+    Attributes:
+      title: a line such as "Size of the network's input".
+      reason: sentences; may name what to change, and when.
+      options: {dotted name: value}.
+    """
+
+    title: str
+    reason: str
+    options: dict[str, Any]
+
+
+def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choice]:
+    """Returns the choices in the order of a page.
+
+    Args:
+      facts: about the project and the machine.
+      config: the options that are settled, with the defaults of all others.
+      settled: dotted names of these options, which no choice touches.
+    """
+    found = [choice for rule in (_input, _split, _augment, _model, _losses, _train) for choice in rule(facts, config)]
+    rest = [
+        dataclasses.replace(choice, options={name: v for name, v in choice.options.items() if name not in settled})
+        for choice in found
+        if not set(choice.options) <= set(settled)
+    ]
+    given = {name: functools.reduce(getattr, name.split("."), config) for name in settled}
+    return ([Choice("Given on the command line", "", given)] if given else []) + rest
+
+
+def apply(choices: list[Choice], config: Config) -> Config:
+    """Returns a copy of a config with the options of the choices."""
+    changed = copy.deepcopy(config)
+    for choice in choices:
+        for name, value in choice.options.items():
+            *sections, option = name.split(".")
+            setattr(functools.reduce(getattr, sections, changed), option, value)
+    return changed
+
+
+def _input(facts: Facts, _: Config) -> Iterator[Choice]:
+    width, height = facts.input_size_px
+    yield Choice(
+        "Size of the network's input",
+        f"The frames have {facts.frame_size_px[0]} x {facts.frame_size_px[1]} px. The rule: 128 px if the short side "
+        "is below 192, 384 px if the long side is above 1024 and there are more than 500 labelled frames, else 256. "
+        "A larger input shows small keypoints more exactly, and costs time and memory with its area.",
+        {"data.input_width_px": width, "data.input_height_px": height},
+    )
+
+
+def _split(facts: Facts, _: Config) -> Iterator[Choice]:
+    few = "below 60 labelled frames, 5 % are for validation and there is no test set"
+    many = "80 % train, 10 % choose the checkpoint, and 10 % are the test set"
+    shares = few if facts.frames < 60 else many
+    if facts.labelled_videos >= _VIDEOS_TO_SPLIT_BY:
+        reason = (
+            f"The labels are of {facts.labelled_videos} videos. Whole videos are held out, because frames of one video "
+            f"look alike, so the test error is that of new videos: {shares}."
+        )
+        yield Choice("Split", reason, {"data.split": "video"})
+    else:
+        reason = f"By frame: {shares}. Labels of {_VIDEOS_TO_SPLIT_BY} videos or more would be split by video."
+        yield Choice("Split", reason, {"data.split": "frame"})
+
+
+def _augment(facts: Facts, config: Config) -> Iterator[Choice]:
+    if config.data.views:
+        reason = "dlc-mv changes the light but moves no pixels: the geometry between the cameras stays."
+        yield Choice("Augmentation", reason, {"augment.preset": "dlc-mv"})
+        return
+    yield Choice(
+        "Augmentation",
+        "Rotation, elastic fields, crops, blur and changes of light. If the camera looks down on an animal that turns "
+        "to all sides, set dlc-top-down.",
+        {"augment.preset": "dlc"},
+    )
+    pairs, problem = left_right_pairs(facts.keypoint_names)
+    if views := mirrored_views(facts.keypoint_names):
+        yield Choice(
+            "Mirrored views",
+            f"By the names, a frame shows {len(views)} views of one body, as in a mirror: "
+            f"{'; '.join(', '.join(view) for view in views)}. A flip would create impossible poses, so none is made.",
+            {"data.mirror_views": True},
+        )
+    elif pairs:
+        yield Choice(
+            "Flips",
+            "These keypoints are pairs by their names. Half of the frames are flipped, and the pairs change places. "
+            "Set flip_p to 0 if the arena has a left and a right side.",
+            {"data.flip_pairs": pairs, "augment.flip_p": 0.5},
+        )
+    else:
+        yield Choice("Flips", f"None: {problem}. Name pairs in data.flip_pairs to flip.", {"augment.flip_p": 0.0})
+
+
+def _model(facts: Facts, _: Config) -> Iterator[Choice]:
+    backbone = _backbone(facts)
+    if backbone == "resnet50":
+        reason = "The usual size for hundreds of labelled frames and a GPU."
+    else:
+        fit = "few labels" if facts.gpu_gib else "a machine without a GPU"
+        reason = (
+            f"resnet18 trains fast and suits {fit}: with 72 frames it reached 5.93 px (configs/small.py). Try resnet50 "
+            f"with {_FRAMES_FOR_RESNET50} frames and a GPU."
+        )
+    yield Choice("Network", reason, {"model.backbone": backbone})
+
+
+def _losses(facts: Facts, config: Config) -> Iterator[Choice]:
+    teacher = "Unlabelled video as a teacher"
+    if not facts.videos or not facts.gpu_gib:
+        why = "without a GPU, a step would take twice as long" if facts.videos else "the folder of the videos has none"
+        reason = f"Off: {why}. With a weight of {_WEIGHT:g}, this loss penalises jumps of the predictions."
+        yield Choice(teacher, reason, {"losses.temporal.weight": 0.0})
+        return
+    yield Choice(
+        f"{teacher}: jumps",
+        "Predictions that jump between two frames cost something beyond epsilon_px: 5 % of the long side here. Choose "
+        "it above what the animal really moves from frame to frame. A weight of 0 switches a loss off.",
+        {
+            "losses.temporal.weight": _WEIGHT,
+            "losses.temporal.epsilon_px": (float(max(5, round(0.05 * max(facts.frame_size_px)))),),
+        },
+    )
+    known = f"{facts.frames} labelled frames, {len(facts.keypoint_names)} keypoints"
+    if facts.frames < 2 * len(facts.keypoint_names):
+        reason = f"Off: to learn poses takes at least twice as many labelled frames as keypoints ({known})."
+        yield Choice(f"{teacher}: poses", reason, {"losses.pca_singleview.weight": 0.0})
+        return
+    views = mirrored_views(facts.keypoint_names)
+    if config.data.views or views:
+        of_mirrors = {} if config.data.views else {"losses.pca_multiview.views": tuple(map(",".join, views))}
+        yield Choice(
+            f"{teacher}: agreement of the views",
+            f"Views of a point in space have 3 dimensions; predictions that leave them cost something ({known}).",
+            {"losses.pca_multiview.weight": _WEIGHT, "losses.pca_multiview.components": 3, **of_mirrors},
+        )
+    if not config.data.views:
+        yield _poses(facts, f"{teacher}: poses", known)
+
+
+def _poses(facts: Facts, title: str, known: str) -> Choice:
+    shares = zip(facts.keypoint_names, facts.labelled_shares, strict=True)
+    often = tuple(name for name, share in shares if share >= _OFTEN_LABELLED)
+    left_out = len(facts.keypoint_names) - len(often)
+    more = f" Keypoints that less than half of the frames have are left out: {left_out}." if left_out else ""
+    return Choice(
+        title,
+        f"Poses unlike any labelled one cost something; there are enough labels to know them ({known}).{more} Name the "
+        "keypoints of the body alone if there are others, such as obstacles.",
+        {"losses.pca_singleview.weight": _WEIGHT, "losses.pca_singleview.keypoints": often if left_out else ()},
+    )
+
+
+def _train(facts: Facts, config: Config) -> Iterator[Choice]:
+    yield Choice(
+        "Length",
+        f"300 epochs from {_FEW_FRAMES} labelled frames on, 500 below; here are {facts.frames}. If the camera looks "
+        "down on the animal: 500, or 1000.",
+        {"train.epochs": 500 if facts.frames < _FEW_FRAMES else 300},
+    )
+    rule = f"{_BATCH} frames make one update, on any number of devices."
+    if not facts.gpu_gib:
+        yield Choice("Batch", rule, {"train.batch_size": _BATCH})
+        return
+    clip_frames = config.video.sequence_length if facts.videos else 0
+    most = largest_microbatch(_backbone(facts), facts.input_size_px, facts.gpu_gib, _BATCH, clip_frames)
+    fit = "they fit into one pass" if most == _BATCH else f"{most} fit into a pass (another number is another run)"
+    yield Choice(
+        "Batch",
+        f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}, by an estimate for {_backbone(facts)}; --dry_run shows "
+        "what a step needs.",
+        {"train.batch_size": _BATCH, "train.microbatch_size": 0 if most == _BATCH else most},
+    )
+
+
+def _backbone(facts: Facts) -> str:
+    return "resnet50" if facts.gpu_gib and facts.frames >= _FRAMES_FOR_RESNET50 else "resnet18"

@@ -1,0 +1,90 @@
+"""What the choices of a config depend on: the labelled frames, the videos, and the memory of the GPUs."""
+
+import dataclasses
+import shutil
+import subprocess
+
+import numpy as np
+
+from jaxpose.cluster.gpus import visible_gpus
+from jaxpose.config import Config
+from jaxpose.data.images import input_size_px
+from jaxpose.data.project import Project, read_project
+from jaxpose.data.sessions import video_files
+from jaxpose.quantities import count
+
+_QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """A project and a machine.
+
+    Attributes:
+      frames: number of labelled frames.
+      labelled_videos: number of videos that they are from.
+      frame_size_px: median (width, height) of the frames.
+      input_size_px: (width, height) of the network's input by the rule of `input_size_px`.
+      keypoint_names: k names.
+      labelled_shares: for each of them, the share of the frames that have it.
+      videos: number of unlabelled videos.
+      gpu_gib: memory of the smallest GPU, 0 without a GPU.
+    """
+
+    frames: int
+    labelled_videos: int
+    frame_size_px: tuple[int, int]
+    input_size_px: tuple[int, int]
+    keypoint_names: tuple[str, ...]
+    labelled_shares: tuple[float, ...]
+    videos: int
+    gpu_gib: float
+
+    def sentence(self) -> str:
+        """Returns the facts in one line."""
+        width, height = self.frame_size_px
+        gpu = f"GPUs of {self.gpu_gib:.0f} GiB" if self.gpu_gib else "no GPU"
+        return (
+            f"{count(self.frames, 'labelled frame')} of {width} x {height} px, "
+            f"{count(len(self.keypoint_names), 'keypoint')}, {count(self.videos, 'video')}; {gpu}"
+        )
+
+
+def read_facts(config: Config, gpu_gib: float) -> Facts:
+    """Reads a project.
+
+    Args:
+      config: the options of the project's data.
+      gpu_gib: memory of the smallest GPU, 0 without a GPU.
+
+    Raises:
+      UserError: the project or the folder of its videos cannot be used.
+    """
+    found = read_project(config.data)
+    width, height = np.median(found.sizes_px, axis=0)
+    return Facts(
+        frames=len(found.images),
+        labelled_videos=len(set(found.videos)),
+        frame_size_px=(int(width), int(height)),
+        input_size_px=input_size_px(found, config.data),
+        keypoint_names=tuple(found.keypoint_names),
+        labelled_shares=_labelled_shares(found),
+        videos=len(video_files(config.data, config.video)),
+        gpu_gib=gpu_gib,
+    )
+
+
+def gpu_memory_gib() -> float:
+    """Returns the memory of the smallest visible NVIDIA GPU as nvidia-smi has it, 0 without one."""
+    if not visible_gpus() or shutil.which(_QUERY[0]) is None:
+        return 0.0
+    try:
+        asked = subprocess.run(_QUERY, capture_output=True, text=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        return 0.0
+    sizes_mib = [float(line) for line in asked.stdout.split() if line.replace(".", "", 1).isdecimal()]
+    return min(sizes_mib, default=0.0) / 1024
+
+
+def _labelled_shares(found: Project) -> tuple[float, ...]:
+    return tuple((found.visibility > 0).mean(axis=0).tolist())

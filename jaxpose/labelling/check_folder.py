@@ -1,0 +1,78 @@
+"""The result of a check of labels as files: a table, and a picture of each doubtful image."""
+
+import csv
+import os
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
+
+import cv2
+import numpy as np
+
+from jaxpose.data.cells import path_cell
+from jaxpose.data.image_file import decode_image
+from jaxpose.data.overlay import overlay_keypoints
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
+from jaxpose.labelling.label_check import Finding
+
+LIST_FILE = "label_check.csv"
+
+
+def refuse_foreign(out: Path) -> None:
+    """Checks that a folder is absent, empty, or an earlier result.
+
+    Raises:
+      UserError: it holds other files, or is a file.
+    """
+    if not os.path.lexists(out) or (out.is_dir() and (not any(out.iterdir()) or (out / LIST_FILE).is_file())):
+        return
+    raise UserError(f"--out is {out}, which holds other files than an earlier check; choose another folder")
+
+
+def write_findings(out: Path, project: Path, findings: list[Finding]) -> int:
+    """Writes label_check.csv and the pictures into a folder, in place of an earlier result; returns their number.
+
+    A picture <kind>/<video>_<image>.png shows each label as a ring; dots show where the labels might belong.
+
+    Args:
+      out: the folder.
+      project: with the images.
+      findings: what was found.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    try:
+        folder = staging / "check"
+        folder.mkdir()
+        pictures = [_write_picture(folder, project, finding) for finding in findings]
+        with (folder / LIST_FILE).open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(["kind", "place", "image", "keypoints", "text", "picture"])
+            for finding, picture in zip(findings, pictures, strict=True):
+                cells = finding.place, finding.image, " ".join(finding.keypoints), finding.text, picture
+                writer.writerow([finding.kind, *map(path_cell, cells)])
+        if out.is_dir():
+            shutil.rmtree(out)
+        os.replace(folder, out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return sum(bool(picture) for picture in pictures)
+
+
+def _write_picture(folder: Path, project: Path, finding: Finding) -> str:
+    """Returns the picture of a finding, relative to the folder; "" if the image cannot be shown."""
+    if finding.labelled_px is None:
+        return ""
+    try:
+        image = decode_image(read_bytes(project / finding.image, most_bytes=None))
+    except (OSError, UserError):
+        return ""
+    expected_px = np.full_like(finding.labelled_px, np.nan) if finding.expected_px is None else finding.expected_px
+    (picture,) = overlay_keypoints(image[None], expected_px[None], finding.labelled_px[None])
+    path = PurePosixPath(finding.image)
+    name = f"{finding.kind}/{path.parent.name}_{path.stem}.png"
+    (folder / finding.kind).mkdir(exist_ok=True)
+    _, content = cv2.imencode(".png", picture[..., ::-1])
+    (folder / name).write_bytes(content.tobytes())
+    return name

@@ -1,0 +1,148 @@
+"""Checks a project's labels: rows that cannot be used, points outside of their image, and poses that look wrong."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.codes import VISIBLE
+from jaxpose.data.flip_pairs import flip_permutation
+from jaxpose.data.image_file import image_size_px
+from jaxpose.data.labels import Labels
+from jaxpose.errors import UserError
+from jaxpose.files import NotRegularFile, read_bytes
+from jaxpose.labelling.label_layout import ProjectLabels
+from jaxpose.labelling.pose_outliers import find_outliers
+from jaxpose.labelling.poses import labelled_keypoints_px
+from jaxpose.threads import map_in_threads
+
+ROW, OUTSIDE, OUTLIER, SWAP = "row", "outside", "outlier", "swap"
+# Labels on the edge of an image may be rounded outwards.
+_MARGIN_PX = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something to look at.
+
+    Attributes:
+      kind: row (it cannot be used), outside, outlier or swap.
+      place: FILE:LINE.
+      image: path relative to the project, "" if the row has none.
+      keypoints: names.
+      text: what is wrong, for the user.
+      labelled_px: (k, 2) all labels of the image; None without a picture.
+      expected_px: (k, 2) where they might belong.
+    """
+
+    kind: str
+    place: str
+    image: str
+    keypoints: tuple[str, ...]
+    text: str
+    labelled_px: np.ndarray | None = None
+    expected_px: np.ndarray | None = None
+
+
+def check_labels(project: ProjectLabels, flip_pairs: tuple[str, ...] = ()) -> tuple[list[Finding], list[str]]:
+    """Returns what looks wrong, and a sentence for each check that was not possible.
+
+    Args:
+      project: the labels.
+      flip_pairs: as data.flip_pairs: 'left_name:right_name'; () = found from the names.
+
+    Raises:
+      UserError: flip_pairs names no keypoint.
+    """
+    findings: list[Finding] = []
+    notes: list[str] = []
+    for view, of_view in project.labels.items():
+        findings += [_bad_row(problem) for problem in project.problems[view]]
+        for labels in of_view:
+            findings += _outside(project.folder, labels)
+        names = of_view[0].keypoint_names
+        try:
+            partners = flip_permutation(names, flip_pairs)
+            pairs = [(place, partner) for place, partner in enumerate(partners) if place < partner]
+        except UserError as error:
+            if flip_pairs:
+                raise
+            reason = str(error).removeprefix("augment.flip_p is above 0, but ").partition(": give every pair")[0]
+            notes.append(f"left and right are not checked: {reason} (see --flip_pairs)")
+            pairs = []
+        try:
+            findings += _unlike_others(of_view, names, pairs)
+        except UserError as error:
+            reason = str(error).removeprefix("losses.pca_singleview: ")
+            notes.append(f"poses{f' of the view {view}' if view else ''} are not checked: {reason}")
+    return findings, list(dict.fromkeys(notes))
+
+
+def find_outside(labels: Labels, row: int, size_px: tuple[int, int]) -> list[int]:
+    """Returns the visible keypoints of a row that lie outside of its image of (width, height) px."""
+    keypoints = labels.keypoints_frame_px[row]
+    low, high = -0.5 - _MARGIN_PX, np.array(size_px) - 0.5 + _MARGIN_PX
+    outside = (labels.visibility[row] == VISIBLE) & ((keypoints < low) | (keypoints > high)).any(axis=-1)
+    return np.flatnonzero(outside).tolist()
+
+
+def read_size_px(image: Path) -> tuple[int, int]:
+    """Returns (width, height) of an image.
+
+    Raises:
+      UserError: it does not exist or is no image.
+    """
+    try:
+        return image_size_px(read_bytes(image, most_bytes=None), is_known=True)
+    except FileNotFoundError:
+        raise UserError(f"{image} does not exist") from None
+    except (OSError, NotRegularFile) as error:
+        raise UserError(f"{image} cannot be read: {error.strerror}") from None
+    except UserError as error:
+        raise UserError(f"{image}: {error}") from None
+
+
+def _bad_row(problem: str) -> Finding:
+    place, _, text = problem.partition(": ")
+    return Finding(ROW, place, "", (), text)
+
+
+def _outside(folder: Path, labels: Labels) -> list[Finding]:
+    def check(row: int) -> Finding | None:
+        place, image = f"{labels.file}:{labels.lines[row]}", labels.images[row]
+        try:
+            size_px = read_size_px(folder / image)
+        except UserError as error:
+            return Finding(ROW, place, image, (), str(error))
+        outside = find_outside(labels, row, size_px)
+        if not outside:
+            return None
+        keypoints_px = labels.keypoints_frame_px[row]
+        at = ", ".join(f"{labels.keypoint_names[k]} ({keypoints_px[k, 0]:g}, {keypoints_px[k, 1]:g})" for k in outside)
+        names = tuple(labels.keypoint_names[k] for k in outside)
+        return Finding(OUTSIDE, place, image, names, f"outside of {size_px[0]} x {size_px[1]} px: {at}", keypoints_px)
+
+    checked = map_in_threads(check, range(len(labels.images)), 0, "checking images")
+    return [finding for finding in checked if finding]
+
+
+def _unlike_others(of_view: Sequence[Labels], names: tuple[str, ...], pairs: list[tuple[int, int]]) -> list[Finding]:
+    rows = [(labels, row) for labels in of_view for row in range(len(labels.images))]
+    labelled_px = np.concatenate([labelled_keypoints_px(labels, names) for labels in of_view])
+    findings = []
+    for outlier in find_outliers(labelled_px, pairs):
+        labels, row = rows[outlier.row]
+        wrong = tuple(names[k] for k in outlier.keypoints)
+        if outlier.is_swap:
+            text = f"left and right look exchanged: {', '.join(wrong)}"
+        else:
+            text = (
+                f"{wrong[0]} is {outlier.distance_px:.1f} px from the nearest plausible pose (usual: "
+                f"{outlier.usual_px:.1f} px)"
+            )
+        place, kind = f"{labels.file}:{labels.lines[row]}", SWAP if outlier.is_swap else OUTLIER
+        findings.append(
+            Finding(kind, place, labels.images[row], wrong, text, labelled_px[outlier.row], outlier.expected_px)
+        )
+    return findings

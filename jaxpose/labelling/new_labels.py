@@ -1,0 +1,193 @@
+"""New rows for the label files of a project: read, and refused where they do not fit."""
+
+import csv
+import dataclasses
+import difflib
+import io
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from jaxpose.codes import NOT_USED
+from jaxpose.data.labels import Labels, read_labels
+from jaxpose.data.windows import frame_number
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
+from jaxpose.labelling.label_check import find_outside, read_size_px
+from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, ProjectLabels, read_header
+from jaxpose.labelling.suggestion_folder import read_checksums, read_suggested
+
+_LISTED = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class NewFile:
+    """A file with new labels.
+
+    Attributes:
+      labels: its rows that have a label.
+      cells: the text of each of these rows: {(keypoint, coord): cell}.
+      empty: number of rows without any label.
+      view: the camera.
+    """
+
+    labels: Labels
+    cells: list[dict[tuple[str, str], str]]
+    empty: int
+    view: str
+
+
+def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
+    """Reads new label files and checks that their rows can be added to the project.
+
+    Args:
+      new: a label file, or a folder with label files of the same names as the project's.
+      project: its labels.
+
+    Raises:
+      UserError: there is no such file; or a line for each problem: a row that cannot be used, other keypoints than the
+        project's, an image that is labelled already or twice, one that does not exist, or a point outside of it.
+    """
+    found = [_read(file, view) for file, view in _find(new, project)]
+    problems = [problem for file in found for problem in _keypoint_problems(file, project)]
+    if not problems:
+        problems = _row_problems(found, project, _folder_of(new))
+    if problems:
+        more = len(problems) - _LISTED
+        raise UserError("\n".join([*problems[:_LISTED], *([f"... and {more} more"] if more > 0 else [])]))
+    if not any(file.cells for file in found):
+        raise UserError(f"{new} has no row with a label: nothing to merge")
+    return found
+
+
+def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
+    """Returns how many rows are exactly the predictions that jaxpose.suggest wrote."""
+    suggested = read_suggested(_folder_of(new))
+    checksums = {image: digest for file in found for image, digest in read_checksums(file.labels.file).items()}
+    images = [image for file in found for image in file.labels.images]
+    return sum(suggested.get(image) == checksums[image] for image in images)
+
+
+def image_file(new: Path, project: ProjectLabels, image: str) -> Path:
+    """Returns where a new image lies: beside the new labels, else in the project."""
+    beside = _folder_of(new) / image
+    return beside if beside.is_file() else project.folder / image
+
+
+def _folder_of(new: Path) -> Path:
+    """Returns the folder from which new label files name their images."""
+    if new.is_dir():
+        return new
+    is_per_video = new.parent.parent.name == IMAGES_FOLDER
+    return new.parents[2] if is_per_video else new.parent
+
+
+def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
+    """Returns the new label files, each with its view."""
+    views = list(project.files)
+    if new.is_dir():
+        layout = project.layout
+        pattern = layout.file("", "*") if layout.is_per_video else ""
+        found = [(file, "") for file in sorted(new.glob(pattern))] if pattern else []
+        found += [] if pattern else [(new / layout.file(view, ""), view) for view in views]
+        if not found or (absent := [file for file, _ in found if not file.is_file()]):
+            name = absent[0].name if found else pattern
+            raise UserError(f"{new} has no {name}; name the label file itself, or a folder that jaxpose.suggest wrote")
+        return found
+    if not new.is_file():
+        raise UserError(f"{new} does not exist; name a label file or a folder with one")
+    of_name = [view for view in views if view and f"_{view}" in new.stem]
+    if len(views) > 1 and len(of_name) != 1:
+        raise UserError(f"{new} is of none of the views {', '.join(views)}; name the folder with a file of each view")
+    return [(new, of_name[0] if of_name else views[0])]
+
+
+def _read(file: Path, view: str) -> NewFile:
+    labels, problems = read_labels(file, "ignore")
+    if problems:
+        raise UserError("\n".join(problems[:_LISTED]))
+    header, index_columns = read_header(file)
+    layout = LabelLayout(file.name, False, header, index_columns)
+    rows = _rows_by_line(file)
+    kept = np.flatnonzero((labels.visibility > NOT_USED).any(axis=1)).tolist()
+    empty = len(labels.images) - len(kept)
+    cells = [dict(zip(layout.columns(), rows[labels.lines[row]][index_columns:], strict=False)) for row in kept]
+    labels = dataclasses.replace(
+        labels,
+        images=tuple(labels.images[row] for row in kept),
+        lines=tuple(labels.lines[row] for row in kept),
+        keypoints_frame_px=labels.keypoints_frame_px[kept],
+        visibility=labels.visibility[kept],
+    )
+    return NewFile(labels, cells, empty, view)
+
+
+def _rows_by_line(file: Path) -> dict[int, list[str]]:
+    """Returns the rows of a CSV by the number of their first line."""
+    rows, line = {}, 1
+    reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
+    for row in reader:
+        rows[line] = [cell.strip(" \t") for cell in row]
+        line = reader.line_num + 1
+    return rows
+
+
+def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
+    known, given = list(dict.fromkeys(name for name, _ in project.layout.columns())), file.labels.keypoint_names
+    where, problems = file.labels.file, []
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+            problems.append(f"{where}: the project has no keypoint {name}{hint}")
+    problems += [f"{where}: the project's keypoint {name} is absent" for name in known if name not in given]
+    used = {column for row in file.cells for column, cell in row.items() if cell}
+    flags = sorted(name for name, coord in used - set(project.layout.columns()) if coord == "visible")
+    if flags and not problems:
+        problems.append(f"{where}: {flags[0]} has a column visible, which the project's label file lacks")
+    return problems
+
+
+def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path) -> list[str]:
+    places = {
+        image: f"{labels.file}:{line}"
+        for of_view in project.labels.values()
+        for labels in of_view
+        for image, line in zip(labels.images, labels.lines, strict=True)
+    }
+    frames = {_frame(image): place for image, place in places.items()}
+    problems = []
+    for file in found:
+        for row, (image, line) in enumerate(zip(file.labels.images, file.labels.lines, strict=True)):
+            place = f"{file.labels.file}:{line}"
+            if earlier := places.get(image) or frames.get(_frame(image)):
+                problems.append(f"{place}: {image} is labelled in {earlier} already; remove one of the two")
+            elif problem := _image_problem(file.labels, row, project.folder, folder):
+                problems.append(f"{place}: {problem}")
+            places[image] = frames[_frame(image)] = place
+    return problems
+
+
+def _frame(image: str) -> tuple[str, int] | tuple[str, str]:
+    """Returns the video and the frame of an image, so that img7.png and img00000007.png are the same."""
+    path = PurePosixPath(image)
+    number = frame_number(path.name)
+    return (path.parent.name, path.name) if number is None else (path.parent.name, number)
+
+
+def _image_problem(labels: Labels, row: int, project: Path, folder: Path) -> str:
+    image = labels.images[row]
+    if image.startswith("/") or ".." in PurePosixPath(image).parts:
+        return f"{image} leaves the project folder"
+    beside, inside = folder / image, project / image
+    if not beside.is_file() and not inside.is_file():
+        return f"{image} lies neither in {folder} nor in {project}"
+    if beside.is_file() and inside.is_file() and beside.read_bytes() != inside.read_bytes():
+        return f"{image} in {folder} is another image than the one in {project}"
+    try:
+        size_px = read_size_px(beside if beside.is_file() else inside)
+    except UserError as error:
+        return str(error)
+    outside = [labels.keypoint_names[k] for k in find_outside(labels, row, size_px)]
+    return f"outside of its image of {size_px[0]} x {size_px[1]} px: {', '.join(outside)}" if outside else ""

@@ -1,0 +1,119 @@
+"""Labelled poses that are unlike the others: keypoints far from the pose PCA, and left and right swapped."""
+
+import dataclasses
+
+import numpy as np
+
+from jaxpose.labelling.poses import fit_pose
+from jaxpose.pose.pca import Pca
+
+# Each pose is measured with a PCA of the others, in this many groups.
+_FOLDS = 10
+# Robust standard deviations from which a keypoint is an outlier, and the smallest standard deviation.
+_OUTLIER, _LEAST_PX = 6.0, 0.5
+# A swap is reported if it brings a pose this many times nearer to the plausible ones.
+_SWAP_FACTOR = 2.0
+# Robust standard deviations from which a swap is looked for.
+_DOUBTFUL = 3.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PoseOutlier:
+    """A labelled pose that looks wrong.
+
+    Attributes:
+      row: its place among the poses.
+      keypoints: those that look wrong: one, or the two of each swapped pair.
+      is_swap: left and right are exchanged.
+      distance_px: of the keypoint from the nearest plausible pose; for a swap, the largest of its keypoints.
+      usual_px: the median of that distance over all poses.
+      expected_px: (k, 2) the nearest plausible pose; for a swap, the labels exchanged.
+    """
+
+    row: int
+    keypoints: tuple[int, ...]
+    is_swap: bool
+    distance_px: float
+    usual_px: float
+    expected_px: np.ndarray
+
+
+def find_outliers(labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> list[PoseOutlier]:
+    """Returns the poses that look wrong, the worst first.
+
+    The poses found in a first pass are left out of the PCA of a second one, which decides.
+
+    Args:
+      labelled_px: (n, k, 2), NaN where missing. A keypoint that is missing is left out of its pose.
+      pairs: (left, right) keypoints.
+
+    Raises:
+      UserError: there are too few labels for a PCA.
+    """
+    fit_pose(labelled_px)  # too few labels in all are reported with their number
+    is_usual = np.ones(len(labelled_px), bool)
+    found: list[PoseOutlier] = []
+    for _ in range(2):
+        found = _find(labelled_px, pairs, is_usual)
+        is_usual = np.ones(len(labelled_px), bool)
+        is_usual[[outlier.row for outlier in found]] = False
+    return sorted(found, key=lambda outlier: -outlier.distance_px / max(outlier.usual_px, _LEAST_PX))
+
+
+def nearest_pose_px(pca: Pca, pose_px: np.ndarray) -> np.ndarray:
+    """Returns the pose (k, 2) of the subspace that is nearest to the labelled keypoints of a pose (k, 2), if any."""
+    flat = pose_px.ravel()
+    present = np.isfinite(flat)
+    if not present.any():
+        return np.full_like(pose_px, np.nan)
+    scores = np.linalg.lstsq(pca.components[:, present].T, flat[present] - pca.mean_px[present], rcond=None)[0]
+    return (pca.mean_px + scores @ pca.components).reshape(-1, 2)
+
+
+def _find(labelled_px: np.ndarray, pairs: list[tuple[int, int]], is_usual: np.ndarray) -> list[PoseOutlier]:
+    folds = np.arange(len(labelled_px)) % _FOLDS
+    subspaces = [fit_pose(labelled_px[is_usual & (folds != fold)]) for fold in range(_FOLDS)]
+    nearest_px = np.stack(
+        [nearest_pose_px(subspaces[fold], pose) for fold, pose in zip(folds, labelled_px, strict=True)]
+    )
+    distances = np.linalg.norm(labelled_px - nearest_px, axis=-1)
+    usual_px, spread_px = _usual(distances[is_usual])
+    deviations = np.nan_to_num((distances - usual_px) / spread_px)
+    found = []
+    for row in np.flatnonzero(deviations.max(axis=1) > _DOUBTFUL).tolist():
+        wrong, expected_px = (int(deviations[row].argmax()),), nearest_px[row]
+        swap = _find_swap(subspaces[folds[row]], labelled_px[row], pairs)
+        if swap:
+            wrong, expected_px = swap
+        elif deviations[row].max() <= _OUTLIER:
+            continue
+        worst = wrong[int(deviations[row, list(wrong)].argmax())]
+        distance, usual = float(distances[row, worst]), float(usual_px[worst])
+        found.append(PoseOutlier(row, wrong, bool(swap), distance, usual, expected_px))
+    return found
+
+
+def _usual(distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the median of each keypoint's distances (n, k), and their robust standard deviation."""
+    known = np.where(np.isnan(distances).all(axis=0), 0, distances)
+    usual = np.nanmedian(known, axis=0)
+    return usual, np.maximum(1.4826 * np.nanmedian(np.abs(known - usual), axis=0), _LEAST_PX)
+
+
+def _find_swap(
+    pca: Pca, pose_px: np.ndarray, pairs: list[tuple[int, int]]
+) -> tuple[tuple[int, ...], np.ndarray] | None:
+    """Returns the exchanged keypoints and the pose with them exchanged, or None if that is not far more plausible."""
+    labelled = [pair for pair in pairs if np.isfinite(pose_px[list(pair)]).all()]
+    best, least = None, _error_px(pca, pose_px) / _SWAP_FACTOR
+    for chosen in [*([pair] for pair in labelled), *([labelled] if len(labelled) > 1 else [])]:
+        exchanged = pose_px.copy()
+        for left, right in chosen:
+            exchanged[[left, right]] = pose_px[[right, left]]
+        if (with_swap := _error_px(pca, exchanged)) < least:
+            best, least = (tuple(point for pair in chosen for point in pair), exchanged), with_swap
+    return best
+
+
+def _error_px(pca: Pca, pose_px: np.ndarray) -> float:
+    return float(np.sqrt(np.nanmean((pose_px - nearest_pose_px(pca, pose_px)) ** 2)))

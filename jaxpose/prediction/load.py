@@ -1,0 +1,68 @@
+"""Reads a trained run and compiles its network for the devices."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from jaxpose.cluster.devices import describe, start_backend
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.config import validate
+from jaxpose.errors import UserError
+from jaxpose.model.pose_net import needed_types
+from jaxpose.phases import phase
+from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.run.load import load_network, read_run_config
+from jaxpose.run.pca import load_subspaces
+
+
+def load(
+    run: str | os.PathLike,
+    *,
+    devices: object = "auto",
+    platform: str = "auto",
+    batch_size: int | None = None,
+    labelled_batch_size: int | None = None,
+    is_compiled: bool = True,
+) -> Predictor:
+    """One frame takes 30 ms of CPU time with resnet18 at 128 px, 176 ms with resnet50 at 256 px (AMD EPYC; no GPU yet).
+
+    Returns the best network of a run, compiled; of an unfinished run, its best checkpoint so far. `predict(frame)` of a
+    single frame has a program of its own, which the first such call compiles (some seconds); with batch_size=1 that is
+    the only program, and `load` compiles it. Frames in a list or stack are predicted `batch_size` at a time, and a call
+    takes the time of full batches.
+
+    Args:
+      run: a run folder of `jaxpose.train`.
+      devices: as the option mesh.devices.
+      platform: as the option mesh.platform.
+      batch_size: frames at once, over all devices; None is the run's eval.batch_size.
+      labelled_batch_size: labelled frames at once; None is `batch_size`.
+      is_compiled: False leaves compiling to `Predictor.compile`, as there may be nothing to predict.
+
+    Raises:
+      UserError: the folder is not a run or has no weights, or a device does not exist.
+    """
+    config = read_run_config(Path(run))
+    config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
+    if batch_size is not None:
+        config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
+    try:
+        validate(config)
+        with phase("starting the devices"):
+            chosen = start_backend(config.mesh)
+    except UserError as error:
+        # jaxpose.train calls it --config.mesh.devices, these verbs --devices.
+        text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
+        raise UserError(text) from None
+    with phase("reading the weights"):
+        trained = load_network(Path(run))
+    mesh = make_mesh(chosen)
+    runner = BatchRunner(config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size)
+    with needed_types(config.train.precision):
+        weights = replicate(mesh, (trained.params, trained.statistics))
+    subspaces = load_subspaces(Path(run), config)
+    predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label)
+    if is_compiled:
+        predictor.compile()
+    return predictor

@@ -1,0 +1,29 @@
+"""Runs whose predictions can be combined."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxpose.config import Config
+from jaxpose.errors import UserError
+
+
+def refuse_other_keypoints(runs: Sequence[Path], configs: Sequence[Config]) -> None:
+    """Checks that the predictions of runs can be combined.
+
+    Args:
+      runs: run folders, as the user named them.
+      configs: theirs.
+
+    Raises:
+      UserError: a run is named twice, or the runs differ in keypoints or views.
+    """
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise UserError(f"--run names a run twice: {', '.join(map(str, runs))}")
+    for run, config in zip(runs, configs, strict=True):
+        for option in ("keypoint_names", "views"):
+            first, other = getattr(configs[0].data, option), getattr(config.data, option)
+            if first != other:
+                raise UserError(
+                    f"the runs have other data.{option}: {runs[0]} has {', '.join(first) or 'none'}, {run} has "
+                    f"{', '.join(other) or 'none'}"
+                )

@@ -1,0 +1,214 @@
+"""Comparisons of runs: which frames count, means and intervals as scipy has them, and the spread over seeds."""
+
+import csv
+import hashlib
+import io
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from jaxpose import config as c
+from jaxpose.checksums import write_csv
+from jaxpose.compare.__main__ import main
+from jaxpose.compare.bootstrap import bootstrap_means, interval_px
+from jaxpose.compare.comparison import compare
+from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.tables import write_errors
+from jaxpose.run.identity import write_config
+
+NAMES = ("nose", "tail")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _run(
+    folder: Path,
+    errors: Mapping[str, tuple[float, float]],
+    sets: Mapping[str, str],
+    labels: Mapping[str, str] | None = None,
+    **options: object,
+) -> Path:
+    """A finished run: {frame: errors}, {frame: set}; the content of a frame's image is its name."""
+    config = c.Config(data=c.DataConfig(project="/projects/mice", keypoint_names=NAMES))
+    config.data.input_width_px = config.data.input_height_px = 64
+    for name, value in options.items():
+        section, _, option = name.partition("__")
+        setattr(getattr(config, section), option, value)
+    folder.mkdir()
+    write_config(folder / "config.json", config)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(("path", "bytes", "sha256", "set", "labels_sha256"))
+    for frame, name in sets.items():
+        of_labels = "" if name == "trained" else _digest((labels or {}).get(frame, f"labels of {frame}"))
+        writer.writerow((frame, 1, _digest(frame.removeprefix("train.init_from/")), name, of_labels))
+    write_csv(folder / "split.csv", text.getvalue())
+    index = [frame for frame in errors]
+    of_rows = [sets.get(frame, "unused") for frame in index]
+    write_errors(folder / "predictions_pixel_error.csv", index, NAMES, np.array(list(errors.values())), of_rows)
+    return folder
+
+
+def _split(test: int, train: int = 3) -> dict[str, str]:
+    return {f"t{i}.png": "train" for i in range(train)} | {f"x{i}.png": "test" for i in range(test)}
+
+
+def _errors_of(sets: Mapping[str, str], seed: int, shift: float = 0.0) -> dict[str, tuple[float, float]]:
+    rng, common = np.random.default_rng(seed), np.random.default_rng(9)
+    rows = common.gamma(2.0, 3.0, (len(sets), 2)) + shift + 0.3 * rng.random((len(sets), 2))
+    return {frame: (float(row[0]), float(row[1])) for frame, row in zip(sets, rows, strict=True)}
+
+
+def test_intervals_are_those_of_scipy_and_differences_are_paired(tmp_path: Path) -> None:
+    sets = _split(40)
+    first, second = _errors_of(sets, 1), _errors_of(sets, 2, 0.5)
+    found = compare([_run(tmp_path / "a", first, sets), _run(tmp_path / "b", second, sets, model__width=16)])
+    a, b = (np.array([errors[f"x{i}.png"] for i in range(40)]) for errors in (first, second))
+    theirs = scipy.stats.bootstrap((a[:, 0],), np.mean, method="percentile", rng=np.random.default_rng(0))
+    spread = a[:, 0].std() / np.sqrt(40)
+    np.testing.assert_allclose(found.measured[0].interval_px[:, 0], theirs.confidence_interval, atol=0.15 * spread)
+    both = {"paired": True, "method": "percentile", "rng": np.random.default_rng(0)}
+    theirs = scipy.stats.bootstrap((a[:, 1], b[:, 1]), lambda x, y, axis: (y - x).mean(axis), **both)
+    one, other = found.measured
+    np.testing.assert_allclose(one.means_px, [*a.mean(0), a.mean()])
+    np.testing.assert_allclose(other.difference_px, other.means_px - one.means_px)
+    spread = (b - a)[:, 1].std() / np.sqrt(40)
+    np.testing.assert_allclose(other.difference_interval_px[:, 1], theirs.confidence_interval, atol=0.15 * spread)
+    # Unpaired, the interval would be many times wider, as the frames differ more than the runs.
+    assert np.ptp(other.difference_interval_px[:, 1]) < 0.2 * np.ptp(one.interval_px[:, 1])
+    assert found.options == {"model.width": [c.ModelConfig().width, 16]}
+
+
+def test_a_frame_with_missing_labels_counts_where_it_has_some(tmp_path: Path) -> None:
+    errors = np.array([[1.0, np.nan], [3.0, 5.0], [np.nan, np.nan], [2.0, 9.0]])
+    means = bootstrap_means(errors, seed=0, resamples=20_000)
+    np.testing.assert_allclose(means.means_px, [2, 7, 4])
+    assert means.counts.tolist() == [3, 2, 5]
+    # The mean over the numbers of the drawn frames: first order of the variance of a ratio.
+    sums, counts = np.nansum(errors, 1), np.isfinite(errors).sum(1)
+    many = bootstrap_means(np.tile(errors, (50, 1)), seed=0)
+    expected = np.sqrt(np.mean((sums - 4 * counts) ** 2) / 200) / counts.mean()
+    np.testing.assert_allclose(many.resampled_px[:, -1].std(), expected, rtol=0.05)
+    assert np.isnan(interval_px(means.resampled_px, np.array([1, 0, 2]))[:, :2]).all()
+
+
+def test_frames_that_trained_one_of_the_runs_are_left_out(tmp_path: Path) -> None:
+    sets = _split(10)
+    # x0 trained the second run, x1 the run that it started from, x2 validated it; x3 has other labels, x4 is lacking.
+    others = sets | {"x0.png": "train", "train.init_from/x1.png": "trained", "x2.png": "validation"}
+    others.pop("x1.png"), others.pop("x4.png")
+    one = _errors_of(sets, 1)
+    other = {frame: (row[0] + 2, row[1] + 2) for frame, row in one.items() if frame in others}
+    runs = [_run(tmp_path / "a", one, sets), _run(tmp_path / "b", other, others, labels={"x3.png": "moved"})]
+    found = compare(runs)
+    assert found.frames.is_paired and found.frames.compared == [6, 6] and found.frames.validated == 1
+    assert (found.frames.trained, found.frames.not_shared, found.frames.other_labels) == (5, 2, 1)
+    np.testing.assert_allclose(found.measured[1].difference_px, 2)
+    np.testing.assert_allclose(found.measured[1].difference_interval_px, 2)
+    expected = np.mean([one[f"x{i}.png"] for i in (2, 5, 6, 7, 8, 9)], axis=0)
+    np.testing.assert_allclose(found.measured[0].means_px[:2], expected)
+    assert compare(runs, test_only=True).frames.compared == [5, 5]
+
+
+def test_a_renamed_image_is_the_same_frame(tmp_path: Path) -> None:
+    sets = _split(4)
+    first = _run(tmp_path / "a", _errors_of(sets, 1), sets)
+    second = _run(tmp_path / "b", _errors_of(sets, 2), sets)
+    rows, table = pd.read_csv(second / "split.csv").drop(columns="check"), second / "predictions_pixel_error.csv"
+    write_csv(second / "split.csv", rows.assign(path="renamed/" + rows["path"]).to_csv(index=False))
+    table.write_text(table.read_text().replace("\nx", "\nrenamed/x").replace("\nt", "\nrenamed/t"))
+    assert compare([first, second]).frames.compared == [4, 4]
+
+
+def test_runs_without_a_common_frame_are_not_paired(tmp_path: Path) -> None:
+    sets = _split(30)
+    others = {f"other{i}.png": name for i, name in enumerate(sets.values())}
+    runs = [_run(tmp_path / "a", _errors_of(sets, 1), sets), _run(tmp_path / "b", _errors_of(others, 2), others)]
+    found = compare(runs)
+    assert not found.frames.is_paired and found.frames.compared == [30, 30]
+    one, other = found.measured
+    # The variances of independent means add up.
+    widths = [np.ptp(interval[:, 0]) for interval in (one.interval_px, other.interval_px, other.difference_interval_px)]
+    np.testing.assert_allclose(widths[2], np.hypot(widths[0], widths[1]), rtol=0.08)
+
+
+def test_seeds_are_grouped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = _split(5)
+    runs = [
+        _run(
+            tmp_path / f"r{seed}{width}", _errors_of(sets, seed, width / 8), sets, train__seed=seed, model__width=width
+        )
+        for seed, width in ((0, 8), (1, 8), (0, 16), (2, 8))
+    ]
+    found = compare(runs)
+    (group,) = found.seeds
+    assert group.runs == [0, 1, 3]
+    of_runs = [found.measured[place].means_px for place in group.runs]
+    np.testing.assert_allclose(group.means_px, np.mean(of_runs, axis=0))
+    np.testing.assert_allclose(group.deviations_px, np.std(of_runs, axis=0, ddof=1))
+    assert main([str(run) for run in runs]) == 0
+    shown = capsys.readouterr().out
+    assert "model.width  8  8  16  8" in shown and "A B D" in shown and "compared: the same 5 frames" in shown
+    assert f"{group.means_px[2]:.2f} +- {group.deviations_px[2]:.2f}" in shown
+
+
+def test_a_real_run_is_read(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = shutil.copytree(trained_run, tmp_path / "copy")
+    found = compare([trained_run, copy])
+    table = pd.read_csv(trained_run / "predictions_pixel_error.csv", index_col=0)
+    held_out = table[table["set"] != "train"].drop(columns="set")
+    np.testing.assert_allclose(found.measured[0].means_px[:-1], held_out.mean().to_numpy())
+    assert found.frames.compared == [12, 12] and (found.frames.trained, found.frames.validated) == (6, 6)
+    assert not found.options and (found.measured[1].difference_px == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("no table", "b has no predictions_pixel_error.csv: finish the training, or write it with python -m"),
+        ("other table", "t0.png is in the set test, but "),
+        ("damaged split", "split.csv:2: the row was damaged"),
+        ("no run", "b is not a run folder: it has no config.json; there are "),
+        ("a cell", "predictions_pixel_error.csv:2: could not convert string to float: 'many'"),
+        ("the same", "give two or more runs, each once"),
+        (
+            "all trained",
+            "the runs share no validation or test frame: 5 of 5 frames trained one of the runs. Train with ",
+        ),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, message: str) -> None:
+    sets = _split(2)
+    everywhere = dict.fromkeys(sets, "train") if change == "all trained" else sets
+    first = _run(tmp_path / "a", _errors_of(sets, 1), sets)
+    second = _run(tmp_path / "b", _errors_of(sets, 2), everywhere)
+    table, split = second / "predictions_pixel_error.csv", second / "split.csv"
+    if change == "no table":
+        table.unlink()
+    elif change == "other table":
+        table.write_text(table.read_text().replace("train", "test", 1))
+    elif change == "damaged split":
+        split.write_text(split.read_text().replace("train", "test", 1))
+    elif change == "no run":
+        (second / "config.json").unlink()
+    elif change == "a cell":
+        lines = table.read_text().splitlines()
+        lines[1] = "t0.png,many,1,train"
+        table.write_text("\n".join(lines))
+    runs = [first, first] if change == "the same" else [first, second]
+    assert main([str(run) for run in runs]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err and len(shown.err.splitlines()) == 1 and not shown.out
+
+
+def test_the_reader_refuses_a_run_twice_by_another_path(tmp_path: Path) -> None:
+    run = _run(tmp_path / "a", _errors_of(_split(2), 1), _split(2))
+    with pytest.raises(UserError, match="each once"):
+        compare([run, tmp_path / "a" / ".." / "a"])

@@ -1,0 +1,191 @@
+"""`jaxpose init`: a page that builds, says why, and fits the project and the machine; nothing is overwritten."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jaxpose import config as c
+from jaxpose.config import command_line
+from jaxpose.data import dataset
+from jaxpose.data.synthetic import make_project
+from jaxpose.init import __main__ as verb
+from jaxpose.init import facts as facts_module
+from jaxpose.init.choices import apply, make_choices
+from jaxpose.init.facts import Facts
+from jaxpose.init.memory import largest_microbatch
+from jaxpose.init.names import left_right_pairs, mirrored_views
+from jaxpose.init.page import page
+from tests.test_entry import verb_without
+
+MOUSE = tuple(f"{part}_{view}" for view in ("top", "bot") for part in ("paw1LH", "paw2LF", "tailBase", "nose"))
+FACTS = Facts(
+    frames=90, labelled_videos=1, frame_size_px=(396, 406), input_size_px=(256, 256), keypoint_names=MOUSE,
+    labelled_shares=(1.0,) * 8, videos=1, gpu_gib=24.0,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("small") / "my project"
+    return make_project(folder, videos=2, labelled_frames=2, video_frames=3, side_px=64)
+
+
+def options_of(facts: Facts, config: c.Config | None = None, settled: tuple[str, ...] = ()) -> dict[str, object]:
+    """The options of all choices; they keep the rules of a config."""
+    config = config or c.Config(data=c.DataConfig(project="p"))
+    choices = make_choices(facts, config, list(settled))
+    c.validate(apply(choices, config))
+    assert all(choice.title and (choice.reason or choice.title.startswith("Given")) for choice in choices)
+    return {name: value for choice in choices for name, value in choice.options.items()}
+
+
+def test_the_file_is_a_config_of_the_project_that_train_takes(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert verb.main([str(small), "train.batch_size=4", "--gpu_gib", "8"]) == 0
+    out, err = capsys.readouterr()
+    file = tmp_path / "my project.py"
+    assert err == "" and out.splitlines()[-1].endswith("jaxpose train --config 'my project.py' --dry_run")
+    assert out.startswith("4 labelled frames of 64 x 64 px, 7 keypoints, 2 videos; GPUs of 8 GiB\n")
+    text = file.read_text()
+    assert max(map(len, text.splitlines())) <= 120
+    config, _ = command_line.read([f"--config={file}"])
+    resolved, _ = dataset.prepare(c.resolve(config))
+    assert resolved.data.project == str(small) and config.train.batch_size == 4
+    assert (config.data.input_width_px, config.train.epochs, config.losses.pca_singleview.weight) == (128, 500, 0.0)
+    assert config.data.flip_pairs == ("left_front_paw:right_front_paw", "left_hind_paw:right_hind_paw")
+    assert config.augment.flip_p == 0.5 and config.losses.temporal.weight == 3e-4
+    # Each choice has its reason above it, and the project may be another one.
+    lines = text.splitlines()
+    starts = [line for before, line in zip(lines, lines[1:], strict=False) if not before and line.startswith("    ")]
+    assert len(starts) >= 7 and all(line.startswith("    # ") for line in starts)
+    moved = shutil.copytree(small, tmp_path / "moved")
+    config, _ = command_line.read([str(moved), "--config", str(file)])
+    assert config.data.project == str(moved)
+    assert verb.main([str(small)]) == 2
+    assert "my project.py exists, and jaxpose init overwrites nothing" in capsys.readouterr().err
+    assert file.read_text() == text
+
+
+def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
+    out = tmp_path / "own.py"
+    code, shown, err = verb_without(
+        ("jax", "jaxlib"), "jaxpose", "init", str(small), "--out", str(out), CUDA_VISIBLE_DEVICES=""
+    )
+    assert code == 0 and shown.startswith("4 labelled frames") and "; no GPU\n" in shown, err
+    assert "resnet18" in out.read_text() and "temporal.weight = 0.0" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "has no folder 'nowhere'"),
+        (["PROJECT", "train.stpes=3"], "there is no option --config.train.stpes"),
+        (["PROJECT", "--out", "own.yaml"], "--out is own.yaml; a config is a Python file"),
+        (["PROJECT", "--out", "no/own.py"], "--out is no/own.py, which cannot be written: No such file"),
+        (["PROJECT", "--gpu_gib=-1"], "--gpu_gib is -1; it must be at least 0"),
+        (["train.steps=3"], "no project is given, only train.steps=3"),
+        (["PROJECT", "other"], "unexpected argument 'other'"),
+    ],
+)
+def test_a_mistake_is_a_line_and_writes_nothing(
+    arguments: list[str], says: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert verb.main([str(small) if word == "PROJECT" else word for word in arguments]) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.startswith("jaxpose.init: ") and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mirrored_views_are_compared_and_never_flipped() -> None:
+    found = options_of(FACTS)
+    assert found["data.mirror_views"] is True and "augment.flip_p" not in found
+    assert found["losses.pca_multiview.views"] == (
+        "paw1LH_top,paw2LF_top,tailBase_top,nose_top", "paw1LH_bot,paw2LF_bot,tailBase_bot,nose_bot",
+    )  # fmt: skip
+    assert found["losses.temporal.epsilon_px"] == (20.0,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"frames": 15}, {"train.epochs": 500, "losses.pca_singleview.weight": 0.0, "losses.temporal.weight": 3e-4}),
+        ({"frames": 16}, {"train.epochs": 500, "losses.pca_singleview.weight": 3e-4}),
+        ({"frames": 50}, {"train.epochs": 300, "model.backbone": "resnet18"}),
+        ({"frames": 200}, {"model.backbone": "resnet50"}),
+        ({"frames": 200, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "losses.temporal.weight": 0.0}),
+        ({"videos": 0}, {"losses.temporal.weight": 0.0}),
+        ({"labelled_videos": 9}, {"data.split": "frame"}),
+        ({"labelled_videos": 10}, {"data.split": "video"}),
+        ({"labelled_shares": (0.4,) + (0.5,) * 7}, {"losses.pca_singleview.keypoints": MOUSE[1:]}),
+        ({"frames": 200, "gpu_gib": 4.0}, {"train.microbatch_size": 1}),
+        ({"frames": 200, "gpu_gib": 80.0}, {"train.microbatch_size": 0}),
+    ],
+)  # fmt: skip
+def test_the_choices_follow_the_project_and_the_machine(changes: dict, expected: dict) -> None:
+    found = options_of(dataclasses.replace(FACTS, **changes))
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_what_is_given_is_not_chosen_again() -> None:
+    config = c.Config(data=c.DataConfig(project="p", views=("top", "side")), train=c.TrainConfig(epochs=7))
+    found = options_of(FACTS, config, ("data.views", "train.epochs"))
+    assert (found["data.views"], found["train.epochs"], found["augment.preset"]) == (("top", "side"), 7, "dlc-mv")
+    assert "losses.pca_multiview.views" not in found and "losses.pca_singleview.weight" not in found
+    text = page(make_choices(FACTS, config, ["data.views", "train.epochs"]), FACTS, "/p", "own.py")
+    assert text.count("config.train.epochs") == 1 and 'config.data.views = ("top", "side")' in text
+
+
+def test_strange_names_stay_text(tmp_path: Path) -> None:
+    """The file is run, so a name of a keypoint or a folder must not become a line of it."""
+    names = ('nose"""', "left_\nimport os", "right_\nimport os", "tail\\")
+    facts = dataclasses.replace(FACTS, keypoint_names=names, labelled_shares=(1.0,) * 4)
+    project, file = '/a"""\nimport os', tmp_path / 'b"""\\.py'
+    config = c.Config(data=c.DataConfig(project=project))
+    choices = make_choices(facts, config, [])
+    file.write_text(page(choices, facts, project, str(file)))
+    found, _ = command_line.read([f"--config={file}"])
+    assert found == apply(choices, config) and "\nimport os" not in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("names", "views"),
+    [
+        (("nose_top", "paw_top", "tail_top", "nose_side", "paw_side", "tail_side", "light"), 2),
+        (("top.nose", "top.paw", "top.tail", "bot.nose", "bot.paw", "bot.tail"), 2),
+        (("front_left_paw", "front_right_paw", "front_nose", "back_left_paw", "back_right_paw", "back_nose"), 0),
+        (("pupil_top", "pupil_bottom", "lid_top", "lid_bottom"), 0),
+        (("nose", "tail"), 0),
+    ],
+)
+def test_views_are_found_by_names(names: tuple[str, ...], views: int) -> None:
+    found = mirrored_views(names)
+    assert len(found) == views and len({len(view) for view in found}) <= 1
+
+
+def test_pairs_are_those_of_a_flip() -> None:
+    assert left_right_pairs(("earL", "nose", "earR")) == (("earL:earR",), "")
+    pairs, reason = left_right_pairs(("left_ear", "nose"))
+    assert pairs == () and reason == "left_ear have no partner on the other side"
+
+
+def test_the_memory_is_that_of_the_smallest_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 24564\necho 8192\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert facts_module.gpu_memory_gib() == 8.0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert facts_module.gpu_memory_gib() == 0.0
+
+
+def test_a_smaller_gpu_and_a_larger_input_give_smaller_passes() -> None:
+    sizes = [largest_microbatch("resnet50", (256, 256), gib, 16, 16) for gib in (4, 12, 16, 24)]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[-1] == 16
+    assert largest_microbatch("resnet50", (384, 384), 16, 16) <= largest_microbatch("resnet50", (256, 256), 16, 16)

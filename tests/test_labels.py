@@ -1,0 +1,240 @@
+"""Labels that look wrong, and new labels that are added to a project."""
+
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose import labels, suggest
+from jaxpose.data.animal import KEYPOINT_NAMES
+from jaxpose.data.labels import read_labels
+from jaxpose.labelling import merging
+from tests import painted_videos
+from tests.predicted_runs import predicted_run, true_track
+
+Capture = pytest.CaptureFixture[str]
+LEFT, RIGHT = KEYPOINT_NAMES.index("left_hind_paw"), KEYPOINT_NAMES.index("right_hind_paw")
+COLUMNS = pd.MultiIndex.from_product([["me"], KEYPOINT_NAMES, ["x", "y"]], names=["scorer", "bodyparts", "coords"])
+V = "labeled-data/v/img000"
+HEADER = "scorer,me,me,me,me\nbodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\n"
+
+
+def _image(file: Path, seed: int = 0, size_px: tuple[int, int] = (20, 16)) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 255, (size_px[1], size_px[0], 3), np.uint8)
+    assert cv2.imwrite(str(file), pixels)
+
+
+def _walked(folder: Path) -> tuple[np.ndarray, list[str]]:
+    """180 true poses with noise, as labels of images of 128 px."""
+    rng = np.random.default_rng(0)
+    tracks = [true_track(Path(f"session{number:02d}"), 400)[rng.choice(400, 60, replace=False)] for number in range(3)]
+    poses = np.concatenate(tracks)
+    images = [f"labeled-data/v{row // 60}/img{row:04d}.png" for row in range(len(poses))]
+    for image in images:
+        _image(folder / image, size_px=(128, 128))
+    return poses + rng.normal(0, 0.3, poses.shape), images
+
+
+def test_planted_mistakes_are_found_with_pictures(tmp_path: Path, capsys: Capture) -> None:
+    poses, images = _walked(tmp_path / "project")
+    poses[20, [LEFT, RIGHT]] = poses[20, [RIGHT, LEFT]]
+    for place, point in ((50, 0), (75, LEFT), (140, 2)):
+        poses[place, point] += np.where(poses[place, point] > 64, -40, 40)
+    poses[90, 1] = 140, 60
+    poses[3, 4], poses[7] = np.nan, np.nan
+    file = tmp_path / "project" / "CollectedData.csv"
+    pd.DataFrame(poses.reshape(len(poses), -1), index=images, columns=COLUMNS).to_csv(file)
+    (tmp_path / "project" / images[120]).unlink()
+    out = tmp_path / "check"
+    assert labels.main(["check", "--project", str(tmp_path / "project"), "--out", str(out)]) == 1
+    found = pd.read_csv(out / "label_check.csv", keep_default_na=False)
+    rows = {int(Path(image).stem[3:]): row for image, row in zip(found["image"], found.itertuples(), strict=True)}
+    assert rows[20].kind == "swap" and rows[20].keypoints == "left_hind_paw right_hind_paw"
+    for place, point in ((50, 0), (75, LEFT), (140, 2)):
+        assert (rows[place].kind, rows[place].keypoints) == ("outlier", KEYPOINT_NAMES[point])
+        assert rows[place].place == f"{file}:{place + 4}"
+    kinds = found[found["image"] == images[90]]["kind"]
+    assert "outside" in set(kinds) and rows[120].kind == "row" and "does not exist" in rows[120].text
+    # At most a few of 174 right poses are doubted.
+    assert len(set(rows) - {20, 50, 75, 140, 90, 120}) <= 4
+    for row in found.itertuples():
+        assert (cv2.imread(str(out / row.picture)) is not None) == (row.kind != "row")
+    shown = capsys.readouterr().out
+    assert "180 labelled images" in shown and "     1 images where left and right look exchanged" in shown
+    # The same folder again takes the place of the earlier result; other folders are never replaced.
+    assert labels.main(["check", "--project", str(tmp_path / "project"), "--out", str(out)]) == 1
+    assert labels.main(["check", "--project", str(tmp_path / "project"), "--out", str(tmp_path / "project")]) == 2
+    assert file.is_file()
+
+
+def test_a_check_that_is_not_possible_is_said(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "CollectedData.csv").write_text(HEADER + "labeled-data/v/img1.png,3,4,5,6\n")
+    _image(tmp_path / "labeled-data" / "v" / "img1.png")
+    out = tmp_path / "check"
+    assert labels.main(["check", "--project", str(tmp_path), "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "left and right are not checked: no name of nose, tail contains a side (see --flip_pairs)" in shown
+    assert "poses are not checked: 1 labelled poses of 4 coordinates; a PCA needs" in shown
+    assert labels.main(["check", "--project", str(tmp_path), "--out", str(out), "--flip_pairs", "nose:tial"]) == 2
+    assert "has 'nose:tial'; it must be" in capsys.readouterr().err
+
+
+def _project(folder: Path) -> Path:
+    """Two labelled frames in a file whose bytes no program of ours would write."""
+    folder.mkdir()
+    # Windows line ends, digits that no format gives, quotes, no line end at the end.
+    text = HEADER + 'labeled-data/v/img0004.png,3.10,4.,"5",6e0\nlabeled-data/v/img0009.png,1,2,,'
+    (folder / "CollectedData.csv").write_bytes(text.replace("\n", "\r\n").encode())
+    for frame in (4, 9):
+        _image(folder / f"labeled-data/v/img{frame:04d}.png", seed=frame)
+    return folder
+
+
+def _new(folder: Path, rows: str, header: str = HEADER, images: tuple[str, ...] = ()) -> Path:
+    folder.mkdir()
+    (folder / "CollectedData.csv").write_text(header + rows)
+    for place, image in enumerate(images):
+        _image(folder / "labeled-data" / image, seed=100 + place)
+    return folder
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_new_rows_stand_behind_the_old_bytes_and_their_images_are_copied(tmp_path: Path, capsys: Capture) -> None:
+    project = _project(tmp_path / "project")
+    # The keypoints are in another order; one row has no label.
+    header = "scorer,you,you,you,you\nbodyparts,tail,tail,nose,nose\ncoords,x,y,x,y\n"
+    rows = (
+        "labeled-data/v/img0007.png,1.250,2,3,4\nlabeled-data/w/img0001.png,,,5.5,6\nlabeled-data/w/img0009.png,,,,\n"
+    )
+    images = tuple(f"v/img000{frame}.png" for frame in (5, 6, 7, 8, 9)) + tuple(
+        f"w/img000{n}.png" for n in (0, 1, 2, 8)
+    )
+    new, before = _new(tmp_path / "new", rows, header, images), _files(project)
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 0
+    after = _files(project)
+    added = b"\r\nlabeled-data/v/img0007.png,3,4,1.250,2\r\nlabeled-data/w/img0001.png,5.5,6,,\r\n"
+    assert after["CollectedData.csv"] == before["CollectedData.csv"] + added
+    assert after["CollectedData.csv.bak"] == before["CollectedData.csv"]
+    # A neighbour that the project has already (img0009) keeps its bytes; w/img0008 is no neighbour.
+    copied = {f"labeled-data/{image}" for image in images} - {
+        "labeled-data/v/img0009.png",
+        "labeled-data/w/img0008.png",
+    }
+    assert set(after) - set(before) == copied | {"CollectedData.csv.bak"}
+    assert all(after[name] == before[name] for name in before if name != "CollectedData.csv")
+    assert all(after[name] == (new / name).read_bytes() for name in copied)
+    read, problems = read_labels(project / "CollectedData.csv", "ignore")
+    assert not problems and len(read.images) == 4
+    np.testing.assert_array_equal(read.keypoints_frame_px[2], [[3, 4], [1.25, 2]])
+    shown = capsys.readouterr().out
+    assert (
+        "CollectedData.csv: 2 new rows" in shown and "7 images copied" in shown and "1 row without any label" in shown
+    )
+    # Once more: all of it is there already.
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 2
+    assert _files(project) == after
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "message"),
+    [
+        (f"{V}9.png,1,2,3,4", HEADER, "{new}/CollectedData.csv:4: labeled-data/v/img0009.png is labelled in {project}/"
+         "CollectedData.csv:5 already; remove one of the two"),
+        ("labeled-data/v/img9.png,1,2,3,4", HEADER, "img9.png is labelled in {project}/CollectedData.csv:5 already"),
+        (f"{V}7.png,1,2,3,4\n{V}7.png,1,2,3,4", HEADER, "labeled-data/v/img0007.png is labelled in line 4 already"),
+        (f"{V}7.png,1,2,3,4", HEADER.replace("nose", "noes"), "the project has no keypoint noes; did you mean nose?"),
+        (f"{V}7.png,1,2,3,4", HEADER.replace("tail", "ear"), "the project's keypoint tail is absent"),
+        (f"{V}7.png,1,2,", HEADER, "the row has 4 cells, the header 5"),
+        (f"{V}7.png,1,2,30,4", HEADER, "outside of its image of 20 x 16 px: tail"),
+        (f"{V}8.png,1,2,3,4", HEADER, "img0008.png lies neither in {new} nor in {project}"),
+        (f"{V}7.png,,,,", HEADER, "has no row with a label: nothing to merge"),
+        ("../img0007.png,1,2,3,4", HEADER, "../img0007.png leaves the project folder"),
+        (f"{V}7.png,1,2,3,4,2", "bodyparts,nose,nose,tail,tail,tail\ncoords,x,y,x,y,visible\n",
+         "tail has a column visible, which the project's label file lacks"),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_fit_change_nothing(
+    tmp_path: Path, capsys: Capture, rows: str, header: str, message: str
+) -> None:
+    project = _project(tmp_path / "project")
+    new, before = _new(tmp_path / "new", rows, header, ("v/img0007.png",)), _files(project)
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 2
+    shown = capsys.readouterr().err
+    assert message.format(project=project, new=new) in shown and shown.startswith("jaxpose.labels merge: ")
+    assert _files(project) == before
+
+
+def test_a_failed_write_leaves_the_label_files_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two views, the first file is written before the disk is full."""
+    project, new = tmp_path / "project", tmp_path / "new"
+    for folder, frame in ((project, 1), (new, 2)):
+        for view in ("top", "side"):
+            image = f"labeled-data/s_{view}/img{frame:04d}.png"
+            _image(folder / image, seed=frame)
+            (folder / f"CollectedData_{view}.csv").write_text(f"{HEADER}{image},1,2,3,4\n")
+    before = _files(project)
+
+    def write(file: Path, data: bytes) -> None:
+        if file.name == "CollectedData_side.csv":
+            raise OSError(28, "No space left on device", str(file))
+        file.write_bytes(data)
+
+    arguments = ["merge", str(new), "--project", str(project), "--views", "top,side"]
+    with monkeypatch.context() as patch:
+        patch.setattr(merging, "write_atomic", write)
+        assert labels.main(arguments) == 1
+    after = _files(project)
+    assert {name: after[name] for name in before} == before
+    assert labels.main(arguments) == 0
+    assert b"s_side/img0002.png,1,2,3,4" in (project / "CollectedData_side.csv").read_bytes()
+
+
+def test_a_deeplabcut_project_has_a_file_in_each_folder(tmp_path: Path, capsys: Capture) -> None:
+    header = "scorer,,,me,me,me,me\nbodyparts,,,nose,nose,tail,tail\ncoords,,,x,y,x,y\n"
+    project, new = tmp_path / "project", tmp_path / "new"
+    for folder, video, frame in ((project, "a", 1), (new, "a", 5), (new, "b", 3)):
+        _image(folder / f"labeled-data/{video}/img{frame:03d}.png", seed=frame)
+        file = folder / f"labeled-data/{video}/CollectedData_me.csv"
+        file.write_text(f"{header}labeled-data,{video},img{frame:03d}.png,1,2,3,4\n")
+    (project / "labeled-data/a/CollectedData_me.h5").write_bytes(b"")
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 0
+    first, second = (project / f"labeled-data/{video}/CollectedData_me.csv" for video in "ab")
+    assert first.read_text().endswith("img001.png,1,2,3,4\nlabeled-data,a,img005.png,1,2,3,4\n")
+    assert second.read_text() == (new / "labeled-data/b/CollectedData_me.csv").read_text()
+    assert "a/CollectedData_me.h5 lacks the new rows" in capsys.readouterr().out
+    # A single file: its images lie beside its folder of images.
+    shutil.rmtree(project / "labeled-data" / "b")
+    assert labels.main(["merge", str(new / "labeled-data/b/CollectedData_me.csv"), "--project", str(project)]) == 0
+    assert second.is_file() and (project / "labeled-data/b/img003.png").is_file()
+
+
+def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: Capture) -> None:
+    """One row is corrected; a label tool wrote the file anew, with its columns in another order."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "CollectedData.csv").write_text(HEADER + "labeled-data/v/img0001.png,1,2,3,4\n")
+    _image(project / "labeled-data/v/img0001.png")
+    video = painted_videos.write(tmp_path / "day.mp4", 40)
+    track = np.random.default_rng(0).uniform(10, 20, (40, 2, 2))
+    run = predicted_run(tmp_path / "run", project, {video: (track, np.ones((40, 2)))}, keypoint_names=("nose", "tail"))
+    new = tmp_path / "new"
+    assert suggest.main(["--run", str(run), str(video), "--frames", "3", "--apart", "3", "--out", str(new)]) == 0
+    table = pd.read_csv(new / "CollectedData.csv", header=[0, 1, 2], index_col=0)
+    table.iloc[1, 0] += 0.25
+    table.iloc[:, [2, 3, 0, 1]].to_csv(new / "CollectedData.csv")
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 0
+    shown = capsys.readouterr().out
+    assert "3 new rows" in shown and "2 rows exactly as jaxpose.suggest predicted" in shown
+
+
+def test_help_and_a_wrong_task(capsys: Capture) -> None:
+    assert labels.main(["--help"]) == 0 and labels.main(["merge", "--help"]) == 0
+    assert labels.main(["chek"]) == 2 and labels.main([]) == 2
+    assert "invalid choice: 'chek'" in capsys.readouterr().err
