@@ -155,7 +155,8 @@ def measure_torch(given: argparse.Namespace) -> dict[str, Any]:
             channels = (given.width << stage) * (4 if bottleneck else 1)
     layers += [nn.PixelShuffle(2), nn.ConvTranspose2d(channels // 4, 32, 3, 2, 1, 1)]
     layers += [nn.ConvTranspose2d(32, given.keypoints, 3, 2, 1, 1)]
-    network = nn.Sequential(*layers).to(device, memory_format=torch.channels_last)
+    # torch's own types leave this argument out.
+    network = nn.Sequential(*layers).to(device, memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     side = given.size_px
     frames = torch.randint(0, 256, (given.batch, 3, side, side), dtype=torch.uint8, device=device)

@@ -12,7 +12,7 @@ from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.config.losses import weights as loss_weights
-from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.model import CONTEXT_RADIUS, RESNETS
 from jaxpose.data.loader import Samples, rows_of_draws
 from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.pose.pca import Pca
@@ -59,10 +59,11 @@ def make_config(
     kind: str = "heatmap", clips: int = 0, all_losses: bool = False,
 ) -> c.Config:  # fmt: skip
     names = tuple(f"keypoint{number}" for number in range(KEYPOINTS))
+    width = 4 if backbone in RESNETS else c.ModelConfig().width
     return c.Config(
         data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment,
-        model=c.ModelConfig(kind=kind, backbone=backbone, width=4, norm=norm, head_width=4, loss=loss),
+        model=c.ModelConfig(kind=kind, backbone=backbone, width=width, norm=norm, head_width=4, loss=loss),
         video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
         losses=losses(all_losses) if clips else c.LossesConfig(),
         optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),

@@ -22,10 +22,16 @@ class DataConfig(Section):
     )
     keypoint_names: tuple[str, ...] = option((), "names of the keypoints to train; () = all in the label file")
     input_height_px: int = option(
-        0, "height of the network's input, a multiple of 32; 0 = chosen from the frame sizes", minimum=0, maximum=8192
+        0,
+        "height of the network's input, a multiple of 32 (16 for a ViT); 0 = chosen from the frame sizes",
+        minimum=0,
+        maximum=8192,
     )
     input_width_px: int = option(
-        0, "width of the network's input, a multiple of 32; 0 = chosen from the frame sizes", minimum=0, maximum=8192
+        0,
+        "width of the network's input, a multiple of 32 (16 for a ViT); 0 = chosen from the frame sizes",
+        minimum=0,
+        maximum=8192,
     )
     resize: str = option(
         "pad",

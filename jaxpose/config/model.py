@@ -6,7 +6,9 @@ from jaxpose.config.option import Section, option
 
 # Number of frames that the network sees on either side of the predicted one, by `ModelConfig.kind`.
 CONTEXT_RADIUS = {"heatmap": 0, "heatmap_context": 2, "regression": 0}
-BACKBONES = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+RESNETS = ("resnet10", "resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
+VITS = ("vit_small", "vit_base", "dinov2_small", "dinov2_base", "dinov3_small", "dinov3_base")
+BACKBONES = (*RESNETS, *VITS)
 
 
 @dataclasses.dataclass
@@ -17,18 +19,29 @@ class ModelConfig(Section):
         "regression: one point per keypoint, without heatmaps",
         choices=("heatmap", "heatmap_context", "regression"),
     )
-    backbone: str = option("resnet50", "network before the head; resnet10 is for quick trials", choices=BACKBONES)
+    backbone: str = option(
+        "resnet50",
+        "network before the head; resnet10 is for quick trials; vit_small and vit_base take the weights of DINO and "
+        "MAE, the other ViTs those of their name (docs/backbones.md)",
+        choices=BACKBONES,
+    )
     weights: str = option(
         "none",
         "initial weights of the backbone: none = random; a name in docs/weights.md, fetched from the Hugging Face hub; "
         "a file (.safetensors, .pth, .pt) or a folder with one; or a run folder, whose head is not taken over",
         is_path=True,
     )
-    width: int = option(64, "channels of the first stage; the published network has 64", minimum=4, maximum=1024)
+    width: int = option(
+        64,
+        "channels of a ResNet's first stage; the published network has 64. A ViT takes only the default",
+        minimum=4,
+        maximum=1024,
+    )
     norm: str = option(
         "sync",
-        "sync: statistics over the whole batch on all devices; group: over each frame; frozen: the loaded statistics; "
-        "local: over each device (results then depend on the number of devices)",
+        "norm of a ResNet. sync: statistics over the whole batch on all devices; group: over each frame; frozen: the "
+        "loaded statistics; local: over each device (results then depend on the number of devices). A ViT normalises "
+        "each token and takes only the default",
         choices=("sync", "group", "frozen", "local"),
     )
     norm_groups: int = option(
@@ -46,3 +59,8 @@ class ModelConfig(Section):
         choices=("fit", "lightning_pose"),
     )
     loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))
+
+
+def feature_stride(backbone: str) -> int:
+    """Returns the input pixels per cell of a backbone's features; both sides of the input are multiples of it."""
+    return 16 if backbone in VITS else 32

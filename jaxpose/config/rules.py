@@ -12,6 +12,7 @@ from fsspec.utils import get_protocol
 
 from jaxpose.config import losses
 from jaxpose.config.data import given_shares
+from jaxpose.config.model import VITS, ModelConfig, feature_stride
 from jaxpose.config.root import Config
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED, PUBLISHED_WIDTH
 
@@ -21,10 +22,10 @@ _MOST_SAMPLES = 2**31 - 1
 
 
 def _input(config: Config) -> Iterator[str]:
-    data = config.data
+    data, stride = config.data, feature_stride(config.model.backbone)
     for name, side in (("input_height_px", data.input_height_px), ("input_width_px", data.input_width_px)):
-        if side % 32:
-            yield f"data.{name} is {side}; it must be a multiple of 32 (the backbone's stride), or 0"
+        if side % stride:
+            yield f"data.{name} is {side}; it must be a multiple of {stride} (the backbone's stride), or 0"
     if bool(data.input_height_px) != bool(data.input_width_px):
         yield "data.input_height_px and data.input_width_px must be given together, or both be 0"
     if data.crop_px and (len(data.crop_px) != 4 or min(data.crop_px[:2]) < 0 or min(data.crop_px[2:]) < 1):
@@ -77,6 +78,13 @@ def _model(config: Config) -> Iterator[str]:
     model = config.model
     if model.heatmap_stride not in (2, 4, 8):
         yield f"model.heatmap_stride is {model.heatmap_stride}; it must be 2, 4 or 8"
+    if model.backbone in VITS:
+        default = ModelConfig()
+        for name in ("width", "norm"):
+            if (value := getattr(model, name)) != getattr(default, name):
+                only = f"it must be {getattr(default, name)}, the default, because only ResNets have this choice"
+                yield f"model.{name} is {value}, and model.backbone is {model.backbone}; {only}"
+        return
     if model.width % 4:
         yield f"model.width is {model.width}; it must be a multiple of 4"
 
@@ -86,7 +94,7 @@ def _weights(config: Config) -> Iterator[str]:
     is_loaded = model.weights != NO_WEIGHTS
     if not model.weights:
         yield "model.weights is empty; give none for random weights"
-    if model.norm == "frozen" and not init_from and not is_loaded:
+    if model.norm == "frozen" and not init_from and not is_loaded and model.backbone not in VITS:
         yield "model.norm is frozen, which needs loaded statistics: give train.init_from=RUN or model.weights"
     if init_from and is_loaded:
         both = "both say where the backbone's weights come from: give one"

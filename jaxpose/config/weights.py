@@ -43,10 +43,17 @@ class PublishedWeights:
     pixels: PixelScale = IMAGENET
 
 
+def _timm(backbone: str, name: str, licence: str, trained_on: str) -> PublishedWeights:
+    return PublishedWeights(backbone, f"timm/{name}", "model.safetensors", licence, trained_on)
+
+
 def _torchvision(backbone: str, version: str) -> PublishedWeights:
-    return PublishedWeights(
-        backbone, f"timm/{backbone}.{version}_in1k", "model.safetensors", "BSD 3-Clause", "ImageNet-1k"
-    )
+    return _timm(backbone, f"{backbone}.{version}_in1k", "BSD 3-Clause", "ImageNet-1k")
+
+
+def _dinov3(size: str) -> PublishedWeights:
+    repository = f"facebook/dinov3-vit{size[0]}16-pretrain-lvd1689m"
+    return PublishedWeights(f"dinov3_{size}", repository, "model.safetensors", "DINOv3", "LVD-1689M")
 
 
 def _superanimal(animals: str, owner: str) -> PublishedWeights:
@@ -73,6 +80,14 @@ PUBLISHED = {
     "resnet50_superanimal_quadruped": _superanimal("Quadruped", "mwmathis"),
     "resnet50_superanimal_topviewmouse": _superanimal("TopViewMouse", "mwmathis"),
     "resnet50_superanimal_bird": _superanimal("Bird", "DeepLabCut"),
+    "vit_small_dino": _timm("vit_small", "vit_small_patch16_224.dino", "Apache 2.0", "ImageNet-1k"),
+    "vit_base_dino": _timm("vit_base", "vit_base_patch16_224.dino", "Apache 2.0", "ImageNet-1k"),
+    "vit_base_mae": _timm("vit_base", "vit_base_patch16_224.mae", "CC BY-NC 4.0", "ImageNet-1k"),
+    "dinov2_small": _timm("dinov2_small", "vit_small_patch14_dinov2.lvd142m", "Apache 2.0", "LVD-142M"),
+    "dinov2_base": _timm("dinov2_base", "vit_base_patch14_dinov2.lvd142m", "Apache 2.0", "LVD-142M"),
+    # Their owner gives access on request.
+    "dinov3_small": _dinov3("small"),
+    "dinov3_base": _dinov3("base"),
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxpose.model.head import SubPixelConv, pixel_shuffle
+from jaxpose.model.head import SubPixelConv, given_widths, pixel_shuffle
 
 # Frames that one map sees: the frame itself and two on either side.
 WINDOW = 5
@@ -16,9 +16,10 @@ _INNER = 16
 
 
 class ContextHead(nnx.Module):
-    """Maps features of sequences at stride 32 to the logits of every window of 5 frames, at stride 2, 4 or 8.
+    """Maps features of sequences at stride 32 or 16 to the logits of every window of 5 frames, at stride 2, 4 or 8.
 
-    This is Lightning Pose's `UpsamplingCRNN`. Its tensors (stride 4, width = keypoints) convert as follows:
+    This is Lightning Pose's `UpsamplingCRNN`. Its tensors (features at stride 32, maps at stride 4, width = keypoints)
+    convert as follows; from features at stride 16, it has no W_pre and this no layers.0:
 
       layers.0          W_pre.weight (c, k, 3, 3) as `SubPixelConv` below; W_pre.bias as it is
       forward_input     W_f.weight and W_f.bias, in the same way
@@ -37,6 +38,7 @@ class ContextHead(nnx.Module):
       keypoints: number of maps.
       stride: input pixels per map cell.
       width: channels between the sub-pixel convolutions.
+      feature_stride: input pixels per cell of the features.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.
@@ -49,11 +51,12 @@ class ContextHead(nnx.Module):
         stride: int,
         width: int,
         *,
+        feature_stride: int = 32,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
         rng: np.random.Generator,
     ):
-        widths = [in_channels // 4, *[width] * {8: 0, 4: 1, 2: 2}[stride]]
+        self.begins_with_shuffle, widths = given_widths(in_channels, feature_stride, stride, width)
 
         def double(channels: int, out_channels: int) -> SubPixelConv:
             return SubPixelConv(channels, out_channels, True, dtype=dtype, param_dtype=param_dtype, rng=rng)
@@ -78,7 +81,8 @@ class ContextHead(nnx.Module):
         windows = frames - WINDOW + 1
         if windows < 1:
             raise ValueError(f"{frames} frames hold no window of {WINDOW}: give {WINDOW} or more, or repeat the edges")
-        x = pixel_shuffle(features.reshape(-1, *features.shape[2:]))
+        flat = features.reshape(-1, *features.shape[2:])
+        x = pixel_shuffle(flat) if self.begins_with_shuffle else flat
         for layer in self.layers:
             x = layer(x)
         ahead, back = (_cells(layer(x), sequences) for layer in (self.forward_input, self.backward_input))

@@ -55,13 +55,14 @@ class SubPixelConv(nnx.Module):
 
 
 class HeatmapHead(nnx.Module):
-    """Maps features at stride 32 to logits at stride 2, 4 or 8.
+    """Maps features at stride 32 or 16 to logits at stride 2, 4 or 8.
 
     Args:
       in_channels: channels of the features, a multiple of 4.
       keypoints: number of maps.
       stride: input pixels per map cell.
       width: channels between the sub-pixel convolutions.
+      feature_stride: input pixels per cell of the features.
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.
@@ -74,25 +75,43 @@ class HeatmapHead(nnx.Module):
         stride: int,
         width: int,
         *,
+        feature_stride: int = 32,
         dtype: jax.typing.DTypeLike,
         param_dtype: jax.typing.DTypeLike,
         rng: np.random.Generator,
     ):
-        doublings = {8: 1, 4: 2, 2: 3}[stride]
-        widths = [in_channels // 4, *[width] * (doublings - 1), keypoints]
+        self.begins_with_shuffle, given = given_widths(in_channels, feature_stride, stride, width)
         self.layers = nnx.List(
             [
-                SubPixelConv(a, b, i + 1 < doublings, dtype=dtype, param_dtype=param_dtype, rng=rng)
-                for i, (a, b) in enumerate(zip(widths[:-1], widths[1:], strict=True))
+                SubPixelConv(a, b, i + 1 < len(given), dtype=dtype, param_dtype=param_dtype, rng=rng)
+                for i, (a, b) in enumerate(zip(given, [*given[1:], keypoints], strict=True))
             ]
         )
 
     def __call__(self, features: Float[Array, "b h w c"]) -> Float[Array, "b k h2 w2"]:
         """Returns the maps' logits in float32 (or the parameters' wider type)."""
-        x = pixel_shuffle(features)
+        x = pixel_shuffle(features) if self.begins_with_shuffle else features
         for layer in self.layers:
             x = layer(x)
         return x.astype(self.layers[-1].kernel.dtype).transpose(0, 3, 1, 2)
+
+
+def given_widths(in_channels: int, feature_stride: int, stride: int, width: int) -> tuple[bool, list[int]]:
+    """Returns whether a head begins with a pixel shuffle, and the channels that each of its layers is given.
+
+    The shuffle doubles the sides, and so does each layer. Where the sides double only once (features at stride 16, maps
+    at stride 8), one layer does it: a shuffle alone would have no weights.
+
+    Args:
+      in_channels: channels of the features.
+      feature_stride: input pixels per cell of the features.
+      stride: input pixels per map cell.
+      width: channels between the layers.
+    """
+    doublings = (feature_stride // stride).bit_length() - 1
+    if doublings == 1:
+        return False, [in_channels]
+    return True, [in_channels // 4, *[width] * (doublings - 2)]
 
 
 def pixel_shuffle(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:

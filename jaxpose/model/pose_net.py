@@ -10,12 +10,14 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import ModelConfig
-from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.model import CONTEXT_RADIUS, RESNETS, feature_stride
 from jaxpose.config.weights import pixel_scale
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
+from jaxpose.model.vit import FORMS, Vit
+from jaxpose.model.vit_weights import vit_parameters
 from jaxpose.model.weights import fill_resnet
 
 # (type of the arithmetic, type of the parameters) by the name in train.precision.
@@ -44,14 +46,19 @@ class PoseNet(nnx.Module):
         self.dtype = dtype
         self.pixels = pixel_scale(model.weights)
         self.radius = CONTEXT_RADIUS[model.kind]
-        self.backbone = ResNet(model.backbone, model.width, model.norm, model.norm_groups, **dtypes)
+        if model.backbone in RESNETS:
+            self.backbone = ResNet(model.backbone, model.width, model.norm, model.norm_groups, **dtypes)
+        else:
+            self.backbone = Vit(FORMS[model.backbone], **dtypes)
         channels = self.backbone.out_channels
+        of_maps = (channels, keypoints, model.heatmap_stride, model.head_width)
+        from_stride = feature_stride(model.backbone)
         if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
         else:
-            self.head = HeatmapHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
+            self.head = HeatmapHead(*of_maps, feature_stride=from_stride, **dtypes)
         if self.radius:
-            self.context = ContextHead(channels, keypoints, model.heatmap_stride, model.head_width, **dtypes)
+            self.context = ContextHead(*of_maps, feature_stride=from_stride, **dtypes)
 
     def __call__(
         self,
@@ -75,8 +82,12 @@ class PoseNet(nnx.Module):
         frames = jnp.concatenate([group.reshape(-1, height, width, 3) for group in sequences])
         scale = (np.array(self.pixels.mean), np.array(self.pixels.std))
         mean, std = (jnp.asarray(values, frames.dtype)[None, None, None] for values in scale)
-        reached = jnp.concatenate([group.reshape(-1) for group in counted])
-        features = self.backbone(((frames - mean) / std).astype(self.dtype), reached, count, train)
+        pixels = ((frames - mean) / std).astype(self.dtype)
+        if isinstance(self.backbone, Vit):
+            features = self.backbone(pixels)
+        else:
+            reached = jnp.concatenate([group.reshape(-1) for group in counted])
+            features = self.backbone(pixels, reached, count, train)
         outputs, start = [], 0
         for group in sequences:
             q, s = group.shape[:2]
@@ -130,7 +141,10 @@ def fill_backbone(
     Raises:
       UserError: the tensors are not those of the backbone.
     """
-    return fill_resnet(tensors, params, statistics, source)
+    if model.backbone in RESNETS:
+        return fill_resnet(tensors, params, statistics, source)
+    filled = vit_parameters(tensors, model.backbone, source)
+    return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), filled, params), {}
 
 
 def apply_network(

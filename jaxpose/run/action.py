@@ -15,7 +15,7 @@ from jaxpose.run.paths import (
     SPLIT_FILE,
     VIDEO_TABLES_FOLDER,
 )
-from jaxpose.run.refusal import way_on
+from jaxpose.run.refusal import start_options, way_on
 from jaxpose.run.summary import CONVERTED, read_summary
 
 
@@ -57,7 +57,7 @@ def decide_action(path: Path, config: Config, split_text: str) -> tuple[str, tup
         return "finished", unchecked, None
     if is_finished and (why_not := _why_not_longer(read_summary(path).get("reason"), config)):
         raise UserError(
-            f"resume is extend, but the run in {path} {why_not}; --config.train.init_from={path} without "
+            f"resume is extend, but the run in {path} {why_not}; {start_options(path, config)} without "
             "resume=extend starts another run from its weights"
         )
     messages = extension.messages() if extension else ()

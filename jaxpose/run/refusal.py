@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxpose.codes import SETS
 from jaxpose.config import Config, differing_keys
 from jaxpose.config.train import total_steps
+from jaxpose.config.weights import NO_WEIGHTS
 from jaxpose.data.split import count_training_frames
 from jaxpose.run.extension import LENGTH_KEYS
 from jaxpose.run.identity import SplitRows, parse_split_rows, read_config, read_split_rows
@@ -32,10 +33,17 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
         name, out = shlex.quote(str(run)), " --config.out=NEW_FOLDER" if config.out else ""
         return (
             f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "
-            f"with each of its frames in its set, add --config.data.split={name} --config.train.init_from={name}{out}; "
+            f"with each of its frames in its set, add --config.data.split={name} {start_options(run, config)}{out}; "
             "this run stays as it is"
         )
     return "Choose another out, or resume=overwrite to start anew"
+
+
+def start_options(run: Path, config: Config) -> str:
+    """Returns the options that make a config start from the weights of a run, as text for the command line."""
+    # Only one of the two options may name weights.
+    other = "" if config.model.weights == NO_WEIGHTS else f" --config.model.weights={NO_WEIGHTS}"
+    return f"--config.train.init_from={shlex.quote(str(run))}{other}"
 
 
 def _new_frames(count: int) -> str:

@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 
 from jaxpose.config import Config
+from jaxpose.config.model import RESNETS
 from jaxpose.config.weights import IMAGENET, PUBLISHED
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.model.pose_net import fill_backbone
+from jaxpose.model.vit_weights import find_vit_prefix, settings_of
 from jaxpose.model.weights import find_prefix
 from jaxpose.run.hub import fetch
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, PARAMETERS_FILE
 from jaxpose.run.tensor_file import find_tensor_file, read_tensors
 
+# The kinds of networks that transformers' config.json names.
+_MODEL_TYPES = ("resnet", "vit", "vit_mae", "dinov2", "dinov3_vit")
 # What transformers' ResNet can be that ours is not, and the value that ours has.
 _FORM = {"downsample_in_bottleneck": False, "downsample_in_first_stage": False, "hidden_act": "relu"}
 
@@ -60,9 +64,10 @@ def load_backbone(config: Config, params: dict, statistics: dict) -> Backbone:
     else:
         file = _find_file(weights)
         source = f"model.weights = {file}"
-        _refuse_other_form(file.parent)
+        _refuse_other_form(file.parent, model.backbone)
     tensors = read_tensors(file)
-    prefix = published.prefix if published else find_prefix(tensors, source)
+    find = find_prefix if model.backbone in RESNETS else find_vit_prefix
+    prefix = published.prefix if published else find(tensors, source)
     inside = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     return Backbone(*fill_backbone(model, inside, params, statistics, source), _describe_rest(tensors, prefix, source))
 
@@ -78,19 +83,17 @@ def _find_file(weights: str) -> Path:
     return find_tensor_file(place) if place.is_dir() else place
 
 
-def _refuse_other_form(folder: Path) -> None:
+def _refuse_other_form(folder: Path, backbone: str) -> None:
     """Refuses weights whose notes say that their network computes something else from the same tensors.
 
     Raises:
       UserError: a note beside the file differs from what the network here does.
     """
-    form = _read_notes(folder / "config.json")
-    if form.get("model_type") == "resnet":
-        for name, value in _FORM.items():
-            if form.get(name, value) != value:
-                raise UserError(
-                    f"{folder / 'config.json'} says {name} = {form[name]!r}; jaxpose's ResNet has {value!r}"
-                )
+    notes = _read_notes(folder / "config.json")
+    form = _FORM if backbone in RESNETS else settings_of(backbone)
+    for name, value in form.items() if notes.get("model_type") in _MODEL_TYPES else ():
+        if notes.get(name, value) != value:
+            raise UserError(f"{folder / 'config.json'} says {name} = {notes[name]!r}; {backbone} here has {value!r}")
     pixels = _read_notes(folder / "preprocessor_config.json")
     mean, std = pixels.get("image_mean"), pixels.get("image_std")
     if mean is not None and std is not None and not _is_imagenet(mean, std):

@@ -5,6 +5,7 @@ import jax
 from jaxpose.cluster.devices import describe
 from jaxpose.codes import SETS
 from jaxpose.config.losses import weights
+from jaxpose.config.model import VITS, ModelConfig
 from jaxpose.config.video import frames_per_clip
 from jaxpose.steps.layout import microbatch_size
 from jaxpose.steps.optim import peak_rate
@@ -28,7 +29,7 @@ def start_block(run: CompiledRun) -> dict[str, str]:
     cores = f"cores allowed: {allowed_cores()}"
     return {
         **_describe_data(setup),
-        "network": f"{config.model.backbone}, width {config.model.width}, {config.model.norm} norm, "
+        "network": f"{config.model.backbone}{_describe_choices(config.model)}, "
         f"{parameter_count(run.state.params):,} parameters, {config.train.precision}",
         "input": _describe_input(setup),
         "processes": f"{jax.process_count()}",
@@ -54,6 +55,10 @@ def _describe_data(setup: Setup) -> dict[str, str]:
         "project": f"{data.project.folder}{of_kind}, {len(config.data.keypoint_names)} keypoints",
         "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count) + untested,
     }
+
+
+def _describe_choices(model: ModelConfig) -> str:
+    return "" if model.backbone in VITS else f", width {model.width}, {model.norm} norm"
 
 
 def _describe_input(setup: Setup) -> str:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from jaxpose.config import OptimConfig
+from jaxpose.config.model import VITS, feature_stride
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.split import read_split
 from jaxpose.errors import UserError
@@ -35,9 +36,9 @@ def transfer(
     old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
     if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
         old = trained.config.model
+        options = "" if old.backbone in VITS else f", width {old.width}, norm {old.norm}"
         raise UserError(
-            f"{option} is a run of {old.backbone}, width {old.width}, norm {old.norm}; "
-            "the backbone, width and kind of norm must be the same"
+            f"{option} is a run of {old.backbone}{options}; the backbone, width and kind of norm must be the same"
         )
     old_names = trained.config.data.keypoint_names
     taken: dict = {"backbone": trained.params["backbone"]}
@@ -45,7 +46,8 @@ def transfer(
     for part in (name for name in params if name != "backbone"):
         old = trained.params.get(part, {})
         if part == "head" and "layers" in params[part] and "layers" in old:
-            layers, missing = _head(old["layers"], old_names, params[part]["layers"], names)
+            coarsest = feature_stride(trained.config.model.backbone) // 4
+            layers, missing = _head(old["layers"], old_names, params[part]["layers"], names, coarsest)
             taken[part] = {"layers": layers}
             remade += missing
         elif _shapes(old) == _shapes(params[part]) and old_names == names:
@@ -71,11 +73,14 @@ def _shapes(tree: dict) -> dict:
     return jax.tree.map(lambda leaf: leaf.shape, tree)
 
 
-def _head(old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ...]) -> tuple[dict, list[str]]:
+def _head(
+    old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ...], coarsest: int
+) -> tuple[dict, list[str]]:
     """Returns the layers of a heatmap head, with those taken over that fit, and the names of the parts that are new.
 
-    Layer n takes maps of stride 16 / 2^n to stride 8 / 2^n. Every layer but the last is hidden. A hidden layer fits a
-    hidden one of the same strides; the last layer fits only the last layer of a network of the same heatmap stride.
+    Layer n gives maps of stride `coarsest` / 2^n, from maps of twice that stride. Every layer but the last is hidden. A
+    hidden layer fits a hidden one of the same strides; the last layer fits only the last layer of a network of the same
+    heatmap stride. Features of stride 16 have one layer for maps of stride 8 as for 4: their channels tell them apart.
     """
     layers, remade = dict(new), []
     old_last, last = max(old), max(new)
@@ -85,7 +90,7 @@ def _head(old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ..
         if number < old_last and _shapes(old[number]) == _shapes(new[number]):
             layers[number] = old[number]
         else:
-            remade.append(f"the head layer of stride {8 >> number}")
+            remade.append(f"the head layer of stride {coarsest >> number}")
     if old_last == last and old[last]["kernel"].shape[2] == new[last]["kernel"].shape[2]:
         layers[last], missing = _by_name(old[last], old_names, new[last], names)
         remade += [f"keypoint {name}" for name in missing]

@@ -78,7 +78,7 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
 @pytest.mark.slow
 def test_one_process_reads_the_weights_for_both(folder: Path) -> None:
     """The other one has no such file; a file that does not fit is told by both."""
-    shapes = torch_shapes(*backbone("resnet18", 8)[1:])
+    shapes = torch_shapes(*backbone("resnet10", 8)[1:])
     rng = np.random.default_rng(0)
     tensors = {name: rng.uniform(0.01, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
     safetensors.numpy.save_file(tensors, folder / "model.safetensors")

@@ -218,7 +218,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"augment__rotate_p": "0.5"}, "augment.rotate_p is '0.5'; it must be a number or none"),
     ({"augment__quarter_turns": 2}, "it must be a list of entries, each a whole number or none"),
     ({"model__backbone": "resnet5"}, "model.backbone is 'resnet5'; it must be one of resnet10, resnet18, resnet34, "
-                                     "resnet50, resnet101, resnet152 (did you mean 'resnet50'?)"),
+                                     "resnet50, resnet101, resnet152, vit_small, vit_base, dinov2_small, dinov2_base, "
+                                     "dinov3_small, dinov3_base (did you mean 'resnet50'?)"),
     ({"model__norm": "zzz"}, "model.norm is 'zzz'; it must be one of sync, group, frozen, local"),
     ({"optim__lr": float("nan")}, "optim.lr is nan; it must be finite"),
     ({"optim__lr": float("inf")}, "optim.lr is inf; it must be finite"),
@@ -253,6 +254,12 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"augment__clahe_tiles_max": 2.0}, "augment.clahe_tiles_min is 3, above augment.clahe_tiles_max = 2"),
     ({"model__heatmap_stride": 3}, "model.heatmap_stride is 3; it must be 2, 4 or 8"),
     ({"model__width": 6}, "model.width is 6; it must be a multiple of 4"),
+    ({"model__backbone": "vit_small", "model__width": 32}, "model.width is 32, and model.backbone is vit_small; it "
+     "must be 64, the default, because only ResNets have this choice"),
+    ({"model__backbone": "dinov3_base", "model__norm": "frozen"}, "model.norm is frozen, and model.backbone is "
+     "dinov3_base; it must be sync, the default, because only ResNets have this choice"),
+    ({"model__backbone": "vit_base", "data__input_height_px": 240, "data__input_width_px": 136},
+     "data.input_width_px is 136; it must be a multiple of 16 (the backbone's stride), or 0"),
     ({"train__microbatch_size": 17}, "train.microbatch_size is 17; it must be at most train.batch_size = 16"),
     ({"train__val_every_epochs": 0}, "train.val_every_epochs is 0; it must be at least 1e-06"),
     ({"train__epochs": 0}, "train.epochs and train.steps are both 0; say how long to train"),
@@ -336,6 +343,7 @@ def test_every_broken_rule_has_its_line() -> None:
         {"model__weights": "resnet50_imagenet"}, {"model__norm": "group", "model__norm_groups": 32},
         {"model__weights": "resnet50_superanimal_quadruped", "model__norm": "group", "model__norm_groups": 32},
         {"log__profile_steps": "10:15"},
+        {"model__backbone": "dinov2_small", "data__input_height_px": 240, "data__input_width_px": 144},
         {"data__mirror_views": True}, {"augment__flip_p": 0.5}, {"optim__lr": 1}, {"mesh__devices": [0, 1]},
         {"augment__scale_min": 1.5, "augment__scale_max": 2.0}, {"data__crop_px": (0, 0, 1, 1)},
         {"losses__temporal__weight": 2e38, "losses__unimodal_mse__weight": 2e-38},

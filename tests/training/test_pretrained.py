@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 import torch
 from huggingface_hub import constants
-from transformers import ResNetConfig, ResNetModel
+from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
 
 from jaxpose import config as c
 from jaxpose.config import weights as table
@@ -31,10 +31,10 @@ from tests.small_run import assert_same, make_config
 from tests.training.setups import begin
 
 
-def tensors_of(width: int, norm: str = "sync") -> dict[str, np.ndarray]:
-    """Random tensors of a resnet18 by torchvision's names, with those that are left out."""
+def tensors_of(width: int, norm: str = "sync", name: str = "resnet10") -> dict[str, np.ndarray]:
+    """Random tensors of a network by torchvision's names, with those that are left out."""
     rng = np.random.default_rng(width)
-    shapes = torch_shapes(*backbone("resnet18", width, norm)[1:])
+    shapes = torch_shapes(*backbone(name, width, norm)[1:])
     tensors = {name: rng.uniform(0.5, 1.5, shape).astype(np.float32) for name, shape in shapes.items()}
     return tensors | {"fc.weight": np.ones((2, 8 * width), np.float32), "fc.bias": np.ones(2, np.float32)}
 
@@ -61,7 +61,7 @@ def test_a_run_starts_from_the_backbone_of_a_file(file: Path, project: Path, nor
     published, fresh = safetensors.numpy.load_file(file), begin(config_from(project, "none"))
     np.testing.assert_array_equal(conv1_of(setup), published["conv1.weight"])
     np.testing.assert_array_equal(
-        setup.statistics["backbone"]["layer4"][1]["bn2"]["var"], published["layer4.1.bn2.running_var"]
+        setup.statistics["backbone"]["layer4"][0]["bn2"]["var"], published["layer4.0.bn2.running_var"]
     )
     assert_same(setup.params["head"], fresh.params["head"])
     assert setup.messages == [f"starts from the weights of {file}; new, with random weights: the head"]
@@ -79,11 +79,11 @@ def test_a_folder_stands_for_its_file(file: Path, project: Path) -> None:
 def test_a_checkpoint_of_mmpose_gives_its_backbone_and_names_the_rest(project: Path, tmp_path: Path) -> None:
     tensors = {f"backbone.{name}": torch.from_numpy(value) for name, value in tensors_of(8).items()}
     head = {f"keypoint_head.deconv_layers.{n}.weight": torch.ones(2) for n in range(3)}
-    torch.save({"meta": {"epoch": 210}, "state_dict": tensors | head}, tmp_path / "res18.pth")
-    setup = begin(config_from(project, tmp_path / "res18.pth"))
+    torch.save({"meta": {"epoch": 210}, "state_dict": tensors | head}, tmp_path / "res10.pth")
+    setup = begin(config_from(project, tmp_path / "res10.pth"))
     np.testing.assert_array_equal(conv1_of(setup), tensors["backbone.conv1.weight"])
     assert setup.messages[0] == (
-        f"model.weights = {tmp_path / 'res18.pth'}: tensors beside the backbone are not used (3 of keypoint_head)"
+        f"model.weights = {tmp_path / 'res10.pth'}: tensors beside the backbone are not used (3 of keypoint_head)"
     )
 
 
@@ -93,10 +93,10 @@ def test_a_name_is_fetched_and_takes_the_pixels_of_the_table(
     name, entry = "resnet18_imagenet", table.PUBLISHED["resnet18_imagenet"]
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    config = config_from(project, name, model__width=64)
+    config = config_from(project, name, model__width=64, model__backbone="resnet18")
     with pytest.raises(UserError, match=f"model.safetensors of the hub's {entry.repository} is not in"):
         begin(config)
-    published = tensors_of(64)
+    published = tensors_of(64, name="resnet18")
     safetensors.numpy.save_file(published, tmp_path / "a")
     add_to_cache(tmp_path / "hub", entry.repository, tmp_path / "a", entry.file)
     setup = begin(config)
@@ -125,6 +125,21 @@ def test_weights_are_part_of_the_run_and_their_place_is_not(file: Path, project:
         open_here(moved)
     with pytest.raises(UserError, match="this run started from the weights of model.weights"):
         open_here("none")
+
+
+def test_new_labels_lead_on_from_the_run_without_its_published_weights(
+    file: Path, project: Path, tmp_path: Path
+) -> None:
+    setup = begin(make_config(project, tmp_path / "run", model__weights=str(file)))
+    with open_run(setup.config, list_files(setup)) as folder:
+        (folder.path / "checkpoints" / "9").mkdir(parents=True)
+        (folder.path / "checkpoints" / "9" / "manifest.json").touch()
+    grown = re.sub("(?m)^(labeled-data.*),train,", r"\1,unused,", list_files(setup), count=1)
+    with pytest.raises(UserError) as refused:
+        open_run(setup.config, grown)
+    assert f"--config.train.init_from={tmp_path / 'run'} --config.model.weights=none --config.out=" in str(
+        refused.value
+    )
 
 
 def test_a_run_gives_its_backbone_and_must_not_validate_on_its_frames(
@@ -160,7 +175,7 @@ def write_pixels(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (write_config(downsample_in_bottleneck=True), "says downsample_in_bottleneck = True; .* has False"),
+        (write_config(downsample_in_bottleneck=True), "says downsample_in_bottleneck = True; resnet10 here has False"),
         (write_config(hidden_act="gelu"), "says hidden_act = 'gelu'"),
         (write_pixels, r"trained on pixels of mean \[0.5, 0.5, 0.5\]"),
         (lambda folder: (folder / "config.json").write_text("{"), "is no JSON"),
@@ -184,12 +199,33 @@ def save(folder: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 def test_a_folder_of_transformers_is_read_with_its_notes(project: Path, tmp_path: Path) -> None:
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 32, 64], depths=[2] * 4, layer_type="basic")
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 32, 64], depths=[1] * 4, layer_type="basic")
     torch.manual_seed(0)
     model = ResNetModel(config)
     model.save_pretrained(tmp_path / "published")
     kernel = model.embedder.embedder.convolution.weight.detach().numpy()
     np.testing.assert_array_equal(conv1_of(begin(config_from(project, tmp_path / "published"))), kernel)
+
+
+def test_a_vision_transformer_takes_its_published_weights(project: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = ViTModel(ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536), add_pooling_layer=False)
+    model.save_pretrained(tmp_path / "published")
+    options: dict[str, Any] = {"model__backbone": "vit_small", "model__width": 64}
+    setup = begin(config_from(project, tmp_path / "published", **options))
+    published = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    np.testing.assert_array_equal(setup.params["backbone"]["class_token"], published["embeddings.cls_token"][0])
+    assert setup.facts.has_new_head and not jax.tree.leaves(setup.statistics)
+    write_config(model_type="vit", num_attention_heads=12)(tmp_path / "published")
+    with pytest.raises(UserError, match="says num_attention_heads = 12; vit_small here has 6"):
+        begin(config_from(project, tmp_path / "published", **options))
+    (tmp_path / "published" / "config.json").unlink()
+    published["layernorm.bias"] = np.full(384, np.nan, np.float32)
+    save(tmp_path / "published", published)
+    with pytest.raises(UserError, match="not finite: layernorm.bias"):
+        begin(config_from(project, tmp_path / "published", **options))
+    with pytest.raises(UserError, match="^model.weights = .* does not fit model.backbone = dinov2_small"):
+        begin(config_from(project, tmp_path / "published", **options | {"model__backbone": "dinov2_small"}))
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist(project: Path) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from jaxpose.config import Config, DataConfig, ModelConfig, TrainConfig
+from jaxpose.config.model import RESNETS
+from jaxpose.model import vit
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.load import LoadedNetwork
 from jaxpose.training.transfer import transfer
@@ -19,8 +21,9 @@ HEAD_WIDTH = len(NAMES)
 
 
 @functools.cache
-def network(stride: int, seed: int, head_width: int = HEAD_WIDTH) -> LoadedNetwork:
-    model = ModelConfig(backbone="resnet18", width=4, heatmap_stride=stride, head_width=head_width)
+def network(stride: int, seed: int, head_width: int = HEAD_WIDTH, backbone: str = "resnet18") -> LoadedNetwork:
+    width = 4 if backbone in RESNETS else ModelConfig().width
+    model = ModelConfig(backbone=backbone, width=width, heatmap_stride=stride, head_width=head_width)
     config = Config(model=model, data=DataConfig(keypoint_names=NAMES), train=TrainConfig(seed=seed))
     graphdef, params, statistics = make_network(model, len(NAMES), "f32", seed)
     # Biases begin at 0 in every network.
@@ -36,22 +39,31 @@ def same(a: dict, b: dict) -> bool:
 
 
 # Layers of a head by the strides that they lead from and to: two hidden ones, and the last one of each kind of network.
-HIDDEN = {8: (), 4: ("16 to 8",), 2: ("16 to 8", "8 to 4")}
+HIDDEN = {
+    "resnet18": {8: (), 4: ("16 to 8",), 2: ("16 to 8", "8 to 4")},
+    # From features at stride 16, one layer leads to stride 8, and a shuffle and one layer to stride 4.
+    "vit_small": {8: (), 4: (), 2: ("8 to 4",)},
+}
 
 
+@pytest.mark.parametrize("backbone", list(HIDDEN))
 @pytest.mark.parametrize(("before", "after"), list(itertools.product((2, 4, 8), repeat=2)))
-def test_layers_of_a_head_are_taken_over_by_what_they_are(before: int, after: int) -> None:
-    old, new = network(before, 0), network(after, 1)
+def test_layers_of_a_head_are_taken_over_by_what_they_are(
+    before: int, after: int, backbone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vit.FORMS, "vit_small", dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=1))
+    old, new = network(before, 0, backbone=backbone), network(after, 1, backbone=backbone)
     params, _, remade = transfer(old, NAMES, new.params, new.statistics)
     assert same(params["backbone"], old.params["backbone"])
     assert jax.tree.structure(params) == jax.tree.structure(new.params)
     layers = params["head"]["layers"]
-    for number, role in enumerate(HIDDEN[after]):
-        is_taken = role in HIDDEN[before]
+    hidden = HIDDEN[backbone]
+    for number, role in enumerate(hidden[after]):
+        is_taken = role in hidden[before]
         source = old if is_taken else new
         assert same(layers[number], source.params["head"]["layers"][number]), (number, role)
         assert (f"the head layer of stride {role.split()[-1]}" in remade) != is_taken
-    last, is_taken = len(HIDDEN[after]), before == after
+    last, is_taken = len(hidden[after]), before == after
     assert same(layers[last], (old if is_taken else new).params["head"]["layers"][last])
     assert ("the last head layer" in remade) != is_taken
 

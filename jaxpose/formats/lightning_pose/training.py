@@ -3,8 +3,9 @@
 import math
 import re
 
-from jaxpose.config import BACKBONES, Config
+from jaxpose.config import Config
 from jaxpose.config.excerpt import excerpt
+from jaxpose.config.model import RESNETS
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.epochs import set_epochs_from_steps
@@ -15,6 +16,16 @@ _WEIGHTED_ONCE = (2, 0, 6)
 # For log_weight between these, float32 can hold the weight.
 _SMALLEST_LOG, _LARGEST_LOG = -89, 86
 _POSE_PRETRAINED = "resnet50_"
+# Vision transformers; vitb_imagenet is MAE's.
+_VITS = {
+    "vits_dino": "vit_small",
+    "vitb_dino": "vit_base",
+    "vitb_imagenet": "vit_base",
+    "vits_dinov2": "dinov2_small",
+    "vitb_dinov2": "dinov2_base",
+    "vits_dinov3": "dinov3_small",
+    "vitb_dinov3": "dinov3_base",
+}
 _FLAGS = {True: True, False: False}
 _NOT_IN_3D = (
     "jaxpose has no multi-view transformer and no losses or augmentation in 3D; instead, use model.model_type: heatmap "
@@ -40,11 +51,11 @@ def refuse_missing_features(keys: Keys) -> None:
             f"{keys.shown('data.bbox_file')}: jaxpose does not read boxes of single frames; remove the key to use "
             "whole frames, or set data.crop_px to one box for all frames"
         )
-    backbone = keys.read("model.backbone", BACKBONES[0])
-    if backbone not in BACKBONES and not str(backbone).startswith(_POSE_PRETRAINED):
+    backbone, known = keys.read("model.backbone", RESNETS[0]), (*RESNETS, *_VITS)
+    if backbone not in known and not str(backbone).startswith(_POSE_PRETRAINED):
         problems.append(
-            f"{keys.shown('model.backbone')}: jaxpose has no such network; it has {', '.join(BACKBONES)} "
-            "(a training.optimizer_params.learning_rate of 1e-3 suits them)"
+            f"{keys.shown('model.backbone')}: jaxpose has no such network; it has {', '.join(known)} "
+            "(a training.optimizer_params.learning_rate of 1e-3 suits the ResNets, 5e-5 the others)"
         )
     if problems:
         raise UserError("\n".join(problems))
@@ -109,7 +120,7 @@ def set_backbone(config: Config, keys: Keys) -> None:
     """Sets the network before the head, and when its training begins."""
     key, model = "model.backbone", config.model
     name = keys.read(key, model.backbone)
-    model.backbone = name if name in BACKBONES else _POSE_PRETRAINED.rstrip("_")
+    model.backbone = name if name in RESNETS else _VITS.get(name, _POSE_PRETRAINED.rstrip("_"))
     is_pretrained = keys.read_choice("model.backbone_pretrained", _FLAGS, True)
     if is_pretrained:
         keys.messages.append(
