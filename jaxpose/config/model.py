@@ -21,8 +21,8 @@ class ModelConfig(Section):
     )
     backbone: str = option(
         "resnet50",
-        "network before the head; resnet10 is for quick trials; vit_small and vit_base take the weights of DINO and "
-        "MAE, the other ViTs those of their name (docs/backbones.md)",
+        "network before the head: a ResNet, or a vision transformer (ViT) in the form of DINO and MAE (vit_*), DINOv2 "
+        "or DINOv3; docs/backbones.md compares them",
         choices=BACKBONES,
     )
     weights: str = option(

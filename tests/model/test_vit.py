@@ -117,14 +117,18 @@ def test_initial_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", ["heatmap", "heatmap_context", "regression"])
-@pytest.mark.parametrize(("stride", "precision"), [(2, "f32"), (4, "bf16"), (8, "f64")])
+@pytest.mark.parametrize(
+    ("backbone", "stride", "precision"),
+    [("vit_small", 2, "f32"), ("dinov3_small", 4, "bf16"), ("dinov2_small", 8, "f64"), ("dinov2_small", 4, "bf16")],
+)
 def test_heads_on_features_at_stride_16(
-    kind: str, stride: int, precision: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, backbone: str, stride: int, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(vit.FORMS, "vit_small", TINY)
+    small = dataclasses.replace(FORMS[backbone], channels=24, heads=3, depth=2, grid=min(FORMS[backbone].grid, 3))
+    monkeypatch.setitem(vit.FORMS, backbone, small)
     with jax.enable_x64(precision == "f64"):
         wide = jnp.float64 if precision == "f64" else jnp.float32
-        model = ModelConfig(kind=kind, backbone="vit_small", heatmap_stride=stride, head_width=5)
+        model = ModelConfig(kind=kind, backbone=backbone, heatmap_stride=stride, head_width=5)
         graphdef, params, statistics = make_network(model, 4, precision, seed=0)
         assert not statistics
         assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(wide)}

@@ -1,11 +1,13 @@
 """What the start block of a training says."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from jaxpose.model import vit
 from jaxpose.steps.optim import make_optimizer
-from jaxpose.steps.state import initial_state
+from jaxpose.steps.state import initial_state, parameter_count
 from jaxpose.threads import allowed_cores
 from jaxpose.training.compiled_run import CompiledRun
 from jaxpose.training.start_block import start_block
@@ -46,3 +48,15 @@ def test_the_start_block_says_what_the_network_shows_and_how_the_rate_is_scaled(
     assert start_block(run)["frames"] == f"12 train, 6 validation{untested}"
     config.train.monitor = "loss"
     assert start_block(run)["frames"] == "12 train, 6 validation"
+
+
+def test_a_vision_transformer_has_no_width_and_no_kind_of_norm(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vit.FORMS, "vit_small", dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=1))
+    options = {"model__backbone": "vit_small", "model__width": 64, "data__input_height_px": 48}
+    setup = begin(make_config(project, tmp_path / "run", **options))
+    state = initial_state(setup.params, setup.statistics, make_optimizer(setup.config.optim), False)
+    block = start_block(CompiledRun(setup, state, threads=[1]))
+    assert block["network"] == f"vit_small, {parameter_count(setup.params):,} parameters, f32"
+    assert block["input"] == "32 x 48 px (resize: pad), one map of 8 x 12 cells a keypoint"

@@ -10,6 +10,7 @@ import pytest
 
 from jaxpose.config import Config, DataConfig, ModelConfig, TrainConfig
 from jaxpose.config.model import RESNETS
+from jaxpose.errors import UserError
 from jaxpose.model import vit
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.load import LoadedNetwork
@@ -89,3 +90,12 @@ def test_a_head_of_another_width_is_made_anew() -> None:
     assert same(params["head"], new.params["head"]) and same(params["backbone"], old.params["backbone"])
     old = dataclasses.replace(old, params={"backbone": old.params["backbone"]})
     assert transfer(old, NAMES, new.params, new.statistics)[2] == ["the head"]
+
+
+@pytest.mark.parametrize("backbones", [("vit_small", "resnet18"), ("resnet18", "vit_small")])
+def test_another_backbone_is_refused(backbones: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vit.FORMS, "vit_small", dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=1))
+    old, new = (network(4, 0, backbone=backbone) for backbone in backbones)
+    shown = "vit_small" if backbones[0] == "vit_small" else "resnet18, width 4, norm sync"
+    with pytest.raises(UserError, match=f"train.init_from is a run of {shown}; the backbone, width and kind of norm"):
+        transfer(old, NAMES, new.params, new.statistics)
