@@ -8,8 +8,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxpose.compare.comparison import compare
-from jaxpose.compare.listing import format_comparison
 from jaxpose.config.arguments import DONE, Arguments
 
 
@@ -24,6 +22,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    # These imports take a second, which --help does not need.
+    from jaxpose.compare.comparison import compare
+    from jaxpose.compare.listing import format_comparison
+
     print(format_comparison(compare([Path(run) for run in given.runs], given.test_only)))
     return DONE
 

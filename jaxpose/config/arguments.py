@@ -77,9 +77,7 @@ def program(verb: str) -> str:
 
     The console command (`jaxpose/__main__.py`) puts the former into sys.argv[0].
     """
-    command = verb.replace(".", " ")
-    # A verb with several forms has longer commands, such as "jaxpose labels merge".
-    return command if f"{command} ".startswith(f"{sys.argv[0]} ") else f"python -m {verb}"
+    return verb.replace(".", " ", 1) if sys.argv[0].startswith("jaxpose ") else f"python -m {verb}"
 
 
 def exit_code_of(verb: str, work: Callable[[], int]) -> int:

@@ -1,0 +1,85 @@
+"""The work of `jaxpose.labels`: checks the labels of a project, or adds new ones."""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from jaxpose.config import DataConfig
+from jaxpose.config.arguments import DONE, FAILED
+from jaxpose.labelling.check_folder import LIST_FILE, refuse_foreign, write_findings
+from jaxpose.labelling.label_check import OUTLIER, OUTSIDE, ROW, SWAP, check_labels
+from jaxpose.labelling.label_layout import ProjectLabels, read_project_labels
+from jaxpose.labelling.merging import merge as merge_labels
+from jaxpose.labelling.new_labels import count_untouched, read_new_labels
+from jaxpose.quantities import count
+
+_LISTED = 20
+_KINDS = {
+    ROW: "rows that cannot be used",
+    OUTSIDE: "images with points outside of them",
+    SWAP: "images where left and right look exchanged",
+    OUTLIER: "images with a keypoint in an implausible place",
+}
+
+
+def _read_project(given: argparse.Namespace) -> ProjectLabels:
+    views = tuple(filter(None, given.views.split(",")))
+    return read_project_labels(DataConfig(project=given.project, labels=given.labels, views=views))
+
+
+def check(given: argparse.Namespace) -> int:
+    """Looks for labels that are wrong, writes a table and pictures, and returns the exit code (1: found some).
+
+    Args:
+      given: the flags of `jaxpose.labels check`.
+
+    Raises:
+      UserError: the project or the folder for the result cannot be used.
+    """
+    out = Path(given.out).expanduser()
+    refuse_foreign(out)
+    project = _read_project(given)
+    findings, notes = check_labels(project, tuple(filter(None, given.flip_pairs.split(","))))
+    rows = sum(len(labels.images) for of_view in project.labels.values() for labels in of_view)
+    pictures = write_findings(out, project.folder, findings)
+    files = [str(file) for of_view in project.files.values() for file in of_view]
+    print(f"{count(rows, 'labelled image')} in {', '.join(files)}")
+    for note in notes:
+        print(note)
+    found = Counter(finding.kind for finding in findings)
+    for kind, text in _KINDS.items():
+        print(f"{found[kind]:>6} {text}")
+    for finding in findings[:_LISTED]:
+        print(f"{finding.place}: {finding.image and finding.image + ': '}{finding.text}")
+    if len(findings) > _LISTED:
+        print(f"... and {len(findings) - _LISTED} more")
+    print(f"{out / LIST_FILE} has all of them; {count(pictures, 'picture')} beside it")
+    return FAILED if findings else DONE
+
+
+def merge(given: argparse.Namespace) -> int:
+    """Adds new rows to the label files of a project, with their images, and returns the exit code.
+
+    Args:
+      given: the flags of `jaxpose.labels merge`.
+
+    Raises:
+      UserError: the project or the new rows cannot be used; nothing is written then.
+    """
+    project, new = _read_project(given), Path(given.new).expanduser()
+    found = read_new_labels(new, project)
+    merged = merge_labels(new, found, project)
+    for file, rows in merged.rows.items():
+        print(f"{file}: {count(rows, 'new row')}")
+    print(f"{count(merged.images, 'image')} copied, neighbours included")
+    if empty := sum(file.empty for file in found):
+        print(f"left out: {count(empty, 'row')} without any label")
+    if untouched := count_untouched(new, found):
+        print(
+            f"{count(untouched, 'row')} exactly as jaxpose.suggest predicted: correct them now if nobody looked at them"
+        )
+    if merged.backups:
+        print(f"the label files before: {', '.join(map(str, merged.backups))}")
+    for file in merged.stale:
+        print(f"{file} lacks the new rows: make it again, in DeepLabCut by convertcsv2h5")
+    return DONE
