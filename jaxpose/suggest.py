@@ -8,6 +8,7 @@ import argparse
 import sys
 
 from jaxpose.config.arguments import Arguments
+from jaxpose.flags import split_runs
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def _run(given: argparse.Namespace) -> int:
     # These imports take a second, which --help does not need.
     from jaxpose.labelling.suggest_command import suggest
 
-    return suggest(given)
+    return suggest(given, *split_runs(given.run, given.videos, "VIDEO"))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import numpy as np
 from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, program
 from jaxpose.errors import UserError
-from jaxpose.flags import split_runs
 from jaxpose.labelling.clusters import choose_different
 from jaxpose.labelling.evidence import find_evidence
 from jaxpose.labelling.label_layout import ProjectLabels, read_project_labels
@@ -22,16 +21,17 @@ from jaxpose.labelling.tracks import Tracks, read_run_configs, read_tracks
 from jaxpose.quantities import count
 
 
-def suggest(given: argparse.Namespace) -> int:
+def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> int:
     """Chooses frames, writes them with their label files, and returns the exit code.
 
     Args:
       given: the flags of jaxpose.suggest.
+      runs: run folders that predicted the videos, if any.
+      videos: as given.
 
     Raises:
       UserError: a flag, a run, a video or the project cannot be used, or no frame is left.
     """
-    runs, videos = split_runs(given.run, given.videos, "VIDEO")
     out = Path(given.out).expanduser()
     for flag, least in (("frames", 1), ("apart", 0)):
         if getattr(given, flag) < least:
@@ -109,9 +109,7 @@ def _report(
     print(f"{out}: {count(images, 'image')}, neighbours included")
     if project:
         flags = "".join(f" --{name} {getattr(given, name)}" for name in ("labels", "views") if getattr(given, name))
-        merging = (
-            f"{program('jaxpose.labels')} merge {shlex.quote(str(out))} --project {shlex.quote(str(project.folder))}"
-        )
-        print(f"correct the labels there, then: {merging}{flags}")
+        merge = f"{program('jaxpose.labels')} merge {shlex.quote(str(out))}"
+        print(f"correct the labels there, then: {merge} --project {shlex.quote(str(project.folder))}{flags}")
     else:
         print("no label file is written, because no project names the keypoints (see --project)")
