@@ -17,7 +17,7 @@ VERBS = {
     "suggest": "chooses frames of videos to label next",
     "labels": "checks labels, and merges new ones into a project",
     "watch": "follows a run in a terminal",
-    "convert": "makes runs of networks that other tools trained",
+    "convert": "converts networks, labels and predictions from and to other tools",
     "launch": "starts a verb as several processes on this machine",
     "doctor": "checks this machine before a run",
 }

@@ -1,9 +1,10 @@
-"""Converts files of other tools: `python -m jaxpose.convert FORM ...`, where each form has its own flags.
+"""Converts files from and to other tools: `python -m jaxpose.convert FORM ...`, where each form has its own flags.
 
-Input: a file of another tool. Output: what jaxpose has in its place, such as a run folder.
+Input: a file of another tool, or predictions of jaxpose. Output: what the other side has in its place.
 """
 
 import argparse
+import datetime
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -52,9 +53,98 @@ def _lightning_pose(given: argparse.Namespace) -> int:
     return DONE
 
 
+def labels(argv: list[str]) -> int:
+    """Converts the labels of a project into the label files of another tool; returns the exit code."""
+    arguments = Arguments(
+        f"{_VERB} labels", "Converts the labels of a project into the label files of another tool, with their images."
+    )
+    arguments.add_argument("project", metavar="PROJECT", help="project of any kind that jaxpose.train opens")
+    arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_LABELS, help=", ".join(_LABELS))
+    arguments.add_argument(
+        "--out",
+        required=True,
+        metavar="PATH",
+        help="file (.csv, .json, .slp, .pkg.slp, .nwb); for deeplabcut, a folder",
+    )
+    arguments.add_argument("--labels", default="", metavar="FILE", help="label file of a project of Lightning Pose")
+    arguments.add_argument("--scorer", default="", metavar="NAME", help="who labelled; default: as in the project")
+    _add_session_start(arguments)
+    return arguments.run(_labels, argv)
+
+
+def _labels(given: argparse.Namespace) -> int:
+    start = _session_start(given)
+    with phase("loading the packages"):
+        from jaxpose.config import DataConfig
+        from jaxpose.conversion.label_files import convert_labels
+    data = DataConfig(project=given.project, **({"labels": given.labels} if given.labels else {}))
+    print("\n".join(convert_labels(data, given.to, Path(given.out).expanduser(), given.scorer, start)))
+    return DONE
+
+
+def predictions(argv: list[str]) -> int:
+    """Converts predictions of videos from and to the tables of other tools; returns the exit code."""
+    arguments = Arguments(
+        f"{_VERB} predictions",
+        "Converts the predictions of videos into tables of other tools, and those tables back into CSV files.",
+    )
+    arguments.add_argument(
+        "source", metavar="TABLE_OR_RUN", help="table (.csv, .h5, .analysis.h5, .parquet), or a run: all its videos"
+    )
+    arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_TABLES, help=", ".join(_TABLES))
+    arguments.add_argument(
+        "--out", required=True, metavar="PATH", help="file with the suffix of the format, or a folder for such files"
+    )
+    arguments.add_argument("--video", default="", metavar="VIDEO", help="video of the table, or the only one of a run")
+    arguments.add_argument(
+        "--scorer", default="", metavar="NAME", help="for deeplabcut: name of the network; default: DLC_jaxpose"
+    )
+    _add_session_start(arguments)
+    return arguments.run(_predictions, argv)
+
+
+def _predictions(given: argparse.Namespace) -> int:
+    start = _session_start(given)
+    if given.scorer and given.to != "deeplabcut":
+        raise UserError(f"--scorer is {given.scorer}, but only --to deeplabcut has a use for it")
+    with phase("loading the packages"):
+        from jaxpose.conversion.prediction_tables import Target, convert_predictions
+    video = Path(given.video).expanduser() if given.video else None
+    target = Target(given.to, Path(given.out).expanduser(), given.scorer, start)
+    print("\n".join(convert_predictions(Path(given.source).expanduser(), target, video)))
+    return DONE
+
+
+def _add_session_start(arguments: Arguments) -> None:
+    arguments.add_argument(
+        "--session_start", default="", metavar="TIME", help="for nwb: start of the recording, 2026-05-04T14:30:00+02:00"
+    )
+
+
+def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
+    text = given.session_start
+    if not text:
+        return None
+    if given.to != "nwb":
+        raise UserError(f"--session_start is {text}, but only --to nwb has a use for it")
+    try:
+        time = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise UserError(f"--session_start is {text!r}; it must have a time zone, such as 2026-05-04T14:30:00+02:00")
+    return time
+
+
+# Formats of labels: see `jaxpose.conversion.label_files`.
+_LABELS = ("csv", "deeplabcut", "coco", "slp", "nwb")
+# Formats of predictions: see `jaxpose.conversion.prediction_tables`.
+_TABLES = ("csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb")
 # Each form with its function and a line about it.
 _FORMS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "lightning-pose": (lightning_pose, "a checkpoint of Lightning Pose becomes a finished run"),
+    "labels": (labels, "labels of a project to the label files of other tools"),
+    "predictions": (predictions, "predictions of videos from and to the tables of other tools"),
 }
 
 
@@ -68,7 +158,7 @@ def _form(argv: list[str]) -> Callable[[list[str]], int]:
 
 def _help() -> str:
     forms = "".join(f"  {name:<16}{text}\n" for name, (_, text) in _FORMS.items())
-    usage = f"usage: {program(_VERB)} FORM ...\n\nConverts files of other tools.\n\n"
+    usage = f"usage: {program(_VERB)} FORM ...\n\nConverts files from and to other tools.\n\n"
     return f"{usage}forms (FORM --help has more):\n{forms}"
 
 

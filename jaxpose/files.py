@@ -114,6 +114,25 @@ def write_atomic(file: Path, data: bytes) -> None:
         raise
 
 
+@contextlib.contextmanager
+def replace_whole(file: Path) -> Iterator[Path]:
+    """Gives a path with the same suffixes, for libraries that open files themselves; renames it at the end.
+
+    After an error, neither file is there.
+
+    Args:
+      file: what to write; its folder is made.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_name(f".partial.{file.name}")
+    try:
+        yield unfinished
+        os.replace(unfinished, file)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
 def temporary_name(name: str) -> str:
     """Returns the name of a file while it is written, before it is renamed."""
     return f".{name}.tmp"

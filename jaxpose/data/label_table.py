@@ -32,6 +32,7 @@ class LabelTable:
       video_files: {video: file} of videos that lie elsewhere than in the folder of the project's videos.
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
       notes: sentences for the user about what was read and what was not.
+      scorer: who labelled, "" if unknown.
     """
 
     file: Path
@@ -48,6 +49,7 @@ class LabelTable:
     video_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     kind: str = ""
     notes: tuple[str, ...] = ()
+    scorer: str = ""
 
 
 def read_table(folder: Path, file: Path, missing: str) -> LabelTable:
@@ -72,6 +74,7 @@ def read_table(folder: Path, file: Path, missing: str) -> LabelTable:
         keypoints_image_px=labels.keypoints_frame_px,
         visibility=labels.visibility,
         problems=tuple(problems),
+        scorer=labels.scorer,
     )
 
 
@@ -84,6 +87,7 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
       tables: one or more.
     """
     parts = [_with_keypoints(table, keypoint_names) for table in tables]
+    scorers = {table.scorer for table in tables}
     return LabelTable(
         file=file,
         keypoint_names=keypoint_names,
@@ -94,6 +98,7 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
         keypoints_image_px=np.concatenate([table.keypoints_image_px for table in parts]),
         visibility=np.concatenate([table.visibility for table in parts]),
         problems=tuple(problem for table in parts for problem in table.problems),
+        scorer=scorers.pop() if len(scorers) == 1 else "",
     )
 
 

@@ -11,7 +11,7 @@ from jaxpose.config import SYNTHETIC, Config, DataConfig, project_folder
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
 from jaxpose.data.label_files import find_folder, find_labels
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.project import Project, make_project
 from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
@@ -59,6 +59,20 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     path = Path(os.path.realpath(Path(data.project).expanduser()))
     table = _read_table(kind, path, data)
     return make_project(project_folder(str(path)), table.file, [table], data)
+
+
+def read_label_table(data: DataConfig) -> LabelTable:
+    """Reads the labels of a project of one camera without opening its images.
+
+    Raises:
+      UserError: the project is of no known kind, or its label files are not understood.
+    """
+    data = _without_config_file(data)
+    kind = recognise(data)
+    if kind == LIGHTNING_POSE:
+        folder = find_folder(data.project)
+        return read_table(folder, find_labels(folder, data.labels, ""), data.missing)
+    return _read_table(kind, Path(os.path.realpath(Path(data.project).expanduser())), data)
 
 
 def refuse_absent(data: DataConfig) -> None:

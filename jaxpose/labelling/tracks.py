@@ -1,8 +1,6 @@
 """The predictions of recordings, read from the tables in the folders of one or several runs."""
 
 import dataclasses
-import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,15 +9,14 @@ import numpy as np
 from jaxpose.config import Config
 from jaxpose.data.inputs import TABLES_BESIDE
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes, sha256_of
 from jaxpose.formats.lightning_pose.error_table import read_errors
 from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
 from jaxpose.labelling.recordings import Recording
 from jaxpose.pose.pca import Pca, errors_px
-from jaxpose.prediction.index_row import DONE, Row, parse_rows
+from jaxpose.prediction.finished_tables import find_table
 from jaxpose.run.ensemble import refuse_other_keypoints
 from jaxpose.run.identity import read_config, refuse_no_run
-from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
+from jaxpose.run.paths import CONFIG_FILE
 
 _POSE_ERRORS = tuple(suffix for suffix in TABLES_BESIDE if suffix.startswith("_pca_"))
 
@@ -83,29 +80,6 @@ def read_tracks(runs: Sequence[Path], names: tuple[str, ...], recording: Recordi
         np.concatenate(errors, axis=1) if len(errors) == len(parts) else None,
         np.concatenate(spreads, axis=1) if spreads else None,
     )
-
-
-def find_table(run: Path, video: Path) -> Path:
-    """Returns the whole, undamaged table of a video in a run folder.
-
-    Raises:
-      UserError: there is none; the message has the command that makes it.
-      DamagedFile: the index is damaged.
-    """
-    index = run / INDEX_FILE
-    command = f"python -m jaxpose.predict --run {shlex.quote(str(run))} {shlex.quote(str(video))}"
-    rows = parse_rows(index, read_bytes(index)).values() if index.is_file() else ()
-    of_name = [row for row in rows if Path(row.path).name == video.name and row.table.endswith(".csv")]
-    done = [row for row in of_name if row.state == DONE and row.size == video.stat().st_size]
-    if not done:
-        which = " of this size" if of_name else ""
-        raise UserError(f"{run} has no finished predictions of {video}{which}; make them with {command}")
-    # The same file first: folders of several recordings may hold the same names.
-    row: Row = next((row for row in done if row.path == os.path.abspath(video)), done[0])
-    table = run / row.table
-    if not table.is_file() or not sha256_of(table).startswith(row.table_sha256):
-        raise UserError(f"{table} is absent, damaged or changed; make it with {command} --overwrite")
-    return table
 
 
 def _read_view(runs: Sequence[Path], names: tuple[str, ...], video: Path, poses: Pca | None) -> Tracks:

@@ -27,7 +27,7 @@ class Table:
 
     Attributes:
       columns: m names of columns, each (scorer, bodypart, coord); with several animals there are four parts.
-      index: n names of images; the parts of a path are joined by a slash.
+      index: n names of images, in which the parts of a path are joined by a slash, or numbers of frames as text.
       values: (n, m) float64.
     """
 
@@ -61,14 +61,21 @@ def read_h5(file: Path) -> Table:
 
 def _read_fixed(group: Any) -> Table:
     columns = _axis(group, "axis0")
-    values = np.full((len(_axis(group, "axis1")), len(columns)), np.nan)
+    index = _index(group)
+    values = np.full((len(index), len(columns)), np.nan)
     places = {column: place for place, column in enumerate(columns)}
     for block in range(int(group.attrs["nblocks"])):
         content = group[f"block{block}_values"]
         if content.dtype.kind not in "fiu":
             raise UserError("it holds Python objects in place of numbers; write it again from the CSV file")
         values[:, [places[column] for column in _axis(group, f"block{block}_items")]] = content[...]
-    return Table(columns, ["/".join(parts) for parts in _axis(group, "axis1")], values)
+    return Table(columns, index, values)
+
+
+def _index(group: Any) -> list[str]:
+    if group.attrs["axis1_variety"] != b"multi" and group["axis1"].dtype.kind in "iu":
+        return [str(frame) for frame in group["axis1"][...].tolist()]
+    return ["/".join(parts) for parts in _axis(group, "axis1")]
 
 
 def _axis(group: Any, name: str) -> list[tuple[str, ...]]:
@@ -90,7 +97,8 @@ def _read_table(group: Any) -> Table:
     columns = [tuple(texts[at : at + depth]) for at in range(0, len(texts), depth)]
     if len(columns) != values.shape[1]:
         raise UserError(f"it has {values.shape[1]} columns, but names of {len(columns)}")
-    return Table(columns, [name.decode() for name in content["index"].tolist()], values.astype(np.float64))
+    index = [name.decode() if isinstance(name, bytes) else str(name) for name in content["index"].tolist()]
+    return Table(columns, index, values.astype(np.float64))
 
 
 def _texts(content: Any) -> list[str]:

@@ -181,6 +181,7 @@ def _read_h5(folder: Path, file: Path, missing: str) -> LabelTable:
         keypoints_image_px=points[kept],
         visibility=np.where(empty.any(axis=2), absent_code, VISIBLE)[kept].astype(np.int8),
         problems=tuple(problems),
+        scorer=found.columns[0][0],
     )
     return _relocated(folder, table)
 

@@ -176,6 +176,12 @@ def read_predictions(file: Path) -> Predictions:
     return Predictions([path_of_cell(row[0]) for row in rows], names, values[..., :2], values[..., 2], sets)
 
 
+def read_scorer(file: Path) -> str:
+    """Returns the name in the first header row of a file that `read_predictions` reads."""
+    with file.open(newline="", encoding="utf-8") as stream:
+        return next(csv.reader(stream))[1]
+
+
 def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
     """Writes the rows of tables of one kind into one file, one table after the other, and returns their number.
 

@@ -1,0 +1,130 @@
+"""Converts the labels of a project into the label files of other tools, with their images."""
+
+import datetime
+from pathlib import Path, PurePosixPath
+
+import cv2
+
+from jaxpose.config import DataConfig
+from jaxpose.data.checked_table import CheckedTable, check_table
+from jaxpose.data.image_file import decode_image
+from jaxpose.data.label_table import LabelTable
+from jaxpose.data.project import LISTED_PROBLEMS
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes, write_atomic
+from jaxpose.formats import coco_writer, sleap_labels
+from jaxpose.formats.deeplabcut import label_file as deeplabcut
+from jaxpose.formats.deeplabcut.project import IMAGES_FOLDER
+from jaxpose.formats.lightning_pose import label_file as lightning_pose
+from jaxpose.formats.nwb import NEEDS_START
+from jaxpose.formats.project import read_label_table
+from jaxpose.formats.written_labels import WrittenLabels
+from jaxpose.quantities import count
+
+CSV, DEEPLABCUT, COCO, SLP, NWB = "csv", "deeplabcut", "coco", "slp", "nwb"
+SUFFIXES = {CSV: ".csv", COCO: ".json", SLP: ".slp", NWB: ".nwb"}
+_DEFAULT_SCORER = "jaxpose"
+
+
+def convert_labels(
+    data: DataConfig, form: str, out: Path, scorer: str = "", session_start: datetime.datetime | None = None
+) -> list[str]:
+    """Writes the labels of a project of one camera, and returns lines about what was written.
+
+    Args:
+      data: the project.
+      form: csv, deeplabcut, coco, slp or nwb.
+      out: the label file; for deeplabcut, the folder of a project.
+      scorer: who labelled, "" for the one of the labels.
+      session_start: for nwb, the time that the format asks for, with its time zone.
+
+    Raises:
+      UserError: the labels or an image cannot be used, a name cannot be kept, or a file exists already; nothing is
+        written then.
+    """
+    if form in SUFFIXES and not out.name.endswith(SUFFIXES[form]):
+        raise UserError(f"--out is {out}; for {form} it must be a file whose name ends in {SUFFIXES[form]}")
+    if form == NWB and session_start is None:
+        raise UserError(NEEDS_START)
+    table = read_label_table(data)
+    checked = check_table(table, "", data)
+    if checked.problems:
+        lines = [f"{count(len(checked.problems), 'row')} of {table.file} cannot be used; fix them:"]
+        raise UserError("\n".join([*lines, *checked.problems[:LISTED_PROBLEMS]]))
+    rows = [row for row, _ in checked.images.values()]
+    labels = _written(checked, rows, form, scorer)
+    folder = out if form == DEEPLABCUT else out.parent
+    sources = [table.paths[row] for row in rows]
+    holds_images = out.name.endswith(sleap_labels.PACKAGE)
+    copies = [] if holds_images else [folder / image for image in labels.images]
+    _refuse_existing([out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels), sources, copies)
+    for source, copy in zip(sources, copies, strict=bool(copies)):
+        _copy(source, copy)
+    folder.mkdir(parents=True, exist_ok=True)
+    if form == DEEPLABCUT:
+        deeplabcut.write_labels(out, labels)
+    elif form == COCO:
+        coco_writer.write_labels(out, labels)
+    elif form == SLP:
+        sleap_labels.write_slp(out, labels, copies or sources)
+    elif session_start:
+        sleap_labels.write_nwb(out, labels, copies, session_start)
+    else:
+        lightning_pose.write_labels(out, labels)
+    dropped = [] if form == CSV else labels.dropped(keeps_hidden=form in (COCO, SLP))
+    if crops := sum(bool(checked.crop_px(row, image)) for row, image in checked.images.values()):
+        dropped.append(f"the place of {count(crops, 'cropped image')} in their frames")
+    written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
+    return [*table.notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}"]
+
+
+def _written(checked: CheckedTable, rows: list[int], form: str, scorer: str) -> WrittenLabels:
+    table = checked.table
+    images = [_name(table, row, form) for row in rows]
+    for image in images:
+        if images.count(image) > 1:
+            first, second, *_ = (table.images[row] for row, name in zip(rows, images, strict=True) if name == image)
+            raise UserError(f"{first} and {second} would both be {image}; rename one of them")
+    return WrittenLabels(
+        scorer=scorer or table.scorer or _DEFAULT_SCORER,
+        keypoint_names=table.keypoint_names,
+        images=tuple(images),
+        videos=tuple(table.videos[row] for row in rows),
+        sizes_px=tuple(image.size_px for _, image in checked.images.values()),
+        keypoints_image_px=table.keypoints_image_px[rows],
+        visibility=table.visibility[rows],
+    )
+
+
+def _name(table: LabelTable, row: int, form: str) -> str:
+    """Returns the path of an image from the folder of the new label file."""
+    image, path = PurePosixPath(table.images[row]), table.paths[row]
+    if path.parts[-len(image.parts) :] != image.parts:
+        # A frame of a video, kept in the cache folder.
+        return f"{IMAGES_FOLDER}/{table.videos[row]}/{image.stem}.png"
+    if form == DEEPLABCUT and (len(image.parts) != 3 or image.parts[0] != IMAGES_FOLDER):
+        return f"{IMAGES_FOLDER}/{table.videos[row] or 'images'}/{image.name}"
+    return image.as_posix()
+
+
+def _refuse_existing(files: list[Path], sources: list[Path], copies: list[Path]) -> None:
+    for file in files:
+        if file.exists():
+            raise UserError(f"{file} exists already; remove it, or choose another --out")
+    for source, copy in zip(sources, copies, strict=bool(copies)):
+        if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix):
+            raise UserError(f"{copy} exists already and is another image than {source}; choose another --out")
+
+
+def _copy(source: Path, copy: Path) -> None:
+    if not copy.exists():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(copy, _content(source, copy.suffix))
+
+
+def _content(source: Path, suffix: str) -> bytes:
+    """Returns the bytes of an image, or those of the same pixels in another format."""
+    data = read_bytes(source, most_bytes=None)
+    if source.suffix == suffix:
+        return data
+    return cv2.imencode(suffix, cv2.cvtColor(decode_image(data), cv2.COLOR_RGB2BGR))[1].tobytes()

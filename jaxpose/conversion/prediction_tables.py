@@ -1,0 +1,157 @@
+"""Converts the predictions of videos between the tables of jaxpose and the files of other tools."""
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+
+from jaxpose.errors import UserError
+from jaxpose.formats import nwb, parquet, sleap_predictions
+from jaxpose.formats.deeplabcut import prediction_file as deeplabcut
+from jaxpose.formats.lightning_pose import tables as lightning_pose
+from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions, read_footage
+from jaxpose.prediction.finished_tables import find_table, finished_tables
+from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
+
+CSV, DEEPLABCUT, SLP, SLEAP_ANALYSIS, PARQUET, NWB = "csv", "deeplabcut", "slp", "sleap-analysis", "parquet", "nwb"
+SUFFIXES = {
+    CSV: ".csv", SLEAP_ANALYSIS: ".analysis.h5", DEEPLABCUT: ".h5", SLP: ".slp", PARQUET: ".parquet", NWB: ".nwb",
+}  # fmt: skip
+_NEED_VIDEO = (SLP, NWB)
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What is written.
+
+    Attributes:
+      form: one of `SUFFIXES`.
+      out: a file with the suffix of the form, or a folder.
+      scorer: for DeepLabCut, the name of the network; "" keeps one of DeepLabCut, and stands for DLC_jaxpose otherwise.
+      session_start: for NWB, the time of the first frame.
+    """
+
+    form: str
+    out: Path
+    scorer: str = ""
+    session_start: datetime.datetime | None = None
+
+
+def convert_predictions(source: Path, target: Target, video: Path | None) -> list[str]:
+    """Converts a table, or the finished tables of a run, and returns lines about what was written.
+
+    Args:
+      source: a table, or a folder in which jaxpose.predict left its results.
+      target: what to write.
+      video: with a table, its video; with a folder, the only video whose table is converted.
+
+    Raises:
+      UserError: a table or a video cannot be used, or a file exists already; files that were written before stay.
+    """
+    if target.form == NWB and target.session_start is None:
+        raise UserError(nwb.NEEDS_START)
+    if not source.is_dir():
+        return _convert(source, video, Path(), target)
+    if not (source / INDEX_FILE).is_file():
+        raise UserError(f"{source} has no {INDEX_FILE}: it is no folder in which jaxpose.predict left its results")
+    found = {find_table(source, video): video} if video else finished_tables(source)
+    if len(found) > 1 and _is_file(target):
+        raise UserError(f"--out is {target.out}, but {source} has {len(found)} tables; give a folder, or --video VIDEO")
+    lines = []
+    for table, of_table in found.items():
+        place = table.relative_to(source / VIDEO_TABLES_FOLDER).parent
+        lines += _convert(table, of_table if of_table.is_file() else None, place, target)
+    return lines
+
+
+def read_table(file: Path) -> VideoPredictions:
+    """Reads the predictions of a video from a table of any form with a reader.
+
+    Raises:
+      UserError: it does not exist, is of another form, or is not understood.
+    """
+    readers: dict[str, Callable[[Path], VideoPredictions]] = {
+        CSV: _read_csv,
+        SLEAP_ANALYSIS: sleap_predictions.read_analysis,
+        DEEPLABCUT: deeplabcut.read_predictions,
+        PARQUET: parquet.read_predictions,
+    }
+    if not file.is_file():
+        raise UserError(f"{file} is not a file")
+    form = _form_of(file)
+    if form not in readers:
+        suffixes = ", ".join(SUFFIXES[known] for known in readers)
+        raise UserError(f"{file} is no table that can be read; its name must end in one of {suffixes}")
+    return readers[form](file)
+
+
+def _form_of(file: Path) -> str:
+    return next((form for form, suffix in SUFFIXES.items() if file.name.lower().endswith(suffix)), "")
+
+
+def _convert(table: Path, video: Path | None, place: Path, target: Target) -> list[str]:
+    predictions = read_table(table)
+    if video is None and target.form in _NEED_VIDEO:
+        raise UserError(f"{target.form} files describe the video of {table}; give --video VIDEO")
+    footage = read_footage(video, predictions) if video else None
+    if not target.scorer:
+        is_theirs = predictions.scorer.startswith(deeplabcut.SCORER_PREFIX)
+        target = dataclasses.replace(target, scorer=predictions.scorer if is_theirs else deeplabcut.SCORER)
+    file = _file(table, video, place, target)
+    if file.exists():
+        raise UserError(f"{file} exists already; remove it, or choose another --out")
+    written = _write(file, predictions, footage, target)
+    lines = [f"{table} -> {', '.join(map(str, written))}", f"dropped: {_dropped(predictions, target) or 'nothing'}"]
+    if target.form == DEEPLABCUT and footage is None:
+        lines.append("create_labeled_video of DeepLabCut also needs <table>_meta.pickle: give --video VIDEO")
+    return lines
+
+
+def _dropped(predictions: VideoPredictions, target: Target) -> str:
+    """Returns what the source has and the target does not."""
+    dropped = []
+    if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
+        dropped.append(f"the scorer {predictions.scorer}, in whose place is {target.scorer}")
+    if _form_of(predictions.file) == SLEAP_ANALYSIS:
+        dropped.append("edges, the name of the track, and scores of instances and tracks")
+    return "; ".join(dropped)
+
+
+def _file(table: Path, video: Path | None, place: Path, target: Target) -> Path:
+    if _is_file(target):
+        return target.out
+    stem = table.name[: -len(SUFFIXES[_form_of(table)])]
+    if target.form == DEEPLABCUT:
+        return target.out / place / deeplabcut.file_name(video.stem if video else stem, target.scorer)
+    return target.out / place / f"{stem}{SUFFIXES[target.form]}"
+
+
+def _is_file(target: Target) -> bool:
+    return target.out.name.lower().endswith(SUFFIXES[target.form]) and not target.out.is_dir()
+
+
+def _write(file: Path, predictions: VideoPredictions, footage: Footage | None, target: Target) -> list[Path]:
+    if target.form == DEEPLABCUT:
+        return deeplabcut.write_predictions(file, predictions, target.scorer, footage)
+    if target.form == SLEAP_ANALYSIS:
+        sleap_predictions.write_analysis(file, predictions, footage)
+    elif target.form == PARQUET:
+        parquet.write_predictions(file, predictions)
+    elif target.form == SLP and footage:
+        sleap_predictions.write_slp(file, predictions, footage)
+    elif footage and target.session_start:
+        nwb.write_predictions(file, predictions, footage, target.session_start)
+    else:
+        index = range(len(predictions.confidence))
+        lightning_pose.write_predictions(
+            file, index, predictions.keypoint_names, predictions.keypoints_frame_px, predictions.confidence,
+            predictions.scorer,
+        )  # fmt: skip
+    return [file]
+
+
+def _read_csv(file: Path) -> VideoPredictions:
+    index, names, keypoints_frame_px, confidence, _ = lightning_pose.read_predictions(file)
+    scorer = lightning_pose.read_scorer(file) if names else ""
+    # The rows are counted with the three of the header, from 1.
+    return check_predictions(file, scorer, index, names, keypoints_frame_px, confidence, 4)

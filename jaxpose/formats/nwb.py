@@ -1,0 +1,116 @@
+"""The predictions of a video as NWB with the extension ndx-pose: https://github.com/rly/ndx-pose.
+
+Every keypoint has a series with all frames, those without a position as NaN, so that frame i is sample i everywhere.
+"""
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.errors import UserError
+from jaxpose.files import replace_whole, sha256_of
+from jaxpose.formats.video_predictions import Footage, VideoPredictions
+
+NEEDS_START = (
+    "NWB files hold the time when the recording began; give --session_start, such as 2026-05-04T14:30:00+02:00"
+)
+_FRAME = "(0, 0) is the centre of the top left pixel of the video; x goes to the right, y down"
+# Containers round time stamps to a millisecond or more finely.
+_ROUNDING_S = 0.001
+
+
+def write_predictions(
+    file: Path, predictions: VideoPredictions, footage: Footage, session_start: datetime.datetime
+) -> None:
+    """Writes the table of a video in the processing module `behavior`.
+
+    Frames at a constant rate get that rate, others their own times.
+
+    Args:
+      file: the table.
+      predictions: what to write.
+      footage: the video.
+      session_start: time of the first frame, with its time zone.
+
+    Raises:
+      UserError: pynwb or ndx-pose is not installed, the times of the frames are unknown, or NWB does not allow a name.
+    """
+    try:
+        import ndx_pose
+        import pynwb
+        import pynwb.image
+    except ImportError:
+        raise UserError(f"{file} needs pynwb and ndx-pose: pip install 'jaxpose[nwb]'") from None
+    for name in predictions.keypoint_names:
+        if "/" in name or ":" in name:
+            raise UserError(f"{predictions.file}: keypoint {name!r} has a / or :, which NWB does not allow; rename it")
+    video = footage.path.name
+    content: Any = pynwb.NWBFile(
+        session_description=f"Keypoints in {video}",
+        identifier=sha256_of(predictions.file),
+        session_start_time=session_start,
+    )
+    skeleton = ndx_pose.Skeleton(
+        name="animal", nodes=list(predictions.keypoint_names), edges=np.zeros((0, 2), np.uint8)
+    )
+    count = len(predictions.confidence)
+    times = _times(footage, count)
+    source = _source(pynwb.image.ImageSeries, footage, count, times)
+    content.add_acquisition(source)
+    series = _series(ndx_pose, predictions, video, times)
+    estimation = ndx_pose.PoseEstimation(
+        name="PoseEstimation",
+        description=f"Predicted keypoints in {video}",
+        pose_estimation_series=series,
+        source_video=source,
+        scorer=predictions.scorer,
+        source_software="jaxpose",
+        skeleton=skeleton,
+    )
+    module = content.create_processing_module("behavior", "Keypoints predicted in video")
+    module.add([ndx_pose.Skeletons(skeletons=[skeleton]), estimation])
+    connection: Any = pynwb.NWBHDF5IO
+    with replace_whole(file) as unfinished, connection(str(unfinished), "w") as opened:
+        opened.write(content)
+
+
+def _source(image_series: Any, footage: Footage, count: int, times: dict[str, Any]) -> Any:
+    return image_series(
+        name="source_video",
+        description="the video in which keypoints were predicted",
+        unit="n.a.",
+        format="external",
+        external_file=[str(footage.path)],
+        starting_frame=[0],
+        dimension=[footage.width_px, footage.height_px],
+        **times,
+        **({"num_samples": count} if "rate" in times else {}),
+    )
+
+
+def _series(ndx_pose: Any, predictions: VideoPredictions, video: str, times: dict[str, Any]) -> list[Any]:
+    return [
+        ndx_pose.PoseEstimationSeries(
+            name=name,
+            description=f"{name} in each frame of {video}; NaN: no position",
+            data=predictions.keypoints_frame_px[:, place],
+            unit="pixels",
+            reference_frame=_FRAME,
+            confidence=predictions.confidence[:, place],
+            confidence_definition="as the network gives it, 0 to 1",
+            **times,
+        )
+        for place, name in enumerate(predictions.keypoint_names)
+    ]
+
+
+def _times(footage: Footage, count: int) -> dict[str, Any]:
+    """Returns the rate of the frames or, where it is not constant, their times."""
+    steady_s = np.arange(count) / footage.fps if footage.fps else None
+    if steady_s is not None and (not len(footage.times_s) or np.abs(footage.times_s - steady_s).max() <= _ROUNDING_S):
+        return {"rate": footage.fps, "starting_time": 0.0}
+    if len(footage.times_s) != count:
+        raise UserError(f"{footage.path} does not say when its frames are shown, which NWB needs")
+    return {"timestamps": footage.times_s}

@@ -1,0 +1,91 @@
+"""Writes labels with sleap-io: as a SLEAP project (.slp, .pkg.slp), which `jaxpose.formats.sleap` reads, and as NWB."""
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.data.inputs import natural_key
+from jaxpose.errors import UserError
+from jaxpose.files import replace_whole
+from jaxpose.formats.written_labels import WrittenLabels
+
+# The images lie in the file itself.
+PACKAGE = ".pkg.slp"
+
+
+def write_slp(file: Path, labels: WrittenLabels, paths: Sequence[Path]) -> None:
+    """Writes a sequence of images for each video, in the order of their names, and an instance for each labelled image.
+
+    A keypoint that has a position and is not visible is marked so.
+
+    Args:
+      file: a .slp, which names its images, or a .pkg.slp, which holds them.
+      labels: what to write.
+      paths: n files of the images.
+
+    Raises:
+      UserError: sleap-io is not installed.
+    """
+    project = _project(file, labels, paths)
+    from sleap_io.io.main import save_slp
+
+    with replace_whole(file) as unfinished:
+        save_slp(project, str(unfinished), embed=file.name.endswith(PACKAGE), verbose=False)
+
+
+def write_nwb(file: Path, labels: WrittenLabels, paths: Sequence[Path], session_start: datetime.datetime) -> None:
+    """Writes `PoseTraining` of ndx-pose: a training frame for each labelled image, with the visible keypoints.
+
+    Args:
+      file: the .nwb.
+      labels: what to write.
+      paths: n files of the images, which the file names.
+      session_start: the time that NWB asks for, with its time zone.
+
+    Raises:
+      UserError: sleap-io is not installed.
+    """
+    project = _project(file, labels, paths)
+    from sleap_io.io.nwb_annotations import save_labels
+
+    content = repr((labels.images, labels.keypoint_names, labels.keypoints_image_px.tolist()))
+    with replace_whole(file) as unfinished:
+        save_labels(
+            project,
+            str(unfinished),
+            session_description="Labelled keypoints",
+            identifier=hashlib.sha256(content.encode()).hexdigest(),
+            session_start_time=session_start.isoformat(),
+            annotator=labels.scorer,
+        )
+
+
+def _project(file: Path, labels: WrittenLabels, paths: Sequence[Path]) -> Any:
+    """Returns the labels as sleap-io has them."""
+    try:
+        from sleap_io.model.instance import Instance
+        from sleap_io.model.labeled_frame import LabeledFrame
+        from sleap_io.model.labels import Labels
+        from sleap_io.model.skeleton import Node, Skeleton
+        from sleap_io.model.video import Video
+    except ImportError:
+        raise UserError(f"{file} needs sleap-io: pip install 'jaxpose[sleap]'") from None
+    skeleton = Skeleton([Node(name) for name in labels.keypoint_names], name="animal")
+    points = np.where((labels.is_visible() | labels.is_hidden())[..., None], labels.keypoints_image_px, np.nan)
+    frames, videos = [], []
+    for name in dict.fromkeys(labels.videos):
+        rows = [row for row, video in enumerate(labels.videos) if video == name]
+        rows.sort(key=lambda row: natural_key(labels.images[row]))
+        videos.append(Video.from_filename([str(paths[row].absolute()) for row in rows]))
+        for frame, row in enumerate(rows):
+            if np.isfinite(points[row]).any():
+                instance = Instance.from_numpy(points[row], skeleton)
+                instance.points["visible"] = labels.is_visible()[row]
+                frames.append(LabeledFrame(video=videos[-1], frame_idx=frame, instances=[instance]))
+    project = Labels(frames, videos=videos, skeletons=[skeleton])
+    project.provenance |= {"made_by": "jaxpose", "scorer": labels.scorer}
+    return project

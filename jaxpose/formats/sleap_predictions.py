@@ -1,0 +1,144 @@
+"""The predictions of a video as a SLEAP project (.slp) or as SLEAP's analysis HDF5.
+
+SLEAP counts frames from 0, and since version 1.1 of its format integer coordinates are pixel centres, as here.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.errors import UserError
+from jaxpose.files import replace_whole
+from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
+
+# The names of the axes, in the order of SLEAP's own export.
+_AXES = {
+    "tracks": ("track", "xy", "node", "frame"),
+    "track_occupancy": ("frame", "track"),
+    "point_scores": ("track", "node", "frame"),
+    "instance_scores": ("track", "frame"),
+    "tracking_scores": ("track", "frame"),
+}
+
+
+def write_slp(file: Path, predictions: VideoPredictions, footage: Footage) -> None:
+    """Writes predicted instances, one for each frame, without a track.
+
+    The score of an instance is the mean of those of its points.
+
+    Raises:
+      UserError: sleap-io is not installed.
+    """
+    try:
+        from sleap_io.io.main import save_slp
+        from sleap_io.model.instance import PredictedInstance
+        from sleap_io.model.labeled_frame import LabeledFrame
+        from sleap_io.model.labels import Labels
+        from sleap_io.model.skeleton import Node, Skeleton
+        from sleap_io.model.video import Video
+    except ImportError:
+        raise UserError(f"{file} needs sleap-io: pip install 'jaxpose[sleap]'") from None
+    skeleton = Skeleton([Node(name) for name in predictions.keypoint_names], name="animal")
+    shape = [len(predictions.confidence), footage.height_px, footage.width_px, 3]
+    metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False, "fps": footage.fps}
+    video = Video(str(footage.path), backend_metadata=metadata, open_backend=False)
+    rows = zip(
+        predictions.keypoints_frame_px,
+        predictions.confidence,
+        np.nan_to_num(_instance_scores(predictions)),
+        strict=True,
+    )
+    frames = []
+    for frame, (points, confidence, score) in enumerate(rows):
+        instance = PredictedInstance.from_numpy(points, skeleton, confidence, float(score))
+        frames.append(LabeledFrame(video=video, frame_idx=frame, instances=[instance]))
+    labels = Labels(frames, videos=[video], skeletons=[skeleton])
+    labels.provenance |= _provenance(predictions)
+    with replace_whole(file) as unfinished:
+        save_slp(labels, str(unfinished), embed=False, verbose=False)
+
+
+def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage | None) -> None:
+    """Writes the arrays of SLEAP's export for analysis: one track.
+
+    Raises:
+      UserError: h5py is not installed.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise UserError(f"{file} needs h5py: pip install 'jaxpose[sleap]'") from None
+    points = predictions.keypoints_frame_px
+    is_there = np.any(np.isfinite(points[..., 0]), axis=1)
+    arrays = {
+        "tracks": points.transpose(2, 1, 0)[None],
+        "track_occupancy": is_there[:, None].astype(np.uint8),
+        "point_scores": predictions.confidence.T[None],
+        "instance_scores": _instance_scores(predictions)[None],
+        "tracking_scores": np.full((1, len(points)), np.nan),
+    }
+    texts = {
+        "labels_path": "",
+        "video_path": str(footage.path) if footage else "",
+        "provenance": json.dumps(_provenance(predictions)),
+    }
+    with replace_whole(file) as unfinished, h5py.File(unfinished, "w") as opened:
+        for name, array in arrays.items():
+            content = opened.create_dataset(name, data=array, compression="gzip")
+            content.attrs["dims"] = json.dumps(_AXES[name])
+        opened["track_names"] = np.array([b"track_0"])
+        opened["node_names"] = np.array([name.encode() for name in predictions.keypoint_names])
+        opened["edge_names"], opened["edge_inds"] = np.zeros((0, 2), "S1"), np.zeros((0, 2), np.int64)
+        opened["video_ind"] = 0
+        for name, text in texts.items():
+            opened[name] = text
+        opened.attrs["preset"], opened.attrs["format"] = "matlab", "analysis"
+
+
+def read_analysis(file: Path) -> VideoPredictions:
+    """Reads SLEAP's analysis HDF5 of one animal.
+
+    Raises:
+      UserError: h5py is not installed, or the file is not such a file or has several tracks; the message names the row.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise UserError(f"{file} needs h5py: pip install 'jaxpose[sleap]'") from None
+    try:
+        with h5py.File(file, "r") as opened:
+            content: Any = opened
+            arrays = {name: _canonical(name, content[name]) for name in ("tracks", "point_scores")}
+            names = [name.decode() for name in content["node_names"][...].tolist()]
+            noted = json.loads(content["provenance"][()] or "{}") if "provenance" in content else {}
+    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is no analysis HDF5 of SLEAP that can be read: {error}") from None
+    points, scores = arrays["tracks"], arrays["point_scores"]
+    if points.shape != (len(points), 1, len(names), 2) or scores.shape != points.shape[:3]:
+        raise UserError(
+            f"{file} has tracks of shape {points.shape} (frame, track, node, xy); one track and {len(names)} nodes are "
+            "needed: several animals cannot be converted"
+        )
+    scorer = noted.get("scorer", "") if isinstance(noted, dict) else ""
+    return check_predictions(
+        file, str(scorer) or "SLEAP", [str(frame) for frame in range(len(points))], names, points[:, 0], scores[:, 0], 0
+    )
+
+
+def _canonical(name: str, content: Any) -> np.ndarray:
+    """Returns an array with the axes frame, track, node, xy, as far as it has them."""
+    axes = json.loads(content.attrs["dims"]) if "dims" in content.attrs else _AXES[name]
+    return content[...].transpose([axes.index(axis) for axis in ("frame", "track", "node", "xy") if axis in axes])
+
+
+def _instance_scores(predictions: VideoPredictions) -> np.ndarray:
+    """Returns the mean confidence (n,) of the points that have one, NaN where none has."""
+    known = np.isfinite(predictions.confidence)
+    total = np.where(known, predictions.confidence, 0).sum(axis=1)
+    return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
+
+
+def _provenance(predictions: VideoPredictions) -> dict[str, str]:
+    return {"made_by": "jaxpose", "scorer": predictions.scorer, "table": predictions.file.name}

@@ -1,0 +1,121 @@
+"""The predictions of a video and the properties of its file, as the readers and writers of tables exchange them."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
+from jaxpose.video.index import read_index
+from jaxpose.video.packets import open_video, video_stream
+
+# float32 sums of a heatmap may be above 1 by rounding.
+_LARGEST_CONFIDENCE = 1.001
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoPredictions:
+    """Predictions of the frames 0 to n - 1 of a video, checked.
+
+    Attributes:
+      file: the table that they were read from.
+      scorer: the name of what predicted them.
+      keypoint_names: k different names.
+      keypoints_frame_px: (n, k, 2) float64, x and y; both or none are NaN.
+      confidence: (n, k) float64, 0 to 1 or NaN.
+    """
+
+    file: Path
+    scorer: str
+    keypoint_names: tuple[str, ...]
+    keypoints_frame_px: np.ndarray
+    confidence: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Footage:
+    """The video that predictions belong to.
+
+    Attributes:
+      path: the file, absolute.
+      width_px, height_px: size of its frames as they are predicted.
+      fps: mean frames per second, 0 where the file does not say.
+      times_s: (n,) float64 when each frame is shown, from 0 for the first; empty if the file does not store it.
+    """
+
+    path: Path
+    width_px: int
+    height_px: int
+    fps: float
+    times_s: np.ndarray
+
+
+def check_predictions(
+    file: Path,
+    scorer: str,
+    index: Sequence[str],
+    keypoint_names: Sequence[str],
+    keypoints_frame_px: np.ndarray,
+    confidence: np.ndarray,
+    first_row: int,
+) -> VideoPredictions:
+    """Returns the predictions of a table.
+
+    Args:
+      file: the table.
+      scorer: its scorer.
+      index: n cells with the number of the frame.
+      keypoint_names: k names.
+      keypoints_frame_px: (n, k, 2).
+      confidence: (n, k).
+      first_row: number of the first row in the table, for messages.
+
+    Raises:
+      UserError: the rows are not the frames 0 to n - 1, a name is twice there, or a number cannot be one of
+        predictions; the message names the file and the row.
+    """
+    if not index or not keypoint_names:
+        raise UserError(f"{file} has no {'row' if keypoint_names else 'keypoint'}")
+    for name in keypoint_names:
+        if list(keypoint_names).count(name) > 1:
+            raise UserError(f"{file} has two keypoints {name!r}")
+    for frame, cell in enumerate(index):
+        if str(cell) != str(frame):
+            raise UserError(
+                f"{file}, row {first_row + frame}: the frame is {excerpt(str(cell))}; it must be {frame}, because only "
+                "tables of whole videos are converted"
+            )
+    x, y = keypoints_frame_px[..., 0], keypoints_frame_px[..., 1]
+    flaws = {
+        "x or y is infinite": np.isinf(x) | np.isinf(y),
+        "it has only one of x and y": np.isnan(x) != np.isnan(y),
+        "the likelihood is not in 0 to 1": (confidence < 0) | (confidence > _LARGEST_CONFIDENCE),
+    }
+    for reason, where in flaws.items():
+        if where.any():
+            row, place = np.argwhere(where)[0].tolist()
+            raise UserError(f"{file}, row {first_row + row}: {keypoint_names[place]}: {reason}")
+    return VideoPredictions(
+        file, scorer, tuple(keypoint_names), keypoints_frame_px.astype(np.float64), confidence.astype(np.float64)
+    )
+
+
+def read_footage(path: Path, predictions: VideoPredictions) -> Footage:
+    """Returns the properties of the video of some predictions.
+
+    Raises:
+      UserError: the file is no video, or has another number of frames than the predictions.
+    """
+    index = read_index(path)
+    count = len(predictions.confidence)
+    if index.frame_count != count:
+        raise UserError(
+            f"{path} has {index.frame_count} frames, but {predictions.file} has {count} rows: is it another video?"
+        )
+    with open_video(path) as container:
+        unit_s = float(video_stream(container, path).time_base or 0)
+    times = np.array(index.times, np.float64)
+    times_s = (times - times[:1]) * unit_s if unit_s else times[:0]
+    return Footage(path.absolute(), index.width_px, index.height_px, index.fps, times_s)

@@ -1,0 +1,209 @@
+"""Labels as files of other tools: each read back by the library of that tool, and by jaxpose."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pandas as pd
+import pynwb
+import pytest
+import sleap_io
+from pycocotools.coco import COCO
+
+from jaxpose import config as c
+from jaxpose import convert
+from jaxpose.data.image_file import decode_image
+from jaxpose.formats.project import read_label_table
+from tests.formats.other_projects import CROP, KEYPOINTS, LABELLED, deeplabcut_project, points_px
+from tests.formats.test_sleap import make_labels, save
+from tests.painted_videos import SIZE_PX, number_in
+
+NAMES = ("nose", "left ear", "ä")
+IMAGES = ("labeled-data/day1/img0007.png", "labeled-data/day1/img0100.png", "labeled-data/day2/img0003.png")
+# Visible; hidden with and without a position; not used with and without one; visible.
+VISIBILITY = np.array([[2, 1, 0], [1, 0, 2], [2, 2, 2]])
+GAPS = np.array([[0, 0, 0], [1, 1, 0], [0, 0, 0]], bool)
+
+
+def points_of_project() -> np.ndarray:
+    points = np.random.default_rng(1).uniform(0, 30, (3, 3, 2))
+    points[GAPS] = np.nan
+    points[2, 0] = 0
+    return points
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project of Lightning Pose whose file says which keypoints are visible."""
+    folder = tmp_path / "project"
+    rows = [["scorer", *["me"] * 9], ["bodyparts", *np.repeat(NAMES, 3)], ["coords", *["x", "y", "visible"] * 3]]
+    for number, (image, points, marks) in enumerate(zip(IMAGES, points_of_project(), VISIBILITY, strict=True)):
+        (folder / image).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(folder / image), np.full((32, 40, 3), 50 * number, np.uint8))
+        cells = [
+            [*("" if np.isnan(x) else repr(float(x)) for x in point), mark]
+            for point, mark in zip(points, marks, strict=True)
+        ]
+        rows.append([image, *sum(cells, [])])
+    (folder / "CollectedData.csv").write_text("\n".join(",".join(map(str, row)) for row in rows) + "\n")
+    return folder
+
+
+def run(*arguments: object) -> int:
+    return convert.main(["labels", *map(str, arguments)])
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert run(*arguments) == 2
+    return capsys.readouterr().err
+
+
+def test_a_label_file_comes_back_as_it_was(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "CollectedData.csv"
+    assert run(project, "--to", "csv", "--out", out) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "dropped: nothing"
+    assert out.read_text() == (project / "CollectedData.csv").read_text()
+    assert [(out.parent / image).read_bytes() for image in IMAGES] == [(project / name).read_bytes() for name in IMAGES]
+
+
+def test_deeplabcut_reads_the_visible_keypoints(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "dlc"
+    assert run(project, "--to", "deeplabcut", "--out", out) == 0
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "dropped: 1 position of keypoints that are not visible; 1 mark of keypoints as not visible; "
+        "1 position of keypoints that are not used"
+    )
+    files = [out / "labeled-data" / video / "CollectedData_me.h5" for video in ("day1", "day2")]
+    found = pd.concat([pd.read_hdf(file, "df_with_missing") for file in files])
+    assert list(found.index) == [tuple(image.split("/")) for image in IMAGES]
+    assert found.columns.names == ["scorer", "bodyparts", "coords"]
+    assert list(found.columns) == [("me", name, coord) for name in NAMES for coord in "xy"]
+    expected = np.where((VISIBILITY == 2)[..., None], points_of_project(), np.nan)
+    np.testing.assert_array_equal(found.to_numpy().reshape(3, 3, 2), expected)
+    for file in files:
+        text = pd.read_csv(file.with_suffix(".csv"), header=[0, 1, 2], index_col=[0, 1, 2])
+        np.testing.assert_array_equal(text, pd.read_hdf(file))
+    table = read_label_table(c.DataConfig(project=str(out)))
+    np.testing.assert_array_equal(table.keypoints_image_px, expected)
+    assert table.images == IMAGES and table.notes == () and all(path.is_file() for path in table.paths)
+
+
+def test_coco_has_hidden_keypoints_and_boxes(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "coco" / "labels.json"
+    assert run(project, "--to", "coco", "--out", out) == 0
+    assert "dropped: 1 mark of keypoints as not visible; 1 position of" in capsys.readouterr().out
+    coco, points = COCO(str(out)), points_of_project()
+    assert [coco.imgs[number]["file_name"] for number in sorted(coco.imgs)] == list(IMAGES)
+    assert coco.imgs[1]["width"] == 40 and coco.imgs[1]["height"] == 32
+    assert tuple(coco.cats[1]["keypoints"]) == NAMES and coco.dataset["info"]["contributor"] == "me"
+    found = np.array([coco.anns[number]["keypoints"] for number in sorted(coco.anns)]).reshape(3, 3, 3)
+    np.testing.assert_array_equal(found[..., 2], [[2, 1, 0], [0, 0, 2], [2, 2, 2]])
+    used = found[..., 2] > 0
+    np.testing.assert_array_equal(found[..., :2][used], points[used])
+    assert (found[..., :2][~used] == 0).all()
+    for number, annotation in coco.anns.items():
+        placed = points[annotation["image_id"] - 1][used[number - 1]]
+        np.testing.assert_allclose(annotation["bbox"], [*placed.min(0), *np.ptp(placed, axis=0)], rtol=1e-12)
+        assert annotation["num_keypoints"] == len(placed)
+    table = read_label_table(c.DataConfig(project=str(out)))
+    np.testing.assert_array_equal(table.keypoints_image_px[used], points[used])
+    np.testing.assert_array_equal(np.isfinite(table.keypoints_image_px[..., 0]), used)
+
+
+@pytest.mark.parametrize("name", ["labels.slp", "labels.pkg.slp"])
+def test_sleap_has_a_sequence_of_images_for_each_video(project: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "sleap" / name
+    assert run(project, "--to", "slp", "--out", out) == 0
+    assert (out.parent / IMAGES[0]).exists() == (name == "labels.slp")
+    labels = sleap_io.load_slp(str(out))
+    assert labels.skeletons[0].node_names == list(NAMES) and len(labels.videos) == 2
+    assert [frame.frame_idx for frame in labels.labeled_frames] == [0, 1, 0]
+    points = points_of_project()
+    kept = (VISIBILITY == 2) | ((VISIBILITY == 1) & ~GAPS)
+    found = np.stack([frame.user_instances[0].numpy(invisible_as_nan=False) for frame in labels.labeled_frames])
+    np.testing.assert_array_equal(found, np.where(kept[..., None], points, np.nan))
+    visible = np.stack([frame.user_instances[0].points["visible"] for frame in labels.labeled_frames])
+    np.testing.assert_array_equal(visible, VISIBILITY == 2)
+    assert [int(frame.image[0, 0, 0]) for frame in labels.labeled_frames] == [0, 50, 100]
+    table = read_label_table(c.DataConfig(project=str(out)))
+    expected = np.where((VISIBILITY == 2)[..., None], points, np.nan)
+    np.testing.assert_array_equal(table.keypoints_image_px, expected)
+    assert [int(decode_image(path.read_bytes())[0, 0, 0]) for path in table.paths] == [0, 50, 100]
+
+
+def test_nwb_has_a_training_frame_for_each_image(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, start = tmp_path / "nwb" / "labels.nwb", "2026-05-04T14:30:00+02:00"
+    assert run(project, "--to", "nwb", "--session_start", start, "--out", out) == 0
+    assert "dropped: 1 position of keypoints that are not visible; 1 mark" in capsys.readouterr().out
+    points = np.where((VISIBILITY == 2)[..., None], points_of_project(), np.nan)
+    with pynwb.NWBHDF5IO(str(out), "r") as opened:
+        content = opened.read()
+        assert content.session_start_time.isoformat() == start
+        module = content.processing["behavior"]
+        assert list(module["Skeletons"]["animal"].nodes) == list(NAMES)
+        frames = module["PoseTraining"].training_frames.training_frames.values()
+        assert {frame.annotator for frame in frames} == {"me"}
+        images = []
+        for frame in frames:
+            image = frame.source_video.external_file[int(frame.source_video_frame_index)]
+            images.append(Path(image).relative_to(out.parent).as_posix())
+            (instance,) = frame.skeleton_instances.skeleton_instances.values()
+            row = IMAGES.index(images[-1])
+            np.testing.assert_array_equal(instance.node_locations[:], points[row])
+            np.testing.assert_array_equal(instance.node_visibility[:], VISIBILITY[row] == 2)
+    assert sorted(images) == sorted(IMAGES)
+    assert "give --session_start" in fails(capsys, project, "--to", "nwb", "--out", tmp_path / "a.nwb")
+
+
+@pytest.mark.parametrize("form", ["deeplabcut", "coco", "slp", "csv"])
+def test_crops_of_deeplabcut_keep_the_pixels_of_their_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    deeplabcut_project(tmp_path / "dlc", "both")
+    out = tmp_path / "new" / {"coco": "a.json", "slp": "a.slp", "csv": "a.csv"}.get(form, "")
+    assert run(tmp_path / "dlc", "--to", form, "--out", out) == 0
+    assert "the place of 3 cropped images in their frames" in capsys.readouterr().out
+    data = c.DataConfig(project=str(out if form in ("coco", "slp") else out.parent if form == "csv" else out))
+    before, after = read_label_table(c.DataConfig(project=str(tmp_path / "dlc"))), read_label_table(data)
+    np.testing.assert_array_equal(after.keypoints_image_px, before.keypoints_image_px)
+    np.testing.assert_allclose(after.keypoints_image_px[3:], points_px(1) - (CROP[0], CROP[2]), atol=1e-9)
+    assert [path.read_bytes() for path in after.paths] == [path.read_bytes() for path in before.paths]
+    assert after.keypoint_names == KEYPOINTS and after.videos == before.videos
+    assert after.scorer == ("me" if form in ("deeplabcut", "csv") else "")
+
+
+def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = save(make_labels(tmp_path), tmp_path / "labels.slp")
+    assert run(file, "--to", "deeplabcut", "--scorer", "you", "--out", tmp_path / "dlc") == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "left out: 1 frame without labels of a person" and out[-1] == "dropped: nothing"
+    table = read_label_table(c.DataConfig(project=str(tmp_path / "dlc")))
+    assert table.scorer == "you" and table.images[0] == "labeled-data/cam1_day/img00000003.png"
+    images = [decode_image(path.read_bytes()) for path in table.paths]
+    assert [number_in(image) for image in images] == [*LABELLED, *(100 + frame for frame in LABELLED)]
+    assert images[0].shape == (SIZE_PX[1], SIZE_PX[0], 3)
+    np.testing.assert_array_equal(table.keypoints_image_px, np.concatenate([points_px(0), points_px(1)]))
+    # The same command again, and then another image in the place of one of its images.
+    again = ("--to", "deeplabcut", "--scorer", "you", "--out", tmp_path / "dlc")
+    assert "exists already; remove it" in fails(capsys, file, *again)
+    assert run(file, "--to", "coco", "--out", tmp_path / "dlc" / "labels.json") == 0
+    cv2.imwrite(str(table.paths[0]), np.zeros((4, 4, 3), np.uint8))
+    message = fails(capsys, file, "--to", "csv", "--out", tmp_path / "dlc" / "labels.csv")
+    assert f"{table.paths[0]} exists already and is another image than" in message
+
+
+def test_mistakes_are_named(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = fails(capsys, project, "--to", "coco", "--out", tmp_path / "a")
+    assert "it must be a file whose name ends in .json" in message
+    labels = project / "CollectedData.csv"
+    labels.write_text(labels.read_text().replace("0100.png,", "0100.png,x"))
+    message = fails(capsys, project, "--to", "coco", "--out", tmp_path / "a.json")
+    assert "1 row of" in message and f"{labels}:5: x of nose is 'x', not a number" in message
+    assert "has no CollectedData_top.csv" in fails(
+        capsys, project, "--to", "csv", "--labels", "CollectedData_top.csv", "--out", tmp_path / "a.csv"
+    )
+    assert not (tmp_path / "a.json").exists()
