@@ -20,13 +20,18 @@ def video_boxes_folder(data: DataConfig) -> Path | None:
     return project_folder(data.project) / (data.video_boxes or PurePosixPath(data.boxes).parent)
 
 
+def box_file_name(video: Path) -> str:
+    """Returns the name of the file with the boxes of a video's frames."""
+    return f"{video.stem}_bbox.csv"
+
+
 def video_box_file(folder: Path, video: Path) -> Path:
     """Returns the file with the boxes of a video's frames.
 
     Raises:
       UserError: it does not exist.
     """
-    file = folder / f"{video.stem}_bbox.csv"
+    file = folder / box_file_name(video)
     if not file.is_file():
         raise UserError(f"{video} needs boxes, but there is no file {file}; jaxpose.crop makes it")
     return file

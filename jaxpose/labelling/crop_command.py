@@ -16,6 +16,7 @@ from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.pose_boxes import boxes_around, centres_of_poses, over_time, side_of_poses
 from jaxpose.data.project import Project
 from jaxpose.data.sessions import video_files
+from jaxpose.data.video_boxes import box_file_name
 from jaxpose.data.views import label_file_of_view, view_of_video
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
@@ -162,7 +163,7 @@ def _of_video(given: argparse.Namespace, run: Path, config: Config, video: Path,
     shown = as_labelled(scan(video), labelled_sizes_px(data))
     size_px = np.array([shown.width_px, shown.height_px])
     boxes_px = boxes_around(over_time(centres, given.smooth), sides[view], size_px)
-    return _File(f"{video.stem}_bbox.csv", predicted.index, boxes_px)
+    return _File(box_file_name(video), predicted.index, boxes_px)
 
 
 def _centres(given: argparse.Namespace, predicted: Predictions, columns: list[int]) -> np.ndarray:

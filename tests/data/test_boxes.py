@@ -17,7 +17,7 @@ from jaxpose.data.boxes import clamp_boxes, read_boxes, write_boxes
 from jaxpose.data.images import input_size_px
 from jaxpose.data.split import split_text
 from jaxpose.errors import UserError
-from tests.small_run import make_config, train
+from tests.small_run import make_config
 
 SIDE_PX = 64
 # x, y, width, height of three images; the last one reaches beyond its frame.
@@ -206,31 +206,6 @@ def test_several_cameras_have_a_file_of_boxes_each(boxed: c.Config) -> None:
     boxed.data.views = ("top", "side")
     found = dataset.prepare(boxed)[1]
     assert found.boxes_px == tuple(map(tuple, CLAMPED_PX[[0, 1, 2, 1, 1, 1]].tolist()))
-
-
-def test_a_run_is_the_same_only_with_the_same_boxes(project: Path, tmp_path: Path) -> None:
-    """The program is that of tests/test_train.py, which knows nothing of boxes."""
-    folder = tmp_path / "project"
-    shutil.copytree(project, folder)
-    images = list(pd.read_csv(folder / "CollectedData.csv", header=[0, 1, 2], index_col=0).index)
-    boxes_px = np.tile(BOXES_PX[0], (len(images), 1))
-    lightning_pose_boxes(folder / "bbox.csv", images, boxes_px)
-    config = make_config(folder, tmp_path / "run", data__boxes=str(folder / "bbox.csv"), train__steps=1)
-    assert train(config)["exit_code"] == 0
-    run = tmp_path / "run"
-    assert "labels lie outside of their boxes" in (run / "train.log").read_text()
-    # What was predicted lies in the input, and so, but for padding, in the box.
-    table = pd.read_csv(run / "predictions.csv", header=[0, 1, 2], index_col=0).iloc[:, :-1].astype(float)
-    points = table.to_numpy().reshape(len(images), -1, 3)[..., :2]
-    assert (points > [20 - 9.5, 5.5]).all() and (points < [50 + 8.5, 53.5]).all()
-    # Boxes of other images, and another notation, are no change.
-    rows = [*range(len(images)), 0]
-    lightning_pose_boxes(folder / "bbox.csv", [*images, "other.png"], boxes_px[rows].astype(float))
-    assert train(config)["exit_code"] == 0
-    boxes_px[3, 0] += 1
-    lightning_pose_boxes(folder / "bbox.csv", images, boxes_px)
-    with pytest.raises(UserError, match="data.boxes gives other boxes for the labelled frames"):
-        train(config)
 
 
 def test_the_row_of_split_csv_has_the_boxes_alone(boxed: c.Config) -> None:
