@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,8 +12,11 @@ from jaxpose.data import dataset
 from jaxpose.data.boxes import read_boxes
 from jaxpose.data.pose_boxes import boxes_around, centres_of_poses, over_time, side_of_poses
 from jaxpose.data.video_boxes import read_video_boxes
+from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.run.identity import read_config
 from jaxpose.video.video import scan
+from tests import painted_videos
+from tests.predicted_runs import predicted_run
 from tests.shared_runs import move_run
 
 
@@ -113,3 +117,36 @@ def test_videos_alone_and_what_is_refused(predicted: Path, tmp_path: Path, capsy
     assert code(str(videos / "session01.mp4"), "--size", "26", "--overwrite") == 0
     assert code(str(videos / "session02.mp4")) == 2
     assert "has no finished predictions" in capsys.readouterr().err
+
+
+def test_each_camera_has_boxes_of_its_own_size(tmp_path: Path) -> None:
+    """Poses that nobody predicted: 20 px wide from above, 8 px from the side."""
+    names, extents = ("nose", "tail_base"), {"top": 20, "side": 8}
+    project, images = tmp_path / "project", {}
+    for view, extent in extents.items():
+        images[view] = [f"labeled-data/s_{view}/img{number}.png" for number in range(3)]
+        (project / "labeled-data" / f"s_{view}").mkdir(parents=True)
+        for image in images[view]:
+            cv2.imwrite(str(project / image), np.zeros((48, 64, 3), np.uint8))
+        rows = "".join(f"{image},10,12,{10 + extent},12\n" for image in images[view])
+        header = "scorer,me,me,me,me\nbodyparts,nose,nose,tail_base,tail_base\ncoords,x,y,x,y\n"
+        (project / f"CollectedData_{view}.csv").write_text(header + rows)
+    (project / "videos").mkdir()
+    video = painted_videos.write(project / "videos" / "s_side.mp4", 12)
+    points = np.stack([np.full((12, 2), 30.0), np.full((12, 2), 35.0)], axis=1)
+    tables = {video: (points, np.ones((12, 2)))}
+    run = predicted_run(tmp_path / "run", project, tables, views=("top", "side"), keypoint_names=names)
+    for view, extent in extents.items():
+        labelled = np.tile([(10.0, 12.0), (10.0 + extent, 12.0)], (3, 1, 1))
+        # Unsure poses of labelled images count all the same.
+        write_predictions(run / f"predictions_{view}.csv", images[view], names, labelled, np.zeros((3, 2)))
+    out = tmp_path / "boxes"
+    assert crop.main(["--run", str(run), "--out", str(out)]) == 0
+    top, side = (read_boxes(out / f"bbox_{view}.csv").boxes_px.tolist() for view in extents)
+    # Twice 21 and 9 pixels; the former is moved into the frame.
+    assert top == [[0, 0, 42, 42]] * 3 and side == [[6, 4, 18, 18]] * 3
+    of_video = read_video_boxes(out / "s_side_bbox.csv", scan(video))
+    assert of_video.tolist() == [[24, 24, 18, 18]] * 12
+    config = read_config(run / "config.json")
+    config.data.boxes = str(out / "bbox.csv")
+    assert dataset.prepare(config)[1].boxes_px == tuple(map(tuple, top + side))
