@@ -23,7 +23,7 @@ from jaxpose.formats.lightning_pose.config import read_config
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.model.pose_net import apply_network, make_network
 from jaxpose.pose.heatmap_lightning_pose import decode
-from jaxpose.prediction.predictor import load
+from jaxpose.prediction.load import load
 from jaxpose.run.identity import read_config as read_run_config
 from jaxpose.run.load import load_network
 from jaxpose.run.summary import read_summary

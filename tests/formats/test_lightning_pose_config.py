@@ -581,10 +581,10 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
             "model.backbone",
             "efficientnet_b0",
             "model.backbone = efficientnet_b0: jaxpose has no such network; it has "
-            "resnet18, resnet34, resnet50, resnet101, resnet152, vits_dino, vitb_dino, vitb_imagenet, vits_dinov2",
+            "resnet10, resnet18, resnet34, resnet50, resnet101, resnet152, vits_dino, vitb_dino, vitb_imagenet",
         ),
         # A name of jaxpose's own, which says nothing about the weights there.
-        ("model.backbone", "vit_small", "model.backbone = vit_small: jaxpose has no such network; it has resnet18"),
+        ("model.backbone", "vit_small", "model.backbone = vit_small: jaxpose has no such network; it has resnet10"),
         ("model.losses_to_use", ["temporl"], "model.losses_to_use is 'temporl'; it must be one of temporal,"),
         ("model.lightning_pose_version", "new", "model.lightning_pose_version is 'new'; it must be like 2.0.6"),
         ("losses.pca_singleview.log_weight", -1000, "log_weight is -1000.0; it must be at least -89"),

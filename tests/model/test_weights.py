@@ -15,7 +15,6 @@ from flax import nnx
 from transformers import ResNetConfig, ResNetForImageClassification, ResNetModel
 
 from jaxpose.errors import UserError
-from jaxpose.model.resnet import ResNet
 from jaxpose.model.weights import fill_resnet
 from tests.published_resnets import backbone, torch_shapes
 
@@ -122,29 +121,6 @@ def test_features_are_those_of_torch_by_torchvisions_names(name: str, convs: int
     of_torch = {key: torch.from_numpy(value) for key, value in tensors.items()}
     expected = torch_features(of_torch, torch.from_numpy(frames()), DEPTHS[name], convs, groups).numpy()
     assert_features_equal(found, expected)
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"])
-def test_every_tensor_of_torchvision_has_its_place(name: str) -> None:
-    """The state dict of torchvision itself, where it is installed."""
-    torchvision = pytest.importorskip("torchvision")
-    with torch.device("meta"):
-        shapes = {key: tuple(tensor.shape) for key, tensor in getattr(torchvision.models, name)().state_dict().items()}
-    tensors = {key: np.broadcast_to(np.float32(0), shape) for key, shape in shapes.items()}
-    like = nnx.eval_shape(lambda: ResNet(name, 64, "sync", dtype=jnp.float32, param_dtype=jnp.float32, rng=NoNumbers()))
-    params, statistics = (nnx.to_pure_dict(nnx.state(like, kind)) for kind in (nnx.Param, nnx.BatchStat))
-    filled = fill_resnet(tensors, params, statistics, "file")
-    assert jax.tree.map(jnp.shape, filled) == jax.tree.map(jnp.shape, (params, statistics))
-
-
-class NoNumbers(np.random.Generator):
-    """A source of zeros that take no memory."""
-
-    def __init__(self) -> None:
-        super().__init__(np.random.Philox(0))
-
-    def normal(self, loc: Any = 0, scale: Any = 1, size: Any = None) -> Any:
-        return jnp.zeros(size)
 
 
 def small_tensors() -> dict[str, np.ndarray]:
