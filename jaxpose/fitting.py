@@ -62,6 +62,26 @@ def fit_image(
     return result
 
 
+def fit_numbered(
+    image: np.ndarray, number: int, affine: np.ndarray, size_px: tuple[int, int], crop_px: tuple[int, ...] | np.ndarray
+) -> np.ndarray:
+    """Returns a frame of a video as `fit_image` does; black, if it has no box.
+
+    Args:
+      image: (frame height, frame width, 3) uint8.
+      number: of the frame.
+      affine: (2, 3) input_from_frame of all frames, or (n, 2, 3) of each.
+      size_px: (width, height) of the result.
+      crop_px: as in `fit_image`; or the box of each frame, (n, 4) whole numbers, width 0 without one.
+    """
+    if isinstance(crop_px, tuple):
+        return fit_image(image, affine, size_px, crop_px)
+    box_px = tuple(crop_px[number].tolist())
+    if not box_px[2]:
+        return np.zeros((size_px[1], size_px[0], 3), np.uint8)
+    return fit_image(image, affine[number], size_px, box_px)
+
+
 def fit_still(
     image: np.ndarray, affine: np.ndarray, size_px: tuple[int, int], resize: str, crop_px: tuple[int, ...] = ()
 ) -> np.ndarray:

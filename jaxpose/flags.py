@@ -27,6 +27,11 @@ def predict_arguments() -> RunArguments:
         metavar="FOLDER",
         help="folder for the predictions; default: the run folder (several runs: ensemble)",
     )
+    arguments.add_argument(
+        "--boxes",
+        metavar="FOLDER",
+        help="for a run with data.boxes: folder with <video>_bbox.csv of each video; default: that of the run",
+    )
     arguments.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
     arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at the same time per device")

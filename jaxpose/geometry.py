@@ -30,13 +30,27 @@ def input_from_frame(
       resize: "pad" keeps the aspect ratio and centres, "stretch" and "lightning_pose" fill the input.
       crop_px: (x, y, width, height) in frame pixels, or () for the whole frame.
     """
-    x, y, width, height = crop_px or (0, 0, *frame_size_px)
-    scale = np.array([input_size_px[0] / width, input_size_px[1] / height])
+    return input_from_boxes(np.array(crop_px or (0, 0, *frame_size_px)), input_size_px, resize)
+
+
+def input_from_boxes(boxes_px: np.ndarray, input_size_px: tuple[int, int], resize: str) -> np.ndarray:
+    """Returns the affines (..., 2, 3), float64, that fit boxes of frames into the network's input.
+
+    Args:
+      boxes_px: (..., 4), x, y, width and height in frame pixels, width and height above 0.
+      input_size_px: (width, height) of the input.
+      resize: as in `input_from_frame`.
+    """
+    corner, size = boxes_px[..., :2], boxes_px[..., 2:]
+    scale = np.array(input_size_px) / size
     if resize == "pad":
-        scale[:] = scale.min()
-    crop_centre = np.array([x + (width - 1) / 2, y + (height - 1) / 2])
+        scale[:] = scale.min(axis=-1, keepdims=True)
+    box_centre = corner + (size - 1) / 2
     input_centre = (np.array(input_size_px) - 1) / 2
-    return np.column_stack([np.diag(scale), input_centre - scale * crop_centre])
+    affines = np.zeros((*boxes_px.shape[:-1], 2, 3))
+    affines[..., 0, 0], affines[..., 1, 1] = scale[..., 0], scale[..., 1]
+    affines[..., 2] = input_centre - scale * box_centre
+    return affines
 
 
 def apply(affine: Array, points: Array) -> Array:

@@ -39,6 +39,7 @@ from jaxpose.errors import UserError
 from jaxpose.flags import INPUTS, predict_arguments, split_runs
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.ensemble import smoother_command, write_ensembles
+from jaxpose.prediction.frame_boxes import FrameBoxes
 from jaxpose.prediction.index import PredictionIndex
 from jaxpose.prediction.index_row import DONE, Row
 from jaxpose.prediction.job import Job, remove_parts
@@ -95,13 +96,17 @@ def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]
 
 def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str]) -> int:
     # Check everything possible before the network is built.
-    options = _options(given, read_run_config(run))
+    config = read_run_config(run)
+    options = _options(given, config)
     outputs = output_files(find_inputs(inputs), out)
+    _refuse_without_boxes(given, run, config, outputs)
     make_folder(out)
     predictor = load(
         run, devices=given.devices, platform=given.platform, batch_size=given.batch_size, is_compiled=False
     )
     predictor.config = dataclasses.replace(predictor.config, predict=options)
+    if given.boxes:
+        predictor.boxes = FrameBoxes(Path(given.boxes).expanduser())
     _logger.info(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
     stopping = Interrupt(what_follows="stopping at the next batch")
     with Claims(out, predictor.config.mesh.heartbeat_s) as claims, stopping as interrupt:
@@ -128,6 +133,20 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str])
         with claims.waited_for("moments"):
             write_moment_errors(predictor, done)
     return _finish(ended, len(outputs), reported)
+
+
+def _refuse_without_boxes(given: argparse.Namespace, run: Path, config: Config, outputs: OutputFiles) -> None:
+    """Raises UserError if boxes are given that the run does not use, or an input cannot have those that it needs."""
+    if given.boxes and not config.data.boxes:
+        raise UserError(f"--boxes is {given.boxes}, but {run} was trained without data.boxes, so it sees whole frames")
+    if given.boxes and not Path(given.boxes).expanduser().is_dir():
+        raise UserError(f"--boxes is {given.boxes}, which is no folder; jaxpose.crop makes one")
+    images = [files for files in outputs.values() if isinstance(files, list)]
+    if config.data.boxes and images:
+        raise UserError(
+            f"{images[0][0]} is an image, and {run} sees each frame in a box (data.boxes): give videos with files of "
+            "boxes; jaxpose.evaluate predicts labelled images, and load(run).predict takes boxes"
+        )
 
 
 def _options(given: argparse.Namespace, config: Config) -> PredictConfig:

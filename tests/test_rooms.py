@@ -39,7 +39,8 @@ READ_TORCH = {"formats/lightning_pose/checkpoint.py", "run/tensor_file.py"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
 VERBS = {
-    "train", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "entry", "flags", "__main__",
+    "train", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "entry", "flags",
+    "__main__",
 }  # fmt: skip
 
 

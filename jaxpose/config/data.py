@@ -45,6 +45,18 @@ class DataConfig(Section):
         "crops of videos in frame pixels, each 'name:x,y,width,height', name = the file without suffix, * = any other "
         "video; read from the project, where the labelled images are crops of their frames",
     )
+    boxes: str = option(
+        "",
+        "boxes of the labelled images in frame pixels, a CSV with columns x, y, h, w, relative to the project: the "
+        "network sees what lies in them; '' = none",
+        is_path=True,
+    )
+    video_boxes: str = option(
+        "",
+        "folder of the boxes of videos, <video>_bbox.csv with a row for each frame, relative to the project; '' = that "
+        "of data.boxes",
+        is_path=True,
+    )
     frame_sizes_px: tuple[int, ...] = option(
         (),
         "sizes of the labelled images (width, height, ...): a rotation stored in a video file is applied unless these "

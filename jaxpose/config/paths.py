@@ -12,7 +12,9 @@ SPLIT_KINDS = ("frame", "video")
 
 
 def resolve_paths(config: Config) -> Config:
-    """Returns a copy in which `data.labels` and `video.folder` are relative to the project if they lie in it.
+    """Returns a copy in which paths are relative to the project if they lie in it, or absolute.
+
+    The former are `data.labels`, `data.boxes`, `data.video_boxes` and `video.folder`.
 
     The project, a file or run folder in `data.split`, `model.weights` and `train.init_from`, and paths outside of the
     project become absolute. The path of a file that does not exist stays as it is: its reader refuses it.
@@ -31,7 +33,9 @@ def resolve_paths(config: Config) -> Config:
     weights = model.weights
     if weights and weights != NO_WEIGHTS and weights not in PUBLISHED:
         weights = str(find_path(weights) or weights)
-    data = dataclasses.replace(data, project=project, labels=_relative(data.labels, *in_project), split=split)
+    names = ("labels", "boxes", "video_boxes")
+    places = {name: _relative(getattr(data, name), *in_project) for name in names}
+    data = dataclasses.replace(data, project=project, split=split, **places)
     video = dataclasses.replace(video, folder=_relative(video.folder, *in_project))
     train = dataclasses.replace(train, init_from=init_from)
     model = dataclasses.replace(model, weights=weights)

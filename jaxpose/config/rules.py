@@ -31,6 +31,10 @@ def _input(config: Config) -> Iterator[str]:
     if data.crop_px and (len(data.crop_px) != 4 or min(data.crop_px[:2]) < 0 or min(data.crop_px[2:]) < 1):
         rule = "(x, y, width, height), x and y at least 0, width and height above 0"
         yield f"data.crop_px is {data.crop_px}; it must be {rule}"
+    if data.boxes and data.crop_px:
+        yield f"data.boxes is {data.boxes} and data.crop_px is {data.crop_px}; both choose a part of a frame: give one"
+    if data.video_boxes and not data.boxes:
+        yield f"data.video_boxes is {data.video_boxes}, but data.boxes is empty: the labelled images need boxes, too"
     for entry in data.video_crops_px:
         if not re.fullmatch(r".+:\d+,\d+,[1-9]\d*,[1-9]\d*", entry):
             yield f"data.video_crops_px has {entry!r}; each entry must be 'name:x,y,width,height'"

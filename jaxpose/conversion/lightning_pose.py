@@ -98,6 +98,11 @@ def _read_config(file: Path, tensors: Tensors) -> Config:
     config, _ = read_config(file)
     if not config.data.input_width_px:
         raise UserError(f"{file} has no data.image_resize_dims, the size of the network's input; {_GIVE_CONFIG}")
+    if config.data.boxes:
+        raise UserError(
+            f"{file} has data.bbox_file; jaxpose does not read boxes of single frames for a converted network, whose "
+            "windows of context frames show other boxes than here"
+        )
     model = config.model
     kind, stride, width, _ = head_options(tensors)
     if (model.kind, model.heatmap_stride) != (kind, stride):

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 from jaxpose.config import DataConfig
+from jaxpose.data.boxes import BoxTable, box_file_of_labels, read_image_boxes
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labelled_image import LabelledImage, check_image, check_places, known_images, note_images
 from jaxpose.data.views import moment_of_image
@@ -32,8 +33,12 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
     Args:
       table: the rows of a view.
       view: its name, "" with only one camera.
-      data: the crop, and the number of threads.
+      data: the crop or the boxes, and the number of threads.
+
+    Raises:
+      UserError: the file of boxes cannot be read.
     """
+    boxes = read_image_boxes(box_file_of_labels(data, table.file.name, view)) if data.boxes else None
     noted = known_images(table.file)
     sizes_px = dict(noted)
 
@@ -43,6 +48,8 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             image = check_image(table.paths[row], table.images[row], sizes_px)
             _refuse_resized(table, row, image.size_px)
             check_places(table, row, image.size_px, data.crop_px)
+            if boxes:
+                image = dataclasses.replace(image, box_px=_box(*boxes, table.images[row], image.size_px))
         except UserError as error:
             return f"{table.sources[row]}: {error}"
         return moment, image
@@ -61,6 +68,13 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
                 images[moment] = row, image
     note_images(table.file, noted, (image for _, image in images.values()))
     return CheckedTable(view, table, images, problems)
+
+
+def _box(boxes: BoxTable, rows: dict[str, int], image: str, size_px: tuple[int, int]) -> tuple[int, ...]:
+    """Returns the box of an image of (width, height) px; raises UserError where it has none."""
+    if image not in rows:
+        raise UserError(f"{image} has no row in {boxes.file}")
+    return boxes.inside(rows[image], size_px)
 
 
 def _refuse_resized(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:

@@ -1,7 +1,8 @@
 """Labelled frames with the frames around them, for networks that look at several.
 
 The frame before img0007.png is img0006.png in the same folder. Where there is no such file, it is frame 6 of the video
-of the folder's name, if frame 7 of that video is the labelled frame; otherwise it is the nearest frame found.
+of the folder's name, if frame 7 of that video is the labelled frame; otherwise it is the nearest frame found. With
+boxes, all frames of a window show the box of the labelled one.
 """
 
 import collections
@@ -16,7 +17,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import Frames, fit_affines, fit_key, fit_labelled, keep, read_labelled
 from jaxpose.data.project import Project
-from jaxpose.data.windows import ImageKey, Window, plan_windows
+from jaxpose.data.windows import ImageKey, Window, image_key, plan_windows
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.threads import map_in_threads
@@ -68,7 +69,7 @@ def load_windows(
             (window.has_video, window.index and (window.index.identity, window.index.quarter_turns))
             for window in windows
         ]
-        return fit_key(project, affines, size_px, data.resize, data.crop_px, radius, data.on_bad_frame, files, used)
+        return fit_key(project, affines, size_px, data, radius, data.on_bad_frame, files, used)
 
     # Each row ends with the origins of its frames, a byte each.
     rows = (
@@ -98,11 +99,13 @@ def _fill(
         images: dict[ImageKey, np.ndarray | None] = {}
         for key in wanted[row]:
             beside = labelled.get(key[0])
-            if beside is not None and key[1:] == tuple(project.sizes_px[beside].tolist()):
-                images[key] = read_labelled(project, beside, affines[beside], size_px, data.resize, data.crop_px)
+            if beside is not None and key == image_key(project, beside, key[0]):
+                part_px = project.part_px(beside, data.crop_px)
+                images[key] = read_labelled(project, beside, affines[beside], size_px, data.resize, part_px)
             else:
                 images[key] = _read_beside(project, row, key, affines[row], size_px, data)
-        return images, _read_video(project, row, windows[row], affines[row], size_px, radius, data.crop_px)
+        part_px = project.part_px(row, data.crop_px)
+        return images, _read_video(project, row, windows[row], affines[row], size_px, radius, part_px)
 
     decoded = map_in_threads(decode, range(len(windows)), data.threads, "decoding images")
     for window, (images, shown) in zip(windows, decoded, strict=True):
@@ -119,7 +122,7 @@ def _read_beside(
     project: Project, row: int, key: ImageKey, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
 ) -> np.ndarray | None:
     """Returns an image beside the labelled one of a row, None if it has another size."""
-    file, width, height = key
+    file, width, height, _ = key
     try:
         image = decode_image(read_bytes(file, most_bytes=None))
     except UserError as error:
@@ -130,7 +133,7 @@ def _read_beside(
         ) from None
     if image.shape[:2] != (height, width):
         return None
-    return fit_labelled(project, row, image, affine, size_px, data.resize, data.crop_px)
+    return fit_labelled(project, row, image, affine, size_px, data.resize, project.part_px(row, data.crop_px))
 
 
 def _read_video(

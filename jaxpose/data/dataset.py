@@ -188,7 +188,7 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
         pixels=frames.pixels,
         keypoints_px=keypoints_px.astype(np.float32),
         # A point outside the crop may be in the input, or augmentation may move it there, but the image is black there.
-        visibility=np.where(images.outside_crop(found.keypoints_frame_px, data.crop_px), np.int8(0), found.visibility),
+        visibility=np.where(images.outside_parts(found, data.crop_px), np.int8(0), found.visibility),
         frame_from_input=frames.frame_from_input,
     )
     return samples, tuple(messages)

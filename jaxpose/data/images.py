@@ -38,12 +38,13 @@ def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
     """Returns (width, height) of the network's input.
 
     It is `data.input_width_px` and `data.input_height_px` if given, otherwise a square by the rule of Lightning Pose's
-    recommender, on the median frame or the crop: 128 if the short side is below 192, 384 if the long side is above
+    recommender, on the median frame, box or crop: 128 if the short side is below 192, 384 if the long side is above
     1024 and there are more than 500 frames, otherwise 256.
     """
     if data.input_width_px and data.input_height_px:
         return data.input_width_px, data.input_height_px
-    sizes_px = np.array([data.crop_px[2:]]) if data.crop_px else project.sizes_px
+    crops_px = project.boxes_px or ([data.crop_px] if data.crop_px else [])
+    sizes_px = np.array([crop_px[2:] for crop_px in crops_px]) if crops_px else project.sizes_px
     short_px, long_px = np.median(sizes_px.min(axis=1)), np.median(sizes_px.max(axis=1))
     side_px = 128 if short_px < 192 else 384 if long_px > 1024 and len(project.images) > 500 else 256
     return side_px, side_px
@@ -65,12 +66,12 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
     affines = fit_affines(project, data, size_px)
     shape = (len(project.images), 1, size_px[1], size_px[0], 3)
     decoded = map_in_threads(
-        lambda row: read_labelled(project, row, affines[row], size_px, data.resize, data.crop_px),
+        lambda row: read_labelled(project, row, affines[row], size_px, data.resize, project.part_px(row, data.crop_px)),
         range(shape[0]),
         data.threads,
         "decoding images",
     )
-    pixels = keep(shape, decoded, lambda: fit_key(project, affines, size_px, data.resize, data.crop_px), data)
+    pixels = keep(shape, decoded, lambda: fit_key(project, affines, size_px, data), data)
     return Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
 
 
@@ -79,7 +80,10 @@ def fit_affines(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
     return np.stack(
         [
             geometry.input_from_frame(
-                (int(width), int(height)), size_px, data.resize, project.crop_px(row) or data.crop_px
+                (int(width), int(height)),
+                size_px,
+                data.resize,
+                project.crop_px(row) or project.part_px(row, data.crop_px),
             )
             for row, (width, height) in enumerate(project.sizes_px)
         ]
@@ -95,6 +99,12 @@ def outside_crop(points_frame_px: np.ndarray, crop_px: tuple[int, ...]) -> np.nd
         return np.zeros(points_frame_px.shape[:-1], bool)
     low = np.array(crop_px[:2]) - 0.5
     return np.asarray(((points_frame_px < low) | (points_frame_px > low + crop_px[2:])).any(axis=-1))
+
+
+def outside_parts(project: Project, crop_px: tuple[int, ...]) -> np.ndarray:
+    """Returns whether labels lie outside of what the network sees of their frame, bool (n, k); see `outside_crop`."""
+    parts = (project.part_px(row, crop_px) for row in range(len(project.images)))
+    return np.stack([outside_crop(*pair) for pair in zip(project.keypoints_frame_px, parts, strict=True)])
 
 
 def read_labelled(
@@ -165,8 +175,9 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
     return kept
 
 
-def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], *more: object) -> str:
+def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], data: DataConfig, *more: object) -> str:
     """Returns a unique name for the frames of a project, fitted by `affines` (n, 2, 3), with `more` dependencies."""
-    digest = hashlib.sha256(repr((FIT_VERSION, size_px, project.checksums, *more)).encode())
+    parts = data.resize, project.boxes_px or data.crop_px
+    digest = hashlib.sha256(repr((FIT_VERSION, size_px, project.checksums, *parts, *more)).encode())
     digest.update(np.ascontiguousarray(affines, "<f8").tobytes())
     return digest.hexdigest()

@@ -25,9 +25,19 @@ _MARGIN_PX = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class LabelledImage:
+    """An intact image.
+
+    Attributes:
+      size_px: (width, height).
+      byte_count: size of the file.
+      checksum: its SHA-256, hexadecimal.
+      box_px: (x, y, width, height) of the part that the network sees, () without boxes.
+    """
+
     size_px: tuple[int, int]
     byte_count: int
     checksum: str
+    box_px: tuple[int, ...] = ()
 
 
 def check_image(path: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> LabelledImage:

@@ -48,6 +48,7 @@ class Project:
       problems: "FILE:LINE: reason" of the rows that were left out.
       crops_px: n crops (x, y, width, height) in pixels of the original frame, each () if the image is a whole frame; ()
         if all are.
+      boxes_px: n boxes (x, y, width, height) inside of the images, of what the network sees; () without `data.boxes`.
       video_crops_px: as `data.video_crops_px` has them.
       video_files: {name: file} of videos that lie elsewhere than in the folder of the project's videos.
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
@@ -70,6 +71,7 @@ class Project:
     checksums: tuple[str, ...]
     problems: tuple[str, ...]
     crops_px: tuple[tuple[int, ...], ...] = ()
+    boxes_px: tuple[tuple[int, ...], ...] = ()
     video_crops_px: tuple[str, ...] = ()
     video_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     kind: str = ""
@@ -78,6 +80,15 @@ class Project:
     def crop_px(self, row: int) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
         return self.crops_px[row] if self.crops_px else ()
+
+    def part_px(self, row: int, crop_px: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the part (x, y, width, height) of an image that the network sees, () for all of it.
+
+        Args:
+          row: of the image.
+          crop_px: `data.crop_px`, the part of images without boxes.
+        """
+        return self.boxes_px[row] if self.boxes_px else crop_px
 
     def labelled_frame_px(self) -> np.ndarray:
         """Returns the labels (n, k, 2), NaN where visibility is 0."""
@@ -124,7 +135,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
 
     Raises:
       UserError: the views have other keypoints; rows cannot be used and `data.on_bad_frame` is stop (the message lists
-        them); no row can be used; or `data.crop_px` is given, but the images are crops already.
+        them); no row can be used; or `data.crop_px` or `data.boxes` is given, but the images are crops already.
     """
     views = [check_table(table, view, data) for table, view in zip(tables, data.views or ("",), strict=True)]
     first = views[0]
@@ -141,10 +152,11 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     if not chosen or (problems and data.on_bad_frame == "stop"):
         raise UserError(_refusal([view.table.file for view in views], problems, len(chosen)))
     crops_px = tuple(view.crop_px(row, image) for view, row, image in chosen)
-    if data.crop_px and any(crops_px):
+    given = "crop_px" if data.crop_px else "boxes" if data.boxes else ""
+    if given and any(crops_px):
         raise UserError(
-            f"data.crop_px is {data.crop_px}, but labelled images of {label_file} are crops of their frames already; "
-            "remove data.crop_px"
+            f"data.{given} is {getattr(data, given)}, but labelled images of {label_file} are crops of their frames "
+            f"already; remove data.{given}"
         )
     offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
     image_px = np.stack([view.table.keypoints_image_px[row] for view, row, _ in chosen])
@@ -162,6 +174,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         visibility=np.stack([view.table.visibility[row] for view, row, _ in chosen]),
         sizes_px=np.array([image.size_px for _, _, image in chosen], np.int32),
         crops_px=crops_px if any(crops_px) else (),
+        boxes_px=tuple(image.box_px for *_, image in chosen) if data.boxes else (),
         byte_counts=tuple(image.byte_count for _, _, image in chosen),
         checksums=tuple(image.checksum for _, _, image in chosen),
         problems=tuple(problems),

@@ -22,10 +22,10 @@ from jaxpose.errors import UserError
 from jaxpose.files import is_regular, read_bytes
 from jaxpose.video.index import ends_checksum
 
-# Rows of split.csv without a set: videos of unlabelled clips, other files in the windows of labelled frames, the
-# initial weights of a run, and the frames that trained these weights but do not train here.
-CLIPS, CONTEXT, WEIGHTS, TRAINED = "clips", "context", "weights", "trained"
-NO_SETS = (CLIPS, CONTEXT, WEIGHTS, TRAINED)
+# Rows of split.csv without a set: videos of unlabelled clips, other files in the windows of labelled frames, the boxes
+# of all frames, the initial weights of a run, and the frames that trained these weights but do not train here.
+CLIPS, CONTEXT, BOXES, WEIGHTS, TRAINED = "clips", "context", "boxes", "weights", "trained"
+NO_SETS = (CLIPS, CONTEXT, BOXES, WEIGHTS, TRAINED)
 
 
 def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
@@ -98,6 +98,7 @@ def split_text(
     weights_sha256: str = "",
     trained_before: Mapping[str, str] = types.MappingProxyType({}),
     weights_option: str = "train.init_from",
+    boxes_sha256: str = "",
 ) -> str:
     """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for every frame and other file.
 
@@ -112,6 +113,7 @@ def split_text(
       weights_sha256: of the weights that the run starts from, "" for random ones.
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
       weights_option: the option that names those weights; the paths of their rows begin with it.
+      boxes_sha256: of the boxes of the frames and clips, "" without boxes.
     """
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
@@ -123,6 +125,8 @@ def split_text(
         is_inside = file.is_relative_to(project.folder)
         path = file.relative_to(project.folder) if is_inside else Path(file.parent.name, file.name)
         writer.writerow((path_cell(path.as_posix()), file.stat().st_size, ends_checksum(file), use, ""))
+    if boxes_sha256:
+        writer.writerow(("data.boxes", "", boxes_sha256, BOXES, ""))
     if weights_sha256:
         writer.writerow((weights_option, "", weights_sha256, WEIGHTS, ""))
     before = ((f"{weights_option}/{image}", sha256) for sha256, image in trained_before.items())

@@ -13,8 +13,8 @@ from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.video.index import VideoIndex, read_index
 
-# (file, width, height): an image, and the size of the labelled frame, which it must have.
-ImageKey = tuple[Path, int, int]
+# (file, width, height, box): an image, the size of the labelled frame, which it must have, and the labelled one's box.
+ImageKey = tuple[Path, int, int, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +39,7 @@ def plan_windows(project: Project, radius: int, videos: Mapping[str, Path]) -> l
     indices: dict[str, VideoIndex | None] = {}
     windows = []
     path_of = dict(zip(project.images, project.paths, strict=True))
-    for image, path, video, (width, height) in zip(
-        project.images, project.paths, project.videos, project.sizes_px.tolist(), strict=True
-    ):
+    for row, (image, path, video) in enumerate(zip(project.images, project.paths, project.videos, strict=True)):
         name = PurePosixPath(image).name
         number = frame_number(name)
         keys: list[ImageKey | None] = []
@@ -52,12 +50,18 @@ def plan_windows(project: Project, radius: int, videos: Mapping[str, Path]) -> l
                 beside = PurePosixPath(image).with_name(renumbered(name, max(number + offset, 0))).as_posix()
                 near = path_of.get(beside, project.folder / beside)
             is_there = not offset or (number is not None and near.is_file())
-            keys.append((near, width, height) if is_there else None)
+            keys.append(image_key(project, row, near) if is_there else None)
         has_video = number is not None and None in keys and video in videos
         if has_video and video not in indices:
             indices[video] = _read_index(videos[video])
         windows.append(Window(number, keys, indices[video] if has_video else None, has_video))
     return windows
+
+
+def image_key(project: Project, row: int, file: Path) -> ImageKey:
+    """Returns the key of an image in the window of a row."""
+    width, height = project.sizes_px[row].tolist()
+    return file, width, height, project.part_px(row, ())
 
 
 def files_beside(project: Project, radius: int, videos: Mapping[str, Path]) -> list[Path]:

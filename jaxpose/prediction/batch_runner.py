@@ -92,12 +92,13 @@ class BatchRunner:
         Args:
           params: parameters on the mesh.
           statistics: batch statistics on the mesh.
-          chunks: frames uint8 (m, h, w, 3), m at most `frames_per_step`, with their frame_from_input: (m, 2, 3), or
-            (2, 3) for all frames.
+          chunks: frames uint8 (m, h, w, 3), or each with its neighbours (m, 5, h, w, 3), m at most `frames_per_step`,
+            with their frame_from_input: (m, 2, 3), or (2, 3) for all frames.
         """
+        span = 2 * self.radius + 1
         batches = (
-            (self._batch(np.repeat(frames[:, None], 2 * self.radius + 1, axis=1), frame_from_input), len(frames))
-            for frames, frame_from_input in chunks
+            (self._batch(frames if frames.ndim == 5 else np.repeat(frames[:, None], span, axis=1), affine), len(frames))
+            for frames, affine in chunks
         )
         return self._run(self._predict, params, statistics, batches)
 

@@ -135,6 +135,15 @@ class PredictionIndex:
                     return
 
 
+def boxes_of(predictor: Predictor, video: Path) -> tuple[Path, ...]:
+    """Returns the file of the boxes of a video, () where the run sees whole frames.
+
+    Raises:
+      UserError: it does not exist.
+    """
+    return (predictor.boxes.file_of(video),) if predictor.boxes else ()
+
+
 def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predictor: Predictor) -> Row:
     """Returns the row of a waiting input.
 
@@ -147,8 +156,9 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predicto
 
     Raises:
       OSError: a file no longer exists.
+      UserError: the run needs boxes, and the video has no file of boxes.
     """
-    size, mtime, files = identity_of(sources)
+    size, mtime, files = identity_of(sources, boxes_of(predictor, path))
     return Row(
         path=os.path.abspath(path),
         size=size,

@@ -24,7 +24,7 @@ class Row:
       path: absolute, of the video or of the folder of images.
       size: bytes; for images, of all together.
       mtime: time of the last change, seconds since 1970; for images, the newest.
-      files: checksum of name, size and time of each image, or of the video.
+      files: checksum of name, size and time of each image, or of the video and the file of its boxes.
       model: checksum of the weights.
       frames_announced: frames by the header of the file.
       frames_delivered: rows of the table.
@@ -66,15 +66,20 @@ COLUMNS = [field.name for field in dataclasses.fields(Row)]
 _TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Row)}
 
 
-def identity_of(sources: Sequence[Path]) -> tuple[int, str, str]:
+def identity_of(sources: Sequence[Path], boxes: Sequence[Path] = ()) -> tuple[int, str, str]:
     """Returns `size`, `mtime` and `files` of the row of a video or of images.
+
+    Args:
+      sources: the video, or the images.
+      boxes: the file with the boxes of the video's frames, if they have boxes; it counts in `files` alone.
 
     Raises:
       OSError: a file no longer exists.
     """
     status = [source.stat() for source in sources]
     newest_ns = max(entry.st_mtime_ns for entry in status)
-    each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in zip(sources, status, strict=True)]
+    with_boxes = zip([*sources, *boxes], [*status, *(file.stat() for file in boxes)], strict=True)
+    each = [(file.name, entry.st_size, entry.st_mtime_ns) for file, entry in with_boxes]
     size, mtime = sum(entry.st_size for entry in status), f"{newest_ns // 10**9}.{newest_ns % 10**9:09}"
     return size, mtime, hashlib.sha256(repr(each).encode()).hexdigest()[:CHECKSUM_DIGITS]
 

@@ -30,6 +30,7 @@ class Job:
       sources: a video, or the images of one folder.
       video: as `scan` returned it, None for images.
       problem: why the video cannot be read at all, or "".
+      boxes: the file with the boxes of the video's frames, () without boxes.
     """
 
     row: Row
@@ -37,6 +38,7 @@ class Job:
     sources: list[Path]
     video: Video | None = None
     problem: str = ""
+    boxes: tuple[Path, ...] = ()
 
     @property
     def name(self) -> Path:
@@ -83,7 +85,7 @@ class Job:
     def change(self) -> str:
         """Returns a message if the files are no longer those of the row, else ""."""
         try:
-            now = identity_of(self.sources)
+            now = identity_of(self.sources, self.boxes)
         except OSError:
             return ""  # the reader of a missing file reports it
         is_same = now == (self.row.size, self.row.mtime, self.row.files)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jaxpose.data.inputs import Inputs
 from jaxpose.errors import UserError
-from jaxpose.prediction.index import PredictionIndex, row_of
+from jaxpose.prediction.index import PredictionIndex, boxes_of, row_of
 from jaxpose.prediction.index_row import DONE, WAITING, Row
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.predictor import Predictor
@@ -68,7 +68,7 @@ def list_jobs(
     looked = [_look(predictor, table, source, out, index, overwrite) for table, source in outputs.items()]
     rows = [row for row in looked if isinstance(row, Row)]
     waiting = [row for row in rows if row.state == WAITING]
-    jobs = map_in_threads(lambda row: _job(row, out / row.table, outputs), waiting, 0, "reading the videos")
+    jobs = map_in_threads(lambda row: _job(predictor, row, out / row.table, outputs), waiting, 0, "reading the videos")
     return Listing(rows, [problem for problem in looked if isinstance(problem, str)], list(jobs))
 
 
@@ -93,13 +93,14 @@ def _look(
         return str(error)
 
 
-def _job(row: Row, table: Path, outputs: OutputFiles) -> Job:
+def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> Job:
     """Returns the job of a row, with the number of frames that the video announces."""
     source = outputs[table]
     if not isinstance(source, Path):
         return Job(row, table, source)
     try:
-        video = scan(source)
-        return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [source], video)
+        video, boxes = scan(source), boxes_of(predictor, source)
+        announced = dataclasses.replace(row, frames_announced=video.announced_frames)
+        return Job(announced, table, [source], video, boxes=boxes)
     except (UserError, OSError) as error:
         return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))

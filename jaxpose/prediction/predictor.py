@@ -14,12 +14,14 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.config import Config, crop_of_video
+from jaxpose.data.video_boxes import video_boxes_folder
 from jaxpose.errors import UserError
 from jaxpose.fitting import fit_still
 from jaxpose.formats.lightning_pose.tables import SCORERS
 from jaxpose.phases import Phase, phase
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.dataframe import make_dataframe
+from jaxpose.prediction.frame_boxes import FrameBoxes, part_of_array, stream_boxes
 from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.video.crop import describe_whole_frames
@@ -46,6 +48,7 @@ class Predictor:
       weights: (parameters, batch statistics) on the mesh.
       devices: descriptions of its devices.
       subspaces: of the poses in the training labels, by the name of their loss, as far as the run has them.
+      boxes: of the frames of videos, None for a run that sees whole frames.
       weights_label: a description of the weights: their step, and whether the run is unfinished.
     """
 
@@ -65,11 +68,13 @@ class Predictor:
         self.weights = weights
         self.subspaces = subspaces
         self.weights_label = weights_label
+        folder = video_boxes_folder(config.data)
+        self.boxes = FrameBoxes(folder) if folder else None
         self._size_px = config.data.input_width_px, config.data.input_height_px
         self._is_one_compiled = False
         self._described: set[Path] = set()
 
-    def predict(self, frames: np.ndarray | Sequence[np.ndarray]) -> Found:
+    def predict(self, frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray = ()) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 
         Of one frame, (k, 2) and (k,): see `load` for how long that takes. Each frame is independent: a network with
@@ -79,17 +84,19 @@ class Predictor:
           frames: uint8, RGB (OpenCV reads BGR: turn it by `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
             (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array (n, h, 3) is one
             frame in colour.
+          boxes_px: for a run with `data.boxes`, the box (x, y, width, height) of the frame, or of each of several.
 
         Raises:
-          ValueError: a frame is of another type or shape.
-          UserError: a frame is smaller than the run's crop.
+          ValueError: a frame or box is of another type or shape.
+          UserError: a frame is smaller than the run's crop; or it has no box and the run needs one, or the other way
+            round.
         """
         if isinstance(frames, np.ndarray) and (frames.ndim == 2 or (frames.ndim == 3 and frames.shape[-1] == 3)):
-            return self._predict_one(frames)
-        return self._joined(self.fitted(self.fit(frame) for frame in frames))
+            return self._predict_one(self.fit(frames, boxes_px))
+        boxes_px = boxes_px if len(boxes_px) else [()] * len(frames)
+        return self._joined(self.fitted(self.fit(*pair) for pair in zip(frames, boxes_px, strict=True)))
 
-    def _predict_one(self, frame: np.ndarray) -> Found:
-        fitted = self.fit(frame)
+    def _predict_one(self, fitted: tuple[np.ndarray, np.ndarray]) -> Found:
         # Only the first call takes long: it compiles.
         showing = contextlib.nullcontext() if self._is_one_compiled else phase("compiling the network for one frame")
         with showing:
@@ -113,7 +120,8 @@ class Predictor:
         run's labelled images have the size of the stored frames; coordinates are in pixels of the rotated frame.
 
         Raises:
-          UserError: the file is not a video, is damaged, or has frames that are smaller than the run's crop.
+          UserError: the file is not a video, is damaged, has frames that are smaller than the run's crop, or lacks
+            boxes that the run needs.
         """
         video = scan(Path(path))
         reader, stream = self.stream(video)
@@ -137,7 +145,7 @@ class Predictor:
             equal to those of the whole video, bit for bit.
 
         Raises:
-          UserError: the frames are smaller than the run's crop.
+          UserError: the frames are smaller than the run's crop, or have no boxes where the run needs them.
         """
         labelled_px = labelled_sizes_px(self.config.data)
         if video.path not in self._described:
@@ -146,12 +154,16 @@ class Predictor:
             for text in filter(None, texts):
                 _logger.warning(text)
         video = as_labelled(video, labelled_px)
-        crop_px = crop_of_video(self.config.data, video.path.stem)
-        affine = self._input_from_frame((video.width_px, video.height_px), crop_px, f"a frame of {video.path}")
         most, radius = self.runner.frames_per_step, self.runner.radius
         fed = padded(segment, margin_frames=1, radius=radius, batch=most) if segment else None
-        reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=crop_px)
-        stream = self.runner.video(*self.weights, reader, geometry.invert(affine))
+        if self.boxes:
+            of_frames = self.boxes.of(video)
+            reader, stream = stream_boxes(self.runner, self.weights, video, of_frames, self.config.data, fed)
+        else:
+            crop_px = crop_of_video(self.config.data, video.path.stem)
+            affine = self._input_from_frame((video.width_px, video.height_px), crop_px, f"a frame of {video.path}")
+            reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=crop_px)
+            stream = self.runner.video(*self.weights, reader, geometry.invert(affine))
         found = ((part["keypoints_frame_px"], part["confidence"]) for part in stream)
         return reader, found if segment is None or fed is None else _rows_of(segment, fed.first, found)
 
@@ -161,12 +173,12 @@ class Predictor:
         params, statistics = jax.device_get(self.weights)
         return checksum({"params": params, "statistics": statistics})
 
-    def fit(self, frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def fit(self, frame: np.ndarray, box_px: Sequence | np.ndarray = ()) -> tuple[np.ndarray, np.ndarray]:
         """Returns a frame, (h, w, 3) or (h, w) uint8, as input of the network, and its frame_from_input (2, 3).
 
         Raises:
-          ValueError: the frame is of another type or shape.
-          UserError: the frame is smaller than the run's crop.
+          ValueError: the frame is of another type or shape, or the box lies outside of it.
+          UserError: the frame is smaller than the run's crop, or lacks the box that the run needs.
         """
         frame = np.asarray(frame)
         is_image = frame.ndim == 2 or (frame.ndim == 3 and frame.shape[2] == 3)
@@ -176,8 +188,9 @@ class Predictor:
             )
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
         data = self.config.data
-        affine = self._input_from_frame((frame.shape[1], frame.shape[0]), data.crop_px)
-        return fit_still(colour, affine, self._size_px, data.resize, data.crop_px), geometry.invert(affine)
+        crop_px = part_of_array(data, box_px, frame)
+        affine = self._input_from_frame((frame.shape[1], frame.shape[0]), crop_px)
+        return fit_still(colour, affine, self._size_px, data.resize, crop_px), geometry.invert(affine)
 
     def fitted(self, frames: Iterable[tuple[np.ndarray, np.ndarray]]) -> Iterator[Found]:
         """Yields the results of frames that `fit` returned, in order, a batch at a time."""

@@ -13,7 +13,7 @@ import jax
 from jaxpose.data.sessions import sessions
 from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claims
-from jaxpose.prediction.index import PredictionIndex, row_of
+from jaxpose.prediction.index import PredictionIndex, boxes_of, row_of
 from jaxpose.prediction.index_row import DONE, WAITING
 from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.moment_errors import write_moment_errors
@@ -67,6 +67,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
     videos = []
     for file in files:
         try:
+            boxes_of(predictor, file)
             videos.append(scan(file))
         except UserError as error:
             _logger.warning(f"not predicted: {error}")
@@ -91,7 +92,8 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
 def _job(predictor: Predictor, folder: Path, video: Video) -> Job:
     table = folder / VIDEO_TABLES_FOLDER / f"{video.path.stem}.csv"
     row = row_of(folder, table, video.path, [video.path], predictor)
-    return Job(dataclasses.replace(row, frames_announced=video.announced_frames), table, [video.path], video)
+    announced = dataclasses.replace(row, frames_announced=video.announced_frames)
+    return Job(announced, table, [video.path], video, boxes=boxes_of(predictor, video.path))
 
 
 def _is_begun(index: PredictionIndex, jobs: list[Job]) -> bool:

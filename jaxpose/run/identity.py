@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxpose.checksums import DamagedFile, parse_csv, parse_json, read_csv, write_json
 from jaxpose.config import Config, differing_keys, from_dict, validate_stored
-from jaxpose.data.split import CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
+from jaxpose.data.split import BOXES, CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
@@ -145,6 +145,10 @@ def _differing_rows(old: SplitRows, new: SplitRows) -> list[str]:
             continue
         if after.get("set") == WEIGHTS:
             rows.append(f"{path} gives other weights than those that this run started from")
+        elif after.get("set") == BOXES:
+            rows.append(
+                f"{path} gives other boxes for the labelled frames, or for the videos of the clips, than before"
+            )
         else:
             changes = [f"{key} {_short(before.get(key))} -> {_short(value)}" for key, value in after.items()
                        if before.get(key) != value]  # fmt: skip
@@ -171,6 +175,8 @@ def _describe_row(path: str, use: str | None, is_new: bool) -> str:
         what = f"the video {path}"
     elif use == CONTEXT:
         what = f"{path}, which shows frames around labelled ones,"
+    elif use == BOXES:
+        return "the frames have boxes now" if is_new else "the frames had boxes before"
     elif use == TRAINED:
         option, _, image = path.partition("/")
         return f"{image} is {'now' if is_new else 'no longer'} among the frames that trained {option}"

@@ -9,6 +9,7 @@ from jaxpose.config import Config
 from jaxpose.config.losses import LossesConfig, weights
 from jaxpose.config.video import frames_per_clip
 from jaxpose.data.sessions import clip_sessions
+from jaxpose.data.video_boxes import boxes_of_videos
 from jaxpose.errors import UserError
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.optim import clip_loss_factor
@@ -33,7 +34,9 @@ def open_clip_source(config: Config, facts: DataFacts) -> tuple[ClipSource | Non
         messages.append(f"the losses on clips never count: {reason}")
     video = config.video
     frames = frames_per_clip(video, config.model)
-    clips = open_clips(clip_sessions(config.data, video), frames, config.data, video.cache)
+    sessions = clip_sessions(config.data, video)
+    boxes_px = boxes_of_videos(config.data, [file for session in sessions for file in session])
+    clips = open_clips(sessions, frames, config.data, video.cache, boxes_px)
     return clips, messages + clips.notes
 
 

@@ -12,7 +12,7 @@ from jaxpose.config import train as lengths
 from jaxpose.config.losses import weights
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
-from jaxpose.data.images import outside_crop
+from jaxpose.data.images import outside_parts
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
@@ -105,11 +105,12 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
         messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
     messages = [*data.project.notes, *messages, *data.messages]
     labelled_frame_px = data.project.labelled_frame_px()
-    labelled = np.isfinite(labelled_frame_px).all(axis=-1).sum()
-    if outside := outside_crop(labelled_frame_px, config.data.crop_px).sum():
+    is_labelled = np.isfinite(labelled_frame_px).all(axis=-1)
+    if outside := (outside_parts(data.project, config.data.crop_px) & is_labelled).sum():
+        part = "their boxes" if config.data.boxes else f"data.crop_px = {config.data.crop_px}"
         messages.append(
-            f"{outside} of {labelled} labels lie outside of data.crop_px = {config.data.crop_px}: they are not "
-            "trained on, but count in every error"
+            f"{outside} of {is_labelled.sum()} labels lie outside of {part}: they are not trained on, but count in "
+            "every error"
         )
     return messages
 

@@ -45,7 +45,7 @@ def open_whole(
     folder: Path | None,
     limit_gib: float,
     is_stopped: Callable[[], bool],
-    crop_px: tuple[int, ...] = (),
+    crop_px: tuple[int, ...] | np.ndarray = (),
 ) -> DecodedFrames:
     """Returns all frames of a video from the cache folder; decodes them into it first if it lacks them.
 
@@ -53,12 +53,13 @@ def open_whole(
 
     Args:
       index: the video.
-      input_from_frame: affine (2, 3), frame pixels to input pixels.
+      input_from_frame: affine (2, 3), frame pixels to input pixels; (n, 2, 3) if each frame has its own.
       size_px: (width, height) of the input.
       folder: where the cache is; None = the default.
       limit_gib: size of the cache folder; entries used longest ago make room.
       is_stopped: asked for every packet whether to raise `Stopped`; then nothing is left of the entry.
-      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
+      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame; (n, 4)
+        if each frame has its own.
 
     Raises:
       OSError: the cache folder cannot be written.
@@ -73,7 +74,7 @@ def open_whole(
                 index.identity,
                 index.quarter_turns,
                 shape,
-                crop_px,
+                tuple(np.ravel(crop_px).tolist()),
                 sorted(av.library_versions.items()),
             )  # fmt: skip
         ).encode()
@@ -117,14 +118,14 @@ def decode_part(
     input_from_frame: np.ndarray,
     size_px: tuple[int, int],
     is_stopped: Callable[[], bool],
-    crop_px: tuple[int, ...] = (),
+    crop_px: tuple[int, ...] | np.ndarray = (),
 ) -> tuple[DecodedFrames, int]:
     """Returns the frames [first, end) of a video, and the number of frames decoded to get them.
 
     Args:
       index: the video.
       first, end: frame numbers.
-      input_from_frame: affine (2, 3), frame pixels to input pixels.
+      input_from_frame: as in `open_whole`.
       size_px: (width, height) of the input.
       is_stopped: asked for every packet whether to raise `Stopped`.
       crop_px: as in `open_whole`.

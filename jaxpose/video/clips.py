@@ -6,14 +6,16 @@ none and a message. A draw is always the same clip, whichever draws were read be
 
 import itertools
 import threading
-from collections.abc import Sequence
+import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from jaxpose import cache, geometry
-from jaxpose.config import DataConfig, crop_of_video
+from jaxpose.config import DataConfig
 from jaxpose.video.cache import DecodedFrames, decode_part, open_whole
+from jaxpose.video.clip_fit import ClipFit, fit_clips
 from jaxpose.video.clip_loss import describe_loss, loss_reasons
 from jaxpose.video.clip_order import block_around, place, window_count
 from jaxpose.video.index import VideoIndex, read_index
@@ -34,7 +36,11 @@ class UnusableClips(RuntimeError):
 
 
 def open_clips(
-    sessions: Sequence[tuple[Path, ...]], sequence_length: int, data: DataConfig, cache_mode: str = "auto"
+    sessions: Sequence[tuple[Path, ...]],
+    sequence_length: int,
+    data: DataConfig,
+    cache_mode: str = "auto",
+    boxes_px: Mapping[Path, np.ndarray] = types.MappingProxyType({}),
 ) -> "ClipSource":
     """Returns the clips of videos; reads the packets of each video once, and decodes nothing yet.
 
@@ -44,6 +50,7 @@ def open_clips(
       data: how frames are fitted into the input, whose size must be filled in; the seed of the order; the limit of the
         cache.
       cache_mode: video.cache: auto, off, or a folder.
+      boxes_px: {video: (n, 4)}, the box of each frame, width 0 without one; empty without boxes.
 
     Raises:
       UserError: a file is no video or has no frames; a session is shorter than a clip; its videos
@@ -53,7 +60,11 @@ def open_clips(
     indexes = [tuple(as_labelled(index, labelled_px) for index in session) for session in found]
     for session in indexes:
         check_session(session, sequence_length, data)
-    source = ClipSource(indexes, sequence_length, data, cache_mode)
+    fits = {
+        index.path: fit_clips(index, data, sequence_length, boxes_px.get(index.path))
+        for index in itertools.chain(*indexes)
+    }
+    source = ClipSource(indexes, sequence_length, data, cache_mode, fits)
     rotations = [describe_rotation(index, labelled_px) for session in found for index in session]
     source.notes = [*filter(None, rotations), *source.notes]
     return source
@@ -72,7 +83,14 @@ class ClipSource:
       decoded_frames, delivered_frames: frames decoded, and handed out, for clips that are not read from the cache.
     """
 
-    def __init__(self, sessions: list[tuple[VideoIndex, ...]], sequence_length: int, data: DataConfig, cache_mode: str):
+    def __init__(
+        self,
+        sessions: list[tuple[VideoIndex, ...]],
+        sequence_length: int,
+        data: DataConfig,
+        cache_mode: str,
+        fits: Mapping[Path, ClipFit],
+    ):
         """As `open_clips`, for videos that were indexed and checked."""
         self.views = len(sessions[0])
         self.size_px = (data.input_width_px, data.input_height_px)
@@ -80,14 +98,7 @@ class ClipSource:
         self._sessions, self._length, self._data = sessions, sequence_length, data
         self._frame_counts = tuple(session[0].frame_count for session in sessions)
         self._folder = None if cache_mode in ("auto", "off") else Path(cache_mode).expanduser()
-        self._affines = {
-            index.path: geometry.input_from_frame(
-                (index.width_px, index.height_px), self.size_px, data.resize, crop_of_video(data, index.path.stem)
-            )
-            for session in sessions
-            for index in session
-        }
-        self._lock = threading.Lock()
+        self._fits, self._lock = fits, threading.Lock()
         # Whole videos by path, blocks by path and first frame.
         self._whole: Once[DecodedFrames] = Once()
         self._blocks: Once[DecodedFrames] = Once(_HELD_BLOCKS * self.views)
@@ -107,8 +118,8 @@ class ClipSource:
 
     def frame_from_input(self, draw: int) -> np.ndarray:
         """Returns the affines (v, 2, 3) float32 from pixels of the input to pixels of each camera's frame."""
-        session, _ = self.place(draw)
-        affines = np.stack([self._affines[index.path] for index in self._sessions[session]])
+        session, first = self.place(draw)
+        affines = np.stack([self._fits[index.path].affine(first) for index in self._sessions[session]])
         return geometry.invert(affines).astype(np.float32)
 
     def frames(self, draw: int) -> np.ndarray | None:
@@ -207,18 +218,20 @@ class ClipSource:
 
     def _read(self, index: VideoIndex, first: int) -> np.ndarray | str:
         """Returns the frames of a clip of one camera, or a sentence about why they cannot be used."""
-        last, affine = first + self._length - 1, self._affines[index.path]
+        last, fit = first + self._length - 1, self._fits[index.path]
+        if not fit.is_shown(first):
+            return f"{index.path}: the clip of frames {first} to {last} is left out: none of them has a box"
         if index.path in self._cached:
-            limit_gib, crop_px = self._data.cache_limit_gib, crop_of_video(self._data, index.path.stem)
+            affine, limit_gib = fit.input_from_frame, self._data.cache_limit_gib
             held = self._whole.get(
                 index.path,
                 lambda: open_whole(
-                    index, affine, self.size_px, self._folder, limit_gib, lambda: self._is_closed, crop_px
+                    index, affine, self.size_px, self._folder, limit_gib, lambda: self._is_closed, fit.crop_px
                 ),
             )
         else:
             start, end = block_around(first, index.frame_count, self._length)
-            held = self._blocks.get((index.path, start), lambda: self._decode(index, start, end, affine))
+            held = self._blocks.get((index.path, start), lambda: self._decode(index, start, end, fit))
             with self._lock:
                 self.delivered_frames += self._length
         if reasons := loss_reasons(index, held.damage, first, self._length):
@@ -229,9 +242,9 @@ class ClipSource:
             return describe_loss(index, damage, first, self._length, reasons[0])
         return held.pixels[first - held.first : last + 1 - held.first]
 
-    def _decode(self, index: VideoIndex, start: int, end: int, affine: np.ndarray) -> DecodedFrames:
-        crop_px = crop_of_video(self._data, index.path.stem)
-        decoded, count = decode_part(index, start, end, affine, self.size_px, lambda: self._is_closed, crop_px)
+    def _decode(self, index: VideoIndex, start: int, end: int, fit: ClipFit) -> DecodedFrames:
+        affine = fit.input_from_frame
+        decoded, count = decode_part(index, start, end, affine, self.size_px, lambda: self._is_closed, fit.crop_px)
         with self._lock:
             self.decoded_frames += count
         return decoded

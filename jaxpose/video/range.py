@@ -18,7 +18,7 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
 
 from jaxpose import cache
-from jaxpose.fitting import fit_image
+from jaxpose.fitting import fit_numbered
 from jaxpose.video.decoding import Decoding, Flaw
 from jaxpose.video.file import to_rgb
 from jaxpose.video.index import VideoIndex, is_unchanged
@@ -59,8 +59,9 @@ class RangeReader:
         input_from_frame: np.ndarray,
         size_px: tuple[int, int],
         is_stopped: Callable[[], bool] = lambda: False,
-        crop_px: tuple[int, ...] = (),
+        crop_px: tuple[int, ...] | np.ndarray = (),
     ):
+        """See `fit_numbered` for `input_from_frame` and `crop_px`."""
         self.damage: list[Damage] = []
         self.decoded_frames = 0
         self._index, self._first, self._end = index, first, end
@@ -86,7 +87,7 @@ class RangeReader:
             self.decoded_frames += 1
             if number >= self._first:
                 image = to_rgb(frame, self._converter, self._index.quarter_turns)
-                yield number, fit_image(image, self._input_from_frame, self._size_px, self._crop_px)
+                yield number, fit_numbered(image, number, self._input_from_frame, self._size_px, self._crop_px)
         return damage
 
     def _numbers(self, damage: list[Damage]) -> set[int]:

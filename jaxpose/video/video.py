@@ -5,16 +5,18 @@ the file. Frames are rotated by the quarter turns of the `Video` (see `rotation.
 no part, so a variable frame rate needs no special treatment.
 """
 
+import collections
+import math
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
 from jaxpose import quantities
-from jaxpose.fitting import fit_image
+from jaxpose.fitting import fit_numbered
 from jaxpose.video.decoding import Decoding, Flaw, FlawKind
 from jaxpose.video.file import Video, cut_short, scan, to_rgb
 from jaxpose.video.key_frames import Stopped, key_frame_before
@@ -34,25 +36,29 @@ def read_chunks(
     chunk_frames: int,
     read_ahead: int = 2,
     segment: Segment | None = None,
-    crop_px: tuple[int, ...] = (),
+    crop_px: tuple[int, ...] | np.ndarray = (),
+    radius: int = 0,
 ) -> "ChunkReader":
     """Returns an iterator over the frames of a video, fitted into the network's input.
 
     Args:
       video: as `scan` returned it.
-      input_from_frame: affine (2, 3), frame pixels to input pixels.
+      input_from_frame: affine (2, 3), frame pixels to input pixels; (n, 2, 3) if each frame has its own.
       size_px: (width, height) of the input.
       chunk_frames: frames in each chunk but the last, at least 1.
       read_ahead: chunks that are decoded ahead of the consumer, at least 1.
       segment: the frames to read; None is all of them, regardless of their time stamps.
-      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame.
+      crop_px: (x, y, width, height) in frame pixels, outside of which frames are black; () for the whole frame; (n, 4)
+        if each frame has its own.
+      radius: if above 0, each frame comes as a window: with so many frames on either side, all of them fitted as it is.
     """
-    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, segment, crop_px)
+    return ChunkReader(video, input_from_frame, size_px, chunk_frames, read_ahead, segment, crop_px, radius)
 
 
 class ChunkReader:
     """Iterates once over chunks (m, height, width, 3) uint8 RGB, in the order in which the frames are shown.
 
+    Chunks of windows are (m, 2 radius + 1, height, width, 3); beyond its ends, a video or segment repeats a frame.
     At a lost frame the iteration ends early, and `problem` says so: the numbers of later frames would be a guess.
     Frames that the decoder had to mend are delivered and listed in `problem`. Damage that the decoder does not notice
     (other pixels, but as many frames) cannot be reported. The end of the iteration ends the thread; after an early exit
@@ -71,7 +77,8 @@ class ChunkReader:
         chunk_frames: int,
         read_ahead: int,
         segment: Segment | None,
-        crop_px: tuple[int, ...],
+        crop_px: tuple[int, ...] | np.ndarray,
+        radius: int,
     ):
         self.delivered = 0
         self.problem = ""
@@ -79,7 +86,9 @@ class ChunkReader:
         self._segment = segment
         self._announced = segment.end - segment.first if segment else video.announced_frames
         self._input_from_frame, self._crop_px = input_from_frame, crop_px
-        self._chunk_shape = (chunk_frames, size_px[1], size_px[0], 3)
+        self._size_px, self._radius = size_px, radius
+        self._chunk_shape = (chunk_frames, *([2 * radius + 1] * bool(radius)), size_px[1], size_px[0], 3)
+        self._stopped, self._mended = "", list[int]()
         # Chunks; last, the problem or an error of the program.
         self._queue: queue.Queue[np.ndarray | str | Exception] = queue.Queue(read_ahead)
         self._stop = threading.Event()
@@ -127,45 +136,85 @@ class ChunkReader:
 
     def _decode(self) -> str:
         """Puts all chunks and returns the problem."""
-        size_px = (self._chunk_shape[2], self._chunk_shape[1])
-        chunk, filled, count, mended = np.empty(self._chunk_shape, np.uint8), 0, 0, []
-        first, end = (self._segment.first, self._segment.end) if self._segment else (0, None)
-        decoding, stopped, converter = self._decoding(), "", VideoReformatter()
+        chunk, filled, count = np.empty(self._chunk_shape, np.uint8), 0, 0
+        decoding = self._decoding()
         try:
-            for item in decoding:
-                if isinstance(item, Flaw):
-                    if _ends_delivery(item, first):
-                        stopped = item.error or item.text
-                        break
-                    if item.kind is FlawKind.MENDED and item.first >= first:
-                        mended.append(item.first)
-                    continue
-                number, frame = item
-                # The decoder begins at a key frame.
-                if number < first:
-                    continue
-                image = to_rgb(frame, converter, self._video.quarter_turns)
-                chunk[filled] = fit_image(image, self._input_from_frame, size_px, self._crop_px)
+            for number, window in windows(self._images(decoding), self._radius):
+                fitted = [
+                    fit_numbered(image, number, self._input_from_frame, self._size_px, self._crop_px)
+                    for image in window
+                ]
+                chunk[filled] = fitted if self._radius else fitted[0]
                 filled, count = filled + 1, count + 1
                 if filled == len(chunk):
                     self._put(chunk)
                     chunk, filled = np.empty(self._chunk_shape, np.uint8), 0
-                if number + 1 == end:
-                    break
-        except FFmpegError as error:
-            stopped = error.strerror or str(error)
         except Stopped:
             return ""
         if filled:
             self._put(chunk[:filled])
         announced = self._announced if self._segment else self._announced - decoding.unshown
-        return _problem(self._video, self._segment, count, announced, stopped, mended)
+        return _problem(self._video, self._segment, count, announced, self._stopped, self._mended)
+
+    def _images(self, decoding: Decoding) -> Iterator[tuple[int, np.ndarray]]:
+        """Yields the numbers and images (h, w, 3) of the wanted frames up to the first that is lost."""
+        first, end = (self._segment.first, self._segment.end) if self._segment else (0, None)
+        known = len(self._crop_px) if isinstance(self._crop_px, np.ndarray) else math.inf
+        converter = VideoReformatter()
+        try:
+            for item in decoding:
+                if isinstance(item, Flaw):
+                    if _ends_delivery(item, first):
+                        self._stopped = item.error or item.text
+                        return
+                    if item.kind is FlawKind.MENDED and item.first >= first:
+                        self._mended.append(item.first)
+                    continue
+                number, frame = item
+                # The decoder begins at a key frame.
+                if number < first:
+                    continue
+                if number >= known:
+                    self._stopped = f"only {known} frames have boxes"
+                    return
+                yield number, to_rgb(frame, converter, self._video.quarter_turns)
+                if number + 1 == end:
+                    return
+        except FFmpegError as error:
+            self._stopped = error.strerror or str(error)
 
     def _decoding(self) -> Decoding:
         if not self._segment:
             return Decoding(self._video, 0, self._stop.is_set)
         index = self._segment.index
         return Decoding(index, 0, self._stop.is_set, key_frame_before(index, self._segment.first, self._stop.is_set))
+
+
+def windows(frames: Iterable[tuple[int, np.ndarray]], radius: int) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Yields the number of each frame with the frame and its `radius` neighbours on either side, in their order.
+
+    The first and the last frame are repeated beyond the ends.
+
+    Args:
+      frames: numbers and images of consecutive frames.
+      radius: 0 yields each frame alone, at once.
+    """
+    numbers: collections.deque[int] = collections.deque()
+    held: list[np.ndarray] = []
+
+    def window() -> tuple[int, list[np.ndarray]]:
+        return numbers.popleft(), held[: 2 * radius + 1]
+
+    for number, image in frames:
+        held += [image] * (1 + (not held) * radius)
+        numbers.append(number)
+        if len(held) > 2 * radius:
+            yield window()
+            del held[0]
+    for _ in range(len(numbers)):
+        held += [held[-1]] * (2 * radius + 1 - len(held))
+        yield window()
+        del held[0]
 
 
 def _ends_delivery(flaw: Flaw, first: int) -> bool:

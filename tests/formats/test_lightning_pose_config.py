@@ -222,13 +222,13 @@ def test_what_a_user_of_the_real_run_sees(tmp_path: Path) -> None:
 def test_the_multiview_default_is_refused_with_every_reason_at_once() -> None:
     with pytest.raises(ValueError) as refusal:
         read_config(FILES / MULTIVIEW)
-    in_3d, boxes = str(refusal.value).splitlines()
+    (in_3d,) = str(refusal.value).splitlines()
     assert (
         "training.imgaug_3d = True, losses.supervised_reprojection_heatmap_mse.log_weight = 3.0, model.model_type"
         in in_3d
     )
     assert "instead, use model.model_type: heatmap or heatmap_mhcrnn with data.view_names" in in_3d
-    assert "pca_multiview" in in_3d and "data.bbox_file" in boxes
+    assert "pca_multiview" in in_3d
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         ("data.video_dir", ["a", "b"], "data.video_dir is ['a', 'b']; it must be the path of a folder"),
         ("data.csv_file", ["a.csv", "b.csv"], "several files need as many data.view_names"),
         ("data.downsample_factor", 4, "data.downsample_factor is 4; it must be one of 1, 2, 3"),
-        ("data.bbox_file", "boxes.csv", "data.bbox_file = boxes.csv: jaxpose does not read boxes of single frames"),
+        ("data.bbox_file", ["a.csv", "b.csv"], "data.bbox_file = ['a.csv', 'b.csv']; several files need as many"),
         (
             "data.csv_file",
             "${data.csv}",
@@ -685,10 +685,13 @@ def test_a_mistake_is_a_line_each_and_exit_code_2(
     (tmp_path / "config.yaml").write_text("{}")
     assert f"{tmp_path} is a folder; give the config.yaml of a Lightning" in Outcome(tmp_path, capsys).err
     assert Outcome("", capsys).code == 2
-    outcome = Outcome(FILES / MULTIVIEW, capsys)
+    tree = yaml.safe_load((FILES / MULTIVIEW).read_text())
+    tree["model"]["backbone"] = "efficientnet_b0"
+    (tmp_path / "two.yaml").write_text(json.dumps(tree))
+    outcome = Outcome(tmp_path / "two.yaml", capsys)
     lines = outcome.err.splitlines()
     assert (outcome.code, len(lines)) == (2, 2)
-    assert all(line.startswith(f"jaxpose.train: --config: {FILES}/") for line in lines)
+    assert all(line.startswith(f"jaxpose.train: --config: {tmp_path}/two.yaml") for line in lines)
 
 
 def test_the_page_tells_what_becomes_of_every_key() -> None:
@@ -699,3 +702,18 @@ def test_the_page_tells_what_becomes_of_every_key() -> None:
         rows = [line.split("|")[1] for line in lines if line.startswith("| `")]
         told |= {f"{name}.{key.strip(' `')}" for row in rows for key in row.split(",")}
     assert {key.rstrip(".") for key in KNOWN} == told
+
+
+def test_files_of_boxes_become_data_boxes(tmp_path: Path) -> None:
+    tree = _tree("config_mirror-mouse-example.yaml")
+    tree["data"]["bbox_file"] = "boxes/bbox.csv"
+    config, messages = _read(tree, tmp_path)
+    assert config.data.boxes == "boxes/bbox.csv"
+    assert any("data.bbox_file = boxes/bbox.csv: boxes of videos, <video>_bbox.csv" in text for text in messages)
+    cameras = _tree(MULTIVIEW)
+    views = cameras["data"]["view_names"]
+    cameras["data"]["bbox_file"] = [f"boxes/bboxes_{view}.csv" for view in views]
+    assert _read(cameras, tmp_path)[0].data.boxes == "boxes/bboxes.csv"
+    cameras["data"]["bbox_file"][1] = "boxes/other.csv"
+    with pytest.raises(ValueError, match="data.bbox_file = .*; it must be .*bboxes_"):
+        _read(cameras, tmp_path)

@@ -5,11 +5,12 @@ docs/lightning_pose.md lists all of them.
 """
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from jaxpose.config import PRESETS, Config, validate
+from jaxpose.config import PRESETS, Config, DataConfig, validate
 from jaxpose.config.excerpt import excerpt
+from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.imgaug import read_imgaug
@@ -132,11 +133,30 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
         raise UserError(f"{keys.shown('data.csv_file')}; several files need as many data.view_names")
     if files and not data.views:
         data.labels = files[0]
+    _set_boxes(data, keys)
     found = folder / "predictions.csv"
     split = found if found.is_file() else "RUN/predictions.csv"
     keys.messages.append(
         "data.split: with the same training.rng_seed_data_pt, jaxpose divides the frames differently from Lightning "
         f"Pose; --config.data.split={split} uses the sets of a finished run"
+    )
+
+
+def _set_boxes(data: DataConfig, keys: Keys) -> None:
+    """Sets the file of the boxes of labelled images; with several cameras, its name without the view."""
+    files = keys.read_list("data.bbox_file")
+    if not files:
+        return
+    first, view = PurePosixPath(str(files[0])), data.views[0] if data.views else ""
+    name = first.with_name(f"{first.stem.removesuffix(f'_{view}')}{first.suffix}").as_posix() if view else str(first)
+    wanted = [label_file_of_view(name, view) for view in data.views or ("",)]
+    if files != wanted:
+        rule = f"it must be {wanted}" if data.views else "several files need as many data.view_names"
+        raise UserError(f"{keys.shown('data.bbox_file')}; {rule}")
+    data.boxes = name
+    keys.messages.append(
+        f"{keys.shown('data.bbox_file')}: boxes of videos, <video>_bbox.csv, are read from the same folder; "
+        "--config.data.video_boxes=FOLDER names another one (docs/boxes.md)"
     )
 
 

@@ -126,7 +126,7 @@ OTHERS = {
     "data.keypoint_names": "data.keypoint_names",
     "data.keypoints": "",
     "data.num_keypoints": "",
-    "data.bbox_file": "",
+    "data.bbox_file": "data.boxes",
     "data.mirrored_column_matches": "losses.pca_multiview.views",
     "data.columns_for_singleview_pca": "losses.pca_singleview.keypoints",
     "training.imgaug": "augment.preset",

@@ -46,11 +46,6 @@ def refuse_missing_features(keys: Keys) -> None:
     asked += ["model.losses_to_use"] * any(name in table.LOSSES_3D for name in keys.read_list("model.losses_to_use"))
     if asked:
         problems.append(f"{', '.join(map(keys.shown, asked))}: {_NOT_IN_3D}")
-    if keys.read("data.bbox_file"):
-        problems.append(
-            f"{keys.shown('data.bbox_file')}: jaxpose does not read boxes of single frames; remove the key to use "
-            "whole frames, or set data.crop_px to one box for all frames"
-        )
     backbone, known = keys.read("model.backbone", RESNETS[0]), (*RESNETS, *_VITS)
     if backbone not in known and not str(backbone).startswith(_POSE_PRETRAINED):
         problems.append(

@@ -1,0 +1,181 @@
+"""The work of `jaxpose.crop`: boxes around predicted poses."""
+
+import argparse
+import dataclasses
+import shlex
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from jaxpose.config import Config, DataConfig
+from jaxpose.config.arguments import DONE, make_folder, program
+from jaxpose.data.boxes import write_boxes
+from jaxpose.data.inputs import find_inputs
+from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.pose_boxes import boxes_around, centres_of_poses, over_time, side_of_poses
+from jaxpose.data.project import Project
+from jaxpose.data.sessions import video_files
+from jaxpose.data.video_boxes import box_file_name
+from jaxpose.data.views import label_file_of_view, view_of_video
+from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
+from jaxpose.formats.project import read_project
+from jaxpose.labelling.tracks import find_table, read_run_configs
+from jaxpose.quantities import count
+from jaxpose.video.rotation import as_labelled, labelled_sizes_px
+from jaxpose.video.video import scan
+
+_RATIO = 2.0
+_IMAGE_BOXES = "bbox.csv"
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """A file of boxes to write: its name, the cells of the first column, and the boxes (n, 4)."""
+
+    name: str
+    rows: list[str]
+    boxes_px: np.ndarray
+
+
+def crop(given: argparse.Namespace) -> int:
+    """Makes the boxes of the flags of jaxpose.crop, writes them, and returns the exit code.
+
+    Raises:
+      UserError: a flag, the run, the project, or a table of predictions cannot be used, or a file exists.
+    """
+    _check_flags(given)
+    run, out = Path(given.run).expanduser(), Path(given.out).expanduser()
+    (config,) = read_run_configs([run])
+    _columns(given, config.data.keypoint_names)
+    project = read_project(config.data) if not given.videos or not given.size else None
+    if project and project.crops_px:
+        raise UserError(f"the labelled images of {project.label_file} are crops of their frames already")
+    sides = {view: _side(given, project, view) for view in config.data.views or ("",)}
+    videos = list(find_inputs(given.videos).videos.values()) if given.videos else []
+    files = [_of_video(given, run, config, video, sides) for video in videos]
+    if project and not given.videos:
+        files = [*_of_images(given, run, config.data, project, sides), *_of_project_videos(given, run, config, sides)]
+    _refuse_twice(files, videos)
+    if existing := [str(out / file.name) for file in files if (out / file.name).exists()]:
+        if not given.overwrite:
+            raise UserError(f"{', '.join(existing)} exists already: give --overwrite to replace it, or another --out")
+    make_folder(out)
+    for file in files:
+        write_boxes(out / file.name, file.rows, file.boxes_px)
+        width, height = file.boxes_px[:, 2:].max(axis=0).tolist()
+        print(f"{out / file.name}: {count(len(file.rows), 'frame')}, boxes of {width} x {height} px")
+    if not given.videos:
+        option = f"data.boxes={shlex.quote(str((out / _IMAGE_BOXES).absolute()))}"
+        print(f"train in them: {program('jaxpose.train')} {shlex.quote(config.data.project)} {option}")
+    return DONE
+
+
+def _check_flags(given: argparse.Namespace) -> None:
+    if given.size is not None and given.ratio is not None:
+        raise UserError(f"--size is {given.size} and --ratio is {given.ratio:g}; both set the side of a box: give one")
+    if given.size is not None and given.size < 2:
+        raise UserError(f"--size is {given.size}; it must be at least 2")
+    if given.ratio is not None and not 0 < given.ratio < 1e6:
+        raise UserError(f"--ratio is {given.ratio:g}; it must be above 0")
+    if given.smooth < 1 or given.smooth % 2 == 0:
+        raise UserError(f"--smooth is {given.smooth}; it must be an odd number of frames, 1 for no smoothing")
+    if not 0 <= given.confidence <= 1:
+        raise UserError(f"--confidence is {given.confidence:g}; it must be 0 to 1")
+
+
+def _columns(given: argparse.Namespace, names: tuple[str, ...]) -> list[int]:
+    """Returns the places of the keypoints that boxes follow.
+
+    Raises:
+      UserError: the run does not have one of them.
+    """
+    wanted = [name.strip() for name in given.keypoints.split(",")] if given.keypoints else list(names)
+    if unknown := [name for name in wanted if name not in names]:
+        raise UserError(f"--keypoints has {unknown[0]!r}; the run has {', '.join(names)}")
+    return [names.index(name) for name in wanted]
+
+
+def _side(given: argparse.Namespace, project: Project | None, view: str) -> int:
+    """Returns the side of the boxes of a view in px."""
+    if given.size or project is None:
+        return given.size
+    rows = [row for row, of_row in enumerate(project.views) if of_row == view]
+    columns = _columns(given, project.keypoint_names)
+    side = side_of_poses(project.labelled_frame_px()[rows][:, columns], given.ratio or _RATIO)
+    if not side:
+        raise UserError(f"{project.label_file} has no label of these keypoints, which decide the side: give --size PX")
+    return side
+
+
+def _of_images(
+    given: argparse.Namespace, run: Path, data: DataConfig, project: Project, sides: dict[str, int]
+) -> Iterator[_File]:
+    """Yields the boxes of the labelled images, for each label file and view."""
+    for labels in ("", *extra_label_files(data)):
+        found = read_project(data, labels) if labels else project
+        stem = PurePosixPath(labels).stem
+        ending = f"_{stem.removeprefix(f'{PurePosixPath(data.labels).stem}_')}" if labels else ""
+        sizes_px = dict(zip(found.images, found.sizes_px, strict=True))
+        for view in data.views or ("",):
+            table = run / label_file_of_view(f"predictions{ending}.csv", view)
+            if not table.is_file():
+                raise UserError(f"there is no {table}; make it with {program('jaxpose.evaluate')} --run {run}")
+            predicted = read_predictions(table)
+            if absent := [name for name in predicted.index if name not in sizes_px]:
+                raise UserError(f"{table} has {absent[0]}, which is no usable image of {found.label_file}")
+            columns = _columns(given, tuple(predicted.keypoint_names))
+            centres = _centres(given, predicted, columns)
+            # A labelled image shows an animal, so an unsure pose is better than none.
+            every = centres_of_poses(
+                predicted.keypoints_frame_px[:, columns], np.ones((len(centres), len(columns))), 0.0
+            )
+            centres = np.where(np.isfinite(centres), centres, every)
+            if not np.isfinite(centres).all():
+                raise UserError(f"{table} has rows without a keypoint; predict the images again")
+            of_rows = np.array([sizes_px[name] for name in predicted.index])
+            name = label_file_of_view(f"{Path(_IMAGE_BOXES).stem}{ending}.csv", view)
+            yield _File(name, predicted.index, boxes_around(centres, sides[view], of_rows))
+
+
+def _of_project_videos(given: argparse.Namespace, run: Path, config: Config, sides: dict[str, int]) -> Iterator[_File]:
+    """Yields the boxes of the project's videos; reports those that the run did not predict."""
+    for video in video_files(config.data, config.video).values():
+        try:
+            find_table(run, video)
+        except UserError as error:
+            print(f"no boxes of {video.name}: {error}")
+            continue
+        yield _of_video(given, run, config, video, sides)
+
+
+def _of_video(given: argparse.Namespace, run: Path, config: Config, video: Path, sides: dict[str, int]) -> _File:
+    data, table = config.data, find_table(run, video)
+    view = view_of_video(video.stem, data.views)
+    if view not in sides:
+        raise UserError(f"{video} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>")
+    predicted = read_predictions(table)
+    centres = _centres(given, predicted, _columns(given, tuple(predicted.keypoint_names)))
+    if not np.isfinite(centres).any():
+        raise UserError(f"no frame of {video} has a keypoint with a confidence of {given.confidence:g}; lower it with "
+                        "--confidence")  # fmt: skip
+    shown = as_labelled(scan(video), labelled_sizes_px(data))
+    size_px = np.array([shown.width_px, shown.height_px])
+    boxes_px = boxes_around(over_time(centres, given.smooth), sides[view], size_px)
+    return _File(box_file_name(video), predicted.index, boxes_px)
+
+
+def _centres(given: argparse.Namespace, predicted: Predictions, columns: list[int]) -> np.ndarray:
+    confidence = predicted.confidence[:, columns]
+    return centres_of_poses(predicted.keypoints_frame_px[:, columns], confidence, given.confidence)
+
+
+def _refuse_twice(files: list[_File], videos: list[Path]) -> None:
+    names = [file.name for file in files]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise UserError(
+                f"{videos[names.index(name)]} and {videos[place]} have the same name, and so would their boxes: call "
+                "the command for each, with another --out"
+            )
