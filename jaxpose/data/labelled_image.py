@@ -31,7 +31,9 @@ class LabelledImage:
 
 
 def check_image(folder: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> LabelledImage:
-    """Returns an image, and adds it to `sizes_px`, which has (width, height) by checksum and whose images are intact.
+    """Returns an image, and adds its (width, height) to `sizes_px`, the sizes of intact images by checksum.
+
+    An image that is there already is not decoded.
 
     Raises:
       UserError: it lies outside of the folder, cannot be read, or is not intact.
