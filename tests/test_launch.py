@@ -364,7 +364,7 @@ def test_killed_and_frozen_processes_are_started_again_and_the_run_ends(tmp_path
     project, run, log = small_project(tmp_path / "project"), tmp_path / "run", tmp_path / "log"
     options = {"train__steps": 40, "train__val_every_epochs": 10, "train__save_every_steps": 5, "log__frames": 0}
     options |= {"mesh__devices": "auto", "mesh__heartbeat_s": 5.0, "log__tensorboard": False}
-    # Half the time to compile.
+    # It compiles faster.
     options |= {"augment__preset": "none", "augment__flip_p": 0.0}
     process = _launch(make_config(project, run, **options), tmp_path, log)
     try:

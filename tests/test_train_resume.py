@@ -157,7 +157,7 @@ def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
 ):
     run, fit = tmp_path / "run", video_range.fit_image
     changes: dict[str, Any] = {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,)}
-    # Half the time to compile.
+    # It compiles faster.
     changes |= {"augment__preset": "none", "augment__flip_p": 0.0, "log__tensorboard": False}
     config = make_config(project, run, **changes, video__sequence_length=7, train__steps=2, train__val_every_epochs=1)
 

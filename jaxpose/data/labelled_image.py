@@ -41,7 +41,7 @@ class LabelledImage:
 
 
 def check_image(path: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> LabelledImage:
-    """Returns an image, and adds its size to `sizes_px`, whose images are not decoded.
+    """Returns an image, and adds its size to `sizes_px`; an image that is there already is not decoded.
 
     Args:
       path: the file.

@@ -73,11 +73,12 @@ def test_a_run_goes_on_bit_for_bit_wherever_it_and_its_project_were_moved(
     whole: Path, moved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lose_the_end(moved / "run")
+    newest = max(int(re.match(r"\d+", folder.name)[0]) for folder in (moved / "run" / "checkpoints").glob("[0-9]*"))
     (tmp_path / "link").symlink_to(moved)
     monkeypatch.chdir(tmp_path / "another")
     options = given(Path("../link"))
     assert train(make_config(Path("../link/project"), Path("machine/run"), **options))["steps"] == 80
-    assert re.search("resumes from step [1-7]0", (moved / "run" / "train.log").read_text())
+    assert f"resumes from step {newest}\n" in (moved / "run" / "train.log").read_text()
     for name in ("best.safetensors", "predictions.csv", "split.csv"):
         assert (moved / "run" / name).read_bytes() == (whole / name).read_bytes()
     # Where the project is now, for later commands.

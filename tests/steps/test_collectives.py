@@ -61,7 +61,7 @@ def _product(dims: str) -> int:
     ],
 )  # fmt: skip
 def test_what_crosses_devices(norm: str, microbatch: int, devices: int) -> None:
-    # Augmentation is each device's own and half the time to compile; one row has it.
+    # Augmentation is each device's own and takes time to compile; one row has it.
     preset = "dlc" if (norm, microbatch) == ("sync", 0) else "none"
     layout = Trainer(make_config(norm=norm, microbatch=microbatch, preset=preset)).on(devices)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(layout.state.params))

@@ -16,7 +16,7 @@ def compare(devices: tuple[int, ...], **options: object) -> None:
 
 
 def test_clips_on_many_devices() -> None:
-    # Without augmentation it compiles in half the time; the rows below have it.
+    # Without augmentation it compiles faster; the rows below have it.
     compare((3,), kind="heatmap_context", clips=3, microbatch=4, preset="none")
 
 
