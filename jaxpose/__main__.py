@@ -39,16 +39,14 @@ def main() -> int:
 
             early_signals.install(f"jaxpose.{verb}")
         return _enter(verb) if verb in _ENTERED else _run(verb)
+    from jaxpose.config.arguments import USERS_MISTAKE, did_you_mean, show_page
+
     if verb in ("--help", "-h"):
-        print(_help())
-        return 0
+        return show_page("jaxpose", _help())
     if verb == "--version":
         from jaxpose import __version__
 
-        print(f"jaxpose {__version__}")
-        return 0
-    from jaxpose.config.arguments import USERS_MISTAKE, did_you_mean
-
+        return show_page("jaxpose", f"jaxpose {__version__}")
     hint = did_you_mean(verb, [*VERBS, "--help", "--version"]) or f"; there is {', '.join(VERBS)}"
     print(
         f"jaxpose: there is no {'flag' if verb.startswith('-') else 'verb'} {verb or repr(verb)}{hint}", file=sys.stderr

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program
+from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, show_page
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
 
@@ -20,8 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if argv[:1] in (["--help"], ["-h"]):
-        print(_help(), end="")
-        return DONE
+        return show_page(_VERB, _help())
     return exit_code_of(_VERB, lambda: _form(argv)(argv[1:]))
 
 

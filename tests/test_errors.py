@@ -55,6 +55,17 @@ def test_the_program_ends_with_the_code_and_only_a_bug_shows_its_traceback() -> 
         assert "Traceback" in done.stderr if lines is None else done.stderr.splitlines() == lines
 
 
+@pytest.mark.parametrize("arguments", ["--help", "train --help_options", "evaluate --help", "convert --help"])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(arguments: str) -> None:
+    """`jaxpose train --help | head`."""
+    end, start = os.pipe()
+    os.close(end)
+    command = [sys.executable, "-m", "jaxpose", *arguments.split()]
+    done = subprocess.run(command, cwd=ROOT, stdout=start, stderr=subprocess.PIPE, text=True)
+    os.close(start)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 @pytest.mark.parametrize(
     "error", [DamagedFile("a.json was damaged"), NotRegularFile(Path("a.json"), "is a pipe"), OptionError("no option")]
 )

@@ -8,6 +8,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.config import command_line
+from jaxpose.config.model import VITS
 from jaxpose.data import dataset
 from jaxpose.data.synthetic import make_project
 from jaxpose.init import __main__ as verb
@@ -139,6 +140,27 @@ def test_what_is_given_is_not_chosen_again() -> None:
     assert "losses.pca_multiview.views" not in found and "losses.pca_singleview.weight" not in found
     text = page(make_choices(FACTS, config, ["data.views", "train.epochs"]), FACTS, "/p", "own.py")
     assert text.count("config.train.epochs") == 1 and 'config.data.views = ("top", "side")' in text
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ({}, {"model.backbone": "resnet18", "model.weights": "none"}),
+        ({"weights": "resnet50_imagenet"}, {"model.backbone": "resnet50", "model.norm": "frozen"}),
+        (
+            {"weights": "resnet50_superanimal_bird"},
+            {"model.backbone": "resnet50", "model.norm": "group", "model.norm_groups": 32},
+        ),
+        ({"weights": "vit_small_dino"}, {"model.backbone": "vit_small", "optim.lr": 5e-5, "train.microbatch_size": 0}),
+        ({"backbone": "dinov2_base"}, {"model.weights": "none", "optim.lr": 5e-5}),
+    ],
+)
+def test_what_is_given_of_the_network_decides_the_rest(model: dict, expected: dict) -> None:
+    config = c.Config(data=c.DataConfig(project="p"), model=c.ModelConfig(**model))
+    found = options_of(FACTS, config, tuple(f"model.{name}" for name in model))
+    assert {name: found[name] for name in expected} == expected
+    is_vit = config.model.backbone in VITS or "optim.lr" in expected
+    assert ("optim.lr" in found) == is_vit and not (is_vit and "model.norm" in found)
 
 
 def test_strange_names_stay_text(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,8 +49,7 @@ class Arguments(argparse.ArgumentParser):
         """Calls `main` with the arguments (None: the process's) and returns the exit code; see `exit_code_of`."""
         argv = sys.argv[1:] if argv is None else argv
         if {"--help", "-h"}.intersection(argv):
-            print(self.format_help(), end="")
-            return DONE
+            return show_page(self._verb, self.format_help())
         return exit_code_of(self._verb, lambda: main(self.read(argv)))
 
 
@@ -84,14 +84,21 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     """Calls `work` and returns its exit code, or the code of a system error (1), a user's mistake (2) or Ctrl-C (130).
 
     An OSError (a full disk, a read-only folder) prints one line on stderr. A UserError prints a line on stderr for each
-    mistake, without a traceback. Any other exception is passed on.
+    mistake, without a traceback. If the reader of stdout is gone (`jaxpose compare A B | head`), the work ends without
+    a line and with code 1. Any other exception is passed on.
 
     Args:
       verb: what each line begins with.
       work: does everything and returns the exit code.
     """
     try:
-        return work()
+        code = work()
+        # What is still in the buffer would meet a closed pipe only at the end of the process, with a traceback.
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except KeyboardInterrupt:
         print(f"{verb}: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -103,6 +110,21 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
         named = f"{error.filename}: " if error.filename is not None else ""
         print(f"{verb}: {named}{error.strerror or error}", file=sys.stderr)
         return FAILED
+
+
+def show_page(verb: str, page: str) -> int:
+    """Prints a page such as that of --help, and returns the exit code.
+
+    Args:
+      verb: what the line of an error begins with.
+      page: the text.
+    """
+
+    def work() -> int:
+        print(page.rstrip("\n"))
+        return DONE
+
+    return exit_code_of(verb, work)
 
 
 def make_folder(folder: Path, flag: str = "--out") -> None:

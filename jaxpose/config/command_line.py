@@ -18,7 +18,7 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from jaxpose.config.arguments import DONE, did_you_mean, exit_code_of, program
+from jaxpose.config.arguments import did_you_mean, exit_code_of, program, show_page
 from jaxpose.config.check import validate
 from jaxpose.config.flag_parsers import PARSERS, DryRun
 from jaxpose.config.option import OptionError, explain_absence, flat_options
@@ -54,11 +54,9 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
     """
     argv = sys.argv[1:] if argv is None else argv
     if {"--help", "-help", "-h"}.intersection(argv):
-        print(_help(verb, description))
-        return DONE
+        return show_page(verb, _help(verb, description))
     if {"--help_options", "-help_options"}.intersection(argv):
-        print("\n".join(_option_lines()))
-        return DONE
+        return show_page(verb, "\n".join(_option_lines()))
 
     def work() -> int:
         config, options = read(argv)

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxpose.config import Config
+from jaxpose.config.model import VITS
+from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
 from jaxpose.init.facts import Facts
 from jaxpose.init.memory import largest_microbatch
 from jaxpose.init.names import left_right_pairs, mirrored_views
@@ -18,6 +20,7 @@ _VIDEOS_TO_SPLIT_BY = 10
 _OFTEN_LABELLED = 0.5
 # Of the benchmark in configs/semi_supervised.py.
 _WEIGHT = 3e-4
+_VIT_LR = 5e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +46,9 @@ def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choic
       config: the options that are settled, with the defaults of all others.
       settled: dotted names of these options, which no choice touches.
     """
+    config = copy.deepcopy(config)
+    if "model.backbone" not in settled:
+        config.model.backbone = _backbone(facts, config)
     found = [choice for rule in (_input, _split, _augment, _model, _losses, _train) for choice in rule(facts, config)]
     rest = [
         dataclasses.replace(choice, options={name: v for name, v in choice.options.items() if name not in settled})
@@ -119,9 +125,11 @@ def _augment(facts: Facts, config: Config) -> Iterator[Choice]:
         yield Choice("Flips", f"None: {problem}. Name pairs in data.flip_pairs to flip.", {"augment.flip_p": 0.0})
 
 
-def _model(facts: Facts, _: Config) -> Iterator[Choice]:
-    backbone = _backbone(facts)
-    if backbone == "resnet50":
+def _model(facts: Facts, config: Config) -> Iterator[Choice]:
+    backbone, weights = config.model.backbone, config.model.weights
+    if weights in PUBLISHED:
+        reason = f"The one that {weights} fits."
+    elif backbone == "resnet50":
         reason = "The usual size for hundreds of labelled frames and a GPU."
     else:
         fit = "few labels" if facts.gpu_gib else "a machine without a GPU"
@@ -130,6 +138,29 @@ def _model(facts: Facts, _: Config) -> Iterator[Choice]:
             f"with {_FRAMES_FOR_RESNET50} frames and a GPU."
         )
     yield Choice("Network", reason, {"model.backbone": backbone})
+    if weights == NO_WEIGHTS:
+        names = " or ".join(name for name, published in PUBLISHED.items() if published.backbone == backbone)
+        reason = "Random: the same command then works without a network." + (
+            f" Published weights usually need fewer labels: {names}, fetched once from the Hugging Face hub "
+            "(docs/weights.md). How much they help here is not measured."
+            if names
+            else ""
+        )
+        yield Choice("Initial weights", reason, {"model.weights": NO_WEIGHTS})
+    elif backbone not in VITS:
+        yield _norm(weights)
+    if backbone in VITS:
+        reason = "Lightning Pose's advice for vision transformers; the default, 1e-3, is for ResNets."
+        yield Choice("Learning rate", reason, {"optim.lr": _VIT_LR})
+
+
+def _norm(weights: str) -> Choice:
+    if weights in PUBLISHED and PUBLISHED[weights].norm_groups:
+        groups = PUBLISHED[weights].norm_groups
+        reason = f"The network was trained with {groups} groups."
+        return Choice("Norm", reason, {"model.norm": "group", "model.norm_groups": groups})
+    reason = f"The loaded statistics stay: a batch of {_BATCH} frames of one experiment gives poorer ones."
+    return Choice("Norm", reason, {"model.norm": "frozen"})
 
 
 def _losses(facts: Facts, config: Config) -> Iterator[Choice]:
@@ -190,15 +221,22 @@ def _train(facts: Facts, config: Config) -> Iterator[Choice]:
         yield Choice("Batch", rule, {"train.batch_size": _BATCH})
         return
     clip_frames = config.video.sequence_length if facts.videos else 0
-    most = largest_microbatch(_backbone(facts), facts.input_size_px, facts.gpu_gib, _BATCH, clip_frames)
-    fit = "they fit into one pass" if most == _BATCH else f"{most} fit into a pass (another number is another run)"
+    backbone = config.model.backbone
+    most = largest_microbatch(backbone, facts.input_size_px, facts.gpu_gib, _BATCH, clip_frames)
+    if most is None:
+        fit = f"how many fit into one pass of {backbone} was not measured"
+    elif most == _BATCH:
+        fit = f"they fit into one pass, by an estimate for {backbone}"
+    else:
+        fit = f"{most} fit into a pass (another number is another run), by an estimate for {backbone}"
     yield Choice(
         "Batch",
-        f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}, by an estimate for {_backbone(facts)}; --dry_run shows "
-        "what a step needs.",
-        {"train.batch_size": _BATCH, "train.microbatch_size": 0 if most == _BATCH else most},
+        f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows what a step needs.",
+        {"train.batch_size": _BATCH, "train.microbatch_size": 0 if most in (None, _BATCH) else most},
     )
 
 
-def _backbone(facts: Facts) -> str:
+def _backbone(facts: Facts, config: Config) -> str:
+    if config.model.weights in PUBLISHED:
+        return PUBLISHED[config.model.weights].backbone
     return "resnet50" if facts.gpu_gib and facts.frames >= _FRAMES_FOR_RESNET50 else "resnet18"

@@ -11,16 +11,20 @@ _USABLE = 0.75 / 2
 
 def largest_microbatch(
     backbone: str, size_px: tuple[int, int], gpu_gib: float, batch: int, clip_frames: int = 0
-) -> int:
+) -> int | None:
     """Returns how many labelled frames of a batch fit into one pass: `batch`, or a half, a quarter, ... of it.
 
+    None stands for a network that was not measured.
+
     Args:
-      backbone: resnet18 or resnet50.
+      backbone: name of the network.
       size_px: (width, height) of the network's input.
       gpu_gib: memory of a GPU.
       batch: labelled frames of an update, on one GPU.
       clip_frames: unlabelled frames that a pass also has.
     """
+    if backbone not in _FRAME_MIB:
+        return None
     frame_mib = _FRAME_MIB[backbone] * size_px[0] * size_px[1] / _MEASURED_PX
     frames = int((_USABLE * gpu_gib * 1024 - _STATE_MIB[backbone]) / frame_mib) - clip_frames
     most = batch
