@@ -21,7 +21,7 @@ def flip_permutation(keypoint_names: list[str] | tuple[str, ...], given: tuple[s
       keypoint_names: every keypoint of the project, in order.
       given: pairs "left_name:right_name"; if there are any, only they count. Without them, two names are a pair if
         they are equal, case apart, after one whole token was swapped (left/right, l/r, lh/rh, lf/rf); tokens are split
-        at `_ - .`, digits and case changes.
+        at `_ - .`, digits and case changes. left and right also count within a token: leftear, rightear.
 
     Raises:
       UserError: a pair is wrong, a name with a side has no partner or several, or no name has a side.
@@ -54,7 +54,7 @@ def _partners_given(names: list[str], given: tuple[str, ...]) -> dict[str, str]:
         for name in {left, right} & set(partners):
             raise UserError(f"data.flip_pairs names {name!r} twice; a keypoint has one partner")
         partners |= {left: right, right: left}
-    forgotten = [name for name in names if name not in partners and _swapped(name)]
+    forgotten = [name for name in names if name not in partners and (_swapped(name) or _joined(name, names))]
     if forgotten:
         raise UserError(f"data.flip_pairs leaves out {', '.join(forgotten)}, whose names contain a side; {_HINT}")
     return partners
@@ -72,6 +72,8 @@ def _partners_by_name(names: list[str]) -> dict[str, str]:
             ambiguous.append(f"{name} ({' or '.join(matches)})")
         elif swapped:
             alone.append(name)
+        elif partner := _joined(name, names):
+            partners[name] = partner
         elif "left" in name.lower() or "right" in name.lower():
             hidden.append(name)
     problems = []
@@ -96,3 +98,15 @@ def _swapped(name: str) -> set[str]:
         for place, token in enumerate(tokens)
         if token in _OTHER_SIDE
     }
+
+
+def _joined(name: str, names: list[str]) -> str:
+    """Returns the one other name with left in place of right, or right in place of left, within a word; "" without one.
+
+    "bright" is no side, because no name is "bleft".
+    """
+    lower = name.lower()
+    sides = re.findall("left|right", lower)
+    wanted = lower.replace(sides[0], _OTHER_SIDE[sides[0]]) if len(sides) == 1 else ""
+    matches = [other for other in names if other.lower() == wanted]
+    return matches[0] if len(matches) == 1 else ""

@@ -11,7 +11,7 @@ from jaxpose.data.flip_pairs import flip_permutation
         ("left_ear", "right_ear"), ("ear-left", "ear-right"), ("ear.L", "ear.R"), ("leftPaw", "rightPaw"),
         ("PawL", "PawR"), ("paw1LH", "paw1RH"), ("lf_paw", "rf_paw"), ("LEFT_Eye", "Right_eye"), ("l1", "r1"),
         ("LHpaw", "RHpaw"), ("LHPaw", "RHPaw"), ("hind_left_paw2", "hind_right_paw2"), ("lEar", "rEar"),
-        ("knee left", "knee right"),
+        ("knee left", "knee right"), ("leftear", "rightear"), ("earleft", "EarRight"),
     ],
 )  # fmt: skip
 def test_pairs_by_name(left: str, right: str) -> None:
@@ -38,7 +38,9 @@ def test_it_is_its_own_inverse() -> None:
         (["paw1LH_top", "paw4RH_top"], "paw1LH_top, paw4RH_top have no partner"),
         (["l_left", "r_left", "l_right"], r"l_left \(r_left or l_right\)"),
         (["Paw_L", "paw_l", "paw_r"], r"paw_r \(Paw_L or paw_l\)"),
-        (["leftear", "rightear", "paw_l", "paw_r"], "leftear, rightear contain a side that is not a separate word"),
+        (["leftear", "paw_l", "paw_r"], "leftear contain a side that is not a separate word"),
+        (["leftear", "rightear", "bright", "cleft"], "bright, cleft contain a side that is not a separate word"),
+        (["leftear", "rightear", "RightEar"], "leftear contain a side that is not a separate word"),
     ],
 )
 def test_incomplete_pairing_is_refused(names: list[str], message: str) -> None:
@@ -73,3 +75,8 @@ def test_given_pairs_decide_alone() -> None:
 def test_wrong_given_pairs_are_refused(given: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         flip_permutation(["a_l", "a_r", "nose"], given)
+
+
+def test_a_side_within_a_word_is_not_forgotten() -> None:
+    with pytest.raises(ValueError, match="leaves out leftear, rightear"):
+        flip_permutation(["a_l", "a_r", "leftear", "rightear"], ("a_l:a_r",))

@@ -6,6 +6,7 @@ import re
 from jaxpose.config import Config
 from jaxpose.config.excerpt import excerpt
 from jaxpose.config.model import RESNETS
+from jaxpose.config.weights import PUBLISHED
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.epochs import set_epochs_from_steps
@@ -118,9 +119,11 @@ def set_backbone(config: Config, keys: Keys) -> None:
     model.backbone = name if name in RESNETS else _VITS.get(name, _POSE_PRETRAINED.rstrip("_"))
     is_pretrained = keys.read_choice("model.backbone_pretrained", _FLAGS, True)
     if is_pretrained:
+        published = _published(name)
+        offer = f"model.weights={published}" if published else "model.weights=FILE"
         keys.messages.append(
-            f"{key} = {name} becomes {model.backbone} with random weights; model.weights starts from "
-            "published ones (docs/weights.md), train.init_from from a run of jaxpose"
+            f"{key} = {name} becomes {model.backbone} with random weights; {offer} starts from published ones "
+            "(docs/weights.md), train.init_from from a run of jaxpose"
         )
     epoch = keys.read_whole("training.unfreezing_epoch")
     if epoch and is_pretrained:
@@ -139,6 +142,13 @@ def set_backbone(config: Config, keys: Keys) -> None:
             "are loaded and a part of the head is new, else 0",
             "training.unfreezing_step",
         )
+
+
+def _published(backbone: str) -> str:
+    """Returns the name that `model.weights` has for the weights of a backbone of Lightning Pose, "" without one."""
+    name = _VITS.get(backbone, backbone)
+    wanted = {f"{name}_imagenet", f"{name}_mae" if backbone == "vitb_imagenet" else f"{name}_dino", name}
+    return next((known for known in PUBLISHED if known in wanted), "")
 
 
 def set_losses(config: Config, keys: Keys, on: list[str]) -> None:
