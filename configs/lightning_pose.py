@@ -12,11 +12,14 @@ import sys
 from pathlib import Path
 
 from jaxpose import config as c
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.config import read_config
 
 
 def get_config(file: str = "") -> c.Config:
     """Returns the config of the project and prints each key that is not taken over."""
+    if not file:
+        raise UserError("the config.yaml is not given; give --config configs/lightning_pose.py:PATH/config.yaml")
     config, messages = read_config(Path(file).expanduser())
     for message in messages:
         print(f"{file}: {message}", file=sys.stderr)

@@ -226,12 +226,16 @@ def test_without_its_predictions_the_sets_are_unknown(
     unknown = re.findall("(.*), so jaxpose does not know which frames trained the network: all count", caplog.text)
     assert unknown[0].endswith(f"{tmp_path / 'theirs'} has no predictions.csv")
     assert unknown[1].endswith("the project is not on this machine (--project FOLDER)")
-    assert "--config.model.head_width=17 --config.model.decoding=lightning_pose --config.data.resize=" in caplog.text
+    assert (
+        f"jaxpose train PROJECT train.init_from={tmp_path / 'a'} data.input_height_px=128 data.input_width_px=128 "
+        "data.resize=lightning_pose model.backbone=resnet18 model.head_width=17 model.decoding=lightning_pose"
+    ) in caplog.text
     for name in ("a", "b"):
         assert {entry.name for entry in (tmp_path / name).iterdir()} == {
             "best.safetensors",
             "config.json",
             "finished.json",
+            "pca.json",
         }
     # The predictions of another project are no source of sets.
     table = (reference / "predictions.csv").read_text().replace("labeled-data/img", "labeled-data/other")

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxpose"
 GROUND = {
     "config", "codes", "console", "errors", "geometry", "fitting", "files", "checksums", "cache", "threads", "phases",
-    "early_signals", "quantities",
+    "early_signals", "quantities", "extras", "torch_file",
 }  # fmt: skip
 # Each room with those that it may import; all may import the ground and themselves.
 FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]
@@ -34,8 +34,8 @@ BELOW = {
     "labelling": [*FRAMES, "pose", "run", "prediction"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
-# The files that read torch's own format; each asks for tensors alone.
-READ_TORCH = {"formats/lightning_pose/checkpoint.py", "run/tensor_file.py"}
+# The only file that reads torch's own format; it asks for tensors alone.
+READ_TORCH = {"torch_file.py"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
 VERBS = {

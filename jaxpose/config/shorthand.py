@@ -12,7 +12,8 @@ from jaxpose.errors import UserError
 def expand(argv: list[str]) -> list[str]:
     """Returns the arguments with every PROJECT and OPTION=VALUE in its long form.
 
-    A project becomes the argument of the config file; without `--config`, that is the default configs/pose.py.
+    A project becomes the argument of the config file; without `--config`, that is the default configs/pose.py,
+    or configs/lightning_pose.py if the project is a config.yaml of Lightning Pose.
 
     Raises:
       UserError: two projects are given, or a Python file as the project.
@@ -44,7 +45,8 @@ def _with_project(flags: list[str], project: str) -> list[str]:
     """Returns the flags, first of them `--config FILE:PROJECT`."""
     if project.endswith(".py") and not os.path.isdir(project):
         raise UserError(f"the project is {project!r}, a Python file; a config file is given as --config {project}")
-    file, rest = str(shipped_folder() / "pose.py"), flags
+    name = "lightning_pose.py" if _is_config_of_lightning_pose(project) else "pose.py"
+    file, rest = str(shipped_folder() / name), flags
     for place, flag in enumerate(flags):
         if match := re.fullmatch(r"--?config(?:=(.*))?", flag, re.DOTALL):
             is_apart = match[1] is None
@@ -54,3 +56,12 @@ def _with_project(flags: list[str], project: str) -> list[str]:
     if ":" in file and rest is not flags:
         raise UserError(f"the project is given twice, as {project!r} and in --config {file}; give one")
     return [f"--config={file}:{project}", *rest]
+
+
+def _is_config_of_lightning_pose(project: str) -> bool:
+    """Returns whether a project is a YAML file with the sections training and model, which DeepLabCut's lacks."""
+    if not project.endswith((".yaml", ".yml")) or not os.path.isfile(project):
+        return False
+    with open(project, errors="replace") as file:
+        sections = {line.partition(":")[0] for line in file if not line.startswith((" ", "#"))}
+    return {"training", "model"} <= sections

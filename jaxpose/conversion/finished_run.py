@@ -55,8 +55,8 @@ def write_run(out: Path, run: FinishedRun) -> None:
         write_config(partial / CONFIG_FILE, run.config)
         if run.split_text:
             write_csv(partial / SPLIT_FILE, run.split_text)
-        if run.subspaces:
-            save_subspaces(partial, run.subspaces)
+        # Also without a subspace: a run whose file is absent has lost it.
+        save_subspaces(partial, run.subspaces)
         metadata = {"step": str(run.step), "keypoint_names": ",".join(run.config.data.keypoint_names)}
         export_parameters(partial / PARAMETERS_FILE, {"params": run.params, "statistics": run.statistics}, metadata)
         summary = {"out": str(out), "steps": run.step, "best_step": run.step, "reason": CONVERTED, "exit_code": 0}

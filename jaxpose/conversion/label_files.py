@@ -11,6 +11,7 @@ from jaxpose.data.image_file import decode_image
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.project import LISTED_PROBLEMS
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.files import read_bytes, write_atomic
 from jaxpose.formats import coco_writer, sleap_labels
 from jaxpose.formats.deeplabcut import label_file as deeplabcut
@@ -23,6 +24,7 @@ from jaxpose.quantities import count
 
 CSV, DEEPLABCUT, COCO, SLP, NWB = "csv", "deeplabcut", "coco", "slp", "nwb"
 SUFFIXES = {CSV: ".csv", COCO: ".json", SLP: ".slp", NWB: ".nwb"}
+_EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", NWB: "nwb"}
 _DEFAULT_SCORER = "jaxpose"
 
 
@@ -46,6 +48,8 @@ def convert_labels(
         raise UserError(f"--out is {out}; for {form} it must be a file whose name ends in {SUFFIXES[form]}")
     if form == NWB and session_start is None:
         raise UserError(NEEDS_START)
+    if form in _EXTRAS:
+        need(_EXTRAS[form], str(out))
     table = read_label_table(data)
     checked = check_table(table, "", data)
     if checked.problems:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxpose.codes import TRAIN, UNUSED
 from jaxpose.config import Config, resolve
+from jaxpose.config.option import flat_options
 from jaxpose.conversion.finished_run import FinishedRun, refuse_used, write_run
 from jaxpose.data import dataset
 from jaxpose.data.project import Project
@@ -39,6 +40,7 @@ _CONFIG_NAMES = ("config.yaml", ".hydra/config.yaml")
 _LEVELS = 5
 _GIVE_CONFIG = "give the config.yaml of its training with --config FILE"
 _PREDICTIONS = "predictions.csv"
+_OPTIONS_OF_INPUT = ("data.resize", "data.input_width_px", "data.input_height_px")
 
 
 def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = None, project: str = "") -> None:
@@ -74,10 +76,16 @@ def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = N
     )
     _logger.info(_describe_sets(frames, sets, config_file.parent))
     _logger.info(
-        f"the run is in {out}; a training that takes over the whole network has the options "
-        f"--config.train.init_from={out} --config.model.head_width={model.head_width} "
-        f"--config.model.decoding={model.decoding} --config.data.resize={data.resize}"
+        f"the run is in {out}; to train the whole network further: jaxpose train PROJECT train.init_from={out} "
+        f"{' '.join(_options_of_network(config))}"
     )
+
+
+def _options_of_network(config: Config) -> list[str]:
+    """Returns the options of the network and its input that differ from their defaults."""
+    names = [name for name in flat_options(config) if name.startswith("model.") or name in _OPTIONS_OF_INPUT]
+    changed = {name: flat_options(config)[name][1] for name in names}
+    return [f"{name}={value}" for name, value in changed.items() if value != flat_options(Config())[name][1]]
 
 
 def _find_config(checkpoint: Path) -> Path:

@@ -9,6 +9,7 @@ from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labelled_image import LabelledImage, check_image, check_places, known_images, note_images
 from jaxpose.data.views import moment_of_image
 from jaxpose.errors import UserError
+from jaxpose.quantities import count
 from jaxpose.threads import map_in_threads
 
 
@@ -25,6 +26,27 @@ class CheckedTable:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
         crop_px = tuple(self.table.crops_px.get(self.table.videos[row], ()))
         return crop_px if crop_px[2:] == image.size_px else ()
+
+    def size_notes(self) -> list[str]:
+        """Returns a sentence for each video whose images do not have the size of its frames."""
+        notes = []
+        for video in dict.fromkeys(self.table.videos[row] for row, _ in self.images.values()):
+            of_video = [(row, image) for row, image in self.images.values() if self.table.videos[row] == video]
+            crops = [crop for row, image in of_video if (crop := self.crop_px(row, image))]
+            frame_px = self.table.frame_sizes_px.get(video)
+            resized = [image for row, image in of_video if not self.crop_px(row, image) and image.size_px != frame_px]
+            if crops:
+                x, y, width, height = crops[0]
+                notes.append(
+                    f"{video}: {count(len(crops), 'image')} show the crop of {width} x {height} px at ({x}, {y}) of "
+                    "their frames; results are in pixels of whole frames"
+                )
+            if frame_px and resized:
+                notes.append(
+                    f"{video}: {count(len(resized), 'image')} have another size than the frames of the video "
+                    f"({frame_px[0]} x {frame_px[1]} px), in the same proportions; they count as whole frames"
+                )
+        return notes
 
 
 def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
@@ -47,6 +69,7 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             moment = moment_of_image(table.images[row], view)
             image = check_image(table.paths[row], table.images[row], sizes_px)
             _refuse_resized(table, row, image.size_px)
+            _refuse_unknown_part(table, row, image.size_px)
             check_places(table, row, image.size_px, data.crop_px)
             if boxes:
                 image = dataclasses.replace(image, box_px=_box(*boxes, table.images[row], image.size_px))
@@ -85,6 +108,23 @@ def _refuse_resized(table: LabelTable, row: int, size_px: tuple[int, int]) -> No
             f"{name} has {size_px[0]} x {size_px[1]} pixels, but it was labelled with {labelled_px[0]} x "
             f"{labelled_px[1]}; put the original back, or scale the labels with it"
         )
+
+
+def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
+    """Refuses an image that is neither a frame of its video, also resized, nor the crop of it: what does it show?"""
+    video = table.videos[row]
+    crop_px, frame_px = table.crops_px.get(video), table.frame_sizes_px.get(video)
+    (width, height), (frame_width, frame_height) = size_px, frame_px or size_px
+    # Rounding to whole pixels changes the proportions of a resized frame by less than a pixel.
+    is_resized = abs(width * frame_height - height * frame_width) <= max(frame_width, frame_height)
+    if is_resized or (crop_px and tuple(crop_px[2:]) == size_px):
+        return
+    crop = f", and their crop {crop_px[2]} x {crop_px[3]}" if crop_px else ""
+    raise UserError(
+        f"{table.images[row]} has {width} x {height} pixels, but the frames of its video {video} have {frame_width} x "
+        f"{frame_height}{crop}; correct the crop of the video (in DeepLabCut: config.yaml), or put the original image "
+        "back"
+    )
 
 
 def all_problems(checked: CheckedTable, views: list[CheckedTable]) -> list[str]:

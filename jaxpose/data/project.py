@@ -181,7 +181,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_crops_px=_video_crops_px(chosen, crops_px),
         video_files=first.table.video_files,
         kind=first.table.kind,
-        notes=first.table.notes,
+        notes=(*first.table.notes, *(note for view in views for note in view.size_notes())),
     )
 
 

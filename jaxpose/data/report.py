@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.codes import SETS
+from jaxpose.codes import NOT_VISIBLE, SETS, VISIBLE
 from jaxpose.config import Config
 from jaxpose.data import images
 from jaxpose.data.label_files import extra_label_files
@@ -74,8 +74,10 @@ def decode_all(config: Config, found: Project) -> None:
 
 
 def _labels(found: Project) -> str:
-    labelled = found.visibility > 0
+    labelled, hidden = found.visibility == VISIBLE, found.visibility == NOT_VISIBLE
     text = f"{_count(int(labelled.sum()), 'labelled point')} of {labelled.size:,}"
+    if hidden.any():
+        text += f", and {hidden.sum():,} that count as not visible (data.missing: not_visible)"
     shares = labelled.mean(axis=0)
     few = [f"{found.keypoint_names[k]} ({shares[k]:.0%})" for k in np.flatnonzero(shares < _FEW_LABELS)]
     return f"{text}; labelled in less than half of the images: {', '.join(few)}" if few else text

@@ -5,6 +5,7 @@ Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = no
 """
 
 import json
+from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -35,26 +36,26 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
       UserError: the file is not such JSON, or has several kinds of animals.
     """
     tree = _read_json(file)
-    images = {_key(file, "images", entry): entry for entry in tree["images"]}
+    images = _by_id(file, "images", tree["images"])
     used = [entry for entry in tree["annotations"] if isinstance(entry, dict) and not entry.get("iscrowd")]
     annotations = [entry for entry in used if _is_labelled(entry)]
     names = _keypoint_names(file, tree["categories"], annotations)
-    rows: dict[Any, tuple[str, dict[str, Any], np.ndarray]] = {}
+    animals = Counter(annotation.get("image_id") for annotation in annotations if _has_image(annotation, images))
+    rows: list[tuple[str, dict[str, Any], np.ndarray]] = []
     problems: list[str] = []
     for annotation in annotations:
         source = f"{file}:annotation {excerpt(annotation.get('id'), quoted=False)}"
         try:
             image_id = annotation.get("image_id")
-            if not isinstance(image_id, str | int) or image_id not in images:
+            if not _has_image(annotation, images):
                 raise UserError(f"image_id is {excerpt(image_id)}, but the file has no such image")
             name = _image_name(images[image_id])
-            if image_id in rows:
-                other = rows[image_id][0].rpartition(":")[2]
-                raise UserError(f"{name} has {other} already: several animals in an image cannot be trained")
-            rows[image_id] = source, images[image_id], _keypoints(annotation["keypoints"], names)
+            if animals[image_id] > 1:
+                raise UserError(f"{name} has {animals[image_id]} animals, and only images with one can be trained")
+            rows.append((source, images[image_id], _keypoints(annotation["keypoints"], names)))
         except UserError as error:
             problems.append(f"{source}: {error}")
-    return _table(file, names, list(rows.values()), problems, data.missing, len(images))
+    return _table(file, names, rows, problems, data.missing, len(images))
 
 
 def _table(
@@ -100,11 +101,22 @@ def _read_json(file: Path) -> dict[str, Any]:
     return tree
 
 
-def _key(file: Path, name: str, entry: Any) -> Any:
-    key = entry.get("id") if isinstance(entry, dict) else None
-    if not isinstance(key, str | int):
-        raise UserError(f"{file}: an entry of {name} is {excerpt(entry)}; it must have an id")
-    return key
+def _by_id(file: Path, name: str, entries: list[Any]) -> dict[str | int, dict[str, Any]]:
+    """Returns {id: entry}; of two entries with one id, nobody knows which one an annotation means."""
+    found: dict[str | int, dict[str, Any]] = {}
+    for entry in entries:
+        key = entry.get("id") if isinstance(entry, dict) else None
+        if not isinstance(key, str | int):
+            raise UserError(f"{file}: an entry of {name} is {excerpt(entry)}; it must have an id")
+        if key in found:
+            raise UserError(f"{file}: two entries of {name} have the id {key!r}; give each its own")
+        found[key] = entry
+    return found
+
+
+def _has_image(annotation: dict[str, Any], images: dict[str | int, Any]) -> bool:
+    image_id = annotation.get("image_id")
+    return isinstance(image_id, str | int) and image_id in images
 
 
 def _is_labelled(annotation: dict[str, Any]) -> bool:
@@ -116,12 +128,18 @@ def _keypoint_names(file: Path, categories: list[Any], annotations: list[dict[st
     """Returns the names of the keypoints, which must be the same for all annotated categories."""
     if not annotations:
         raise UserError(f"{file} has no annotation with a labelled keypoint")
-    by_id = {_key(file, "categories", category): category for category in categories}
-    used = dict.fromkeys(str(annotation.get("category_id")) for annotation in annotations)
-    found = {str(key): category for key, category in by_id.items() if str(key) in used}
-    kinds = {tuple(map(str, category.get("keypoints") or ())) for category in found.values()}
-    if len(found) < len(used) or () in kinds:
-        raise UserError(f"{file}: an annotation has keypoints, but its category has no list of their names")
+    by_id = {str(key): category for key, category in _by_id(file, "categories", categories).items()}
+    found: dict[str, dict[str, Any]] = {}
+    for annotation in annotations:
+        key = str(annotation.get("category_id"))
+        if not by_id.get(key, {}).get("keypoints"):
+            fault = "has no list keypoints of their names" if key in by_id else "does not exist"
+            number = excerpt(annotation.get("id"), quoted=False)
+            raise UserError(
+                f"{file}: annotation {number} has keypoints, but its category {excerpt(key, quoted=False)} {fault}"
+            )
+        found[key] = by_id[key]
+    kinds = {tuple(map(str, category["keypoints"])) for category in found.values()}
     if len(kinds) > 1:
         shown = ", ".join(str(category.get("name")) for category in found.values())
         raise UserError(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.files import replace_whole, sha256_of
 from jaxpose.formats.video_predictions import Footage, VideoPredictions
 
@@ -37,12 +38,11 @@ def write_predictions(
     Raises:
       UserError: pynwb or ndx-pose is not installed, the times of the frames are unknown, or NWB does not allow a name.
     """
-    try:
-        import ndx_pose
-        import pynwb
-        import pynwb.image
-    except ImportError:
-        raise UserError(f"{file} needs pynwb and ndx-pose: pip install 'jaxpose[nwb]'") from None
+    need("nwb", str(file))
+    import ndx_pose
+    import pynwb
+    import pynwb.image
+
     for name in predictions.keypoint_names:
         if "/" in name or ":" in name:
             raise UserError(f"{predictions.file}: keypoint {name!r} has a / or :, which NWB does not allow; rename it")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.files import replace_whole
 from jaxpose.formats.video_predictions import VideoPredictions, check_predictions
 
@@ -60,9 +61,8 @@ def _columns(keypoint_names: Any) -> list[str]:
 
 
 def _packages(file: Path) -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(f"{file} needs pyarrow: pip install 'jaxpose[parquet]'") from None
+    need("parquet", str(file))
+    import pyarrow
+    import pyarrow.parquet
+
     return pyarrow, pyarrow.parquet

@@ -17,6 +17,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
 from jaxpose.data.label_table import LabelTable
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.files import sha256_of
 from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
 from jaxpose.formats.moved_file import locate
@@ -93,6 +94,7 @@ class _Video:
       video: that of sleap-io.
       names: the paths that the file gives: one, or one for each image of a sequence.
       is_embedded: the images lie in the file itself.
+      image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have other names.
       media_file: the file of a video that exists here, or None.
     """
 
@@ -107,16 +109,17 @@ class _Video:
         self.names = [str(name) for name in source] if isinstance(source, list) else [str(source)]
         self.is_sequence = isinstance(source, list) and not self.is_embedded
         self.media_file = None if isinstance(source, list) else self.find(self.names[0])
+        stems = [PureWindowsPath(name).stem for name in self.names] if isinstance(source, list) else []
+        self.image_stems = dict(enumerate(stems)) if len(set(stems)) == len(stems) else {}
 
     def find(self, name: str) -> Path | None:
         return locate(name, [self.file.parent])
 
 
 def _load(file: Path) -> Any:
-    try:
-        from sleap_io.io.main import load_slp
-    except ImportError:
-        raise UserError(f"{file} needs sleap-io: pip install 'jaxpose[sleap]'") from None
+    need("sleap", str(file))
+    from sleap_io.io.main import load_slp
+
     try:
         return load_slp(str(file), open_videos=False)
     except Exception as error:
@@ -235,9 +238,9 @@ def _extract_by_sleap(video: _Video, frames: list[int], data: DataConfig) -> dic
 
 
 def _image_name(video: _Video, path: Path, name: str, frame: int) -> str:
-    """Returns the path from the folder of the .slp, if the image lies there, or a name made of the frame's number."""
+    """Returns the path from the folder of the .slp, if the image lies there, or a name made of that of the frame."""
     folder = video.file.parent
     # The cache folder may lie there, too.
     if video.is_sequence and path.is_relative_to(folder):
         return path.relative_to(folder).as_posix()
-    return f"{video.file.name}/{name}/img{frame:08}{path.suffix}"
+    return f"{video.file.name}/{name}/{video.image_stems.get(frame, f'img{frame:08}')}{path.suffix}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.data.inputs import natural_key
-from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.files import replace_whole
 from jaxpose.formats.written_labels import WrittenLabels
 
@@ -66,14 +66,13 @@ def write_nwb(file: Path, labels: WrittenLabels, paths: Sequence[Path], session_
 
 def _project(file: Path, labels: WrittenLabels, paths: Sequence[Path]) -> Any:
     """Returns the labels as sleap-io has them."""
-    try:
-        from sleap_io.model.instance import Instance
-        from sleap_io.model.labeled_frame import LabeledFrame
-        from sleap_io.model.labels import Labels
-        from sleap_io.model.skeleton import Node, Skeleton
-        from sleap_io.model.video import Video
-    except ImportError:
-        raise UserError(f"{file} needs sleap-io: pip install 'jaxpose[sleap]'") from None
+    need("sleap", str(file))
+    from sleap_io.model.instance import Instance
+    from sleap_io.model.labeled_frame import LabeledFrame
+    from sleap_io.model.labels import Labels
+    from sleap_io.model.skeleton import Node, Skeleton
+    from sleap_io.model.video import Video
+
     skeleton = Skeleton([Node(name) for name in labels.keypoint_names], name="animal")
     points = np.where((labels.is_visible() | labels.is_hidden())[..., None], labels.keypoints_image_px, np.nan)
     frames, videos = [], []

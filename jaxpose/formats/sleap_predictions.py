@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.files import replace_whole
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
 
@@ -31,15 +32,14 @@ def write_slp(file: Path, predictions: VideoPredictions, footage: Footage) -> No
     Raises:
       UserError: sleap-io is not installed.
     """
-    try:
-        from sleap_io.io.main import save_slp
-        from sleap_io.model.instance import PredictedInstance
-        from sleap_io.model.labeled_frame import LabeledFrame
-        from sleap_io.model.labels import Labels
-        from sleap_io.model.skeleton import Node, Skeleton
-        from sleap_io.model.video import Video
-    except ImportError:
-        raise UserError(f"{file} needs sleap-io: pip install 'jaxpose[sleap]'") from None
+    need("sleap", str(file))
+    from sleap_io.io.main import save_slp
+    from sleap_io.model.instance import PredictedInstance
+    from sleap_io.model.labeled_frame import LabeledFrame
+    from sleap_io.model.labels import Labels
+    from sleap_io.model.skeleton import Node, Skeleton
+    from sleap_io.model.video import Video
+
     skeleton = Skeleton([Node(name) for name in predictions.keypoint_names], name="animal")
     shape = [len(predictions.confidence), footage.height_px, footage.width_px, 3]
     metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False, "fps": footage.fps}
@@ -66,10 +66,9 @@ def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage |
     Raises:
       UserError: h5py is not installed.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise UserError(f"{file} needs h5py: pip install 'jaxpose[sleap]'") from None
+    need("sleap", str(file))
+    import h5py
+
     points = predictions.keypoints_frame_px
     is_there = np.any(np.isfinite(points[..., 0]), axis=1)
     arrays = {
@@ -103,10 +102,9 @@ def read_analysis(file: Path) -> VideoPredictions:
     Raises:
       UserError: h5py is not installed, or the file is not such a file or has several tracks; the message names the row.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise UserError(f"{file} needs h5py: pip install 'jaxpose[sleap]'") from None
+    need("sleap", str(file))
+    import h5py
+
     try:
         with h5py.File(file, "r") as opened:
             content: Any = opened

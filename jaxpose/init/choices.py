@@ -73,7 +73,7 @@ def _input(facts: Facts, _: Config) -> Iterator[Choice]:
     width, height = facts.input_size_px
     yield Choice(
         "Size of the network's input",
-        f"The frames have {facts.frame_size_px[0]} x {facts.frame_size_px[1]} px. The rule: 128 px if the short side "
+        f"The frames have {facts.size()}. The rule: 128 px if the short side "
         "is below 192, 384 px if the long side is above 1024 and there are more than 500 labelled frames, else 256. "
         "A larger input shows small keypoints more exactly, and costs time and memory with its area.",
         {"data.input_width_px": width, "data.input_height_px": height},

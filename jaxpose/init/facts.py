@@ -24,12 +24,13 @@ class Facts:
     Attributes:
       frames: number of labelled frames.
       labelled_videos: number of videos that they are from.
-      frame_size_px: median (width, height) of the frames.
+      frame_size_px: median (width, height) of the labelled images.
       input_size_px: (width, height) of the network's input by the rule of `input_size_px`.
       keypoint_names: k names.
       labelled_shares: for each of them, the share of the frames that have it.
       videos: number of unlabelled videos.
       gpu_gib: memory of the smallest GPU, 0 without a GPU.
+      sizes: number of different sizes of the labelled images.
     """
 
     frames: int
@@ -40,15 +41,20 @@ class Facts:
     labelled_shares: tuple[float, ...]
     videos: int
     gpu_gib: float
+    sizes: int = 1
 
     def sentence(self) -> str:
         """Returns the facts in one line."""
-        width, height = self.frame_size_px
         gpu = f"GPUs of {self.gpu_gib:.0f} GiB" if self.gpu_gib else "no GPU"
         return (
-            f"{count(self.frames, 'labelled frame')} of {width} x {height} px, "
+            f"{count(self.frames, 'labelled frame')} of {self.size()}, "
             f"{count(len(self.keypoint_names), 'keypoint')}, {count(self.videos, 'video')}; {gpu}"
         )
+
+    def size(self) -> str:
+        """Returns the size of the frames, and that it is a median, if they differ."""
+        width, height = self.frame_size_px
+        return f"{width} x {height} px" + f" (the median of {self.sizes} sizes)" * (self.sizes > 1)
 
 
 def read_facts(config: Config, gpu_gib: float) -> Facts:
@@ -72,6 +78,7 @@ def read_facts(config: Config, gpu_gib: float) -> Facts:
         labelled_shares=_labelled_shares(found),
         videos=len(video_files(config.data, config.video)),
         gpu_gib=gpu_gib,
+        sizes=len(np.unique(found.sizes_px, axis=0)),
     )
 
 

@@ -10,13 +10,14 @@ import numpy as np
 from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, program
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.labelling.clusters import choose_different
 from jaxpose.labelling.evidence import find_evidence
 from jaxpose.labelling.label_layout import ProjectLabels, read_project_labels
 from jaxpose.labelling.poses import fit_poses
 from jaxpose.labelling.recordings import Recording, find_recordings
 from jaxpose.labelling.selection import Choice, choose_frames
-from jaxpose.labelling.suggestion_folder import Points, refuse_used, refuse_without_pytables, write_suggestions
+from jaxpose.labelling.suggestion_folder import Points, refuse_used, write_suggestions
 from jaxpose.labelling.tracks import Tracks, read_run_configs, read_tracks
 from jaxpose.quantities import count
 
@@ -38,7 +39,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
             raise UserError(f"--{flag} is {getattr(given, flag)}; it must be at least {least}")
     refuse_used(out)
     if given.h5:
-        refuse_without_pytables()
+        need("deeplabcut", "--h5")
     data = _data(given, runs)
     project = read_project_labels(data) if data.project else None
     if given.h5 and not project:

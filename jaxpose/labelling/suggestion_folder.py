@@ -50,19 +50,6 @@ def refuse_used(out: Path) -> None:
         raise UserError(f"--out is {out}, which exists already; its labels are never replaced: choose another folder")
 
 
-def refuse_without_pytables() -> None:
-    """Checks that HDF5 files can be written.
-
-    Raises:
-      UserError: pandas or PyTables is not installed.
-    """
-    try:
-        import pandas  # noqa: F401
-        import tables  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"--h5 needs {error.name}, which is not installed: pip install 'jaxpose[h5]'") from None
-
-
 def write_suggestions(
     out: Path,
     recordings: list[Recording],

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxpose.errors import UserError
+from jaxpose.extras import need
 
 if TYPE_CHECKING:
     import pandas
@@ -28,10 +28,9 @@ def make_dataframe(
     Raises:
       UserError: pandas is not installed.
     """
-    try:
-        import pandas
-    except ImportError:
-        raise UserError("a DataFrame needs pandas, which is not installed: pip install 'jaxpose[pandas]'") from None
+    need("pandas", "a DataFrame")
+    import pandas
+
     count = len(keypoint_names)
     values = np.concatenate(
         [np.reshape(keypoints_frame_px, (-1, count, 2)), np.reshape(confidence, (-1, count, 1))], axis=2

@@ -169,6 +169,8 @@ def _with_project(config: Config, run: Path, project: str) -> Config:
 def _read_labels(config: Config, labels: str) -> Project:
     """Reads the labels that are evaluated; errors name the flags of jaxpose.evaluate."""
     try:
+        if not config.data.project:
+            raise UserError("the run names no project with labelled frames; give it with --project FOLDER")
         return _read_project(config, labels)
     except UserError as error:
         if "--config.data.project=" not in str(error):
@@ -242,8 +244,6 @@ def _baselines(data: Dataset, shown: str) -> dict[str, float]:
         return {}
     sets = np.where(data.sets == shown, "test", np.where(data.sets == "train", "train", "unused")).tolist()
     labelled = found.labelled_frame_px()
-    errors = {
-        "mean position": baselines.mean_position_errors_px(labelled, sets),
-        "blob centroid + mean offset": baselines.blob_errors_px(found.paths, found.videos, labelled, sets),
-    }
-    return {name: float(np.nanmean(error)) for name, error in errors.items()}
+    position = baselines.mean_position_errors_px(labelled, sets)
+    blob = baselines.blob_errors_px(found.paths, found.videos, labelled, sets)
+    return {"mean position": np.nanmean(position).item(), "blob centroid + mean offset": np.nanmean(blob).item()}

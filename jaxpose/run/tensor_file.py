@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from jaxpose import torch_file
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
@@ -57,31 +58,12 @@ def _read_safetensors(file: Path) -> dict[str, np.ndarray]:
 
 
 def _read_torch(file: Path) -> dict[str, np.ndarray]:
-    try:
-        import torch
-    except ImportError:
-        raise UserError(
-            f"{file} is a file of torch, which is not installed: install jaxpose with the extra torch "
-            "(pip install 'jaxpose[torch]'), or give a .safetensors file"
-        ) from None
-    try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    # Each kind of damage raises another class: RuntimeError, ValueError, EOFError, UnpicklingError, KeyError ...
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"{file} cannot be read as tensors alone, and nothing else in it is executed: {reason}"
-        ) from None
-    tensors = _named_tensors(content)
-    others = [str(name) for name, value in tensors.items() if not isinstance(value, torch.Tensor)]
+    tensors = _named_tensors(torch_file.load(file))
+    others = [str(name) for name, value in tensors.items() if not torch_file.is_tensor(value)]
     if others or not tensors:
         what = f"{others[0]!r}, which is no tensor" if others else "no named tensors"
         raise UserError(f"{file} holds {what}; it must be a state dict, or a dict with one as 'state_dict' or 'model'")
-    # numpy has no bfloat16.
-    return {
-        str(name): (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-        for name, value in tensors.items()
-    }
+    return {str(name): torch_file.to_numpy(value) for name, value in tensors.items()}
 
 
 def _named_tensors(content: Any) -> Mapping[Any, Any]:

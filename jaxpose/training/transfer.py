@@ -36,10 +36,9 @@ def transfer(
     old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
     if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
         old = trained.config.model
-        options = "" if old.backbone in VITS else f", width {old.width}, norm {old.norm}"
-        raise UserError(
-            f"{option} is a run of {old.backbone}{options}; the backbone, width and kind of norm must be the same"
-        )
+        names = ["backbone"] if old.backbone in VITS else ["backbone", "width", "norm", "norm_groups"]
+        options = " ".join(f"model.{name}={getattr(old, name)}" for name in names)
+        raise UserError(f"{option} is a run with another backbone than this one; give {options}")
     old_names = trained.config.data.keypoint_names
     taken: dict = {"backbone": trained.params["backbone"]}
     remade: list[str] = []

@@ -100,7 +100,6 @@ def with_first(**values: Any) -> Any:
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
-        (with_annotation(id=7), "annotation 7: day1/img03.png has annotation 100 already: several animals"),
         (with_first(keypoints=[1, 2, 2]), r"annotation 100: keypoints is .*; it must be 12 numbers"),
         (with_first(keypoints=[1, 2, 3] * 4), "annotation 100: v of nose is 3; it must be 0, 1 or 2"),
         (with_first(keypoints=[float("nan"), 2, 2] * 4), "annotation 100: nose is .* must be finite"),
@@ -123,13 +122,30 @@ def test_a_bad_annotation_is_named_and_can_be_skipped(tmp_path: Path, how: Any, 
     assert len(read(file, on_bad_frame="skip").images) in (5, 6)
 
 
+def test_an_image_with_two_animals_is_left_out_whole(tmp_path: Path) -> None:
+    """Not with the one that the file happens to name first."""
+    file = change(coco_project(tmp_path), with_annotation(id=7))
+    with pytest.raises(UserError, match="2 of . rows(.|\n)*annotation 7: day1/img03.png has 2 animals, and only"):
+        read(file)
+    found = read(file, on_bad_frame="skip")
+    assert len(found.images) == 5 and "day1/img03.png" not in "".join(found.images)
+
+
 @pytest.mark.parametrize(
     ("how", "reason"),
     [
         (lambda tree: [], "must have the lists"),
         (lambda tree: tree | {"images": [1]}, "an entry of images is 1; it must have an id"),
         (lambda tree: tree | {"annotations": []}, "no annotation with a labelled keypoint"),
-        (lambda tree: tree | {"categories": [{"id": 3, "name": "mouse"}]}, "its category has no list of their names"),
+        (
+            lambda tree: tree | {"categories": [{"id": 3, "name": "mouse"}]},
+            "annotation 100 has keypoints, but its category 3 has no list",
+        ),
+        (with_annotation(id=7, category_id=77), "annotation 7 has keypoints, but its category 77 does not exist"),
+        (
+            lambda tree: tree | {"images": [*tree["images"], tree["images"][1] | {"id": tree["images"][0]["id"]}]},
+            "two entries of images have the id",
+        ),
         (lambda tree: tree | {"categories": [{"id": 3, "keypoints": ["a", "a"]}]}, "'a' is named twice"),
         (
             lambda tree: with_annotation(category_id=4)(

@@ -93,7 +93,7 @@ def test_other_files_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mon
     with zipfile.ZipFile(other, "w") as stream:
         stream.writestr("data.txt", "")
     for file in (text, cut, other):
-        with pytest.raises(UserError, match=f"^{file} cannot be read as a checkpoint of torch: "):
+        with pytest.raises(UserError, match=f"^{file} cannot be read by torch, "):
             read_checkpoint(file)
     with pytest.raises(UserError, match="there is no file .*absent.ckpt"):
         read_checkpoint(tmp_path / "absent.ckpt")
@@ -106,5 +106,5 @@ def test_other_files_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(UserError, match=f"is no checkpoint of Lightning Pose: .*{reason}"):
             read_checkpoint(save(tmp_path / "b.ckpt", **content))
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UserError, match=r"torch, which is not installed: pip install 'jaxpose\[torch\]'"):
+    with pytest.raises(UserError, match=r"needs torch, which is not installed: pip install 'jaxpose\[torch\]'"):
         read_checkpoint(good)

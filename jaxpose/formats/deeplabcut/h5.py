@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 
 # Steps of a pickle that hold text, keep a value for later, and fetch it again; the others may only make lists and
 # tuples of text.
@@ -43,10 +44,9 @@ def read_h5(file: Path) -> Table:
       UserError: h5py is not installed; the file cannot be read, has no or more tables, or holds pickled objects in
         place of numbers and text.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise UserError(f"{file} needs h5py: pip install 'jaxpose[deeplabcut]'") from None
+    need("deeplabcut", str(file))
+    import h5py
+
     try:
         with h5py.File(file, "r") as opened:
             groups = [entry for entry in opened.values() if "pandas_type" in entry.attrs]

@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.files import replace_whole
 from jaxpose.formats.written_labels import WrittenLabels
 
@@ -23,11 +23,9 @@ def write_labels(folder: Path, labels: WrittenLabels) -> None:
     Raises:
       UserError: pandas or PyTables is not installed.
     """
-    try:
-        import pandas
-        import tables  # noqa: F401
-    except ImportError:
-        raise UserError(f"{folder} needs pandas and PyTables: pip install 'jaxpose[h5]'") from None
+    need("deeplabcut", str(folder))
+    import pandas
+
     columns = pandas.MultiIndex.from_product(
         [[labels.scorer], labels.keypoint_names, ["x", "y"]], names=["scorer", "bodyparts", "coords"]
     )

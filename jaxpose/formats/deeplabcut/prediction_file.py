@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxpose.data.cells import refuse_unprintable
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.files import replace_whole, write_atomic
 from jaxpose.formats.deeplabcut.h5 import read_h5
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
@@ -53,11 +54,9 @@ def write_predictions(file: Path, predictions: VideoPredictions, scorer: str, fo
     Raises:
       UserError: pandas or PyTables is not installed.
     """
-    try:
-        import pandas
-        import tables  # noqa: F401
-    except ImportError:
-        raise UserError(f"{file} needs pandas and PyTables: pip install 'jaxpose[h5]'") from None
+    need("deeplabcut", str(file))
+    import pandas
+
     count, names = len(predictions.confidence), predictions.keypoint_names
     cells = np.concatenate([predictions.keypoints_frame_px, predictions.confidence[..., None]], axis=2)
     columns = pandas.MultiIndex.from_product([[scorer], names, _COORDS], names=["scorer", "bodyparts", "coords"])

@@ -16,9 +16,9 @@ from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_table import LabelTable, join_tables, read_table, without_empty_rows
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config
+from jaxpose.formats.deeplabcut.crops import find_crops_px, read_frame_sizes_px
 from jaxpose.formats.deeplabcut.h5 import read_h5
 from jaxpose.quantities import count
-from jaxpose.video.file import scan
 
 IMAGES_FOLDER, _LABELS = "labeled-data", "CollectedData_"
 _SUFFIXES = (".csv", ".h5")
@@ -57,10 +57,11 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     if empty:
         notes.append(f"left out: {count(empty, 'frame')} without any label")
     videos = _absent_videos(folder, config)
-    crops_px = _crops_px(folder, config, videos)
+    frame_sizes_px = read_frame_sizes_px(folder, dict.fromkeys(joined.videos), videos)
     return dataclasses.replace(
         joined,
-        crops_px=crops_px,
+        crops_px=find_crops_px(file, config, frame_sizes_px),
+        frame_sizes_px=frame_sizes_px,
         video_files=videos,
         kind=f"DeepLabCut project, labels of {_scorer_of(files[0])} for {count(len(files), 'video')}",
         notes=tuple([*notes, *sentences]),
@@ -223,20 +224,3 @@ def _absent_videos(folder: Path, config: ProjectConfig) -> dict[str, Path]:
     inside = {file.stem for file in (folder / "videos").glob("*")}
     paths = {name: Path(path) for name, path in config.videos.items() if name not in inside}
     return {name: path for name, path in paths.items() if path.is_file()}
-
-
-def _crops_px(folder: Path, config: ProjectConfig, videos: dict[str, Path]) -> dict[str, tuple[int, ...]]:
-    """Returns the crops of videos, except those that are the whole frame."""
-    crops_px = dict(config.crops_px)
-    for name, crop_px in config.crops_px.items():
-        files = [videos[name]] if name in videos else sorted((folder / "videos").glob("*"))
-        file = next((file for file in files if file.stem == name), None)
-        if file is None or crop_px[:2] != (0, 0):
-            continue
-        with contextlib.suppress(UserError):
-            video = scan(file)
-            if (video.width_px, video.height_px) == crop_px[2:]:
-                del crops_px[name]
-    if config.analysis_crop_px:
-        crops_px["*"] = config.analysis_crop_px
-    return crops_px

@@ -101,6 +101,12 @@ def _set_places(config: Config, keys: Keys, folder: Path) -> None:
         config.data.project = str(project)
     if keys.has("data.video_dir"):
         videos = _path(keys, "data.video_dir", folder)
+        if videos == project and not videos.is_dir():
+            # The template of a config that nobody has filled in.
+            keys.unused(
+                f"there is no such folder; videos are read from PROJECT/{config.video.folder}", "data.video_dir"
+            )
+            return
         config.video.folder = videos.relative_to(project).as_posix() if videos.is_relative_to(project) else str(videos)
     key = "eval.test_videos_directory"
     if keys.has(key) and _path(keys, key, folder) != project / config.video.folder:

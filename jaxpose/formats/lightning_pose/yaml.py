@@ -157,9 +157,11 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
         many values.
     """
     if not file.is_file():
-        there = ", ".join(sorted(entry.name for entry in file.parent.glob("*.y*ml")))
+        folder = file if file.is_dir() else file.parent
+        there = ", ".join(sorted(str(entry) for entry in folder.glob("*.y*ml")))
         what = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
-        raise UserError(f"{what}; give the config.yaml of a Lightning Pose project" + (f" ({there})" if there else ""))
+        found = f"; there is {there}" if there else ""
+        raise UserError(f"{what}; give the config.yaml of a Lightning Pose project{found}")
     try:
         tree = _Loader(file.read_text(encoding="utf-8")).get_single_data()
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: no UTF-8, or a value such as the date 2024-13-45

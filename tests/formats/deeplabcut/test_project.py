@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,6 +25,9 @@ from tests.formats.other_projects import CROP, KEYPOINTS, LABELLED, deeplabcut_p
 from tests.painted_videos import write
 
 CROP_PX = (CROP[0], CROP[2], CROP[1] - CROP[0], CROP[3] - CROP[2])
+CROP_NOTE = (
+    "day2: 3 images show the crop of 40 x 32 px at (16, 8) of their frames; results are in pixels of whole frames"
+)
 
 
 def read(folder: Path, **options) -> Project:
@@ -41,7 +45,7 @@ def test_labels_of_all_videos_come_out_in_pixels_of_whole_frames(tmp_path: Path,
     found = read(tmp_path / "project")
     assert found.images == tuple(expected) and found.keypoint_names == KEYPOINTS
     np.testing.assert_allclose(found.labelled_frame_px(), np.stack(list(expected.values())), rtol=0, atol=1e-9)
-    assert found.videos == ("day1",) * 3 + ("day2",) * 3 and found.notes == () and found.problems == ()
+    assert found.videos == ("day1",) * 3 + ("day2",) * 3 and found.notes == (CROP_NOTE,) and found.problems == ()
     assert found.kind == "DeepLabCut project, labels of me for 2 videos"
     assert found.crops_px == ((),) * 3 + (CROP_PX,) * 3
     # The crop of the first video is the whole frame.
@@ -113,6 +117,7 @@ def test_an_h5_that_differs_from_its_csv_is_named_and_the_csv_is_read(tmp_path: 
         "labeled-data/day1/CollectedData_me.h5 differs from the CSV beside it in 1 frame, the first is "
         "labeled-data/day1/img12.png: the CSV is read; DeepLabCut itself reads the .h5, which deeplabcut.convertcsv2h5 "
         "makes from the CSV",
+        CROP_NOTE,
     )
     np.testing.assert_allclose(found.keypoints_frame_px[2], expected[found.images[2]])
     write_labels(tmp_path / "labeled-data/day1", points_px(0)[:2], "h5", "me")
@@ -136,6 +141,7 @@ def test_scorers_bodyparts_and_empty_frames(tmp_path: Path) -> None:
         "left out: 1 frame without any label",
         "no label file has the bodyparts whisker of config.yaml: they are not trained",
         "not trained, because the bodyparts of config.yaml lack them: right_ear",
+        CROP_NOTE,
     )
     assert len(read(tmp_path, missing="not_visible").images) == 6
     change_config(tmp_path, scorer="somebody")
@@ -144,6 +150,40 @@ def test_scorers_bodyparts_and_empty_frames(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").unlink()
     with pytest.raises(UserError, match="has labels of me, you, but no config.yaml"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("crop", "reason"),
+    [
+        ("16, 57, 8, 40", r"the frames of its video day2 have .*, and their crop 41 x 32; correct the crop"),
+        (None, "has 40 x 32 pixels, but the frames of its video day2 have 64 x 48; correct the crop"),
+        ("30, 70, 8, 40", r"config.yaml: the crop of day2 is 30, 70, 8, 40 .x1, x2, y1, y2., but the frames of its"),
+    ],
+)
+def test_an_image_that_is_no_frame_and_no_crop_of_its_video_is_refused(
+    tmp_path: Path, crop: str | None, reason: str
+) -> None:
+    """A wrong digit in config.yaml would place the labels of day2 elsewhere in the frame."""
+    deeplabcut_project(tmp_path)
+    sets = {"/x/day1.mp4": {}, "/x/day2.mp4": {"crop": crop} if crop else {}}
+    change_config(tmp_path, video_sets=sets)
+    with pytest.raises(UserError, match=reason):
+        read(tmp_path)
+
+
+def test_frames_that_were_made_smaller_are_whole_frames(tmp_path: Path) -> None:
+    deeplabcut_project(tmp_path)
+    for image in (tmp_path / "labeled-data/day1").glob("*.png"):
+        cv2.imwrite(str(image), cv2.resize(cv2.imread(str(image)), (33, 25)))
+    points = points_px(0)
+    write_labels(tmp_path / "labeled-data/day1", points * 0.5, "csv", "me")
+    found = read(tmp_path)
+    np.testing.assert_allclose(found.labelled_frame_px()[:3], points * 0.5)
+    assert found.notes == (
+        "day1: 3 images have another size than the frames of the video (64 x 48 px), in the same proportions; they "
+        "count as whole frames",
+        CROP_NOTE,
+    )
 
 
 def test_several_animals_are_refused(tmp_path: Path) -> None:

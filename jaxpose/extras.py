@@ -1,0 +1,31 @@
+"""The packages that only some users need: extras of pyproject.toml, imported where they are used."""
+
+import importlib.util
+
+from jaxpose.errors import UserError
+
+# The modules of each extra.
+EXTRAS = {
+    "deeplabcut": ("h5py", "pandas", "tables"),
+    "nwb": ("sleap_io", "pynwb", "ndx_pose"),
+    "pandas": ("pandas",),
+    "parquet": ("pyarrow",),
+    "sleap": ("sleap_io", "h5py"),
+    "torch": ("torch",),
+}
+
+
+def need(extra: str, what: str) -> None:
+    """Checks that the packages of an extra are installed; call it before the work that a late refusal would waste.
+
+    Args:
+      extra: a key of `EXTRAS`.
+      what: who needs them: a file, a format, a flag.
+
+    Raises:
+      UserError: a package is not installed.
+    """
+    absent = [module for module in EXTRAS[extra] if importlib.util.find_spec(module) is None]
+    if absent:
+        are = "which is" if len(absent) == 1 else "which are"
+        raise UserError(f"{what} needs {' and '.join(absent)}, {are} not installed: pip install 'jaxpose[{extra}]'")

@@ -1,0 +1,93 @@
+"""Reads files that torch wrote; nothing in them is executed.
+
+Such a file is a zip archive with a pickle, which may name classes beside the tensors. torch's weights_only reader
+refuses names that it does not know; inert classes can stand in for those that a caller expects.
+"""
+
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxpose.errors import UserError
+from jaxpose.extras import need
+
+_SHOWN = 5
+
+
+class _StandIn:
+    """Takes the place of a class in the file and keeps nothing of it."""
+
+    def __new__(cls, *_: Any) -> "_StandIn":
+        return super().__new__(cls)
+
+    def __init__(self, *_: Any):
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
+    """Returns the content of a file.
+
+    Args:
+      file: an existing file.
+      ignored: names of classes that may be in the file and come back as empty objects.
+
+    Raises:
+      UserError: torch is not installed; the file is damaged, or names a class that is not ignored.
+    """
+    need("torch", str(file))
+    _refuse_damage(file)
+    import torch
+
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(file) if ignored else []
+        foreign = sorted(name for name in names if ignored and not ignored.fullmatch(name))
+        stand_ins = [(type(name, (_StandIn,), {}), name) for name in names]
+        content = None
+        if not foreign:
+            with torch.serialization.safe_globals(stand_ins):
+                content = torch.load(file, map_location="cpu", weights_only=True)
+    # Each kind of damage raises another class: RuntimeError, ValueError, EOFError, UnpicklingError, KeyError ...
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{file} cannot be read by torch, and nothing in it was executed: {reason}") from None
+    if foreign:
+        more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
+        raise UserError(
+            f"{file} is refused: it names {', '.join(foreign[:_SHOWN])}{more}, which such a file has no reason to "
+            "name; nothing in it was executed"
+        )
+    return content
+
+
+def is_tensor(value: Any) -> bool:
+    """Returns whether a value of a file's content is a tensor."""
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """Returns a tensor as numpy has it; bfloat16, which numpy lacks, becomes float32."""
+    import torch
+
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _refuse_damage(file: Path) -> None:
+    """Compares each part of the archive with its checksum, which torch does not do."""
+    try:
+        # Files from before torch 1.6 are no archives and have no checksums.
+        damaged = zipfile.ZipFile(file).testzip() if zipfile.is_zipfile(file) else None
+    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise UserError(f"{file} is damaged: {error}; copy or download it again") from None
+    if damaged:
+        raise UserError(
+            f"{file} is damaged: its part {damaged} has another checksum than when it was written; copy or download "
+            "it again"
+        )
