@@ -54,7 +54,7 @@ def data_report(config: Config, found: Project) -> list[str]:
         lines.append(f"{'left out':12} {_count(len(found.problems), 'row')}, that cannot be used:")
         lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]
         lines += [f"  and {len(found.problems) - LISTED_PROBLEMS} more"] * (len(found.problems) > LISTED_PROBLEMS)
-    return lines + _videos(list(video_files(data, config.video).values()), config)
+    return lines + _videos(list(video_files(data, config.video).values()), config, found)
 
 
 def decode_all(config: Config, found: Project) -> None:
@@ -96,10 +96,14 @@ def _sizes(found: Project) -> str:
     return ", ".join([*shown, *[f"{more:,} of other sizes"] * bool(more)]) + f"; {size_mb:,.1f} MB"
 
 
-def _videos(files: list[Path], config: Config) -> list[str]:
+def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
     """Returns a line for all videos of the project and one for each of the first."""
     if not files:
-        return [f"{'videos':12} none in {config.video.folder}"]
+        labelled = sorted({str(file.parent) for file in found.video_files.values()})
+        elsewhere = (
+            f"; the labelled ones are in {', '.join(labelled)}: video.folder names another folder" if labelled else ""
+        )
+        return [f"{'videos':12} none in {found.folder / config.video.folder}{elsewhere}"]
     boxes = video_boxes_folder(config.data)
     looked = list(map_in_threads(_look, files, config.data.threads, "reading the videos"))
     videos = [video for video in looked if isinstance(video, Video)]

@@ -5,12 +5,13 @@ predictions_pca_..._error.csv, with a row for each image.
 """
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from jaxpose.config import project_folder
+from jaxpose.config import crop_of_video, project_folder
 from jaxpose.data.image_file import decode_image
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -19,7 +20,10 @@ from jaxpose.pose.pca import errors_px
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.video_tables import Incomplete, open_pose_errors
 from jaxpose.threads import map_in_threads
+from jaxpose.video.crop import describe_crop
 from jaxpose.video.key_frames import Stopped
+
+_logger = logging.getLogger(__name__)
 
 _LISTED_PROBLEMS = 20
 
@@ -28,6 +32,9 @@ def predict_images(
     predictor: Predictor, paths: list[Path], file: Path, stops: Callable[[], bool], count: Callable[[int], object]
 ) -> int:
     """Writes the predictions of images and the tables beside them; returns the number of rows.
+
+    As in the labels, an image that lies in the folder of a video and has the size of the video's crop shows that crop;
+    its keypoints are in pixels of the whole frame.
 
     Args:
       predictor: the trained network.
@@ -42,12 +49,20 @@ def predict_images(
     """
     project = project_folder(predictor.config.data.project)
     index = [_row_name(path, project) for path in paths]
+    video = paths[0].parent.name
+    crop_px = crop_of_video(predictor.config.data, video) if predictor.config.data.video_crops_px else ()
+    if text := describe_crop(video, predictor.config.data):
+        _logger.info(text)
     names: list[str] = []
     problems: list[str] = []
 
     def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
         try:
-            return predictor.fit(decode_image(read_bytes(path, most_bytes=None)))
+            pixels = decode_image(read_bytes(path, most_bytes=None))
+            fitted, frame_from_input = predictor.fit(pixels)
+            if crop_px[2:] == (pixels.shape[1], pixels.shape[0]):
+                frame_from_input[:, 2] += crop_px[:2]
+            return fitted, frame_from_input
         except (UserError, OSError) as error:
             return f"{path}: {error}"
 

@@ -24,7 +24,7 @@ from jaxpose.prediction.dataframe import make_dataframe
 from jaxpose.prediction.frame_boxes import FrameBoxes, part_of_array, stream_boxes
 from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
-from jaxpose.video.crop import describe_whole_frames
+from jaxpose.video.crop import describe_crop, describe_whole_frames
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.video.segments import Segment, padded
 from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
@@ -153,6 +153,8 @@ class Predictor:
             texts = describe_rotation(video, labelled_px), describe_whole_frames(video, self.config.data)
             for text in filter(None, texts):
                 _logger.warning(text)
+            if text := describe_crop(video.path.stem, self.config.data):
+                _logger.info(text)
         video = as_labelled(video, labelled_px)
         most, radius = self.runner.frames_per_step, self.runner.radius
         fed = padded(segment, margin_frames=1, radius=radius, batch=most) if segment else None

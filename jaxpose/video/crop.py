@@ -5,6 +5,17 @@ from jaxpose.video.file import Video
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 
 
+def describe_crop(name: str, data: DataConfig) -> str:
+    """Returns a sentence if the run crops a video of this name (the file without suffix), "" otherwise."""
+    if not data.video_crops_px or not (crop_px := crop_of_video(data, name)):
+        return ""
+    x, y, width, height = crop_px
+    return (
+        f"{name}: the network sees the crop of {width} x {height} px at ({x}, {y}) of the frames "
+        "(data.video_crops_px); results are in pixels of whole frames"
+    )
+
+
 def describe_whole_frames(video: Video, data: DataConfig) -> str:
     """Returns a warning of a video without a crop and of a new size, where labelled images were crops; "" otherwise.
 

@@ -61,6 +61,16 @@ def test_a_folder_may_be_called_like_an_option_that_does_not_exist(
     assert expand(["dya=3"]) == ["--config.dya=3"]
 
 
+def test_a_config_of_lightning_pose_is_run_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sections tell it from the config.yaml of DeepLabCut, which is a project."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text("# a comment\ndata:\n  training: 1\nmodel: {}\ntraining:\n  max_epochs: 3\n")
+    assert expand(["config.yaml"])[0].endswith("lightning_pose.py:config.yaml")
+    Path("config.yaml").write_text("Task: a\nscorer: me\nbodyparts: [a]\nvideo_sets: {}\nmodel: 1\n")
+    assert expand(["config.yaml"])[0].endswith("pose.py:config.yaml")
+    assert not expand(["config.yaml"])[0].endswith("lightning_pose.py:config.yaml")
+
+
 def test_both_forms_give_the_same_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     short = command_line.read(["train.epochs=5", "mice", "--dry_run=data"])

@@ -1,6 +1,8 @@
 """A crop in a padded input: black around it in every reader, no targets outside of it; frames are as the same video."""
 
+import copy
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +82,32 @@ def test_arrays_images_and_labelled_frames_are_predicted_as_the_same_frames_of_a
     labelled = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.images)))
     again, _ = predictor.predict([decode_image(image.read_bytes()) for image in found.paths])
     np.testing.assert_allclose(again, labelled["keypoints_frame_px"], rtol=0, atol=1e-4)
+
+
+def test_an_image_that_is_the_crop_of_its_video_is_predicted_in_pixels_of_the_whole_frame(
+    predictor: Predictor, video: tuple[Path, np.ndarray], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As DeepLabCut crops: the labelled images show a part of the frames, the video is whole."""
+    x, y, width, height = CROP_PX
+    cropping = copy.copy(predictor)
+    data = dataclasses.replace(cropping.config.data, crop_px=(), video_crops_px=(f"day1:{x},{y},{width},{height}",))
+    cropping.config = dataclasses.replace(cropping.config, data=data)
+    found = {}
+    for name, part in (("day1", np.s_[:, y : y + height, x : x + width]), ("other", np.s_[:])):
+        folder = tmp_path / name
+        folder.mkdir()
+        images = [folder / f"{number}.png" for number in range(len(video[1]))]
+        for image, frame in zip(images, video[1][part], strict=True):
+            cv2.imwrite(str(image), np.ascontiguousarray(frame[..., ::-1]))
+        with caplog.at_level("INFO", logger="jaxpose"):
+            predict_images(cropping, images, folder / "predictions.csv", lambda: False, lambda _: None)
+        found[name] = read_predictions(folder / "predictions.csv").keypoints_frame_px
+    shutil.copy(video[0], tmp_path / "day1.mp4")
+    with caplog.at_level("INFO", logger="jaxpose"):
+        expected, _ = cropping.predict_video(tmp_path / "day1.mp4")
+    np.testing.assert_allclose(found["day1"], expected, rtol=0, atol=1e-3)
+    assert not np.allclose(found["other"], expected, atol=1)
+    assert caplog.text.count(f"day1: the network sees the crop of {width} x {height} px at ({x}, {y})") == 2
 
 
 def test_what_surrounds_the_crop_changes_no_prediction(predictor: Predictor, video: tuple[Path, np.ndarray]) -> None:

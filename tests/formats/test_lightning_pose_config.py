@@ -683,8 +683,11 @@ def test_a_mistake_is_a_line_each_and_exit_code_2(
         "project\n"
     )
     (tmp_path / "config.yaml").write_text("{}")
-    assert f"{tmp_path} is a folder; give the config.yaml of a Lightning" in Outcome(tmp_path, capsys).err
-    assert Outcome("", capsys).code == 2
+    folder = Outcome(tmp_path, capsys).err
+    assert (
+        f"{tmp_path} is a folder; give the config.yaml of a Lightning Pose project; there is {tmp_path}/conf" in folder
+    )
+    assert "give --config configs/lightning_pose.py:PATH/config.yaml" in Outcome("", capsys).err
     tree = yaml.safe_load((FILES / MULTIVIEW).read_text())
     tree["model"]["backbone"] = "efficientnet_b0"
     (tmp_path / "two.yaml").write_text(json.dumps(tree))
