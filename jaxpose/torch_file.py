@@ -45,8 +45,9 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
     import torch
 
     try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(file) if ignored else []
-        foreign = sorted(name for name in names if ignored and not ignored.fullmatch(name))
+        # Older files, which are no archives, cannot be asked; they are read without stand-ins.
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(file) if zipfile.is_zipfile(file) else []
+        foreign = sorted(name for name in names if not (ignored and ignored.fullmatch(name)))
         stand_ins = [(type(name, (_StandIn,), {}), name) for name in names]
         content = None
         if not foreign:
@@ -54,13 +55,17 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
                 content = torch.load(file, map_location="cpu", weights_only=True)
     # Each kind of damage raises another class: RuntimeError, ValueError, EOFError, UnpicklingError, KeyError ...
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{file} cannot be read by torch, and nothing in it was executed: {reason}") from None
+        # The text of its UnpicklingError advises to trust the file.
+        is_more = type(error).__name__ == "UnpicklingError"
+        reason = "it is damaged, or holds more than tensors" if is_more else str(error).partition("\n")[0]
+        raise UserError(
+            f"{file} cannot be read by torch, and nothing in it was executed: {reason or type(error).__name__}"
+        ) from None
     if foreign:
         more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         raise UserError(
             f"{file} is refused: it names {', '.join(foreign[:_SHOWN])}{more}, which such a file has no reason to "
-            "name; nothing in it was executed"
+            "name; nothing in it was executed. If it holds a whole model, save its state_dict() alone"
         )
     return content
 
@@ -81,6 +86,8 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 def _refuse_damage(file: Path) -> None:
     """Compares each part of the archive with its checksum, which torch does not do."""
+    if not file.stat().st_size:
+        raise UserError(f"{file} is empty; copy or download it again")
     try:
         # Files from before torch 1.6 are no archives and have no checksums.
         damaged = zipfile.ZipFile(file).testzip() if zipfile.is_zipfile(file) else None

@@ -72,6 +72,16 @@ def test_a_second_run_reads_the_boxes_of_the_first(
     config = read_config(predicted / "config.json")
     config.data.boxes = str(out / "bbox.csv")
     found = dataset.prepare(config)[1]
+    assert found.notes[0] == f"{out / 'bbox.csv'}: the network sees the part of each image that lies in its box"
+    missing = found.notes[1:]
+    assert [note.partition(":")[0] for note in missing] == [
+        f"session0{number}.mp4 will not be predicted" for number in (0, 2)
+    ]
+    lines = (out / "session01_bbox.csv").read_text().splitlines()
+    (out / "session01_bbox.csv").write_text("\n".join([*lines[:-1], ""]))
+    short = dataset.prepare(config)[1].notes[2]
+    assert "session01.mp4 will not be predicted" in short and "has 32 rows, but" in short and "33 frames" in short
+    (out / "session01_bbox.csv").write_text("\n".join([*lines, ""]))
     sides = np.array(found.boxes_px)[:, 2:]
     assert (sides == sides[0, 0]).all() and sides[0, 0] % 2 == 0
     # Each box is about the predicted pose, where the frame lets it.
@@ -101,7 +111,7 @@ def test_videos_alone_and_what_is_refused(predicted: Path, tmp_path: Path, capsy
     np.testing.assert_array_equal(boxes[["x", "y"]], np.clip(np.floor(nose - 11), 0, 40))
     assert (boxes[["w", "h"]] == 24).all(axis=None)
     refused = {
-        ("--size", "24"): "exists already: give --overwrite",
+        ("--size", "24"): "exist already: --overwrite replaces them",
         ("--size", "24", "--ratio", "2"): "give one",
         ("--size", "1"): "--size is 1; it must be at least 2",
         ("--ratio", "0"): "--ratio is 0; it must be above 0",

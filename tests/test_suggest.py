@@ -197,7 +197,7 @@ def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:
         (["{videos}", "--project", "{tmp}/gone"], "gone' does not exist; give its folder with --project FOLDER"),
         (["{videos}", "--project", "{tmp}"], "has no label file CollectedData.csv; name it with --labels FILE"),
         (["--run", "{run}", "{run}", "{videos}/session00.mp4"], "--run names a run twice"),
-        (["--run", "{run}", "{other}", "{videos}/session00.mp4"], "the runs have other data.keypoint_names"),
+        (["--run", "{run}", "{other}", "{videos}/session00.mp4"], "has the keypoints of {run} in another order"),
         (["--run", "{changed}", "{videos}/session00.mp4"], "session00.csv is absent, damaged or changed; make it with"),
     ],
 )

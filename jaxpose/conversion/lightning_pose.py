@@ -153,7 +153,10 @@ def _parameters(config: Config, tensors: Tensors, checkpoint: Path) -> tuple[dic
             f"{_GIVE_CONFIG}"
         )
     _, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
-    filled, backbone = fill_resnet(tensors.backbone, params["backbone"], statistics["backbone"], str(checkpoint))
+    filled, backbone = fill_resnet(
+        tensors.backbone, params["backbone"], statistics["backbone"], str(checkpoint),
+        f"model.backbone={config.model.backbone}",
+    )  # fmt: skip
     converted = {"backbone": filled} | head_parameters(tensors)
     refuse_misfit(checkpoint, kinds(named_leaves(converted)), kinds(named_leaves(params)))
     return converted, {"backbone": backbone}

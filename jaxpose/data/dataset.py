@@ -10,7 +10,7 @@ from jaxpose import geometry
 from jaxpose.codes import TEST, UNUSED, VALIDATION
 from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
-from jaxpose.data import context, images, project, sessions, split, synthetic, windows
+from jaxpose.data import context, images, project, sessions, split, synthetic, video_boxes, windows
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
 from jaxpose.errors import UserError
@@ -80,6 +80,9 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         video_crops_px=found.video_crops_px,
         frame_sizes_px=data.frame_sizes_px or _frame_sizes_px(found),
     )
+    if data.boxes:
+        videos = list(sessions.video_files(data, config.video).values())
+        found = dataclasses.replace(found, notes=(*found.notes, *video_boxes.describe_boxes(data, videos)))
     return dataclasses.replace(config, data=data), found
 
 

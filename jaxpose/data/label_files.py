@@ -10,6 +10,8 @@ from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
 # The advice in every message about the project.
+# Projects that are a file.
+_FILES = (".slp", ".json", ".yaml", ".yml")
 _GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
 
 
@@ -43,10 +45,11 @@ def find_folder(project: str) -> Path:
     missing = folder.relative_to(parent).parts[0]
     if os.path.lexists(parent / missing):
         raise UserError(f"data.project is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
-    names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
+    kind, is_kind = ("file", Path.is_file) if Path(missing).suffix in _FILES else ("folder", Path.is_dir)
+    names = sorted(entry.name for entry in parent.iterdir() if is_kind(entry))
     near = difflib.get_close_matches(missing, names, 3)
     hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else _GIVE_PROJECT
-    raise UserError(f"data.project is {project!r}, but {parent} has no folder {missing!r}; {hint}")
+    raise UserError(f"data.project is {project!r}, but {parent} has no {kind} {missing!r}; {hint}")
 
 
 def find_labels(folder: Path, labels: str, view: str) -> Path:

@@ -157,6 +157,8 @@ def _read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> _Hea
     number = next((number for number, row in enumerate(rows[:4]) if _is_coords_row(row)), 0)
     if number not in (1, 2):
         kind = " (a project with several animals?)" if number == 3 else ""
+        if any(len(row) == 1 and row[0].startswith("coords;") for row in rows[:4]):
+            kind = ' (its cells are separated by ";"; save it with ",")'
         raise UserError(
             f"{file} must begin with the header rows scorer, bodyparts, coords, or bodyparts, coords{kind}; "
             f"the coords row (coords,x,y,...) is {f'row {number + 1}' if number else 'not among the first four rows'}"

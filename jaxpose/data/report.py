@@ -15,7 +15,6 @@ from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.project import LISTED_PROBLEMS, Project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets
-from jaxpose.data.video_boxes import box_file_name, video_boxes_folder
 from jaxpose.errors import UserError
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import Video, scan
@@ -45,8 +44,6 @@ def data_report(config: Config, found: Project) -> list[str]:
         "images": _sizes(found),
         "input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }
-    if found.boxes_px:
-        rows["boxes"] = f"{data.boxes}: the network sees the part of each image that lies in its box"
     if extra := extra_label_files(data):
         rows["evaluated"] = f"also {', '.join(extra)}"
     lines = [f"{name:12} {text}" for name, text in rows.items()] + [f"{'note':12} {note}" for note in found.notes]
@@ -104,7 +101,6 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
             f"; the labelled ones are in {', '.join(labelled)}: video.folder names another folder" if labelled else ""
         )
         return [f"{'videos':12} none in {found.folder / config.video.folder}{elsewhere}"]
-    boxes = video_boxes_folder(config.data)
     looked = list(map_in_threads(_look, files, config.data.threads, "reading the videos"))
     videos = [video for video in looked if isinstance(video, Video)]
     frames, seconds = sum(video.announced_frames for video in videos), sum(map(_seconds, videos))
@@ -113,9 +109,7 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
         if isinstance(video, Video):
             rate = f", {video.fps:.4g} frames/s, {_duration(_seconds(video))}" if video.fps else ""
             size = f"{video.width_px} x {video.height_px} px"
-            lacks = boxes and not (boxes / box_file_name(video.path)).is_file()
-            more = rate + ", no boxes: it will not be predicted" * bool(lacks)
-            lines.append(f"  {video.path.name}: {size}, {_count(video.announced_frames, 'frame')}{more}")
+            lines.append(f"  {video.path.name}: {size}, {_count(video.announced_frames, 'frame')}{rate}")
         else:
             lines.append(f"  {video}")
     return lines + [f"  and {len(looked) - _LISTED_VIDEOS} more"] * (len(looked) > _LISTED_VIDEOS)

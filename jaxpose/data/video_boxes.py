@@ -8,6 +8,7 @@ import numpy as np
 from jaxpose.config import DataConfig, project_folder
 from jaxpose.data.boxes import LEAST_PX, clamp_boxes, describe_outside, read_boxes
 from jaxpose.errors import UserError
+from jaxpose.video.file import scan
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 from jaxpose.video.video import Video
@@ -68,6 +69,23 @@ def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
         place = f"{file}:{table.lines[outside[0]]}"
         raise UserError(f"{place}: {describe_outside(table.boxes_px[outside[0]], size_px)}{more}")
     return np.where(is_box[:, None], clamped, 0)
+
+
+def describe_boxes(data: DataConfig, files: Sequence[Path]) -> list[str]:
+    """Returns sentences about the boxes of a run, and each reason why a video cannot be predicted in its boxes.
+
+    Args:
+      data: with `data.boxes`.
+      files: the videos of the project.
+    """
+    folder, labelled_px = video_boxes_folder(data), labelled_sizes_px(data)
+    notes = [f"{data.boxes}: the network sees the part of each image that lies in its box"]
+    for file in files if folder else ():
+        try:
+            read_video_boxes(video_box_file(folder, file), as_labelled(scan(file), labelled_px))
+        except UserError as error:
+            notes.append(f"{file.name} will not be predicted: {error}")
+    return notes
 
 
 def boxes_of_videos(data: DataConfig, files: Sequence[Path]) -> dict[Path, np.ndarray]:

@@ -60,12 +60,14 @@ def crop(given: argparse.Namespace) -> int:
     _refuse_twice(files, videos)
     if existing := [str(out / file.name) for file in files if (out / file.name).exists()]:
         if not given.overwrite:
-            raise UserError(f"{', '.join(existing)} exists already: give --overwrite to replace it, or another --out")
+            raise UserError(f"{', '.join(existing)} exist already: --overwrite replaces them; or give another --out")
     make_folder(out)
     for file in files:
         write_boxes(out / file.name, file.rows, file.boxes_px)
         width, height = file.boxes_px[:, 2:].max(axis=0).tolist()
-        print(f"{out / file.name}: {count(len(file.rows), 'frame')}, boxes of {width} x {height} px")
+        is_cut = bool(given.size and min(width, height) < given.size)
+        cut = f", which the frames allow of --size {given.size}" * is_cut
+        print(f"{out / file.name}: {count(len(file.rows), 'frame')}, boxes of {width} x {height} px{cut}")
     if not given.videos:
         option = f"data.boxes={shlex.quote(str((out / _IMAGE_BOXES).absolute()))}"
         print(f"train in them: {program('jaxpose.train')} {shlex.quote(config.data.project)} {option}")

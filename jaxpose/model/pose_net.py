@@ -142,7 +142,8 @@ def fill_backbone(
       UserError: the tensors are not those of the backbone.
     """
     if model.backbone in RESNETS:
-        return fill_resnet(tensors, params, statistics, source)
+        options = f"model.backbone={model.backbone} model.width={model.width} model.norm={model.norm}"
+        return fill_resnet(tensors, params, statistics, source, options)
     filled = vit_parameters(tensors, model.backbone, source)
     return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), filled, params), {}
 

@@ -21,7 +21,7 @@ _SHOWN = 3
 
 
 def fill_resnet(
-    tensors: Mapping[str, np.ndarray], params: dict, statistics: dict, source: str
+    tensors: Mapping[str, np.ndarray], params: dict, statistics: dict, source: str, network: str = "the network"
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Returns (parameters, batch statistics) of a `ResNet` that hold published tensors.
 
@@ -34,6 +34,7 @@ def fill_resnet(
       params: nested dict of the backbone's parameters; only their names, shapes and types count.
       statistics: nested dict of its batch statistics, likewise; {} for a network that has none (norm=group).
       source: name of the file, for messages.
+      network: what the tensors are for, for messages.
 
     Raises:
       UserError: a tensor is absent, unknown, given twice, of another shape, not of floats or not finite, or the kinds
@@ -43,7 +44,8 @@ def fill_resnet(
     shapes = {_torch_name(path): _torch_shape(like) for path, like in jax.tree_util.tree_leaves_with_path(wanted)}
     own_names = _own_names(tensors, source)
     _refuse_other_norm(shapes, own_names, source)
-    _refuse_misfit(shapes, {name: tensors[own] for name, own in own_names.items()}, own_names, source)
+    own_tensors = {name: tensors[own] for name, own in own_names.items()}
+    _refuse_misfit(shapes, own_tensors, own_names, f"{source} does not fit {network}")
 
     def fill(path: tuple, like: Any) -> np.ndarray:
         tensor = tensors[own_names[_torch_name(path)]]
@@ -133,7 +135,7 @@ def _refuse_other_norm(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str
 
 
 def _refuse_misfit(
-    shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, np.ndarray], own: Mapping[str, str], source: str
+    shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, np.ndarray], own: Mapping[str, str], fault: str
 ) -> None:
     """Raises UserError unless the tensors are exactly those of the shapes, and finite floats."""
     common = [name for name in shapes if name in tensors]
@@ -151,7 +153,7 @@ def _refuse_misfit(
     }
     if any(problems.values()):
         clauses = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
-        raise UserError(f"{source} does not fit model.backbone, model.width and model.norm. Tensors {clauses}")
+        raise UserError(f"{fault}. Tensors {clauses}")
 
 
 def _listed(names: list[str]) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from jaxpose.quantities import count
+
 OKS_AREA = "product of the ranges of the labelled points"
 SHARE_OF = "longest side of the labelled box"
 
@@ -107,7 +109,7 @@ def _averages(errors_px: np.ndarray) -> dict[str, float | None]:
 
 def format_summary(summary: dict[str, Any]) -> str:
     """Returns the figures of `summarize` as a table of at most 80 columns."""
-    lines = [f"{summary['labelled_points']} labelled points in {summary['frames']} frames"]
+    lines = [f"{count(summary['labelled_points'], 'labelled point')} in {count(summary['frames'], 'frame')}"]
     if summary["points_not_predicted"]:
         lines.append(f"{summary['points_not_predicted']} of them have no prediction (wrong in PCK and OKS)")
     names = ["mean", "median", *(f"p{q}" for q in _PERCENTILES), "rms"]

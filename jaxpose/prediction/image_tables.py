@@ -5,6 +5,7 @@ predictions_pca_..._error.csv, with a row for each image.
 """
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -49,24 +50,13 @@ def predict_images(
     """
     project = project_folder(predictor.config.data.project)
     index = [_row_name(path, project) for path in paths]
-    video = paths[0].parent.name
-    crop_px = crop_of_video(predictor.config.data, video) if predictor.config.data.video_crops_px else ()
-    if text := describe_crop(video, predictor.config.data):
+    if text := describe_crop(paths[0].parent.name, predictor.config.data):
         _logger.info(text)
     names: list[str] = []
     problems: list[str] = []
 
-    def read(path: Path) -> tuple[np.ndarray, np.ndarray] | str:
-        try:
-            pixels = decode_image(read_bytes(path, most_bytes=None))
-            fitted, frame_from_input = predictor.fit(pixels)
-            if crop_px[2:] == (pixels.shape[1], pixels.shape[0]):
-                frame_from_input[:, 2] += crop_px[:2]
-            return fitted, frame_from_input
-        except (UserError, OSError) as error:
-            return f"{path}: {error}"
-
     def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        read = functools.partial(_read, predictor)
         images = map_in_threads(read, paths, predictor.config.data.threads, paths[0].parent.name)
         for name, image in zip(index, images, strict=True):
             if isinstance(image, str):
@@ -93,6 +83,20 @@ def predict_images(
         if problems:
             raise Incomplete("\n".join(problems[:_LISTED_PROBLEMS]), done)
     return done
+
+
+def _read(predictor: Predictor, path: Path) -> tuple[np.ndarray, np.ndarray] | str:
+    """Returns an image as input of the network with its frame_from_input (2, 3), or why it cannot be used."""
+    data = predictor.config.data
+    crop_px = crop_of_video(data, path.parent.name) if data.video_crops_px else ()
+    try:
+        pixels = decode_image(read_bytes(path, most_bytes=None))
+        fitted, frame_from_input = predictor.fit(pixels)
+    except (UserError, OSError) as error:
+        return f"{path}: {error}"
+    if crop_px[2:] == (pixels.shape[1], pixels.shape[0]):
+        frame_from_input[:, 2] += crop_px[:2]
+    return fitted, frame_from_input
 
 
 def _row_name(path: Path, project: Path) -> str:

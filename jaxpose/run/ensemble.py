@@ -20,10 +20,11 @@ def refuse_other_keypoints(runs: Sequence[Path], configs: Sequence[Config]) -> N
     if len({run.resolve() for run in runs}) < len(runs):
         raise UserError(f"--run names a run twice: {', '.join(map(str, runs))}")
     for run, config in zip(runs, configs, strict=True):
-        for option in ("keypoint_names", "views"):
+        for option, noun in (("keypoint_names", "keypoints"), ("views", "views")):
             first, other = getattr(configs[0].data, option), getattr(config.data, option)
+            if first != other and set(first) == set(other):
+                raise UserError(f"{run} has the {noun} of {runs[0]} in another order; predict with runs of one order")
             if first != other:
-                raise UserError(
-                    f"the runs have other data.{option}: {runs[0]} has {', '.join(first) or 'none'}, {run} has "
-                    f"{', '.join(other) or 'none'}"
-                )
+                alone = [", ".join(name for name in names if name not in both) or "none" for names, both in
+                         ((first, other), (other, first))]  # fmt: skip
+                raise UserError(f"the runs have other {noun}: only {runs[0]} has {alone[0]}, only {run} has {alone[1]}")

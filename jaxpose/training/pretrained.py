@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.config import Config
+from jaxpose.config.arguments import did_you_mean
 from jaxpose.config.model import RESNETS
 from jaxpose.config.weights import IMAGENET, PUBLISHED
 from jaxpose.errors import UserError
@@ -75,11 +76,9 @@ def load_backbone(config: Config, params: dict, statistics: dict) -> Backbone:
 def _find_file(weights: str) -> Path:
     place = Path(weights)
     if not place.exists():
-        known = ", ".join(PUBLISHED)
-        raise UserError(
-            f"model.weights is {weights!r}; there is no such file or folder, and the names of published weights are "
-            f"{known} (or none)"
-        )
+        near = did_you_mean(weights, list(PUBLISHED))
+        names = near or f", and the names of published weights are {', '.join(PUBLISHED)} (or none)"
+        raise UserError(f"model.weights is {weights!r}; there is no such file or folder{names}")
     return find_tensor_file(place) if place.is_dir() else place
 
 
@@ -91,6 +90,12 @@ def _refuse_other_form(folder: Path, backbone: str) -> None:
     """
     notes = _read_notes(folder / "config.json")
     form = _FORM if backbone in RESNETS else settings_of(backbone)
+    kind = notes.get("model_type")
+    if kind in _MODEL_TYPES and (kind == "resnet") != (backbone in RESNETS):
+        raise UserError(
+            f"{folder / 'config.json'} says model_type = {kind!r}, which is not the kind of {backbone}; give the "
+            "model.backbone of the weights (docs/backbones.md)"
+        )
     for name, value in form.items() if notes.get("model_type") in _MODEL_TYPES else ():
         if notes.get(name, value) != value:
             raise UserError(f"{folder / 'config.json'} says {name} = {notes[name]!r}; {backbone} here has {value!r}")

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from jaxpose.data.labels import read_labels
+from jaxpose.errors import UserError
 
 HEADER = "scorer,me,me,me,me\nbodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\n"
 THREE_COLUMNS = "scorer,,,me,me\nbodyparts,,,nose,nose\ncoords,,,x,y\n"
@@ -187,3 +188,9 @@ def test_a_keypoint_that_spreadsheets_read_as_a_formula_is_refused(tmp_path: Pat
         read_labels(file, "ignore")
     inside = HEADER.replace("tail", f"tail{first}1")
     assert read_labels(write(tmp_path, inside + "a.png,1,2,3,4\n"), "ignore")[0].keypoint_names[1] == f"tail{first}1"
+
+
+def test_a_file_with_semicolons_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("scorer;me;me\nbodyparts;a;a\ncoords;x;y\nimg.png;1;2\n")
+    with pytest.raises(UserError, match='its cells are separated by ";"; save it with ","'):
+        read_labels(tmp_path / "labels.csv", "ignore")

@@ -91,6 +91,8 @@ def test_a_missing_folder_names_the_nearest(tmp_path: Path) -> None:
     make_project(tmp_path / "mouse")
     with pytest.raises(ValueError, match=f"has no folder 'mose'; did you mean {tmp_path.resolve() / 'mouse'}"):
         read_project(DataConfig(project=str(tmp_path / "mose")))
+    with pytest.raises(ValueError, match="has no file 'labels.slp'"):
+        read_project(DataConfig(project=str(tmp_path / "labels.slp")))
     with pytest.raises(ValueError, match="has no folder 'mose'"):
         read_project(DataConfig(project=str(tmp_path / "mose" / "deeper")))
     with pytest.raises(

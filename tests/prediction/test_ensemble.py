@@ -82,10 +82,12 @@ def test_the_ensemble_is_the_median_and_the_variance_of_its_members(
 def test_runs_that_do_not_fit_are_refused(trained_run: Path, tmp_path: Path, capsys: Capture) -> None:
     video = str(trained_run.parent / "project" / "videos" / "session00.mp4")
     names = read_run_config(trained_run).data.keypoint_names
-    other = _member(trained_run, tmp_path / "other", 0, keypoint_names=names[::-1])
+    turned = _member(trained_run, tmp_path / "turned", 0, keypoint_names=names[::-1])
+    other = _member(trained_run, tmp_path / "other", 0, keypoint_names=("snout", *names[1:]))
     first, again = str(trained_run), str(trained_run.parent / "run")
     for arguments, message in (
-        (["--run", first, str(other), video], "the runs have other data.keypoint_names"),
+        (["--run", first, str(turned), video], f"{turned} has the keypoints of {first} in another order"),
+        (["--run", first, str(other), video], f"other keypoints: only {first} has {names[0]}, only {other} has snout"),
         (["--run", first, again, video], "--run names a run twice"),
         (["--run", first, "--run", again, video], "--run names a run twice"),
         (["--run", first, str(_member(trained_run, tmp_path / "b", 1)), video, "--out", first], "which holds a run or"),

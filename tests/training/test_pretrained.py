@@ -229,7 +229,7 @@ def test_a_vision_transformer_takes_its_published_weights(project: Path, tmp_pat
 
 
 def test_an_unknown_name_is_refused_with_those_that_exist(project: Path) -> None:
-    with pytest.raises(UserError, match="there is no such file or folder, and the names .* resnet18_imagenet, "):
+    with pytest.raises(UserError, match="there is no such file or folder; did you mean resnet18_imagenet"):
         begin(config_from(project, "resnet18_imagenett"))
 
 
