@@ -219,5 +219,6 @@ def _finish(ended: list[Row], inputs: int, reported: set[str]) -> int:
             _logger.warning(row.reason)
     failed = inputs - sum(row.state == DONE for row in ended)
     if failed:
-        _logger.error(f"{failed} of {count(inputs, 'input')} failed, the others are done")
+        others = ", the others are done" * (failed < inputs)
+        _logger.error(f"{failed} of {count(inputs, 'input')} failed{others}")
     return SOME_FAILED if failed else ALL_DONE

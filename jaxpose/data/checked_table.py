@@ -27,9 +27,16 @@ class CheckedTable:
         crop_px = tuple(self.table.crops_px.get(self.table.videos[row], ()))
         return crop_px if crop_px[2:] == image.size_px else ()
 
-    def size_notes(self) -> list[str]:
-        """Returns a sentence for each video whose images do not have the size of its frames."""
+    def size_notes(self, has_crops: bool) -> list[str]:
+        """Returns a sentence for each video whose images do not have the size of its frames.
+
+        Args:
+          has_crops: whether any image of the project is a crop; if not, no video is cropped.
+        """
         notes = []
+        if has_crops and "*" in self.table.crops_px:
+            x, y, width, height = self.table.crops_px["*"]
+            notes.append(f"videos without labels are predicted in the crop of {width} x {height} px at ({x}, {y})")
         for video in dict.fromkeys(self.table.videos[row] for row, _ in self.images.values()):
             of_video = [(row, image) for row, image in self.images.values() if self.table.videos[row] == video]
             crops = [crop for row, image in of_video if (crop := self.crop_px(row, image))]
@@ -40,6 +47,8 @@ class CheckedTable:
                 notes.append(
                     f"{video}: {count(len(crops), 'image')} show the crop of {width} x {height} px at ({x}, {y}) of "
                     "their frames; results are in pixels of whole frames"
+                    + "; the others are whole, and the video is predicted in the crop"
+                    * (len(crops) < len(of_video))
                 )
             if frame_px and resized:
                 notes.append(

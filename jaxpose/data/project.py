@@ -181,7 +181,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_crops_px=_video_crops_px(chosen, crops_px),
         video_files=first.table.video_files,
         kind=first.table.kind,
-        notes=(*first.table.notes, *(note for view in views for note in view.size_notes())),
+        notes=(*first.table.notes, *(note for view in views for note in view.size_notes(any(crops_px)))),
     )
 
 
@@ -191,7 +191,12 @@ def _video_crops_px(
     """Returns the crops of videos, as `data.video_crops_px` has them; () if no image is a crop."""
     of_videos = {view.table.videos[row]: crop for (view, row, _), crop in zip(chosen, crops_px, strict=True) if crop}
     others = {name: crop for view, *_ in chosen for name, crop in view.table.crops_px.items() if name == "*"}
-    return tuple(video_crop(name, crop) for name, crop in sorted((of_videos | others).items()) if of_videos)
+    # The crop of all other videos is not for one that was labelled as a whole.
+    wholes = {
+        (video := view.table.videos[row]): (0, 0, *view.table.frame_sizes_px.get(video, image.size_px))
+        for view, row, image in (chosen if others else ())
+    }
+    return tuple(video_crop(name, crop) for name, crop in sorted((wholes | of_videos | others).items()) if of_videos)
 
 
 def _refusal(files: list[Path], problems: list[str], usable: int) -> str:

@@ -65,9 +65,9 @@ def part_of_array(data: DataConfig, box_px: Sequence | np.ndarray, frame: np.nda
     if not len(box_px):
         raise UserError("the run sees each frame in a box (data.boxes): give boxes_px, (x, y, width, height) each")
     box, size_px = np.asarray(box_px), (frame.shape[1], frame.shape[0])
-    if box.shape != (4,) or not np.issubdtype(box.dtype, np.integer):
+    if box.shape != (4,) or box.dtype.kind not in "iuf" or not np.all(np.mod(box, 1) == 0):
         raise ValueError(f"boxes_px has {box_px}; a box must be four whole numbers, (x, y, width, height)")
-    (clamped,) = clamp_boxes(box[None], size_px).tolist()
+    (clamped,) = clamp_boxes(box.astype(int)[None], size_px).tolist()
     if min(clamped[2:]) < LEAST_PX:
         raise ValueError(describe_outside(box, size_px))
     return tuple(clamped)

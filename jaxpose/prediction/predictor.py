@@ -79,6 +79,8 @@ class Predictor:
 
         Of one frame, (k, 2) and (k,): see `load` for how long that takes. Each frame is independent: a network with
         context frames sees the frame itself in place of its neighbours (see `predict_video` for consecutive frames).
+        Crops that the run has for videos of a name (`data.video_crops_px`, in DeepLabCut projects) are not applied: an
+        array has no name. Give the part of the frame that the labelled images show.
 
         Args:
           frames: uint8, RGB (OpenCV reads BGR: turn it by `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
@@ -94,6 +96,8 @@ class Predictor:
         if isinstance(frames, np.ndarray) and (frames.ndim == 2 or (frames.ndim == 3 and frames.shape[-1] == 3)):
             return self._predict_one(self.fit(frames, boxes_px))
         boxes_px = boxes_px if len(boxes_px) else [()] * len(frames)
+        if len(boxes_px) != len(frames):
+            raise ValueError(f"there are {len(frames)} frames and {len(boxes_px)} boxes_px; each frame needs one")
         return self._joined(self.fitted(self.fit(*pair) for pair in zip(frames, boxes_px, strict=True)))
 
     def _predict_one(self, fitted: tuple[np.ndarray, np.ndarray]) -> Found:

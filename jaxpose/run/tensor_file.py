@@ -26,6 +26,11 @@ def find_tensor_file(folder: Path) -> Path:
     for suffixes in (SAFETENSORS, OF_TORCH):
         found = sorted(file for file in folder.iterdir() if file.suffix in suffixes)
         if len(found) > 1:
+            if (folder / f"{found[0].name.partition('-')[0]}{found[0].suffix}.index.json").is_file():
+                raise UserError(
+                    f"{folder} holds one network in {len(found)} files, which jaxpose does not read; save it as one "
+                    "(in transformers: save_pretrained(..., max_shard_size='99GB'))"
+                )
             names = ", ".join(file.name for file in found)
             raise UserError(f"{folder} holds several files with tensors ({names}); name one of them")
         if found:

@@ -132,11 +132,12 @@ HEADER = "scorer,s,s,s\nbodyparts,a,a,a\ncoords,x,y,likelihood\n"
         ("scorer,s,s\nbodyparts,a,a\ncoords,x,y\n", "columns x, y, likelihood in this order"),
         ("scorer,s,s,s\nbodyparts,a,a,b\ncoords,x,y,likelihood\n", "columns x, y, likelihood in this order"),
         (HEADER + "0,1,2,3\n1,1,2\n", "row 5: 3 cells instead of 4"),
+        (HEADER + "0,1,2,\udcff\n", "is no CSV file in UTF-8"),
         (HEADER + "0,1,two,3\n", "row 4: could not convert string to float: 'two'"),
     ],
 )
 def test_a_file_that_is_no_prediction_file_is_refused_with_its_row(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text(text)
+    (tmp_path / "a.csv").write_text(text, errors="surrogateescape")
     with pytest.raises(ValueError, match=message):
         read_predictions(tmp_path / "a.csv")
     with pytest.raises(ValueError, match="there is no such prediction file"):

@@ -121,7 +121,12 @@ def test_arrays_need_their_boxes(predictor: Predictor, video: Path, tmp_path: Pa
         predictor.predict(frame)
     with pytest.raises(UserError, match="sees each frame in a box"):
         predictor.predict([frame, frame])
-    for wrong in ((1, 2, 3), (0.5, 0, 20, 20), (64, 0, 20, 20)):
+    with pytest.raises(ValueError, match="there are 2 frames and 1 boxes_px"):
+        predictor.predict([frame, frame], [(0, 0, 20, 20)])
+    # As numpy reads a file of boxes.
+    of_floats, of_integers = predictor.predict(frame, (0.0, 0.0, 20.0, 20.0)), predictor.predict(frame, (0, 0, 20, 20))
+    np.testing.assert_array_equal(of_floats[0], of_integers[0])
+    for wrong in ((1, 2, 3), (0.5, 0, 20, 20), (np.nan, 0, 20, 20), (64, 0, 20, 20)):
         with pytest.raises(ValueError, match="four whole numbers|lies outside of the frame"):
             predictor.predict(frame, wrong)
 

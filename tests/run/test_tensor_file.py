@@ -55,6 +55,11 @@ def test_safetensors_come_first_and_of_several_files_none_is_chosen(tmp_path: Pa
     save_safetensors(tmp_path / "other.safetensors")
     with pytest.raises(UserError, match="several files with tensors .model.safetensors, other.safetensors."):
         find_tensor_file(tmp_path)
+    for number, name in enumerate(("model", "other"), 1):
+        (tmp_path / f"{name}.safetensors").rename(tmp_path / f"model-0000{number}-of-00002.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(UserError, match="holds one network in 2 files"):
+        find_tensor_file(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no file with tensors"):
         find_tensor_file(tmp_path / "empty")

@@ -81,7 +81,8 @@ def _crop(file: Path, name: str, edges: list[Any]) -> tuple[int, ...]:
     except (TypeError, ValueError):
         x1 = x2 = y1 = y2 = 0
     if min(x1, y1) < 0 or x2 <= x1 or y2 <= y1:
-        raise UserError(f"{file}: {name} is {excerpt(edges)}; it must be x1, x2, y1, y2 in pixels, x1 < x2 and y1 < y2")
+        shown = excerpt(", ".join(str(edge).strip() for edge in edges), quoted=False)
+        raise UserError(f"{file}: {name} is {shown}; it must be x1, x2, y1, y2 in pixels, x1 < x2 and y1 < y2")
     return x1, y1, x2 - x1, y2 - y1
 
 

@@ -152,9 +152,12 @@ def read_predictions(file: Path) -> Predictions:
     """
     if not file.is_file():
         raise UserError(f"{file}: there is no such prediction file")
-    with file.open(newline="", encoding="utf-8") as stream:
-        header = [row for _, row in zip(range(3), csv.reader(stream), strict=False)]
-        rows = list(csv.reader(stream))
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            header = [row for _, row in zip(range(3), csv.reader(stream), strict=False)]
+            rows = list(csv.reader(stream))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{file} is no CSV file in UTF-8: {error}") from None
     if [row[0] for row in header if row] != ["scorer", "bodyparts", "coords"]:
         raise UserError(f"{file}: the first three rows must start with scorer, bodyparts, coords")
     has_sets = header[0][-1] == "set"

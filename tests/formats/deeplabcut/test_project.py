@@ -81,6 +81,10 @@ def test_a_video_without_a_crop_is_whole_and_one_for_all_comes_from_cropping(tmp
     change_config(tmp_path, cropping=True, x1=1, x2=41, y1=2, y2=34)
     data = prepare(c.resolve(c.Config(data=c.DataConfig(project=str(tmp_path)))))[0].data
     assert crop_of_video(data, "new") == (1, 2, 40, 32) and crop_of_video(data, "day2") == CROP_PX
+    crop_of_others = "videos without labels are predicted in the crop of 40 x 32 px at (1, 2)"
+    assert read(tmp_path).notes == (crop_of_others, CROP_NOTE)
+    # Labelled as a whole.
+    assert crop_of_video(data, "day1") == (0, 0, 64, 48)
     assert data.frame_sizes_px == (64, 48)
     with pytest.raises(UserError, match="data.crop_px is .* crops of their frames already"):
         read(tmp_path, crop_px=(0, 0, 8, 8))
