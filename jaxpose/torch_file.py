@@ -48,7 +48,7 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
         # Older files, which are no archives, cannot be asked; they are read without stand-ins.
         names = torch.serialization.get_unsafe_globals_in_checkpoint(file) if zipfile.is_zipfile(file) else []
         foreign = sorted(name for name in names if not (ignored and ignored.fullmatch(name)))
-        stand_ins = [(type(name, (_StandIn,), {}), name) for name in names]
+        stand_ins: list[Any] = [(type(name, (_StandIn,), {}), name) for name in names]
         content = None
         if not foreign:
             with torch.serialization.safe_globals(stand_ins):

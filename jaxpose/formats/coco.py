@@ -47,7 +47,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         source = f"{file}:annotation {excerpt(annotation.get('id'), quoted=False)}"
         try:
             image_id = annotation.get("image_id")
-            if not _has_image(annotation, images):
+            if image_id is None or not _has_image(annotation, images):
                 raise UserError(f"image_id is {excerpt(image_id)}, but the file has no such image")
             name = _image_name(images[image_id])
             if animals[image_id] > 1:

@@ -36,8 +36,8 @@ def transfer(
     old = {"backbone": trained.params["backbone"], "statistics": trained.statistics}
     if _shapes(old) != _shapes({"backbone": params["backbone"], "statistics": statistics}):
         old = trained.config.model
-        names = ["backbone"] if old.backbone in VITS else ["backbone", "width", "norm", "norm_groups"]
-        options = " ".join(f"model.{name}={getattr(old, name)}" for name in names)
+        parts = ["backbone"] if old.backbone in VITS else ["backbone", "width", "norm", "norm_groups"]
+        options = " ".join(f"model.{part}={getattr(old, part)}" for part in parts)
         raise UserError(f"{option} is a run with another backbone than this one; give {options}")
     old_names = trained.config.data.keypoint_names
     taken: dict = {"backbone": trained.params["backbone"]}
