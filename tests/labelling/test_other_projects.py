@@ -89,13 +89,15 @@ def test_suggestions_for_sleap_merge_into_its_project(tmp_path: Path, capsys: Ca
 
 def test_the_videos_of_a_sleap_file_need_no_names(tmp_path: Path, capsys: Capture) -> None:
     """Two videos of one name: all frames are suggested that are not labelled and are apart; then those of --run."""
-    project = save(make_labels(tmp_path), tmp_path / "labels.slp")
-    out = tmp_path / "out"
+    made = make_labels(tmp_path)
+    made.labeled_frames[2].frame_idx = FRAMES
+    project, out = save(made, tmp_path / "labels.slp"), tmp_path / "out"
     arguments = ["--project", str(project), "--frames", "40", "--apart", "0", "--empty", "--out", str(out)]
     assert suggest.main(arguments) == 0
     found = _suggested(out)
     assert {name for name, _ in found} == {"cam1_day", "cam2_day"}
-    assert not found & {(name, frame) for name in ("cam1_day", "cam2_day") for frame in LABELLED}
+    assert not found & {(name, frame) for name in ("cam1_day", "cam2_day") for frame in LABELLED[:2]}
+    assert "1 row of the labels cannot be used (see jaxpose.labels check)" in capsys.readouterr().out
     image = cv2.imread(str(out / "labeled-data/cam2_day/img00000005.png"))
     assert number_in(image) == 105
     new = sleap_io.load_slp(str(out / "suggestions.slp"))
