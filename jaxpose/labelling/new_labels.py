@@ -199,11 +199,14 @@ def _image_problem(labels: Labels, row: int, project: ProjectLabels, folder: Pat
         size_px = read_size_px(beside if beside.is_file() else inside)
     except UserError as error:
         return str(error)
-    x, y, *crop_px = project.crop_px(PurePosixPath(image).parent.name) or (0, 0, *size_px)
-    if tuple(crop_px) != size_px:
+    video = PurePosixPath(image).parent.name
+    crop_px = project.crop_px(video)
+    known_px = {crop_px[2:]} if crop_px else project.sizes_px(video)
+    if known_px and size_px not in known_px:
+        shown = " or ".join(f"{width} x {height}" for width, height in sorted(known_px))
         return (
-            f"{image} has {size_px[0]} x {size_px[1]} px, but the project's images of this video are crops of "
-            f"{crop_px[0]} x {crop_px[1]} px at ({x}, {y}); crop it and its labels likewise, or suggest it again"
+            f"{image} has {size_px[0]} x {size_px[1]} px, but the project's images of this video have {shown}"
+            f"{f' (crops at {crop_px[:2]})' if crop_px else ''}; suggest the frame again for this project"
         )
     outside = find_outside(labels.keypoints_frame_px[row], labels.visibility[row], size_px)
     names = ", ".join(labels.keypoint_names[k] for k in outside)

@@ -40,8 +40,8 @@ class ProjectLabels:
       layout: of its label files; None if they are no CSV files.
       files: {view: label files}, those of evaluation only among them; the file itself for a project that is one.
       tables: {view: their usable rows}.
-      crops_px: {image: crop (x, y, width, height) of its frame, or () for a whole frame} where the project crops
-        videos; images that cannot be used are absent.
+      parts_px: {image: part (x, y, width, height) of its frame that it shows} where the project crops videos; images
+        that cannot be used are absent.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class ProjectLabels:
     layout: LabelLayout | None
     files: dict[str, list[Path]]
     tables: dict[str, list[LabelTable]]
-    crops_px: Mapping[str, tuple[int, ...]]
+    parts_px: Mapping[str, tuple[int, ...]]
 
     @property
     def folder(self) -> Path:
@@ -77,18 +77,34 @@ class ProjectLabels:
     def crop_px(self, video: str) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) that new images of a video show, () for whole frames.
 
-        They are like the labelled images of the video; without any, like those of other videos.
+        They are like the labelled images of the video; without any, they are crops if other labelled images are.
+
+        Raises:
+          UserError: the video has a crop, but none of its labelled images can be read.
         """
         (table, *_) = next(iter(self.tables.values()))
         own = tuple(table.crops_px.get(video, ()))
-        of_video = [image for image, name in zip(table.images, table.videos, strict=True) if name == video]
-        shown = [self.crops_px[image] for image in of_video or table.images if image in self.crops_px]
-        return own if any(shown) else ()
+        is_labelled, known = video in table.videos, [place for place in self._parts() if place[0] == video]
+        if own and is_labelled and not known:
+            raise UserError(
+                f"{table.file} has labels of {video}, but none of its images can be read to see whether they are crops"
+            )
+        return own if any(part == table.crops_px.get(name) for name, part in known or self._parts()) else ()
+
+    def sizes_px(self, video: str) -> set[tuple[int, ...]]:
+        """Returns the sizes (width, height) of the labelled images of a video where the project crops videos."""
+        return {part[2:] for name, part in self._parts() if name == video}
 
     def offsets_px(self, table: LabelTable) -> np.ndarray:
         """Returns for each row (n, 2) where its image begins in the frame, NaN if that is unknown."""
-        crops = [self.crops_px.get(image, None if self.crops_px else ()) for image in table.images]
-        return np.array([(np.nan,) * 2 if crop is None else crop[:2] or (0, 0) for crop in crops], float).reshape(-1, 2)
+        unknown = (np.nan, np.nan) if _has_crops(table) else (0, 0)
+        return np.array([self.parts_px.get(image, unknown)[:2] for image in table.images], float).reshape(-1, 2)
+
+    def _parts(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Returns the video and the part of each image in `parts_px`."""
+        (table, *_) = next(iter(self.tables.values()))
+        videos = dict(zip(table.images, table.videos, strict=True))
+        return [(videos[image], part) for image, part in self.parts_px.items()]
 
 
 def read_project_labels(data: DataConfig) -> ProjectLabels:
@@ -111,11 +127,13 @@ def read_project_labels(data: DataConfig) -> ProjectLabels:
     files, layout = [path], None
     if kind == DEEPLABCUT:
         files = _files_of_rows(table)
+        if not files:
+            raise UserError(f"{path} has no labelled frame")
         layout = _layout_of_deeplabcut(files, table)
     elif kind == CSV:
         files = label_files(path)
         layout = LabelLayout(files[0].name, False, *read_header(files[0]))
-    return ProjectLabels(path, kind, layout, {"": files}, {"": [table]}, _crops_px(table, data))
+    return ProjectLabels(path, kind, layout, {"": files}, {"": [table]}, _parts_px(table, data))
 
 
 def frame_keypoints_px(project: ProjectLabels, table: LabelTable, names: tuple[str, ...]) -> np.ndarray:
@@ -158,8 +176,13 @@ def _files_of_rows(table: LabelTable) -> list[Path]:
     return list(dict.fromkeys(Path(place.rpartition(":")[0]) for place in places))
 
 
-def _crops_px(table: LabelTable, data: DataConfig) -> dict[str, tuple[int, ...]]:
-    if not table.crops_px.keys() - {"*"}:
+def _has_crops(table: LabelTable) -> bool:
+    return bool(table.crops_px.keys() - {"*"})
+
+
+def _parts_px(table: LabelTable, data: DataConfig) -> dict[str, tuple[int, ...]]:
+    if not _has_crops(table):
         return {}
     checked = check_table(table, "", dataclasses.replace(data, crop_px=(), boxes=""))
-    return {table.images[row]: checked.crop_px(row, image) for row, image in checked.images.values()}
+    rows = checked.images.values()
+    return {table.images[row]: checked.crop_px(row, image) or (0, 0, *image.size_px) for row, image in rows}

@@ -23,6 +23,8 @@ from jaxpose.labelling.suggested_labels import COCO_FILE, SLEAP_FILE, Points
 from jaxpose.labelling.suggestion_folder import refuse_used, refuse_without_pytables, write_suggestions
 from jaxpose.labelling.tracks import Tracks, read_run_configs, read_tracks
 from jaxpose.quantities import count
+from jaxpose.video.file import scan
+from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 
 
 def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> int:
@@ -53,7 +55,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
         videos = _videos(data, video, project)
     recordings = find_recordings(videos, data.views, project.video_files() if project else {})
     if project and not data.views:
-        recordings = [dataclasses.replace(found, crop_px=project.crop_px(found.name)) for found in recordings]
+        recordings = [dataclasses.replace(found, crop_px=_crop_px(project, found, data)) for found in recordings]
     skipped = _labelled(project, recordings)
     points: Points = {}
     if runs:
@@ -90,6 +92,32 @@ def _videos(data: DataConfig, video: VideoConfig, project: ProjectLabels | None)
     if not files:
         raise UserError("the following arguments are required: VIDEO" + " (the project has none)" * bool(project))
     return list({os.path.realpath(file): str(file) for file in files}.values())
+
+
+def _crop_px(project: ProjectLabels, recording: Recording, data: DataConfig) -> tuple[int, ...]:
+    """Returns the part of a video's frames that new images show, () for whole frames.
+
+    Raises:
+      UserError: the labelled images of the video show neither whole frames nor a crop that the project knows.
+    """
+    crop_px, sizes_px = project.crop_px(recording.name), project.sizes_px(recording.name)
+    if not crop_px and not sizes_px:
+        return ()
+    video = as_labelled(scan(recording.videos[""]), labelled_sizes_px(data))
+    frame_px = video.width_px, video.height_px
+    has = f"frames of {frame_px[0]} x {frame_px[1]} px"
+    if crop_px and (crop_px[0] + crop_px[2] > frame_px[0] or crop_px[1] + crop_px[3] > frame_px[1]):
+        raise UserError(
+            f"{video.path} has {has}, but the project's crop of it is (x, y, width, height) = {crop_px}: is it another "
+            "video?"
+        )
+    if not crop_px and frame_px not in sizes_px:
+        shown = " or ".join(f"{width} x {height}" for width, height in sorted(sizes_px))
+        raise UserError(
+            f"{video.path} has {has}, but its labelled images have {shown} px, and the project has no crop of this "
+            "size: give the video its crop in config.yaml"
+        )
+    return crop_px
 
 
 def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> list[set[int]]:

@@ -82,7 +82,7 @@ def write_suggestions(
       h5: write each label file as HDF5, too.
 
     Raises:
-      UserError: a video is damaged before a frame that is needed, or has no room for the crop of the labelled images.
+      UserError: a video is damaged before a frame that is needed.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -130,11 +130,6 @@ def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: 
     folder.mkdir(parents=True)
     size_px = (video.width_px, video.height_px)
     x, y, width, height = crop_px or (0, 0, *size_px)
-    if x + width > size_px[0] or y + height > size_px[1]:
-        raise UserError(
-            f"the project's images of {video.path} are crops of {width} x {height} px at ({x}, {y}), which reach "
-            f"beyond its frames of {size_px[0]} x {size_px[1]} px: is it another video?"
-        )
     reach = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
     wanted = {frame + offset for frame in frames for offset in reach if frame + offset >= 0}
     reader = read_chunks(video, np.eye(2, 3), size_px, _CHUNK_FRAMES)

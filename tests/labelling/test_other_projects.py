@@ -188,12 +188,24 @@ def test_whole_frames_do_not_get_among_crops(tmp_path: Path, capsys: Capture) ->
     row = "labeled-data,day2,img00000005.png,20,12,21,13,22,14,23,15\n"
     (folder / file.name).write_text("".join(before.decode().splitlines(keepends=True)[:3]) + row)
     assert labels.main(["merge", str(new), "--project", str(project)]) == 2
-    assert "img00000005.png has 64 x 48 px, but the project's images of this video are crops of 40 x 32 px at (16, 8)" \
-        in capsys.readouterr().err  # fmt: skip
+    message = "img00000005.png has 64 x 48 px, but the project's images of this video have 40 x 32 (crops at (16, 8))"
+    assert message in capsys.readouterr().err
     assert file.read_bytes() == before
     small = _add_video(project, "day3", (48, 32))
     assert suggest.main([str(small), "--project", str(project), "--out", str(tmp_path / "out")]) == 2
-    assert "which reach beyond its frames of 48 x 32 px: is it another video?" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "has frames of 48 x 32 px, but the project's crop of it is (x, y, width, height) = (16, 8, 40, 32)" in shown
+    # Labelled images of a crop that config.yaml no longer has.
+    config = (project / "config.yaml").read_text()
+    (project / "config.yaml").write_text(config.replace(", ".join(map(str, CROP)), "16, 58, 8, 40"))
+    video = project / "videos/day2.mp4"
+    assert suggest.main([str(video), "--project", str(project), "--out", str(tmp_path / "out")]) == 2
+    assert "its labelled images have 40 x 32 px, and the project has no crop of this size" in capsys.readouterr().err
+    for image in (project / "labeled-data/day2").glob("*.png"):
+        image.write_bytes(b"")
+    assert suggest.main([str(video), "--project", str(project), "--out", str(tmp_path / "out")]) == 2
+    assert "has labels of day2, but none of its images can be read" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_labels_in_h5_files_alone_are_not_hidden_by_a_new_csv(tmp_path: Path, capsys: Capture) -> None:
