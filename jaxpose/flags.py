@@ -44,7 +44,7 @@ def split_runs(run: list[str], inputs: list[str], missing: str) -> tuple[list[Pa
     Args:
       run: the values of --run; argparse gives it everything up to the next flag.
       inputs: the values without a flag.
-      missing: what is missing without inputs, for the message.
+      missing: what is missing without inputs, for the message; "" if nothing is.
 
     Raises:
       UserError: there is no input.
@@ -53,7 +53,7 @@ def split_runs(run: list[str], inputs: list[str], missing: str) -> tuple[list[Pa
     is_run = [(Path(name).expanduser() / CONFIG_FILE).is_file() for name in others]
     runs = [*run[:1], *(name for name, among in zip(others, is_run, strict=True) if among)]
     found = [*(name for name, among in zip(others, is_run, strict=True) if not among), *inputs]
-    if not found:
+    if missing and not found:
         raise UserError(f"the following arguments are required: {missing}")
     return [Path(name) for name in runs], found
 

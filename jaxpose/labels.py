@@ -47,7 +47,7 @@ def _merge_arguments() -> Arguments:
 
 
 def _add_project(arguments: Arguments) -> None:
-    arguments.add_argument("--project", required=True, metavar="FOLDER", help="project with the labels")
+    arguments.add_argument("--project", required=True, metavar="PATH", help="project with the labels")
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
     )

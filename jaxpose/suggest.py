@@ -16,7 +16,12 @@ def main(argv: list[str] | None = None) -> int:
     arguments = Arguments(
         "jaxpose.suggest", "Chooses frames of videos that are worth labelling next and writes them as images."
     )
-    arguments.add_argument("videos", nargs="*", metavar="VIDEO", help="videos, folders, globs in quotes, or @LIST.txt")
+    arguments.add_argument(
+        "videos",
+        nargs="*",
+        metavar="VIDEO",
+        help="videos, folders, globs in quotes, or @LIST.txt; default: the project's",
+    )
     arguments.add_argument(
         "--run", nargs="+", action="extend", default=[], metavar="RUN",
         help="runs that predicted the videos; without one, frames that look different are chosen",
@@ -25,7 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--apart", type=int, default=10, metavar="N", help="frames of a video are further apart than this; default: 10"
     )
-    arguments.add_argument("--project", default="", metavar="FOLDER", help="labelled project; default: the run's")
+    arguments.add_argument(
+        "--project", default="", metavar="PATH", help="labelled project, as jaxpose.train takes it; default: the run's"
+    )
     arguments.add_argument("--labels", default="", metavar="FILE", help="label file of the project; default: the run's")
     arguments.add_argument("--views", default="", metavar="A,B", help="names of the cameras; default: the run's")
     arguments.add_argument("--out", default="suggestions", metavar="FOLDER", help="new folder; default: suggestions")
@@ -38,7 +45,7 @@ def _run(given: argparse.Namespace) -> int:
     # These imports take a second, which --help does not need.
     from jaxpose.labelling.suggest_command import suggest
 
-    return suggest(given, *split_runs(given.run, given.videos, "VIDEO"))
+    return suggest(given, *split_runs(given.run, given.videos, missing=""))
 
 
 if __name__ == "__main__":

@@ -215,6 +215,31 @@ def test_a_deeplabcut_project_has_a_file_in_each_folder(tmp_path: Path, capsys: 
     assert second.is_file() and (project / "labeled-data/b/img003.png").is_file()
 
 
+def test_rows_get_the_columns_of_the_file_to_which_they_are_added(tmp_path: Path, capsys: Capture) -> None:
+    """DeepLabCut's files of two videos have their keypoints in another order, and one lacks a keypoint."""
+    project, new = tmp_path / "project", tmp_path / "new"
+    heads = {"a": "nose,nose", "b": "tail,tail,nose,nose", "c": "nose,nose,tail,tail"}
+    for folder, video, frame, names in (
+        *((project, video, 1, names) for video, names in heads.items()),
+        *((new, video, 5, heads["c"]) for video in "abc"),
+    ):
+        _image(folder / f"labeled-data/{video}/img{frame:03d}.png", seed=frame)
+        columns = names.split(",")
+        file = folder / f"labeled-data/{video}/CollectedData_me.csv"
+        header = f"scorer,,,{','.join('me' for _ in columns)}\nbodyparts,,,{names}\ncoords,,,"
+        header += f"{','.join('xy'[place % 2] for place in range(len(columns)))}\n"
+        values = ",".join(str(place + 1) for place in range(len(columns)))
+        file.write_text(f"{header}labeled-data,{video},img{frame:03d}.png,{values}\n")
+    before = _files(project)
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 2
+    assert "a/CollectedData_me.csv has no column x of tail" in capsys.readouterr().err and _files(project) == before
+    shutil.rmtree(new / "labeled-data" / "a")
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 0
+    first, second = ((project / f"labeled-data/{video}/CollectedData_me.csv").read_text() for video in "cb")
+    assert first.endswith("labeled-data,c,img005.png,1,2,3,4\n")
+    assert second.endswith("labeled-data,b,img005.png,3,4,1,2\n")
+
+
 def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: Capture) -> None:
     """One row is corrected; a label tool wrote the file anew, with its columns in another order."""
     project = tmp_path / "project"

@@ -77,7 +77,7 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
         try:
             moment = moment_of_image(table.images[row], view)
             image = check_image(table.paths[row], table.images[row], sizes_px)
-            _refuse_resized(table, row, image.size_px)
+            refuse_resized(table, row, image.size_px)
             _refuse_unknown_part(table, row, image.size_px)
             check_places(table, row, image.size_px, data.crop_px)
             if boxes:
@@ -109,7 +109,8 @@ def _box(boxes: BoxTable, rows: dict[str, int], image: str, size_px: tuple[int, 
     return boxes.inside(rows[image], size_px)
 
 
-def _refuse_resized(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
+def refuse_resized(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
+    """Raises UserError if an image of (width, height) px is not as large as the label tool saw it."""
     name = table.images[row]
     labelled_px = table.sizes_px.get(name, size_px)
     if labelled_px != size_px:

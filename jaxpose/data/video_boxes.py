@@ -75,12 +75,14 @@ def describe_boxes(data: DataConfig, files: Sequence[Path]) -> list[str]:
     """Returns sentences about the boxes of a run, and each reason why a video cannot be predicted in its boxes.
 
     Args:
-      data: with `data.boxes`.
+      data: of the run.
       files: the videos of the project.
     """
     folder, labelled_px = video_boxes_folder(data), labelled_sizes_px(data)
+    if not folder:
+        return []
     notes = [f"{data.boxes}: the network sees the part of each image that lies in its box"]
-    for file in files if folder else ():
+    for file in files:
         try:
             read_video_boxes(video_box_file(folder, file), as_labelled(scan(file), labelled_px))
         except UserError as error:

@@ -33,7 +33,7 @@ def prepare(config: Config) -> tuple[Config, Project]:
     """
     if config.data.project == SYNTHETIC:
         return dataset.prepare(config)
-    config = dataclasses.replace(config, data=_without_config_file(config.data))
+    config = dataclasses.replace(config, data=without_config_file(config.data))
     return dataset.prepare(config, read_project(config.data))
 
 
@@ -48,7 +48,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
     Raises:
       UserError: the project is of no known kind, its files are not understood, or as `data.project.make_project`.
     """
-    data = _without_config_file(data)
+    data = without_config_file(data)
     if labels:
         folder = str(project_folder(data.project)) if data.project else ""
         return lightning_pose.read_project(dataclasses.replace(data, project=folder), labels)
@@ -67,7 +67,7 @@ def read_label_table(data: DataConfig) -> LabelTable:
     Raises:
       UserError: the project is of no known kind, or its label files are not understood.
     """
-    data = _without_config_file(data)
+    data = without_config_file(data)
     kind = recognise(data)
     if kind == LIGHTNING_POSE:
         folder = find_folder(data.project)
@@ -81,7 +81,7 @@ def refuse_absent(data: DataConfig) -> None:
     Raises:
       UserError: it does not exist, or nobody's files are recognised.
     """
-    data = _without_config_file(data)
+    data = without_config_file(data)
     if data.project != SYNTHETIC and recognise(data) == LIGHTNING_POSE:
         for view in data.views or ("",):
             find_labels(find_folder(data.project), data.labels, view)
@@ -142,7 +142,7 @@ def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
     return readers[kind](path, data)
 
 
-def _without_config_file(data: DataConfig) -> DataConfig:
+def without_config_file(data: DataConfig) -> DataConfig:
     """Returns the options with the folder of config.yaml in place of the file, by which DeepLabCut names a project."""
     path = Path(data.project).expanduser()
     is_config = path.suffix.lower() in (".yaml", ".yml") and path.is_file()

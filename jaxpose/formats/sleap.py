@@ -87,6 +87,13 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     )
 
 
+def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
+    """Returns a .slp as sleap-io has it, and its videos of sleap-io by the names that `read_labels` gives them."""
+    labels = _load(file)
+    videos = [_Video(file, number, video) for number, video in enumerate(labels.videos)]
+    return labels, dict(zip(_video_names(videos), labels.videos, strict=True))
+
+
 class _Video:
     """A video of the file.
 

@@ -30,14 +30,13 @@ def refuse_foreign(out: Path) -> None:
     raise UserError(f"--out is {out}, which holds other files than an earlier check; choose another folder")
 
 
-def write_findings(out: Path, project: Path, findings: list[Finding]) -> int:
+def write_findings(out: Path, findings: list[Finding]) -> int:
     """Writes label_check.csv and the pictures into a folder, in place of an earlier result; returns their number.
 
     A picture <kind>/<video>_<image>.png shows each label as a ring; dots show where the labels might belong.
 
     Args:
       out: the folder.
-      project: with the images.
       findings: what was found.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +44,7 @@ def write_findings(out: Path, project: Path, findings: list[Finding]) -> int:
     try:
         folder = staging / "check"
         folder.mkdir()
-        pictures = [_write_picture(folder, project, finding) for finding in findings]
+        pictures = [_write_picture(folder, finding) for finding in findings]
         with (folder / LIST_FILE).open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(["kind", "place", "image", "keypoints", "text", "picture"])
@@ -60,12 +59,12 @@ def write_findings(out: Path, project: Path, findings: list[Finding]) -> int:
     return sum(bool(picture) for picture in pictures)
 
 
-def _write_picture(folder: Path, project: Path, finding: Finding) -> str:
+def _write_picture(folder: Path, finding: Finding) -> str:
     """Returns the picture of a finding, relative to the folder; "" if the image cannot be shown."""
-    if finding.labelled_px is None:
+    if finding.path is None or finding.labelled_px is None:
         return ""
     try:
-        image = decode_image(read_bytes(project / finding.image, most_bytes=None))
+        image = decode_image(read_bytes(finding.path, most_bytes=None))
     except (OSError, UserError):
         return ""
     expected_px = np.full_like(finding.labelled_px, np.nan) if finding.expected_px is None else finding.expected_px

@@ -39,7 +39,7 @@ def choose_different(recordings: list[Recording], skipped: list[set[int]], count
     for place, (video, share) in enumerate(zip(videos, shares, strict=True)):
         if share:
             step = -(-video.announced_frames // _MOST_FRAMES)
-            frames = _centres(_small_copies(video, step), share, step, skipped[place], apart)
+            frames = _centres(_small_copies(video, recordings[place].crop_px, step), share, step, skipped[place], apart)
             chosen += [Choice(place, frame, math.nan, REASON) for frame in frames]
     return chosen
 
@@ -54,10 +54,10 @@ def _shares(lengths: np.ndarray, count: int) -> list[int]:
     return shares.tolist()
 
 
-def _small_copies(video: Video, step: int) -> np.ndarray:
-    """Returns every `step`-th frame of a video as grey values (m, d) float32."""
+def _small_copies(video: Video, crop_px: tuple[int, ...], step: int) -> np.ndarray:
+    """Returns every `step`-th frame of a video, cropped to (x, y, width, height), as grey values (m, d) float32."""
     size_px = (_SIDE_PX, _SIDE_PX)
-    affine = geometry.input_from_frame((video.width_px, video.height_px), size_px, "stretch")
+    affine = geometry.input_from_frame((video.width_px, video.height_px), size_px, "stretch", crop_px)
     reader = read_chunks(video, affine, size_px, _CHUNK_FRAMES)
     parts, done = [], 0
     with phase(f"looking at {video.path.name}", video.announced_frames, "frame") as progress:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.codes import VISIBLE
+from jaxpose.data.checked_table import refuse_resized
 from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.image_file import image_size_px
-from jaxpose.data.labels import Labels
+from jaxpose.data.label_table import LabelTable
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
-from jaxpose.labelling.label_layout import ProjectLabels
 from jaxpose.labelling.pose_outliers import find_outliers
-from jaxpose.labelling.poses import labelled_keypoints_px
+from jaxpose.labelling.project_labels import ProjectLabels, frame_keypoints_px
 from jaxpose.threads import map_in_threads
 
 ROW, OUTSIDE, OUTLIER, SWAP = "row", "outside", "outlier", "swap"
@@ -28,11 +28,12 @@ class Finding:
 
     Attributes:
       kind: row (it cannot be used), outside, outlier or swap.
-      place: FILE:LINE.
-      image: path relative to the project, "" if the row has none.
+      place: FILE:LINE, or FILE: and the entry of the file.
+      image: its name, "" if the row has none.
       keypoints: names.
       text: what is wrong, for the user.
-      labelled_px: (k, 2) all labels of the image; None without a picture.
+      path: the image, None without a picture.
+      labelled_px: (k, 2) all labels of the image, in its pixels.
       expected_px: (k, 2) where they might belong.
     """
 
@@ -41,6 +42,7 @@ class Finding:
     image: str
     keypoints: tuple[str, ...]
     text: str
+    path: Path | None = None
     labelled_px: np.ndarray | None = None
     expected_px: np.ndarray | None = None
 
@@ -57,10 +59,10 @@ def check_labels(project: ProjectLabels, flip_pairs: tuple[str, ...] = ()) -> tu
     """
     findings: list[Finding] = []
     notes: list[str] = []
-    for view, of_view in project.labels.items():
-        findings += [_bad_row(problem) for problem in project.problems[view]]
-        for labels in of_view:
-            findings += _outside(project.folder, labels)
+    for view, of_view in project.tables.items():
+        for table in of_view:
+            findings += [_bad_row(problem) for problem in table.problems]
+            findings += _outside(table)
         names = of_view[0].keypoint_names
         try:
             partners = flip_permutation(names, flip_pairs)
@@ -72,18 +74,17 @@ def check_labels(project: ProjectLabels, flip_pairs: tuple[str, ...] = ()) -> tu
             notes.append(f"left and right are not checked: {reason} (see --flip_pairs)")
             pairs = []
         try:
-            findings += _unlike_others(of_view, names, pairs)
+            findings += _unlike_others(project, of_view, names, pairs)
         except UserError as error:
             reason = str(error).removeprefix("losses.pca_singleview: ")
             notes.append(f"poses{f' of the view {view}' if view else ''} are not checked: {reason}")
     return findings, list(dict.fromkeys(notes))
 
 
-def find_outside(labels: Labels, row: int, size_px: tuple[int, int]) -> list[int]:
-    """Returns the visible keypoints of a row that lie outside of its image of (width, height) px."""
-    keypoints = labels.keypoints_frame_px[row]
+def find_outside(keypoints_px: np.ndarray, visibility: np.ndarray, size_px: tuple[int, int]) -> list[int]:
+    """Returns the visible keypoints (k, 2) of a row that lie outside of its image of (width, height) px."""
     low, high = -0.5 - _MARGIN_PX, np.array(size_px) - 0.5 + _MARGIN_PX
-    outside = (labels.visibility[row] == VISIBLE) & ((keypoints < low) | (keypoints > high)).any(axis=-1)
+    outside = (visibility == VISIBLE) & ((keypoints_px < low) | (keypoints_px > high)).any(axis=-1)
     return np.flatnonzero(outside).tolist()
 
 
@@ -108,31 +109,36 @@ def _bad_row(problem: str) -> Finding:
     return Finding(ROW, place, "", (), text)
 
 
-def _outside(folder: Path, labels: Labels) -> list[Finding]:
+def _outside(table: LabelTable) -> list[Finding]:
     def check(row: int) -> Finding | None:
-        place, image = f"{labels.file}:{labels.lines[row]}", labels.images[row]
+        place, image, path = table.sources[row], table.images[row], table.paths[row]
         try:
-            size_px = read_size_px(folder / image)
+            size_px = read_size_px(path)
+            refuse_resized(table, row, size_px)
         except UserError as error:
             return Finding(ROW, place, image, (), str(error))
-        outside = find_outside(labels, row, size_px)
+        keypoints_px = table.keypoints_image_px[row]
+        outside = find_outside(keypoints_px, table.visibility[row], size_px)
         if not outside:
             return None
-        keypoints_px = labels.keypoints_frame_px[row]
-        at = ", ".join(f"{labels.keypoint_names[k]} ({keypoints_px[k, 0]:g}, {keypoints_px[k, 1]:g})" for k in outside)
-        names = tuple(labels.keypoint_names[k] for k in outside)
-        return Finding(OUTSIDE, place, image, names, f"outside of {size_px[0]} x {size_px[1]} px: {at}", keypoints_px)
+        at = ", ".join(f"{table.keypoint_names[k]} ({keypoints_px[k, 0]:g}, {keypoints_px[k, 1]:g})" for k in outside)
+        names = tuple(table.keypoint_names[k] for k in outside)
+        text = f"outside of {size_px[0]} x {size_px[1]} px: {at}"
+        return Finding(OUTSIDE, place, image, names, text, path, keypoints_px)
 
-    checked = map_in_threads(check, range(len(labels.images)), 0, "checking images")
+    checked = map_in_threads(check, range(len(table.images)), 0, "checking images")
     return [finding for finding in checked if finding]
 
 
-def _unlike_others(of_view: Sequence[Labels], names: tuple[str, ...], pairs: list[tuple[int, int]]) -> list[Finding]:
-    rows = [(labels, row) for labels in of_view for row in range(len(labels.images))]
-    labelled_px = np.concatenate([labelled_keypoints_px(labels, names) for labels in of_view])
+def _unlike_others(
+    project: ProjectLabels, of_view: Sequence[LabelTable], names: tuple[str, ...], pairs: list[tuple[int, int]]
+) -> list[Finding]:
+    rows = [(table, row) for table in of_view for row in range(len(table.images))]
+    labelled_px = np.concatenate([frame_keypoints_px(project, table, names) for table in of_view])
+    offsets_px = np.concatenate([project.offsets_px(table) for table in of_view])
     findings = []
     for outlier in find_outliers(labelled_px, pairs):
-        labels, row = rows[outlier.row]
+        table, row = rows[outlier.row]
         wrong = tuple(names[k] for k in outlier.keypoints)
         if outlier.is_swap:
             text = f"left and right look exchanged: {', '.join(wrong)}"
@@ -141,8 +147,7 @@ def _unlike_others(of_view: Sequence[Labels], names: tuple[str, ...], pairs: lis
                 f"{wrong[0]} is {outlier.distance_px:.1f} px from the nearest plausible pose (usual: "
                 f"{outlier.usual_px:.1f} px)"
             )
-        place, kind = f"{labels.file}:{labels.lines[row]}", SWAP if outlier.is_swap else OUTLIER
-        findings.append(
-            Finding(kind, place, labels.images[row], wrong, text, labelled_px[outlier.row], outlier.expected_px)
-        )
+        kind, first_px = SWAP if outlier.is_swap else OUTLIER, offsets_px[outlier.row]
+        of_image = labelled_px[outlier.row] - first_px, outlier.expected_px - first_px
+        findings.append(Finding(kind, table.sources[row], table.images[row], wrong, text, table.paths[row], *of_image))
     return findings

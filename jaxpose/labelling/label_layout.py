@@ -1,4 +1,4 @@
-"""The form of a project's label files, and what is labelled already.
+"""The form of a project's label files (.csv).
 
 Lightning Pose has one label file, or one for each view; DeepLabCut has CollectedData_<scorer>.csv in each folder of
 images. New files get the header of the existing ones, so that the same tools read them.
@@ -7,21 +7,16 @@ images. New files get the header of the existing ones, so that the same tools re
 import csv
 import dataclasses
 import io
-from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from jaxpose.config import DataConfig
-from jaxpose.data.label_files import extra_label_files
-from jaxpose.data.labels import Labels, read_labels
 from jaxpose.data.views import label_file_of_view
-from jaxpose.data.windows import frame_number
-from jaxpose.errors import UserError
-from jaxpose.files import is_regular, read_bytes
+from jaxpose.files import read_bytes
 
 IMAGES_FOLDER = "labeled-data"
-_EVERY_FOLDER = f"{IMAGES_FOLDER}/*/CollectedData_*.csv"
+_HEADER = ("scorer", "bodyparts", "coords")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +56,7 @@ class LabelLayout:
 
         Args:
           image: labeled-data/<video>/<name>.
-          keypoints_px: {keypoint: (x, y)}; a keypoint that is absent or NaN gets empty cells.
+          keypoints_px: {keypoint: (x, y, ...)} in pixels of the image; without one or with NaN, cells are empty.
         """
         index = [image] if self.index_columns == 1 else image.split("/")
         cells = []
@@ -71,70 +66,11 @@ class LabelLayout:
         return [*index, *cells]
 
 
-@dataclasses.dataclass(frozen=True)
-class ProjectLabels:
-    """The label files of a project.
-
-    Attributes:
-      folder: the project.
-      layout: of its label files.
-      files: {view: label files}, those of evaluation only among them.
-      labels: {view: their usable rows}, file by file.
-      problems: {view: "FILE:LINE: reason" of the other rows}.
-    """
-
-    folder: Path
-    layout: LabelLayout
-    files: dict[str, list[Path]]
-    labels: dict[str, list[Labels]]
-    problems: dict[str, list[str]]
-
-    def labelled_frames(self) -> set[tuple[str, int]]:
-        """Returns (video, frame number) of each labelled image whose name has a number."""
-        images = [
-            PurePosixPath(image) for of_view in self.labels.values() for labels in of_view for image in labels.images
-        ]
-        numbers = [(image.parent.name, frame_number(image.name)) for image in images]
-        return {(video, number) for video, number in numbers if number is not None}
-
-
-def read_project_labels(data: DataConfig) -> ProjectLabels:
-    """Reads the label files of a project; its images are not opened.
-
-    Args:
-      data: `project`, `labels`, `views` and `missing`.
-
-    Raises:
-      UserError: the project or a label file does not exist or is not understood.
-    """
-    folder = Path(data.project).expanduser()
-    if folder.is_file():
-        raise UserError(
-            f"the project {data.project!r} is a file; only the label files of Lightning Pose and DeepLabCut are read "
-            "here: give a folder with such files with --project FOLDER"
-        )
-    if not folder.is_dir():
-        raise UserError(f"the project {data.project!r} does not exist; give its folder with --project FOLDER")
-    views = data.views or ("",)
-    files: dict[str, list[Path]] = {}
-    is_per_video = False
-    for view in views:
-        file = folder / label_file_of_view(data.labels, view)
-        if is_regular(file):
-            extra = [folder / label_file_of_view(name, view) for name in extra_label_files(data)]
-            files[view] = [file, *(name for name in extra if is_regular(name))]
-            is_per_video = file.parent.parent.name == IMAGES_FOLDER
-        elif not view and (found := sorted(folder.glob(_EVERY_FOLDER))):
-            files[view], is_per_video = found, True
-        else:
-            raise UserError(f"{folder} has no label file {file.name}; name it with --labels FILE")
-    first = files[views[0]][0]
-    name = first.name if is_per_video else data.labels
-    read = {view: [read_labels(file, data.missing) for file in of_view] for view, of_view in files.items()}
-    labels = {view: [found for found, _ in of_view] for view, of_view in read.items()}
-    problems = {view: [problem for _, of_file in of_view for problem in of_file] for view, of_view in read.items()}
-    layout = LabelLayout(name, is_per_video, *read_header(first))
-    return ProjectLabels(folder, layout, files, labels, problems)
+def plain_header(scorer: str, keypoint_names: Sequence[str], index_columns: int) -> tuple[tuple[str, ...], ...]:
+    """Returns the header rows of a new label file."""
+    cells = [(scorer, name, coord) for name in keypoint_names for coord in "xy"]
+    fill = ("",) * (index_columns - 1)
+    return tuple((row, *fill, *of_row) for row, of_row in zip(_HEADER, zip(*cells, strict=True), strict=True))
 
 
 def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:

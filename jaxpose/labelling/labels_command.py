@@ -8,9 +8,9 @@ from jaxpose.config import DataConfig
 from jaxpose.config.arguments import DONE, FAILED
 from jaxpose.labelling.check_folder import LIST_FILE, refuse_foreign, write_findings
 from jaxpose.labelling.label_check import OUTLIER, OUTSIDE, ROW, SWAP, check_labels
-from jaxpose.labelling.label_layout import ProjectLabels, read_project_labels
 from jaxpose.labelling.merging import merge as merge_labels
 from jaxpose.labelling.new_labels import count_untouched, read_new_labels
+from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
 from jaxpose.quantities import count
 
 _LISTED = 20
@@ -40,10 +40,13 @@ def check(given: argparse.Namespace) -> int:
     refuse_foreign(out)
     project = _read_project(given)
     findings, notes = check_labels(project, tuple(filter(None, given.flip_pairs.split(","))))
-    rows = sum(len(labels.images) for of_view in project.labels.values() for labels in of_view)
-    pictures = write_findings(out, project.folder, findings)
+    tables = [table for of_view in project.tables.values() for table in of_view]
+    rows = sum(len(table.images) for table in tables)
+    pictures = write_findings(out, findings)
     files = [str(file) for of_view in project.files.values() for file in of_view]
     print(f"{count(rows, 'labelled image')} in {', '.join(files)}")
+    for note in (note for table in tables for note in table.notes):
+        print(note)
     for note in notes:
         print(note)
     found = Counter(finding.kind for finding in findings)

@@ -6,12 +6,14 @@ import dataclasses
 import io
 import os
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from jaxpose.data.windows import frame_number, renumbered
 from jaxpose.files import open_atomic, read_bytes, write_atomic
-from jaxpose.labelling.label_layout import ProjectLabels
+from jaxpose.labelling.label_layout import LabelLayout
+from jaxpose.labelling.merge_target import layout_of, target_file
 from jaxpose.labelling.new_labels import NewFile, image_file
+from jaxpose.labelling.project_labels import ProjectLabels
 
 BACKUP_ENDING = ".bak"
 # Frames on either side of a labelled one that are copied with it.
@@ -69,11 +71,13 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
 
 
 def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[list[str]]]:
-    """Returns {label file: rows} in the columns of the project; the numbers are the text of the new files."""
-    layout, added = project.layout, dict[Path, list[list[str]]]()
+    """Returns {label file: rows} in the columns of that file; the numbers are the text of the new files."""
+    added = dict[Path, list[list[str]]]()
+    layouts = dict[Path, LabelLayout]()
     for file in found:
         for image, cells in zip(file.labels.images, file.cells, strict=True):
-            target = project.folder / layout.file(file.view, PurePosixPath(image).parent.name)
+            target = target_file(project, file.view, image)
+            layout = layouts.setdefault(target, layout_of(project, target))
             index = [image] if layout.index_columns == 1 else image.split("/")
             added.setdefault(target, []).append([*index, *(cells.get(column, "") for column in layout.columns())])
     return added
@@ -84,7 +88,7 @@ def _extended(file: Path, rows: list[list[str]], project: ProjectLabels) -> byte
     content = read_bytes(file, most_bytes=None) if file.is_file() else b""
     end = "\r\n" if b"\r\n" in content else "\n"
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator=end).writerows(rows if content else [*project.layout.header, *rows])
+    csv.writer(text, lineterminator=end).writerows(rows if content else [*layout_of(project, file).header, *rows])
     gap = b"" if not content or content.endswith(b"\n") else end.encode()
     return content + gap + text.getvalue().encode()
 

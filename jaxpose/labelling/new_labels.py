@@ -15,7 +15,9 @@ from jaxpose.data.windows import frame_number
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.labelling.label_check import find_outside, read_size_px
-from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, ProjectLabels, read_header
+from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, read_header
+from jaxpose.labelling.merge_target import refuse_other_tools, target_file, target_problem
+from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.suggestion_folder import read_checksums, read_suggested
 
 _LISTED = 20
@@ -46,9 +48,11 @@ def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
       project: its labels.
 
     Raises:
-      UserError: there is no such file; or a line for each problem: a row that cannot be used, other keypoints than the
-        project's, an image that is labelled already or twice, one that does not exist, or a point outside of it.
+      UserError: the project has no label file to extend; there is no such new file; or a line for each problem: a row
+        that cannot be used or does not fit into the project's file, other keypoints than the project's, an image that
+        is labelled already or twice, one that does not exist or is no crop like the others, or a point outside of it.
     """
+    refuse_other_tools(project)
     found = [_read(file, view) for file, view in _find(new, project)]
     problems = [problem for file in found for problem in _keypoint_problems(file, project)]
     if not problems:
@@ -88,6 +92,7 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
     views = list(project.files)
     if new.is_dir():
         layout = project.layout
+        assert layout is not None
         pattern = layout.file("", "*") if layout.is_per_video else ""
         found = [(file, "") for file in sorted(new.glob(pattern))] if pattern else []
         found += [] if pattern else [(new / layout.file(view, ""), view) for view in views]
@@ -134,7 +139,9 @@ def _rows_by_line(file: Path) -> dict[int, list[str]]:
 
 
 def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
-    known, given = list(dict.fromkeys(name for name, _ in project.layout.columns())), file.labels.keypoint_names
+    assert project.layout is not None
+    columns = project.layout.columns()
+    known, given = list(dict.fromkeys(name for name, _ in columns)), file.labels.keypoint_names
     where, problems = file.labels.file, []
     for name in given:
         if name not in known:
@@ -143,7 +150,7 @@ def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
             problems.append(f"{where}: the project has no keypoint {name}{hint}")
     problems += [f"{where}: the project's keypoint {name} is absent" for name in known if name not in given]
     used = {column for row in file.cells for column, cell in row.items() if cell}
-    flags = sorted(name for name, coord in used - set(project.layout.columns()) if coord == "visible")
+    flags = sorted(name for name, coord in used - set(columns) if coord == "visible")
     if flags and not problems:
         problems.append(f"{where}: {flags[0]} has a column visible, which the project's label file lacks")
     return problems
@@ -151,19 +158,22 @@ def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:
 
 def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path) -> list[str]:
     places = {
-        image: f"{labels.file}:{line}"
-        for of_view in project.labels.values()
-        for labels in of_view
-        for image, line in zip(labels.images, labels.lines, strict=True)
+        image: source
+        for of_view in project.tables.values()
+        for table in of_view
+        for image, source in zip(table.images, table.sources, strict=True)
     }
     frames = {_frame(image): place for image, place in places.items()}
     problems = []
     for file in found:
-        for row, (image, line) in enumerate(zip(file.labels.images, file.labels.lines, strict=True)):
+        rows = zip(file.labels.images, file.labels.lines, file.cells, strict=True)
+        for row, (image, line, cells) in enumerate(rows):
             place = f"{file.labels.file}:{line}"
             if earlier := places.get(image) or frames.get(_frame(image)):
                 problems.append(f"{place}: {image} is labelled in {earlier} already; remove one of the two")
-            elif problem := _image_problem(file.labels, row, project.folder, folder):
+            elif problem := _image_problem(file.labels, row, project, folder):
+                problems.append(f"{place}: {problem}")
+            elif problem := target_problem(project, target_file(project, file.view, image), cells):
                 problems.append(f"{place}: {problem}")
             places[image] = frames[_frame(image)] = place
     return problems
@@ -176,18 +186,28 @@ def _frame(image: str) -> tuple[str, int] | tuple[str, str]:
     return (path.parent.name, path.name) if number is None else (path.parent.name, number)
 
 
-def _image_problem(labels: Labels, row: int, project: Path, folder: Path) -> str:
+def _image_problem(labels: Labels, row: int, project: ProjectLabels, folder: Path) -> str:
     image = labels.images[row]
     if image.startswith("/") or ".." in PurePosixPath(image).parts:
         return f"{image} leaves the project folder"
-    beside, inside = folder / image, project / image
+    beside, inside = folder / image, project.folder / image
     if not beside.is_file() and not inside.is_file():
-        return f"{image} lies neither in {folder} nor in {project}"
+        return f"{image} lies neither in {folder} nor in {project.folder}"
     if beside.is_file() and inside.is_file() and beside.read_bytes() != inside.read_bytes():
-        return f"{image} in {folder} is another image than the one in {project}"
+        return f"{image} in {folder} is another image than the one in {project.folder}"
     try:
         size_px = read_size_px(beside if beside.is_file() else inside)
     except UserError as error:
         return str(error)
-    outside = [labels.keypoint_names[k] for k in find_outside(labels, row, size_px)]
-    return f"outside of its image of {size_px[0]} x {size_px[1]} px: {', '.join(outside)}" if outside else ""
+    video = PurePosixPath(image).parent.name
+    crop_px = project.crop_px(video)
+    known_px = {crop_px[2:]} if crop_px else project.sizes_px(video)
+    if known_px and size_px not in known_px:
+        shown = " or ".join(f"{width} x {height}" for width, height in sorted(known_px))
+        return (
+            f"{image} has {size_px[0]} x {size_px[1]} px, but the project's images of this video have {shown}"
+            f"{f' (crops at {crop_px[:2]})' if crop_px else ''}; suggest the frame again for this project"
+        )
+    outside = find_outside(labels.keypoints_frame_px[row], labels.visibility[row], size_px)
+    names = ", ".join(labels.keypoint_names[k] for k in outside)
+    return f"outside of its image of {size_px[0]} x {size_px[1]} px: {names}" if outside else ""

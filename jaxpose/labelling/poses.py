@@ -1,19 +1,15 @@
 """The subspace of plausible poses, fitted to a project's labels."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from jaxpose.codes import NOT_USED
 from jaxpose.config.losses import PcaSingleviewConfig
-from jaxpose.data.labels import Labels
 from jaxpose.errors import UserError
-from jaxpose.labelling.label_layout import ProjectLabels
+from jaxpose.labelling.project_labels import ProjectLabels, frame_keypoints_px
 from jaxpose.pose.pca import Pca
 from jaxpose.pose.pca_fit import fit_singleview
 
 
-def fit_poses(project: ProjectLabels, names: Sequence[str]) -> dict[str, Pca]:
+def fit_poses(project: ProjectLabels, names: tuple[str, ...]) -> dict[str, Pca]:
     """Returns {view: plausible poses} for the views whose labels are enough for a PCA.
 
     Args:
@@ -21,8 +17,8 @@ def fit_poses(project: ProjectLabels, names: Sequence[str]) -> dict[str, Pca]:
       names: the keypoints that form a pose, in this order.
     """
     found = {}
-    for view, of_view in project.labels.items():
-        labelled_px = np.concatenate([labelled_keypoints_px(labels, names) for labels in of_view])
+    for view, of_view in project.tables.items():
+        labelled_px = np.concatenate([frame_keypoints_px(project, table, names) for table in of_view])
         try:
             found[view] = fit_pose(labelled_px)
         except UserError:
@@ -37,13 +33,3 @@ def fit_pose(labelled_px: np.ndarray) -> Pca:
       UserError: there are too few labels.
     """
     return fit_singleview(labelled_px, range(labelled_px.shape[1]), PcaSingleviewConfig())
-
-
-def labelled_keypoints_px(labels: Labels, names: Sequence[str]) -> np.ndarray:
-    """Returns the labels (n, k, 2) of some keypoints by name, NaN where there is none."""
-    found = np.full((len(labels.images), len(names), 2), np.nan)
-    used = np.where((labels.visibility > NOT_USED)[..., None], labels.keypoints_frame_px, np.nan)
-    for place, name in enumerate(names):
-        if name in labels.keypoint_names:
-            found[:, place] = used[:, labels.keypoint_names.index(name)]
-    return found

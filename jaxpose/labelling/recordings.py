@@ -1,7 +1,8 @@
 """Recordings to label: a video, or with several cameras the videos of all views of a session."""
 
 import dataclasses
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxpose.data.inputs import find_inputs
@@ -16,18 +17,23 @@ class Recording:
     Attributes:
       name: of the video without suffix, or of the session.
       videos: {view: video}; the view is "" with one camera.
+      folders: {view: folder of its images in labeled-data/}.
+      crop_px: (x, y, width, height) of its frames that images show, () for whole frames.
     """
 
     name: str
     videos: dict[str, Path]
+    folders: dict[str, str]
+    crop_px: tuple[int, ...] = ()
 
 
-def find_recordings(names: Sequence[str], views: Sequence[str]) -> list[Recording]:
+def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[str, Path]) -> list[Recording]:
     """Returns the recordings of the videos that are named, in natural order.
 
     Args:
       names: videos, folders, globs or @LIST, as jaxpose.predict takes them.
       views: of the project, () with one camera.
+      known: {name: file} of videos to which the project gives a name; others are called as their files.
 
     Raises:
       UserError: a name does not exist; an image is among them; two videos would have the same folder of images; or
@@ -37,16 +43,18 @@ def find_recordings(names: Sequence[str], views: Sequence[str]) -> list[Recordin
     if inputs.images:
         image = next(iter(inputs.images.values()))[0]
         raise UserError(f"{image} is an image; frames are suggested from videos")
+    names_of = {os.path.realpath(file): name for name, file in known.items()}
     videos: dict[str, Path] = {}
     for file in inputs.videos.values():
-        if file.stem in videos:
+        name = names_of.get(os.path.realpath(file), file.stem)
+        if name in videos:
             raise UserError(
-                f"{videos[file.stem]} and {file} have the same name, and so would their frames in labeled-data/: give "
+                f"{videos[name]} and {file} have the same name, and so would their frames in labeled-data/: give "
                 "one of them another name, or call the command for each"
             )
-        videos[file.stem] = file
+        videos[name] = file
     if not views:
-        return [Recording(stem, {"": file}) for stem, file in videos.items()]
+        return [Recording(name, {"": file}, {"": name}) for name, file in videos.items()]
     found: dict[str, dict[str, Path]] = {}
     for stem, file in videos.items():
         view = view_of_video(stem, views)
@@ -56,4 +64,7 @@ def find_recordings(names: Sequence[str], views: Sequence[str]) -> list[Recordin
     for session, of_view in found.items():
         if absent := [view for view in views if view not in of_view]:
             raise UserError(f"the session {session} has no video of the view {', '.join(absent)}: name it too")
-    return [Recording(session, {view: of_view[view] for view in views}) for session, of_view in found.items()]
+    return [
+        Recording(session, {view: of_view[view] for view in views}, {view: of_view[view].stem for view in views})
+        for session, of_view in found.items()
+    ]

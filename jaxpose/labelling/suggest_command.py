@@ -2,24 +2,30 @@
 
 import argparse
 import dataclasses
+import os
 import shlex
 from pathlib import Path
 
 import numpy as np
 
-from jaxpose.config import DataConfig
+from jaxpose.config import Config, DataConfig, VideoConfig
 from jaxpose.config.arguments import DONE, program
+from jaxpose.data.sessions import video_files
 from jaxpose.errors import UserError
 from jaxpose.extras import need
+from jaxpose.formats.project import COCO, CSV, SLEAP
 from jaxpose.labelling.clusters import choose_different
 from jaxpose.labelling.evidence import find_evidence
-from jaxpose.labelling.label_layout import ProjectLabels, read_project_labels
 from jaxpose.labelling.poses import fit_poses
+from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
 from jaxpose.labelling.recordings import Recording, find_recordings
 from jaxpose.labelling.selection import Choice, choose_frames
-from jaxpose.labelling.suggestion_folder import Points, refuse_used, write_suggestions
+from jaxpose.labelling.suggested_labels import COCO_FILE, SLEAP_FILE, Points
+from jaxpose.labelling.suggestion_folder import refuse_used, write_suggestions
 from jaxpose.labelling.tracks import Tracks, read_run_configs, read_tracks
 from jaxpose.quantities import count
+from jaxpose.video.file import scan
+from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 
 
 def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> int:
@@ -40,11 +46,17 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     refuse_used(out)
     if given.h5:
         need("deeplabcut", "--h5")
-    data = _data(given, runs)
+    data, video = _options(given, runs)
     project = read_project_labels(data) if data.project else None
     if given.h5 and not project:
         raise UserError("--h5 writes label files, which need the keypoints of a project: give --project FOLDER")
-    recordings = find_recordings(videos, data.views)
+    if given.h5 and project and not project.layout:
+        raise UserError(f"--h5 writes HDF5 beside label files (.csv), but {project.path} is a file of {project.kind}")
+    if not videos:
+        videos = _videos(data, video, project)
+    recordings = find_recordings(videos, data.views, project.video_files() if project else {})
+    if project and not data.views:
+        recordings = [dataclasses.replace(found, crop_px=_crop_px(project, found, data)) for found in recordings]
     skipped = _labelled(project, recordings)
     points: Points = {}
     if runs:
@@ -58,38 +70,79 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
         choices = choose_different(recordings, skipped, given.frames, given.apart)
     if not choices:
         raise UserError("no frame is left to suggest: all are labelled, or too near to each other (see --apart)")
-    images = write_suggestions(out, recordings, choices, data, project.layout if project else None, points, given.h5)
+    images = write_suggestions(out, recordings, choices, data, project, points, given.h5)
     _report(given, out, recordings, choices, images, project)
     return DONE
 
 
-def _data(given: argparse.Namespace, runs: list[Path]) -> DataConfig:
-    """Returns where the labels are, and for runs their keypoints."""
-    data = read_run_configs(runs)[0].data if runs else DataConfig()
+def _options(given: argparse.Namespace, runs: list[Path]) -> tuple[DataConfig, VideoConfig]:
+    """Returns where the labels are, and for runs their keypoints; and where the videos are."""
+    config = read_run_configs(runs)[0] if runs else Config()
+    data = config.data
     changes = {name: getattr(given, name) for name in ("project", "labels") if getattr(given, name)}
     if given.views:
         changes["views"] = tuple(given.views.split(","))
         if runs and changes["views"] != data.views:
             raise UserError(f"--views is {given.views}, but the run has {','.join(data.views) or 'one camera'}")
-    return dataclasses.replace(data, **changes)
+    return dataclasses.replace(data, **changes), config.video
+
+
+def _videos(data: DataConfig, video: VideoConfig, project: ProjectLabels | None) -> list[str]:
+    """Returns the project's videos: those that its label files name, and those in its folder of videos."""
+    files = [*project.video_files().values(), *video_files(data, video).values()] if project else []
+    if not files:
+        raise UserError("the following arguments are required: VIDEO" + " (the project has none)" * bool(project))
+    return list({os.path.realpath(file): str(file) for file in files}.values())
+
+
+def _crop_px(project: ProjectLabels, recording: Recording, data: DataConfig) -> tuple[int, ...]:
+    """Returns the part of a video's frames that new images show, () for whole frames.
+
+    Raises:
+      UserError: the labelled images of the video show neither whole frames nor a crop that the project knows.
+    """
+    crop_px, sizes_px = project.crop_px(recording.name), project.sizes_px(recording.name)
+    if not crop_px and not sizes_px:
+        return ()
+    video = as_labelled(scan(recording.videos[""]), labelled_sizes_px(data))
+    frame_px = video.width_px, video.height_px
+    has = f"frames of {frame_px[0]} x {frame_px[1]} px"
+    if crop_px and (crop_px[0] + crop_px[2] > frame_px[0] or crop_px[1] + crop_px[3] > frame_px[1]):
+        raise UserError(
+            f"{video.path} has {has}, but the project's crop of it is (x, y, width, height) = {crop_px}: is it another "
+            "video?"
+        )
+    if not crop_px and frame_px not in sizes_px:
+        shown = " or ".join(f"{width} x {height}" for width, height in sorted(sizes_px))
+        raise UserError(
+            f"{video.path} has {has}, but its labelled images have {shown} px, and the project has no crop of this "
+            "size: give the video its crop in config.yaml"
+        )
+    return crop_px
 
 
 def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> list[set[int]]:
     """Returns the frames of each recording that are labelled in one of its views."""
     frames = project.labelled_frames() if project else set()
-    stems = [{video.stem for video in recording.videos.values()} for recording in recordings]
-    return [{number for video, number in frames if video in of_recording} for of_recording in stems]
+    return [{number for name, number in frames if name in found.folders.values()} for found in recordings]
 
 
 def _points(recordings: list[Recording], tracks: list[Tracks], choices: list[Choice]) -> Points:
+    """Returns the predictions of the chosen frames in pixels of their images, without those outside of a crop."""
     points = {}
     for choice in choices:
-        of_recording = tracks[choice.recording]
-        views = list(recordings[choice.recording].videos)
-        of_views = np.split(of_recording.keypoints_px[choice.frame], len(views))
+        recording, of_recording = recordings[choice.recording], tracks[choice.recording]
+        keypoints_px = of_recording.keypoints_px[choice.frame].copy()
+        if recording.crop_px:
+            x, y, width, height = recording.crop_px
+            keypoints_px -= (x, y)
+            is_outside = ((keypoints_px < -0.5) | (keypoints_px > np.array([width, height]) - 0.5)).any(axis=1)
+            keypoints_px[is_outside] = np.nan
+        cells = np.column_stack([keypoints_px, of_recording.confidence[choice.frame]])
+        of_views = np.split(cells, len(recording.videos))
         points[choice.recording, choice.frame] = {
             view: dict(zip(of_recording.keypoint_names, of_view, strict=True))
-            for view, of_view in zip(views, of_views, strict=True)
+            for view, of_view in zip(recording.videos, of_views, strict=True)
         }
     return points
 
@@ -108,9 +161,22 @@ def _report(
     if len(choices) < given.frames:
         print(f"only {len(choices)} of {given.frames} frames: the others are labelled or too near (see --apart)")
     print(f"{out}: {count(images, 'image')}, neighbours included")
-    if project:
-        flags = "".join(f" --{name} {getattr(given, name)}" for name in ("labels", "views") if getattr(given, name))
-        merge = f"{program('jaxpose.labels')} merge {shlex.quote(str(out))}"
-        print(f"correct the labels there, then: {merge} --project {shlex.quote(str(project.folder))}{flags}")
-    else:
-        print("no label file is written, because no project names the keypoints (see --project)")
+    if project and (bad := sum(len(table.problems) for of_view in project.tables.values() for table in of_view)):
+        print(f"{count(bad, 'row')} of the labels cannot be used (see jaxpose.labels check); their frames may be here")
+    print(_next_step(given, out, project))
+
+
+def _next_step(given: argparse.Namespace, out: Path, project: ProjectLabels | None) -> str:
+    if not project:
+        return "no label file is written, because no project names the keypoints (see --project)"
+    if project.kind == SLEAP:
+        return f"merge {out / SLEAP_FILE} into {project.path} in SLEAP, correct the predictions there, then train again"
+    if project.kind == COCO:
+        return (
+            f"correct the labels in {out / COCO_FILE}, add its images and annotations to {project.path} in your label "
+            "tool, then train again"
+        )
+    named = {"labels": given.labels or (project.files[""][0].name if project.kind == CSV else ""), "views": given.views}
+    flags = "".join(f" --{name} {shlex.quote(value)}" for name, value in named.items() if value)
+    merge = f"{program('jaxpose.labels')} merge {shlex.quote(str(out))}"
+    return f"correct the labels there, then: {merge} --project {shlex.quote(str(project.path))}{flags}"

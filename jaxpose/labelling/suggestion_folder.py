@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import cv2
 import numpy as np
@@ -20,22 +20,20 @@ from jaxpose.config import DataConfig
 from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.data.labels import labels_checksum, read_labels
 from jaxpose.errors import UserError
-from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout
+from jaxpose.labelling.label_layout import IMAGES_FOLDER
+from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.recordings import Recording
 from jaxpose.labelling.selection import Choice
+from jaxpose.labelling.suggested_labels import Points, image_of, write_label_files
 from jaxpose.phases import phase
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
-from jaxpose.video.video import read_chunks, scan
+from jaxpose.video.video import Video, read_chunks, scan
 
 LIST_FILE = "suggestions.csv"
 # Frames on either side of each suggested one, for networks that look at five frames.
 _NEIGHBOURS = 2
 _CHUNK_FRAMES = 8
-_KEY = "df_with_missing"
 _CHECKSUM = "labels_sha256"
-
-# {(recording, frame): {view: {keypoint: (x, y)}}}
-Points = Mapping[tuple[int, int], Mapping[str, Mapping[str, np.ndarray]]]
 
 
 def refuse_used(out: Path) -> None:
@@ -55,7 +53,7 @@ def write_suggestions(
     recordings: list[Recording],
     choices: list[Choice],
     data: DataConfig,
-    layout: LabelLayout | None,
+    project: ProjectLabels | None,
     points: Points,
     h5: bool = False,
 ) -> int:
@@ -66,8 +64,8 @@ def write_suggestions(
       recordings: the videos.
       choices: the frames to label.
       data: the sizes of the labelled images decide whether a rotation in a video file is applied.
-      layout: of the label files; None writes none.
-      points: predicted places of the keypoints; a frame without any gets empty cells.
+      project: whose form the label files have; None writes none.
+      points: predicted places of the keypoints; a frame without any gets no labels.
       h5: write each label file as HDF5, too.
 
     Raises:
@@ -78,12 +76,14 @@ def write_suggestions(
     try:
         # A subfolder, because mkdtemp makes a folder that only its owner can read.
         folder = staging / "suggestions"
-        images = 0
+        images, videos = 0, dict[Path, Video]()
         for place, recording in enumerate(recordings):
             frames = {choice.frame for choice in choices if choice.recording == place}
-            for video in recording.videos.values() if frames else ():
-                images += _write_images(folder / IMAGES_FOLDER / video.stem, video, frames, data)
-        files = _write_labels(folder, recordings, choices, layout, points, h5) if layout else []
+            for view, path in recording.videos.items() if frames else ():
+                videos[path] = as_labelled(scan(path), labelled_sizes_px(data))
+                images_folder = folder / IMAGES_FOLDER / recording.folders[view]
+                images += _write_images(images_folder, videos[path], recording.crop_px, frames)
+        files = write_label_files(folder, recordings, choices, project, points, videos, h5) if project else []
         checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
         (folder / LIST_FILE).write_text(_list_text(recordings, choices, checksums), encoding="utf-8")
         os.replace(folder, out)
@@ -112,25 +112,21 @@ def read_suggested(folder: Path) -> dict[str, str]:
         return {path_of_cell(row.get("image") or ""): row.get(_CHECKSUM) or "" for row in csv.DictReader(stream)}
 
 
-def image_of(video: Path, frame: int) -> str:
-    """Returns the path of the image of a frame, relative to the project."""
-    return f"{IMAGES_FOLDER}/{video.stem}/img{frame:08d}.png"
-
-
-def _write_images(folder: Path, path: Path, frames: set[int], data: DataConfig) -> int:
+def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: set[int]) -> int:
+    """Writes frames and their neighbours, cropped to (x, y, width, height) if that is given; returns their number."""
     folder.mkdir(parents=True)
-    video = as_labelled(scan(path), labelled_sizes_px(data))
+    size_px = (video.width_px, video.height_px)
+    x, y, width, height = crop_px or (0, 0, *size_px)
     reach = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
     wanted = {frame + offset for frame in frames for offset in reach if frame + offset >= 0}
-    size_px = (video.width_px, video.height_px)
     reader = read_chunks(video, np.eye(2, 3), size_px, _CHUNK_FRAMES)
     written, number = set(), 0
-    with phase(f"extracting frames of {path.name}", max(wanted) + 1, "frame") as progress:
+    with phase(f"extracting frames of {video.path.name}", max(wanted) + 1, "frame") as progress:
         for chunk in reader:
             for frame in chunk:
                 if number in wanted:
-                    _, content = cv2.imencode(".png", frame[..., ::-1])
-                    (folder / Path(image_of(path, number)).name).write_bytes(content.tobytes())
+                    _, content = cv2.imencode(".png", frame[y : y + height, x : x + width, ::-1])
+                    (folder / PurePosixPath(image_of(folder.name, number)).name).write_bytes(content.tobytes())
                     written.add(number)
                 number += 1
             progress.update(len(chunk))
@@ -138,41 +134,8 @@ def _write_images(folder: Path, path: Path, frames: set[int], data: DataConfig) 
                 reader.close()
                 break
     if absent := sorted(frames - written):
-        raise UserError(f"frame {absent[0]} cannot be read: {reader.problem or f'{path} has {number} frames'}")
+        raise UserError(f"frame {absent[0]} cannot be read: {reader.problem or f'{video.path} has {number} frames'}")
     return len(written)
-
-
-def _write_labels(
-    folder: Path, recordings: list[Recording], choices: list[Choice], layout: LabelLayout, points: Points, h5: bool
-) -> list[Path]:
-    files: dict[str, list[list[str]]] = {}
-    for choice in sorted(choices, key=lambda choice: (choice.recording, choice.frame)):
-        for view, video in recordings[choice.recording].videos.items():
-            predicted = points.get((choice.recording, choice.frame), {}).get(view, {})
-            cells = layout.cells(image_of(video, choice.frame), predicted)
-            files.setdefault(layout.file(view, video.stem), []).append(cells)
-    for name, rows in files.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows([*layout.header, *rows])
-        if h5:
-            _write_h5(file.with_suffix(".h5"), layout, rows)
-    return [folder / name for name in files]
-
-
-def _write_h5(file: Path, layout: LabelLayout, rows: list[list[str]]) -> None:
-    """Writes rows as the table that DeepLabCut keeps beside its CSV files."""
-    import pandas as pd
-
-    first = layout.index_columns
-    places = [column for column, (_, coord) in enumerate(layout.columns()) if coord in "xy"]
-    names = [(layout.scorer, *layout.columns()[column]) for column in places]
-    values = [[float(row[first + column] or "nan") for column in places] for row in rows]
-    images = [tuple("/".join(row[:first]).split("/")) for row in rows]
-    columns = pd.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
-    table = pd.DataFrame(values, index=pd.MultiIndex.from_tuples(images), columns=columns)
-    table.to_hdf(file, key=_KEY, mode="w")
 
 
 def _list_text(recordings: list[Recording], choices: list[Choice], checksums: Mapping[str, str]) -> str:
@@ -181,7 +144,7 @@ def _list_text(recordings: list[Recording], choices: list[Choice], checksums: Ma
     writer.writerow(["image", "frame", "score", "reason", _CHECKSUM])
     for choice in choices:
         score = "" if math.isnan(choice.score) else f"{choice.score:.3f}"
-        for video in recordings[choice.recording].videos.values():
-            image = image_of(video, choice.frame)
+        for name in recordings[choice.recording].folders.values():
+            image = image_of(name, choice.frame)
             writer.writerow([path_cell(image), choice.frame, score, choice.reason, checksums.get(image, "")])
     return text.getvalue()

@@ -20,6 +20,7 @@ from jaxpose import config as c
 from jaxpose.config import weights as table
 from jaxpose.data.split import split_text
 from jaxpose.errors import UserError
+from jaxpose.model import vit
 from jaxpose.model.pose_net import PoseNet
 from jaxpose.run.folder import open_run
 from jaxpose.run.load import load_network
@@ -207,20 +208,26 @@ def test_a_folder_of_transformers_is_read_with_its_notes(project: Path, tmp_path
     np.testing.assert_array_equal(conv1_of(begin(config_from(project, tmp_path / "published"))), kernel)
 
 
-def test_a_vision_transformer_takes_its_published_weights(project: Path, tmp_path: Path) -> None:
+def test_a_vision_transformer_takes_its_published_weights(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The full sizes are those of the published configs: tests/model/test_vit.py.
+    for name in ("vit_small", "dinov2_small"):
+        monkeypatch.setitem(vit.FORMS, name, dataclasses.replace(vit.FORMS[name], channels=24, heads=3, depth=2))
+    size = {"hidden_size": 24, "num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 96}
     torch.manual_seed(0)
-    model = ViTModel(ViTConfig(hidden_size=384, num_attention_heads=6, intermediate_size=1536), add_pooling_layer=False)
+    model = ViTModel(ViTConfig(**size), add_pooling_layer=False)
     model.save_pretrained(tmp_path / "published")
     options: dict[str, Any] = {"model__backbone": "vit_small", "model__width": 64}
     setup = begin(config_from(project, tmp_path / "published", **options))
     published = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
     np.testing.assert_array_equal(setup.params["backbone"]["class_token"], published["embeddings.cls_token"][0])
     assert setup.facts.has_new_head and not jax.tree.leaves(setup.statistics)
-    write_config(model_type="vit", num_attention_heads=12)(tmp_path / "published")
-    with pytest.raises(UserError, match="says num_attention_heads = 12; vit_small here has 6"):
+    write_config(model_type="vit", num_attention_heads=6)(tmp_path / "published")
+    with pytest.raises(UserError, match="says num_attention_heads = 6; vit_small here has 3"):
         begin(config_from(project, tmp_path / "published", **options))
     (tmp_path / "published" / "config.json").unlink()
-    published["layernorm.bias"] = np.full(384, np.nan, np.float32)
+    published["layernorm.bias"] = np.full(24, np.nan, np.float32)
     save(tmp_path / "published", published)
     with pytest.raises(UserError, match="not finite: layernorm.bias"):
         begin(config_from(project, tmp_path / "published", **options))

@@ -1,0 +1,188 @@
+"""What is labelled in a project of any tool: the tables that training uses, and the form of its label files.
+
+jaxpose adds rows only to label files (.csv) of Lightning Pose and DeepLabCut; other tools keep their own files.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from jaxpose.codes import NOT_USED
+from jaxpose.config import DataConfig, project_folder
+from jaxpose.data.checked_table import check_table
+from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.label_table import LabelTable, read_table
+from jaxpose.data.views import label_file_of_view
+from jaxpose.data.windows import frame_number
+from jaxpose.errors import UserError
+from jaxpose.files import is_regular
+from jaxpose.formats.label_folder import label_files
+from jaxpose.formats.project import (
+    CSV,
+    DEEPLABCUT,
+    LIGHTNING_POSE,
+    read_label_table,
+    recognise,
+    without_config_file,
+)
+from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, plain_header, read_header
+
+
+@dataclasses.dataclass(frozen=True)
+class ProjectLabels:
+    """The labels of a project.
+
+    Attributes:
+      path: the project, a folder or a file.
+      kind: the tool, as in `jaxpose.formats.project`.
+      layout: of its label files; None if they are no CSV files.
+      files: {view: label files}, those of evaluation only among them; the file itself for a project that is one.
+      tables: {view: their usable rows}.
+      parts_px: {image: part (x, y, width, height) of its frame that it shows} where the project crops videos; images
+        that cannot be used are absent.
+    """
+
+    path: Path
+    kind: str
+    layout: LabelLayout | None
+    files: dict[str, list[Path]]
+    tables: dict[str, list[LabelTable]]
+    parts_px: Mapping[str, tuple[int, ...]]
+
+    @property
+    def folder(self) -> Path:
+        """The folder from which images are named."""
+        return project_folder(str(self.path))
+
+    def labelled_frames(self) -> set[tuple[str, int]]:
+        """Returns (video, frame number) of each labelled image whose name has a number."""
+        found = set()
+        for table in (table for of_view in self.tables.values() for table in of_view):
+            for image, video in zip(table.images, table.videos, strict=True):
+                if (number := frame_number(PurePosixPath(image).name)) is not None:
+                    found.add((video, number))
+        return found
+
+    def video_files(self) -> dict[str, Path]:
+        """Returns {name: file} of the videos that the label files name and that exist."""
+        return {
+            name: file
+            for of_view in self.tables.values()
+            for table in of_view
+            for name, file in table.video_files.items()
+        }
+
+    def crop_px(self, video: str) -> tuple[int, ...]:
+        """Returns the crop (x, y, width, height) that new images of a video show, () for whole frames.
+
+        They are like the labelled images of the video; without any, they are crops if other labelled images are.
+
+        Raises:
+          UserError: the video has a crop, but none of its labelled images can be read.
+        """
+        (table, *_) = next(iter(self.tables.values()))
+        own = tuple(table.crops_px.get(video, ()))
+        is_labelled, known = video in table.videos, [place for place in self._parts() if place[0] == video]
+        if own and is_labelled and not known:
+            raise UserError(
+                f"{table.file} has labels of {video}, but none of its images can be read to see whether they are crops"
+            )
+        return own if any(part == table.crops_px.get(name) for name, part in known or self._parts()) else ()
+
+    def sizes_px(self, video: str) -> set[tuple[int, ...]]:
+        """Returns the sizes (width, height) of the labelled images of a video where the project crops videos."""
+        return {part[2:] for name, part in self._parts() if name == video}
+
+    def offsets_px(self, table: LabelTable) -> np.ndarray:
+        """Returns for each row (n, 2) where its image begins in the frame, NaN if that is unknown."""
+        unknown = (np.nan, np.nan) if _has_crops(table) else (0, 0)
+        return np.array([self.parts_px.get(image, unknown)[:2] for image in table.images], float).reshape(-1, 2)
+
+    def _parts(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Returns the video and the part of each image in `parts_px`."""
+        (table, *_) = next(iter(self.tables.values()))
+        videos = dict(zip(table.images, table.videos, strict=True))
+        return [(videos[image], part) for image, part in self.parts_px.items()]
+
+
+def read_project_labels(data: DataConfig) -> ProjectLabels:
+    """Reads the labels of a project; its images are opened only where videos are cropped.
+
+    Args:
+      data: `project`, `labels`, `views` and `missing`.
+
+    Raises:
+      UserError: the project or a label file does not exist or is not understood.
+    """
+    if not Path(data.project).expanduser().exists():
+        raise UserError(f"the project {data.project!r} does not exist; give its folder with --project FOLDER")
+    data = without_config_file(data)
+    kind, path = recognise(data), Path(data.project).expanduser()
+    if kind == LIGHTNING_POSE:
+        return _read_lightning_pose(path, data)
+    # DeepLabCut's rows without any label are frames that wait for labels: they are not suggested, nor added again.
+    table = read_label_table(dataclasses.replace(data, missing="not_visible" if kind == DEEPLABCUT else data.missing))
+    files, layout = [path], None
+    if kind == DEEPLABCUT:
+        files = _files_of_rows(table)
+        if not files:
+            raise UserError(f"{path} has no labelled frame")
+        layout = _layout_of_deeplabcut(files, table)
+    elif kind == CSV:
+        files = label_files(path)
+        layout = LabelLayout(files[0].name, False, *read_header(files[0]))
+    return ProjectLabels(path, kind, layout, {"": files}, {"": [table]}, _parts_px(table, data))
+
+
+def frame_keypoints_px(project: ProjectLabels, table: LabelTable, names: tuple[str, ...]) -> np.ndarray:
+    """Returns the labels (n, k, 2) of some keypoints by name in frame pixels, NaN where there is none."""
+    found = np.full((len(table.images), len(names), 2), np.nan)
+    used = np.where((table.visibility > NOT_USED)[..., None], table.keypoints_image_px, np.nan)
+    for place, name in enumerate(names):
+        if name in table.keypoint_names:
+            found[:, place] = used[:, table.keypoint_names.index(name)]
+    return found + project.offsets_px(table)[:, None]
+
+
+def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
+    views = data.views or ("",)
+    files: dict[str, list[Path]] = {}
+    for view in views:
+        file = folder / label_file_of_view(data.labels, view)
+        if not is_regular(file):
+            raise UserError(f"{folder} has no label file {file.name}; name it with --labels FILE")
+        extra = [folder / label_file_of_view(name, view) for name in extra_label_files(data)]
+        files[view] = [file, *(name for name in extra if is_regular(name))]
+    tables = {view: [read_table(folder, file, data.missing) for file in of_view] for view, of_view in files.items()}
+    first = files[views[0]][0]
+    is_per_video = first.parent.parent.name == IMAGES_FOLDER
+    layout = LabelLayout(first.name if is_per_video else data.labels, is_per_video, *read_header(first))
+    return ProjectLabels(folder, LIGHTNING_POSE, layout, files, tables, {})
+
+
+def _layout_of_deeplabcut(files: list[Path], table: LabelTable) -> LabelLayout:
+    """Returns the form of the first label file with all keypoints, or a plain one with them."""
+    headers = [read_header(file) for file in files if file.suffix == ".csv"]
+    full = [header for header in headers if set(table.keypoint_names) <= set(header[0][-2])]
+    plain = plain_header(table.scorer, table.keypoint_names, 3), 3
+    return LabelLayout(files[0].with_suffix(".csv").name, True, *(full[0] if full else plain))
+
+
+def _files_of_rows(table: LabelTable) -> list[Path]:
+    """Returns the label files of a table of several: each row is named FILE:LINE."""
+    places = [*table.sources, *(problem.partition(": ")[0] for problem in table.problems)]
+    return list(dict.fromkeys(Path(place.rpartition(":")[0]) for place in places))
+
+
+def _has_crops(table: LabelTable) -> bool:
+    return bool(table.crops_px.keys() - {"*"})
+
+
+def _parts_px(table: LabelTable, data: DataConfig) -> dict[str, tuple[int, ...]]:
+    if not _has_crops(table):
+        return {}
+    checked = check_table(table, "", dataclasses.replace(data, crop_px=(), boxes=""))
+    rows = checked.images.values()
+    return {table.images[row]: checked.crop_px(row, image) or (0, 0, *image.size_px) for row, image in rows}

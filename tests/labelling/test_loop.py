@@ -1,0 +1,80 @@
+"""The whole loop through the verbs: a trained run, predict, suggest, labels check, labels merge, train, compare."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxpose import config as c
+from jaxpose import labels, predict, suggest
+from jaxpose.compare import __main__ as compare
+from jaxpose.run.identity import read_config
+from tests.shared_runs import move_run
+from tests.small_run import call
+
+FRAMES = 4
+
+
+def _table(file: Path) -> pd.DataFrame:
+    return pd.read_csv(file, header=[0, 1, 2], index_col=0)
+
+
+def _sets(run: Path) -> dict[str, str]:
+    rows = pd.read_csv(run / "split.csv")
+    return dict(zip(rows["path"], rows["set"], strict=True))
+
+
+def _errors_px(run: Path, images: list[str]) -> np.ndarray:
+    table = pd.read_csv(run / "predictions_pixel_error.csv", index_col=0)
+    return table.loc[images].drop(columns="set").to_numpy(float)
+
+
+def _correct(project: Path, new: Path) -> list[str]:
+    """Puts the true places into the new label file, as a person would, and returns its images."""
+    table = _table(new / "CollectedData.csv")
+    for image in table.index:
+        path = Path(image)
+        truth = _table(project / "ground_truth" / f"{path.parent.name}.csv")
+        table.loc[image] = truth.iloc[int(path.stem.removeprefix("img"))].to_numpy()
+    table.to_csv(new / "CollectedData.csv")
+    return list(table.index)
+
+
+def test_suggested_frames_train_the_next_run(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = move_run(trained_run.parent, tmp_path)
+    project, new, again = tmp_path / "project", tmp_path / "round2", tmp_path / "again"
+    videos = sorted(map(str, (project / "videos").glob("*.mp4")))
+    assert predict.main(["--run", str(run), *videos, "--devices", "1"]) == 0
+    # The videos are those of the project.
+    assert suggest.main(["--run", str(run), "--frames", str(FRAMES), "--apart", "4", "--out", str(new)]) == 0
+    known = _table(project / "CollectedData.csv").index
+    images = _correct(project, new)
+    assert len(images) == FRAMES and not set(images) & set(known)
+    assert labels.main(["check", "--project", str(new), "--out", str(tmp_path / "check")]) == 0
+    capsys.readouterr()
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 0
+    assert f"CollectedData.csv: {FRAMES} new rows" in (shown := capsys.readouterr().out) and "exactly as" not in shown
+    before = read_config(run / "config.json")
+    config = dataclasses.replace(
+        before,
+        out=str(again),
+        data=dataclasses.replace(before.data, split=str(run), keypoint_names=()),
+        train=dataclasses.replace(before.train, init_from=str(run), steps=2),
+    )
+    assert isinstance(config, c.Config) and call(config, tmp_path) == 0
+    old_sets, sets = _sets(run), _sets(again)
+    assert all(sets[image] == old_sets[image] for image in known)
+    assert set(images) <= sets.keys() and "train" in {sets[image] for image in images}
+    capsys.readouterr()
+    assert compare.main([str(run), str(again)]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("all "))
+    # On the frames that trained neither run.
+    unseen = [image for image in known if old_sets[image] != "train"]
+    errors = [_errors_px(folder, unseen) for folder in (run, again)]
+    assert line.split()[1] == str(errors[0].size) == "84"
+    assert all(f" {of_run.mean():.2f} (" in line for of_run in errors)
+    assert errors[0].mean() != errors[1].mean() and np.isfinite(_errors_px(again, images)).all()
