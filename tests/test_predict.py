@@ -112,6 +112,8 @@ def test_no_frames_give_no_rows(predictor: predict.Predictor):
         (np.zeros((2, 64, 64, 3), np.float32), r"shape \(64, 64, 3\) of float32; it must be uint8"),
         (np.zeros((2, 64, 64, 4), np.uint8), r"shape \(64, 64, 4\) of uint8; it must be uint8, \(h, w, 3\) RGB"),
         (np.zeros((2, 0, 64, 3), np.uint8), r"shape \(0, 64, 3\)"),
+        (np.zeros((64, 64, 1), np.uint8), r"shape \(64, 64, 1\); a frame is .* leave out an axis of 1"),
+        (np.zeros((64, 64, 4), np.uint8), r"shape \(64, 64, 4\); a frame is .* alpha channel"),
     ],
 )
 def test_what_is_no_frame_is_refused(predictor: predict.Predictor, frames: np.ndarray, message: str):

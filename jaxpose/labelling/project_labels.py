@@ -4,6 +4,7 @@ jaxpose adds rows only to label files (.csv) of Lightning Pose and DeepLabCut; o
 """
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from jaxpose.codes import NOT_USED
 from jaxpose.config import DataConfig, project_folder
+from jaxpose.config.arguments import program
 from jaxpose.data.checked_table import check_table
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.label_table import LabelTable, read_table
@@ -87,7 +89,8 @@ class ProjectLabels:
         is_labelled, known = video in table.videos, [place for place in self._parts() if place[0] == video]
         if own and is_labelled and not known:
             raise UserError(
-                f"{table.file} has labels of {video}, but none of its images can be read to see whether they are crops"
+                f"{table.file} has labels of {video}, but none of its images can be used to see whether it is cropped: "
+                f"{program('jaxpose.train')} {shlex.quote(str(self.path))} --dry_run=data says why"
             )
         return own if any(part == table.crops_px.get(name) for name, part in known or self._parts()) else ()
 

@@ -19,6 +19,7 @@ from jaxpose.errors import UserError
 from jaxpose.fitting import fit_still
 from jaxpose.formats.lightning_pose.tables import SCORERS
 from jaxpose.phases import Phase, phase
+from jaxpose.prediction.arrays import refuse_misfit, refuse_no_frame
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.dataframe import make_dataframe
 from jaxpose.prediction.frame_boxes import FrameBoxes, part_of_array, stream_boxes
@@ -84,8 +85,9 @@ class Predictor:
 
         Args:
           frames: uint8, RGB (OpenCV reads BGR: turn it by `frame[..., ::-1]`) or grey. One frame is (h, w, 3) or
-            (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array (n, h, 3) is one
-            frame in colour.
+            (h, w); several are (n, h, w, 3), (n, h, w), or a list of n frames of any sizes. An array
+            (n, h, 3) is one frame in colour. With `data.resize=lightning_pose`, frames are read as images; those of a
+            video are smoothed (`predict_video`), so that their keypoints differ by about a pixel.
           boxes_px: for a run with `data.boxes`, the box (x, y, width, height) of the frame, or of each of several.
 
         Raises:
@@ -96,8 +98,7 @@ class Predictor:
         if isinstance(frames, np.ndarray) and (frames.ndim == 2 or (frames.ndim == 3 and frames.shape[-1] == 3)):
             return self._predict_one(self.fit(frames, boxes_px))
         boxes_px = boxes_px if len(boxes_px) else [()] * len(frames)
-        if len(boxes_px) != len(frames):
-            raise ValueError(f"there are {len(frames)} frames and {len(boxes_px)} boxes_px; each frame needs one")
+        refuse_misfit(frames, boxes_px)
         return self._joined(self.fitted(self.fit(*pair) for pair in zip(frames, boxes_px, strict=True)))
 
     def _predict_one(self, fitted: tuple[np.ndarray, np.ndarray]) -> Found:
@@ -187,11 +188,7 @@ class Predictor:
           UserError: the frame is smaller than the run's crop, or lacks the box that the run needs.
         """
         frame = np.asarray(frame)
-        is_image = frame.ndim == 2 or (frame.ndim == 3 and frame.shape[2] == 3)
-        if frame.dtype != np.uint8 or not is_image or not frame.size:
-            raise ValueError(
-                f"a frame has shape {frame.shape} of {frame.dtype}; it must be uint8, (h, w, 3) RGB or (h, w) grey"
-            )
+        refuse_no_frame(frame)
         colour = np.repeat(frame[..., None], 3, axis=2) if frame.ndim == 2 else np.ascontiguousarray(frame)
         data = self.config.data
         crop_px = part_of_array(data, box_px, frame)
