@@ -200,10 +200,7 @@ def test_whole_frames_do_not_get_among_crops(tmp_path: Path, capsys: Capture) ->
     (project / "config.yaml").write_text(config.replace(", ".join(map(str, CROP)), "16, 58, 8, 40"))
     video = project / "videos/day2.mp4"
     assert suggest.main([str(video), "--project", str(project), "--out", str(tmp_path / "out")]) == 2
-    assert (
-        "has labels of day2, but none of its images can be used to see whether they are crops: "
-        in capsys.readouterr().err
-    )
+    assert "has labels of day2, but none of its images can be used" in capsys.readouterr().err
     for image in (project / "labeled-data/day2").glob("*.png"):
         image.write_bytes(b"")
     assert suggest.main([str(video), "--project", str(project), "--out", str(tmp_path / "out")]) == 2
