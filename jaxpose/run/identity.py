@@ -84,7 +84,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     if stored.data.project != config.data.project and not share_frames(old, new):
         raise UserError(
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
-            "frames. Give this run a folder of its own with --config.out=FOLDER"
+            "frames. Give this run a folder of its own with out=FOLDER"
         )
     # With other keypoints, all labels differ.
     changed = [] if "data.keypoint_names" in keys else _changed_labels(old, new)
