@@ -107,8 +107,8 @@ def test_the_run_folders_of_the_first_runs_are_those_of_their_commands(
     text = START.read_text().replace("\\\n", " ")
     small = synthetic.make_project(tmp_path / "synthetic-project", videos=1, labelled_frames=1, video_frames=2)
     for command, project in (
-        (r"jaxpose.train (--config configs/pose.py)$", small),
-        (r"jaxpose.train (--config configs/pose.py:mirror-mouse-example .*)$", real_data / "mirror-mouse-example"),
+        (r"jaxpose train (--config configs/pose.py)$", small),
+        (r"jaxpose train (mirror-mouse-example .*)$", real_data / "mirror-mouse-example"),
     ):
         (arguments,) = re.findall(command, text, re.MULTILINE)
         config, _ = command_line.read(arguments.split())
