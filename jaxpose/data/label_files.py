@@ -10,7 +10,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
 # The advice in every message about the project.
-_GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
+_GIVE_PROJECT = "give the project folder with data.project=FOLDER"
 
 
 def extra_label_files(data: DataConfig) -> list[str]:
