@@ -5,7 +5,7 @@ For:      keypoints that are hidden or blurred for a few frames, in projects tha
 Reached:  synthetic animal with 10 labels, 5 seeds, a smaller network: 20.44 px, worse than one frame alone (17.31 px).
           Real frames: not measured.
 Cost:     174 CPU ms a step in that benchmark (37 with one frame).
-Command:  python -m jaxpose.train --config configs/context.py:PROJECT_FOLDER
+Command:  jaxpose train PROJECT_FOLDER --config configs/context.py
 """
 
 from jaxpose import config as c

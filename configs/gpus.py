@@ -4,8 +4,8 @@ For:      projects of thousands of labelled frames. The batch counts frames over
           same run on 1, 4 or 8 GPUs, up to the rounding of floats.
 Reached:  not measured.
 Cost:     not measured; --dry_run shows the memory and the FLOP of a step.
-Command:  python -m jaxpose.train --config configs/gpus.py:PROJECT_FOLDER                     (one machine)
-          sbatch launch/slurm.sbatch --config configs/gpus.py:PROJECT_FOLDER                  (SLURM)
+Command:  jaxpose train PROJECT_FOLDER --config configs/gpus.py                 (one machine)
+          sbatch launch/slurm.sbatch PROJECT_FOLDER --config configs/gpus.py    (SLURM)
 """
 
 from jaxpose import config as c

@@ -5,7 +5,8 @@ For:      people who have such a project. Each key that is not taken over is pri
 Reached:  mirror-mouse-example with Lightning Pose's own config: not measured. With a smaller network:
           configs/small.py.
 Cost:     not measured; --dry_run shows the cost of a step.
-Command:  python -m jaxpose.train --config configs/lightning_pose.py:PATH/config.yaml
+Command:  jaxpose train PATH/config.yaml
+          (the same as jaxpose train --config configs/lightning_pose.py:PATH/config.yaml)
 """
 
 import sys
@@ -19,7 +20,7 @@ from jaxpose.formats.lightning_pose.config import read_config
 def get_config(file: str = "") -> c.Config:
     """Returns the config of the project and prints each key that is not taken over."""
     if not file:
-        raise UserError("the config.yaml is not given; give --config configs/lightning_pose.py:PATH/config.yaml")
+        raise UserError("the config.yaml is not given: jaxpose train PATH/config.yaml")
     config, messages = read_config(Path(file).expanduser())
     for message in messages:
         print(f"{file}: {message}", file=sys.stderr)

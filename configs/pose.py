@@ -4,8 +4,8 @@ For:      a first run on any project, and the base of all other configs.
 Reached:  synthetic project: a mean error of 3.26 px (median 2.01 px) on the test frames of 128 px; see docs/start.md.
           A real project with these defaults (resnet50): not measured.
 Cost:     synthetic project: 2 min 37 s on 2 CPU cores. A real project: not measured; --dry_run shows what a step costs.
-Command:  python -m jaxpose.train --config configs/pose.py                   (the synthetic project)
-          python -m jaxpose.train --config configs/pose.py:PROJECT_FOLDER
+Command:  jaxpose train --config configs/pose.py    (the synthetic project)
+          jaxpose train PROJECT_FOLDER
 """
 
 from jaxpose import config as c

@@ -3,9 +3,9 @@
 For:      projects of some tens to some hundreds of labelled frames. The weights are fetched from the Hugging Face hub
           once; docs/weights.md has other names, and says what to do without a network.
 Reached:  not measured: this config was written without a network. The command below measures it, and the same command
-          with --config.model.weights=none the difference; both end with the errors of every set.
+          with model.weights=none the difference; both end with the errors of every set.
 Cost:     not measured; --dry_run shows what a step costs.
-Command:  python -m jaxpose.train --config configs/pretrained.py:PROJECT_FOLDER
+Command:  jaxpose train PROJECT_FOLDER --config configs/pretrained.py
 """
 
 from jaxpose import config as c

@@ -7,7 +7,7 @@ Reached:  mirror-mouse-example, one seed, the PCA with the 14 keypoints of the b
           these apart); there, the factor of the losses grew with each step, not with each epoch. Synthetic animal with
           10 labels, 5 seeds: the mean error of 17.21 px falls by 0.55 +- 0.27 px (standard error).
 Cost:     1118 CPU ms a step on one core (without the losses 632).
-Command:  python -m jaxpose.train --config configs/semi_supervised.py:PROJECT_FOLDER
+Command:  jaxpose train PROJECT_FOLDER --config configs/semi_supervised.py
 """
 
 from jaxpose import config as c

@@ -4,7 +4,7 @@ For:      two or more cameras that film the same moments. Change VIEWS to the na
           CollectedData_<view>.csv, labeled-data/<session>_<view>/, videos/<session>_<view>.mp4.
 Reached:  not measured.
 Cost:     not measured; --dry_run shows the cost of a step.
-Command:  python -m jaxpose.train --config configs/several_views.py:PROJECT_FOLDER
+Command:  jaxpose train PROJECT_FOLDER --config configs/several_views.py
 """
 
 from jaxpose import config as c

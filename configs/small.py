@@ -5,7 +5,7 @@ For:      a first network from few labels, without pretrained weights. With 72 t
 Reached:  mirror-mouse-example (72 training frames of 396 x 406 px): 5.93 +- 0.11 px mean error on 18 held-out frames, 5
           seeds; Lightning Pose 2.4.0 has 7.44 px, 2 seeds. benchmarks/README.md has the protocol and the split.
 Cost:     720 CPU ms a step on one core of an AMD EPYC, so about 8 minutes of CPU time.
-Command:  python -m jaxpose.train --config configs/small.py:PROJECT_FOLDER
+Command:  jaxpose train PROJECT_FOLDER --config configs/small.py
 """
 
 from jaxpose import config as c

@@ -1,4 +1,4 @@
-"""Converts files from and to other tools: `python -m jaxpose.convert FORM ...`, where each form has its own flags.
+"""Converts files from and to other tools: `jaxpose convert FORM ...`, where each form has its own flags.
 
 Input: a file of another tool, or predictions of jaxpose. Output: what the other side has in its place.
 """
@@ -57,7 +57,7 @@ def labels(argv: list[str]) -> int:
     arguments = Arguments(
         f"{_VERB} labels", "Converts the labels of a project into the label files of another tool, with their images."
     )
-    arguments.add_argument("project", metavar="PROJECT", help="project of any kind that jaxpose.train opens")
+    arguments.add_argument("project", metavar="PROJECT", help="project of any kind that jaxpose train opens")
     arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_LABELS, help=", ".join(_LABELS))
     arguments.add_argument(
         "--out",

@@ -1,4 +1,4 @@
-"""Makes boxes for a second network from the predictions of a first one: `python -m jaxpose.crop --run RUN`.
+"""Makes boxes for a second network from the predictions of a first one: `jaxpose crop --run RUN`.
 
 Input: a run, with its predictions of labelled images and videos. Output: a folder with bbox.csv, a box for each
 labelled image, and <video>_bbox.csv, a box for each frame.
@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="VIDEO",
         help="videos that the run predicted; default: the labelled images and the videos of the run's project",
     )
-    arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose.train wrote")
+    arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
     arguments.add_argument("--out", default="boxes", metavar="FOLDER", help="folder for the boxes; default: boxes")
     arguments.add_argument(
         "--ratio", type=float, metavar="R", help="side of a box, in largest sides of a labelled pose; default: 2"

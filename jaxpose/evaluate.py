@@ -1,4 +1,4 @@
-"""Evaluates a run on labelled frames: `python -m jaxpose.evaluate`, or `evaluate(run)` from Python.
+"""Evaluates a run on labelled frames: `jaxpose evaluate`, or `evaluate(run)` from Python.
 
 Input: a run, and the labelled frames of its project or of another one. Output: predictions.csv and
 predictions_pixel_error.csv, the same for CollectedData_new.csv and CollectedData_test.csv, and evaluation.json.

@@ -1,4 +1,4 @@
-"""Checks the labels of a project, or adds new ones: `python -m jaxpose.labels check`, `python -m jaxpose.labels merge`.
+"""Checks the labels of a project, or adds new ones: `jaxpose labels check`, `jaxpose labels merge`.
 
 Input: a project. Output of check: a table and pictures of labels that look wrong. Output of merge: the project's label
 files with the new rows, and their images.
@@ -41,7 +41,7 @@ def _check_arguments() -> Arguments:
 
 def _merge_arguments() -> Arguments:
     arguments = Arguments("jaxpose.labels merge", "Adds new rows to the label files of a project, with their images.")
-    arguments.add_argument("new", metavar="NEW", help="a folder that jaxpose.suggest wrote, or a label file")
+    arguments.add_argument("new", metavar="NEW", help="a folder that jaxpose suggest wrote, or a label file")
     _add_project(arguments)
     return arguments
 

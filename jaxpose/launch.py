@@ -1,4 +1,4 @@
-"""Starts a verb as several processes on this machine: `python -m jaxpose.launch --processes 2 -- --config FILE.py`.
+"""Starts a verb as several processes on this machine: `jaxpose launch --processes 2 -- PROJECT`.
 
 Input: the number of processes and the arguments of the verb. Output: the exit code, and a log for each process.
 """
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
     def run(given: argparse.Namespace) -> int:
         if not dashes:
-            raise UserError("the arguments of the verb are missing; give them after --, such as -- --config FILE.py")
+            raise UserError("the arguments of the verb are missing; give them after --, such as -- PROJECT")
         for name, least in (("processes", 1), ("restarts", 0)):
             if getattr(given, name) < least:
                 raise UserError(f"--{name} is {getattr(given, name)}; it must be at least {least}")

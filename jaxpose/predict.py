@@ -1,4 +1,4 @@
-"""Predicts the keypoints of images and videos: `python -m jaxpose.predict`, or `load(run).predict(frames)` from Python.
+"""Predicts the keypoints of images and videos: `jaxpose predict`, or `load(run).predict(frames)` from Python.
 
 Input: a run, and files or folders. Output: <out>/video_preds/<video>.csv and
 <out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; and
@@ -140,12 +140,12 @@ def _refuse_without_boxes(given: argparse.Namespace, run: Path, config: Config, 
     if given.boxes and not config.data.boxes:
         raise UserError(f"--boxes is {given.boxes}, but {run} was trained without data.boxes, so it sees whole frames")
     if given.boxes and not Path(given.boxes).expanduser().is_dir():
-        raise UserError(f"--boxes is {given.boxes}, which is no folder; jaxpose.crop makes one")
+        raise UserError(f"--boxes is {given.boxes}, which is no folder; jaxpose crop makes one")
     images = [files for files in outputs.values() if isinstance(files, list)]
     if config.data.boxes and images:
         raise UserError(
             f"{images[0][0]} is an image, and {run} sees each frame in a box (data.boxes): give videos with files of "
-            "boxes; jaxpose.evaluate predicts labelled images, and load(run).predict takes boxes"
+            "boxes; jaxpose evaluate predicts labelled images, and load(run).predict takes boxes"
         )
 
 

@@ -1,4 +1,4 @@
-"""Suggests frames to label next: `python -m jaxpose.suggest --run RUN VIDEOS`.
+"""Suggests frames to label next: `jaxpose suggest --run RUN VIDEOS`.
 
 Input: videos and their predictions by one or several runs; without a run, the videos alone. Output: a folder with the
 frames as images, and label files in the form of the project, with the predictions to correct.

@@ -107,8 +107,8 @@ def test_the_run_folders_of_the_first_runs_are_those_of_their_commands(
     text = START.read_text().replace("\\\n", " ")
     small = synthetic.make_project(tmp_path / "synthetic-project", videos=1, labelled_frames=1, video_frames=2)
     for command, project in (
-        (r"jaxpose.train (--config configs/pose.py)$", small),
-        (r"jaxpose.train (--config configs/pose.py:mirror-mouse-example .*)$", real_data / "mirror-mouse-example"),
+        (r"jaxpose train (--config configs/pose.py)$", small),
+        (r"jaxpose train (mirror-mouse-example .*)$", real_data / "mirror-mouse-example"),
     ):
         (arguments,) = re.findall(command, text, re.MULTILINE)
         config, _ = command_line.read(arguments.split())
@@ -163,6 +163,22 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     for file in re.findall(r"`?((?:jaxpose|configs|benchmarks|tests|docs)/[\w/]+\.(?:py|md))`?", text):
         assert (ROOT / file).exists(), f"{page.name} names {file}"
     assert not re.search(r"(?<![\w.])/(?:work|home|root|tmp)/", text), "a path of somebody's machine"
+
+
+def test_users_read_one_language() -> None:
+    """`jaxpose VERB PROJECT OPTION=VALUE`; these lines explain the other form, or are the first command of all."""
+    explain = ("pip install -e .", "is the same as", "<verb>", "`--config.SECTION.OPTION", "(in scripts also")
+    explain += ("hosts.sh", "`jaxpose train my-project` is `python -m")
+    files = [README, ROOT / "launch" / "README.md", ROOT / "docs" / "first_run.ipynb"]
+    files += [*ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.py")]
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    other = [line for line in lines if "python -m jaxpose" in line or "--config." in line]
+    assert [line for line in other if not any(text in line for text in explain)] == []
+    # What reads or builds arguments knows the long form; messages do not name it.
+    inner = [ROOT / "jaxpose" / "launch.py", ROOT / "jaxpose" / "init" / "__main__.py"]
+    inner += ROOT.glob("jaxpose/config/*.py")
+    code = [file for file in ROOT.glob("jaxpose/**/*.py") if file not in inner]
+    assert [file.name for file in code if "--config." in file.read_text()] == []
 
 
 def test_the_audit_of_features_has_every_row_and_names_tests_that_exist() -> None:

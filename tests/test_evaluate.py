@@ -166,6 +166,7 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
         (["--run", "{run}", "--project", "{tmp}/foreign"], "give --out FOLDER to keep the run's own predictions"),
         (["--run", "{run}", "--out", "{tmp}/file"], "file, which cannot be made: File exists"),
         (["--run", "{run}", "--devices", "9"], "devices asks for 9 devices, but there is cpu:0"),
+        (["--run", "{run}", "--devices=0"], "number 0 write '[0]', for the CPU --platform=cpu)"),
         (["--run", "{run}", "--batch_size", "0"], "batch_size is 0; it must be at least 1"),
     ],
 )

@@ -71,6 +71,20 @@ def test_the_file_is_a_config_of_the_project_that_train_takes(
     assert file.read_text() == text
 
 
+def test_the_project_options_and_flags_may_be_mixed(small: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.py" for number in range(3)]
+    flags = [["--gpu_gib", "8", "--out", str(file)] for file in files]
+    options = ["data.keypoint_names=nose,tail_base", "train.epochs=7"]
+    for argv in (
+        [str(small), *options, *flags[0]],
+        [*flags[1], str(small), *options],
+        [options[0], *flags[2][:2], str(small), *flags[2][2:], options[1]],
+    ):
+        assert verb.main(argv) == 0
+    texts = [file.read_text().replace(str(file), "FILE").replace(file.name, "FILE") for file in files]
+    assert texts[1] == texts[2] == texts[0] and "config.train.epochs = 7" in texts[0]
+
+
 def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "own.py"
     code, shown, err = verb_without(
@@ -84,7 +98,7 @@ def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["nowhere"], "has no folder 'nowhere'"),
-        (["PROJECT", "train.stpes=3"], "there is no option --config.train.stpes"),
+        (["PROJECT", "train.stpes=3"], "there is no option train.stpes; did you mean train.steps"),
         (["PROJECT", "--out", "own.yaml"], "--out is own.yaml; a config is a Python file"),
         (["PROJECT", "--out", "no/own.py"], "--out is no/own.py, which cannot be written: No such file"),
         (["PROJECT", "--gpu_gib=-1"], "--gpu_gib is -1; it must be at least 0"),

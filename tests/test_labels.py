@@ -256,7 +256,7 @@ def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: C
     table.iloc[:, [2, 3, 0, 1]].to_csv(new / "CollectedData.csv")
     assert labels.main(["merge", str(new), "--project", str(project)]) == 0
     shown = capsys.readouterr().out
-    assert "3 new rows" in shown and "2 rows exactly as jaxpose.suggest predicted" in shown
+    assert "3 new rows" in shown and "2 rows exactly as jaxpose suggest predicted" in shown
 
 
 def test_help_and_a_wrong_task(capsys: Capture) -> None:

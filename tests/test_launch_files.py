@@ -179,11 +179,12 @@ def test_a_later_turn_overwrites_only_if_none_has_opened_the_run_folder(
     assert (tmp_path / "given").read_text().endswith(f"jaxpose.train{expected}\n")
 
 
-def test_a_later_turn_of_an_extension_still_extends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--config.resume=extend", "resume=extend"])
+def test_a_later_turn_of_an_extension_still_extends(tmp_path: Path, option: str) -> None:
     (tmp_path / RUN_FILE).write_text("runs/my-project/0a1b2c3d\n")
-    job = _batch_job(tmp_path, "slurm.sbatch", "--config.resume=extend", SLURM_RESTART_COUNT="1", ENDS="exit 0")
+    job = _batch_job(tmp_path, "slurm.sbatch", option, SLURM_RESTART_COUNT="1", ENDS="exit 0")
     assert job.wait(LIMIT_S) == 0
-    assert (tmp_path / "given").read_text().endswith("jaxpose.train --config.resume=extend\n")
+    assert (tmp_path / "given").read_text().endswith(f"jaxpose.train {option}\n")
 
 
 def test_the_first_turn_overwrites(tmp_path: Path) -> None:

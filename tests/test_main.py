@@ -71,7 +71,7 @@ def test_the_arguments_reach_the_verb(monkeypatch: pytest.MonkeyPatch, capsys: p
     code, _, err = verb_without(HEAVY, "jaxpose", "train", "my-project", "train.stpes=3")
     assert (code, err) == (
         2,
-        "jaxpose.train: there is no option --config.train.stpes; did you mean --config.train.steps?\n",
+        "jaxpose.train: there is no option train.stpes; did you mean train.steps?\n",
     )
 
 

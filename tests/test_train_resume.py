@@ -82,8 +82,8 @@ def test_a_finished_run_says_so_and_a_changed_one_is_refused(
     before = files_in(whole)
     assert call(make_config(project, whole, log__frames=3), tmp_path) == 0
     assert capsys.readouterr().out == (
-        f"{whole} is finished; nothing to do (--config.resume=extend with more train.steps or train.epochs trains "
-        "longer, --config.resume=overwrite starts anew, jaxpose.predict predicts videos)\n"
+        f"{whole} is finished; nothing to do (resume=extend with more train.steps or train.epochs trains "
+        "longer, resume=overwrite starts anew, jaxpose predict predicts videos)\n"
     )
     assert (
         train(make_config(project, whole))["best_step"]

@@ -82,7 +82,7 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
         raise UserError(
             "this machine has an NVIDIA driver, but JAX found no GPU and would train on the CPU: install the plug-in "
             "with pip install '.[cuda12]' (or '.[cuda13]' for a CUDA 13 driver), or choose the CPU with "
-            "--config.mesh.platform=cpu"
+            "mesh.platform=cpu"
         )
     if _numbers_left and local[0].platform == "gpu" and len(local) != len(_numbers_left):
         raise UserError(f"mesh.devices asks for {len(_numbers_left)} GPUs, but CUDA offers {len(local)} of them "
@@ -137,7 +137,7 @@ def _first(count: int, names: list[str]) -> list[int]:
     if count < 1:
         raise UserError(
             f"mesh.devices is {count}; a number of devices must be at least 1 (for device number {max(count, 0)} write "
-            f"'[{max(count, 0)}]', for the CPU --config.mesh.platform=cpu)"
+            f"'[{max(count, 0)}]', for the CPU mesh.platform=cpu)"
         )
     if count > len(names):
         raise UserError(f"mesh.devices asks for {count} devices, but {_available(names)}")
@@ -202,7 +202,7 @@ def _why_absent(platform: str, error: RuntimeError) -> str:
     if platform == "gpu":
         return (
             "mesh.platform is gpu, but JAX finds no GPU. Install the plug-in with pip install '.[cuda12]' (or "
-            "'.[cuda13]' for a CUDA 13 driver), or choose the CPU with --config.mesh.platform=cpu. "
+            "'.[cuda13]' for a CUDA 13 driver), or choose the CPU with mesh.platform=cpu. "
             f"JAX says: {first_line}"
         )
     return f"mesh.platform is {platform}, which JAX cannot start: {first_line}"

@@ -49,7 +49,7 @@ def gpus_of_process(process: ProcessInfo, visible: int, environment: Mapping[str
         gpus = f"the job has {of_job} GPUs on this node (SLURM_GPUS_ON_NODE)" if of_job else "this node has GPUs"
         raise UserError(
             f"{gpus}, but the task sees none of them ({visibility()}): request them with #SBATCH --gres=gpu:N, and "
-            "call srun without --gpus or --gres; or use the CPU with --config.mesh.platform=cpu"
+            "call srun without --gpus or --gres; or use the CPU with mesh.platform=cpu"
         )
     if visible == 0 or process.count_here == 1:
         return None

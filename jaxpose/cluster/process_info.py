@@ -64,7 +64,7 @@ def detect_process(environment: Environment, mesh: MeshConfig) -> ProcessInfo:
         return inner
     if environment.get(_OURS[0]):
         raise UserError(f"{_OURS[0]} is set, but {_OURS[1]} is not; set all of {', '.join(_OURS)}, or none")
-    alone = "or run a single process with --config.mesh.processes=1"
+    alone = "or run a single process with mesh.processes=1"
     if (tasks := environment.get("SLURM_NTASKS", "1")) != "1" and "SLURM_JOB_ID" in environment:
         raise UserError(
             f"this is a SLURM job of {tasks} tasks (SLURM_NTASKS), but the command was started without srun: use "

@@ -1,4 +1,4 @@
-"""Compares trained runs: `python -m jaxpose.compare RUN RUN ...`, or `compare(runs)` from Python.
+"""Compares trained runs: `jaxpose compare RUN RUN ...`, or `compare(runs)` from Python.
 
 Input: run folders, of which only tables are read. Output: the options that differ, the error of each keypoint with
 bootstrap intervals on the frames that no run trained on, and the spread over seeds.

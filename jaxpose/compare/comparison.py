@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxpose.compare.bootstrap import Means, bootstrap_means, interval_px
-from jaxpose.compare.run_errors import Frame, RunErrors, read_run_errors
-from jaxpose.config import Config, differing_keys
+from jaxpose.compare.run_errors import Frame, RunErrors, Training, read_run_errors
+from jaxpose.config import Config, differing_keys, harmless_keys
 from jaxpose.config.option import flat_options
 from jaxpose.errors import UserError
 
@@ -82,6 +82,7 @@ class Comparison:
 
     Attributes:
       options: {option: the value of each run}.
+      training: what each run was trained on, and from.
       keypoint_names: k names that all runs have.
       other_keypoints: names that only some of the runs have.
       frames: what was compared.
@@ -90,6 +91,7 @@ class Comparison:
     """
 
     options: dict[str, list[Any]]
+    training: list[Training]
     keypoint_names: list[str]
     other_keypoints: list[str]
     frames: Frames
@@ -108,11 +110,10 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
       test_only: leave out frames that validated one of the runs.
 
     Raises:
-      UserError: fewer than two runs, or one twice; a folder is no run, or is not evaluated; no keypoint is in all
-        runs; or no frame is left.
+      UserError: fewer than two runs, or one twice; a folder is no run, is not evaluated or does not know its training
+        frames; no keypoint is in all runs; or no frame is left.
     """
-    if len(runs) < 2 or len({run.resolve() for run in runs}) < len(runs):
-        raise UserError(f"{', '.join(map(str, runs)) or 'no run'}: give two or more runs, each once")
+    _refuse_bad_number(runs)
     read = [read_run_errors(run) for run in runs]
     names = [name for name in read[0].keypoint_names if all(name in run.keypoint_names for run in read)]
     if not names:
@@ -128,12 +129,24 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
     others = dict.fromkeys(name for run in read for name in run.keypoint_names if name not in names)
     return Comparison(
         _differing(read),
+        [run.training for run in read],
         names,
         list(others),
         frames,
         [_measure(run.run, of_run, means[0]) for run, of_run in zip(read, means, strict=True)],
         _seeds(read, means),
     )
+
+
+def _refuse_bad_number(runs: Sequence[Path]) -> None:
+    if len(runs) < 2:
+        raise UserError(f"{f'{runs[0]} is the only run' if runs else 'no run is given'}; give two or more runs")
+    earlier: dict[Path, Path] = {}
+    for run in runs:
+        first = earlier.setdefault(run.resolve(), run)
+        if first is not run:
+            also = "" if first == run else f", also as {first}"
+            raise UserError(f"{run} is given twice{also}; give each run once")
 
 
 def _choose(read: list[RunErrors], test_only: bool) -> tuple[list[list[Frame]], Frames]:
@@ -188,10 +201,14 @@ def _measure(run: Path, means: Means, first: Means) -> Measured:
 
 
 def _differing(read: list[RunErrors]) -> dict[str, list[Any]]:
-    configs = [run.config for run in read]
-    keys = dict.fromkeys(key for other in configs[1:] for key in differing_keys(configs[0], other))
-    values = [flat_options(config) for config in configs]
-    return {key: [of_run[key][1] for of_run in values] for key in flat_options(Config()) if key in keys}
+    """Returns the options that may change a number and differ, also those that differ only by an absolute path.
+
+    To resume a run, such paths may differ, because split.csv has the checksums of the files there. Here they may be
+    the difference of interest: the run that gave the weights, the split, or the project.
+    """
+    values, harmless = [flat_options(run.config) for run in read], harmless_keys()
+    by_option = {key: [of_run[key][1] for of_run in values] for key in flat_options(Config()) if key not in harmless}
+    return {key: of_runs for key, of_runs in by_option.items() if any(value != of_runs[0] for value in of_runs)}
 
 
 def _seeds(read: list[RunErrors], means: list[Means]) -> list[Seeds]:
@@ -212,6 +229,7 @@ def _seeds(read: list[RunErrors], means: list[Means]) -> list[Seeds]:
 
 
 def _differ_in_seed(first: RunErrors, other: RunErrors) -> bool:
-    """Returns whether two runs have the same options but for the seed, and the same frames."""
+    """Returns whether two runs have the same options but for the seed, the same start weights and the same frames."""
     is_same = not differing_keys(first.config, other.config).keys() - {_SEED_KEY}
+    is_same &= first.training.start_sha256 == other.training.start_sha256
     return is_same and first.trained == other.trained and first.frames.keys() == other.frames.keys()

@@ -1,21 +1,30 @@
 """A comparison as text for the terminal."""
 
+import itertools
+import os
+import re
 import string
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxpose.codes import TEST, TRAIN, VALIDATION
 from jaxpose.compare.bootstrap import PERCENT
 from jaxpose.compare.comparison import Comparison, Frames
+from jaxpose.compare.run_errors import Training
 from jaxpose.config.excerpt import excerpt
 from jaxpose.quantities import count
 
+# Characters of a row of options, over all runs; with many runs, each has at least the latter.
+_ROW, _CELL = 90, 16
+
 
 def format_comparison(found: Comparison) -> str:
-    """Returns the options that differ, the frames, the errors and the spread over seeds as tables."""
+    """Returns the runs, the options that differ, the frames, the errors and the spread over seeds as tables."""
     letters = [_letter(place) for place in range(len(found.measured))]
-    blocks = ["\n".join(f"{letter}  {one.run}" for letter, one in zip(letters, found.measured, strict=True))]
+    blocks = [_format_runs(found, letters)]
     blocks.append(_format_options(found.options, letters))
     blocks.append(_format_frames(found.frames))
     if found.other_keypoints:
@@ -30,11 +39,55 @@ def _letter(place: int) -> str:
     return string.ascii_uppercase[place] if place < 26 else f"R{place + 1}"
 
 
+def _format_runs(found: Comparison, letters: list[str]) -> str:
+    letter_of = {one.run.resolve(): letter for letter, one in zip(letters, found.measured, strict=True)}
+    sets = (TRAIN, VALIDATION, TEST)
+    rows = [["", "run", "starts from", f"frames: {sets[0]}", *sets[1:]]]
+    for letter, one, training in zip(letters, found.measured, found.training, strict=True):
+        sizes = [f"{training.set_sizes[name]:,}" for name in sets]
+        rows.append([letter, str(one.run), _start(training, letter_of), *sizes])
+    return _format_table(rows)
+
+
+def _start(training: Training, letter_of: dict[Path, str]) -> str:
+    """Returns the start weights of a run, a compared run by its letter."""
+    start = training.start
+    if not start:
+        return "unknown, as converted" if training.is_converted else "random weights"
+    return f"run {letter_of[Path(start)]}" if Path(start) in letter_of else _shown(start)
+
+
+def _shown(value: Any) -> str:
+    """Returns the value of an option; a path in the present folder is relative to it."""
+    if isinstance(value, str) and os.path.isabs(value) and Path(value).is_relative_to(Path.cwd()):
+        return os.path.relpath(value)
+    return excerpt(value, quoted=value == "")
+
+
 def _format_options(options: dict[str, list[Any]], letters: list[str]) -> str:
     if not options:
         return "no option differs"
-    rows = [[name, *(excerpt(value, quoted=False) for value in values)] for name, values in options.items()]
-    return _format_table([["option", *letters], *rows])
+    rows = [[name, *map(_shown, values)] for name, values in options.items()]
+    width = max(_CELL, (_ROW - max(map(len, options))) // len(letters))
+    return _format_table([["option", *letters], *(line for row in rows for line in _wrapped(row, width))])
+
+
+def _wrapped(row: list[str], width: int) -> list[list[str]]:
+    """Returns a row as one or more lines, in which only the name may be longer than `width` characters."""
+    cells = [row[:1], *(_wrap(cell, width) for cell in row[1:])]
+    return [list(line) for line in itertools.zip_longest(*cells, fillvalue="")]
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Returns a text in lines of at most `width` characters, broken behind a space, comma or slash where it has one."""
+    lines = [""]
+    for part in re.split(r"(?<=[ ,/])", text):
+        if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+        while len(lines[-1].rstrip()) > width:
+            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+    return [line.rstrip() for line in lines]
 
 
 def _format_frames(frames: Frames) -> str:

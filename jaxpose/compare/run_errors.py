@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.codes import VALIDATION
+from jaxpose.codes import SETS, VALIDATION
 from jaxpose.config import Config
-from jaxpose.data.split import read_split
+from jaxpose.config.weights import NO_WEIGHTS
+from jaxpose.data.known_split import KnownSplit
+from jaxpose.data.split import WEIGHTS, read_split
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.error_table import ErrorTable, read_errors
-from jaxpose.run.identity import read_config, refuse_no_run
-from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
+from jaxpose.run.identity import read_config, read_split_rows, refuse_no_run
+from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, SPLIT_FILE
+from jaxpose.run.summary import CONVERTED, read_summary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +31,30 @@ class Frame:
 
 
 @dataclasses.dataclass(frozen=True)
+class Training:
+    """What a run was trained on, and from.
+
+    Attributes:
+      set_sizes: {set: labelled frames}.
+      start: the run, file or published weights that it started from, "" for random weights.
+      start_sha256: of these weights, "" for random ones.
+      is_converted: the network was trained by another tool, so `start` is not known.
+    """
+
+    set_sizes: dict[str, int]
+    start: str
+    start_sha256: str
+    is_converted: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class RunErrors:
     """The errors of a run.
 
     Attributes:
       run: the folder.
       config: of the run.
+      training: what it was trained on, and from.
       keypoint_names: k names.
       frames: {frame: row of `errors_px`}, n of them.
       errors_px: (n, k) float64 in frame pixels, NaN where a keypoint is not labelled.
@@ -44,6 +65,7 @@ class RunErrors:
 
     run: Path
     config: Config
+    training: Training
     keypoint_names: list[str]
     frames: dict[Frame, int]
     errors_px: np.ndarray
@@ -56,9 +78,15 @@ def read_run_errors(run: Path) -> RunErrors:
     """Reads the errors of a run.
 
     Raises:
-      UserError: the folder is no run; the run has no table of errors; or a file is damaged, or is not of this run.
+      UserError: the folder is no run; the run has no table of errors, or does not know its training frames; or a file
+        is damaged, or is not of this run.
     """
     refuse_no_run(run)
+    if not (run / SPLIT_FILE).is_file():
+        raise UserError(
+            f"{run} has no {SPLIT_FILE}, so the frames that trained it are unknown, and it cannot be compared; a run "
+            "that jaxpose convert wrote has them if the project was given"
+        )
     config = read_config(run / CONFIG_FILE)
     split = read_split(run / SPLIT_FILE, is_of_run=True)
     names = list(config.data.keypoint_names)
@@ -75,7 +103,7 @@ def read_run_errors(run: Path) -> RunErrors:
             if split.sets[image] != name:
                 raise UserError(
                     f"{file}: {image} is in the set {name}, but {run / SPLIT_FILE} has it in {split.sets[image]}; "
-                    f"the table is not of this run: write it again with python -m jaxpose.evaluate --run {run}"
+                    f"the table is not of this run: write it again with jaxpose evaluate --run {run}"
                 )
             frame = Frame(split.checksums[image], split.labels_checksums[image])
             # Two copies of one image with the same labels are one frame.
@@ -84,18 +112,29 @@ def read_run_errors(run: Path) -> RunErrors:
                 rows.append(errors)
     validated = {split.checksums[image] for image, name in split.sets.items() if name == VALIDATION}
     errors_px = np.stack(rows) if rows else np.empty((0, len(names)))
-    return RunErrors(run, config, names, frames, errors_px, frozenset(split.trained()), frozenset(validated), unknown)
+    training, trained = _read_training(run, config, split), frozenset(split.trained())
+    return RunErrors(run, config, training, names, frames, errors_px, trained, frozenset(validated), unknown)
+
+
+def _read_training(run: Path, config: Config, split: KnownSplit) -> Training:
+    of_frames = list(split.sets.values())
+    weights = "" if config.model.weights == NO_WEIGHTS else config.model.weights
+    rows = read_split_rows(run).values()
+    return Training(
+        {name: of_frames.count(name) for name in SETS},
+        config.train.init_from or weights,
+        next((row["sha256"] for row in rows if row["set"] == WEIGHTS), ""),
+        (run / FINISHED_FILE).is_file() and read_summary(run).get("reason") == CONVERTED,
+    )
 
 
 def _read_table(file: Path, run: Path, names: list[str]) -> ErrorTable:
     if not file.is_file():
-        raise UserError(
-            f"{run} has no {file.name}: finish the training, or write it with python -m jaxpose.evaluate --run {run}"
-        )
+        raise UserError(f"{run} has no {file.name}: finish the training, or write it with jaxpose evaluate --run {run}")
     table = read_errors(file)
     if table.keypoint_names != names or table.sets is None:
         raise UserError(
-            f"{file} is not of this run: its columns must be {', '.join(names)} and set; write it again with python -m "
-            f"jaxpose.evaluate --run {run}"
+            f"{file} is not of this run: its columns must be {', '.join(names)} and set; write it again with "
+            f"jaxpose evaluate --run {run}"
         )
     return table

@@ -33,7 +33,7 @@ class Arguments(argparse.ArgumentParser):
         raise UserError(message)
 
     def read(self, argv: list[str]) -> argparse.Namespace:
-        """Returns the values of the arguments.
+        """Returns the values of the arguments; those without a name may stand before, between and behind the flags.
 
         Raises:
           UserError: an argument is unknown, absent or of the wrong type.
@@ -43,7 +43,7 @@ class Arguments(argparse.ArgumentParser):
             if flag.startswith("-") and flag not in ("-", "-h", *self._flags):
                 hint = did_you_mean(f"--{flag.lstrip('-')}", self._flags) or f"; there is {', '.join(self._flags)}"
                 raise UserError(f"there is no flag {flag}{hint}")
-        return self.parse_args(argv)
+        return self.parse_intermixed_args(argv)
 
     def run(self, main: Callable[[argparse.Namespace], int], argv: list[str] | None) -> int:
         """Calls `main` with the arguments (None: the process's) and returns the exit code; see `exit_code_of`."""
@@ -66,7 +66,7 @@ class RunArguments(Arguments):
         super().__init__(verb, description)
         rule: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
         what = "run folders that" if several else "run folder that"
-        self.add_argument("--run", required=True, metavar="RUN", help=f"{what} jaxpose.train wrote", **rule)
+        self.add_argument("--run", required=True, metavar="RUN", help=f"{what} jaxpose train wrote", **rule)
         self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
         self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
         self.add_argument("--batch_size", type=int, metavar="N", help="frames per step, over all devices")

@@ -74,8 +74,8 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     Raises:
       UserError: an argument cannot be understood, or the config file does not give a `Config`.
     """
-    argv = expand(argv)
-    _check_options(argv)
+    given, argv = argv, expand(argv)
+    _check_options(argv, given)
     # Every call has its own set of flags. grain reads the set of the process, which must count as parsed.
     values = flags.FlagValues()
     flags.FLAGS.mark_as_parsed()
@@ -91,8 +91,8 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     try:
         rest = values(program_argv)[1:]
     except flags.UnrecognizedFlagError as error:
-        options = [f"--config.{name}" for name in flat_options(Config())]
-        hint = did_you_mean(f"--{error.flagname}", [*_FLAGS, *options]) or f"; there is {', '.join(_FLAGS)}"
+        known = [*_FLAGS, *flat_options(Config())]
+        hint = did_you_mean(f"--{error.flagname}", known) or f"; there is {', '.join(_FLAGS)}"
         raise UserError(f"there is no flag --{error.flagname}{hint}") from None
     except flags.IllegalFlagValueError as error:
         # absl wraps the UserError of a parser. No parser here raises anything else.
@@ -103,16 +103,17 @@ def read(argv: list[str]) -> tuple[Config, Options]:
         raise UserError(f"unexpected argument {rest[0]!r}")
     if values["config"].using_default_value:
         raise UserError(
-            "no experiment is given; give --config FILE.py, such as --config configs/pose.py (there is "
-            f"{', '.join(shipped_names())}), or the folder of your project"
+            "no project is given; give its folder, or --config FILE.py, such as --config configs/pose.py (there is "
+            f"{', '.join(shipped_names())})"
         )
     return values.config, Options(values.dry_run or "")
 
 
-def _check_options(argv: list[str]) -> None:
+def _check_options(argv: list[str], given: list[str]) -> None:
     """Refuses a second --config, options before it, unknown options and --noconfig.X=VALUE.
 
-    ml_collections does not check this, and it runs the config file before it reads the options.
+    ml_collections does not check this, and it runs the config file before it reads the options. A message names an
+    option as in the `given` arguments, of which `argv` has the long form.
     """
     names = list(flat_options(Config()))
     is_config_given, early, problems = False, "", []
@@ -128,20 +129,22 @@ def _check_options(argv: list[str]) -> None:
         if option is None:
             is_config_given = True
         elif option not in names:
-            problems.append(_explain_absence(option, names))
+            is_short = any(word.startswith(f"{option}=") for word in given)
+            problems.append(_explain_absence(option, names, "" if is_short else "--config."))
         elif not is_config_given:
-            early = early or argument
+            short = argument.removeprefix("--config.")
+            early = early or (short if short in given else argument)
     if problems:
         raise UserError("\n".join(problems))
     if early and is_config_given:
         raise UserError(f"{early} comes before --config; give --config first, then the options that change it")
 
 
-def _explain_absence(option: str, names: list[str]) -> str:
+def _explain_absence(option: str, names: list[str], before: str) -> str:
     in_section = [name.split(".")[1] for name in names if name.startswith(f"{option}.")]
     if in_section:
-        return f"--config.{option} is a section, not an option; it has {', '.join(in_section)}"
-    return explain_absence(option, names, "--config.")
+        return f"{before}{option} is a section, not an option; it has {', '.join(in_section)}"
+    return explain_absence(option, names, before)
 
 
 def _load_config(text: str) -> Config:
@@ -222,5 +225,5 @@ def _option_lines() -> Iterator[str]:
         limits += [f"at least {rule['minimum']:g}"] if rule["minimum"] is not None else []
         limits += [f"at most {rule['maximum']:g}"] if rule["maximum"] is not None else []
         text = rule["doc"] + (f" [{'; '.join(limits)}]" if limits else "")
-        yield f"--config.{name}={default!r}"
+        yield f"{name}={default!r}"
         yield textwrap.fill(text, 80, initial_indent="    ", subsequent_indent="    ")

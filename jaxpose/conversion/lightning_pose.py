@@ -134,8 +134,8 @@ def _with_project(config: Config, project: str) -> tuple[Config, Project | None]
     try:
         return prepare(resolve(dataclasses.replace(config, data=data)))
     except UserError as error:
-        # jaxpose.train calls it --config.data.project, this verb --project.
-        text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")
+        # jaxpose train calls it data.project=FOLDER, this verb --project FOLDER.
+        text = str(error).replace("data.project=", "--project ").replace("data.project is", "--project is")
         raise UserError(text) from None
 
 

@@ -41,7 +41,7 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
     """Converts a table, or the finished tables of a run, and returns lines about what was written.
 
     Args:
-      source: a table, or a folder in which jaxpose.predict left its results.
+      source: a table, or a folder in which jaxpose predict left its results.
       target: what to write.
       video: with a table, its video; with a folder, the only video whose table is converted.
 
@@ -53,7 +53,7 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
     if not source.is_dir():
         return _convert(source, video, Path(), target)
     if not (source / INDEX_FILE).is_file():
-        raise UserError(f"{source} has no {INDEX_FILE}: it is no folder in which jaxpose.predict left its results")
+        raise UserError(f"{source} has no {INDEX_FILE}: it is no folder in which jaxpose predict left its results")
     found = {find_table(source, video): video} if video else finished_tables(source)
     if len(found) > 1 and _is_file(target):
         raise UserError(f"--out is {target.out}, but {source} has {len(found)} tables; give a folder, or --video VIDEO")

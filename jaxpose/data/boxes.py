@@ -103,7 +103,7 @@ def read_boxes(file: Path) -> BoxTable:
         reader = csv.reader(io.StringIO(read_bytes(file).decode("utf-8-sig"), newline=""))
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        raise UserError(f"there is no file of boxes {file}; jaxpose.crop makes one") from None
+        raise UserError(f"there is no file of boxes {file}; jaxpose crop makes one") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{file} is not a CSV file: {error}") from None
     header = rows[0][1] if rows else []

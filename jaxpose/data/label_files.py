@@ -9,10 +9,10 @@ from jaxpose.data.views import ENDINGS, label_file_of_view
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
-# The advice in every message about the project.
 # Projects that are a file.
 _FILES = (".slp", ".json", ".yaml", ".yml")
-_GIVE_PROJECT = "give the project folder by --config.data.project=FOLDER"
+# The advice in every message about the project.
+_GIVE_PROJECT = "give the project folder with data.project=FOLDER"
 
 
 def extra_label_files(data: DataConfig) -> list[str]:

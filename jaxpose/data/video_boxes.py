@@ -34,7 +34,7 @@ def video_box_file(folder: Path, video: Path) -> Path:
     """
     file = folder / box_file_name(video)
     if not file.is_file():
-        raise UserError(f"{video} needs boxes, but there is no file {file}; jaxpose.crop makes it")
+        raise UserError(f"{video} needs boxes, but there is no file {file}; jaxpose crop makes it")
     return file
 
 

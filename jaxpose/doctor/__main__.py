@@ -1,4 +1,4 @@
-"""Checks this host before a run: `python -m jaxpose.doctor` prints a line for each check, with a verdict and the fix.
+"""Checks this host before a run: `jaxpose doctor` prints a line for each check, with a verdict and the fix.
 
 Input: the environment, and the folder for runs. Output: the lines, and exit code 1 if one of them is a problem.
 """

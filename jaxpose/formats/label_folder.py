@@ -72,5 +72,5 @@ def _refuse_views(folder: Path, tables: list[LabelTable]) -> None:
     if len(views) > 1 and all(views):
         raise UserError(
             f"the label files of {folder} look like those of several cameras; name the views: "
-            f'--config.data.views="({",".join(map(repr, views))})"'
+            f"data.views={','.join(views)}"
         )

@@ -35,7 +35,7 @@ def _write(given: argparse.Namespace) -> int:
     words = expand(given.words)
     if not words[0].startswith("--config="):
         raise UserError(f"no project is given, only {given.words[0]}: jaxpose init PROJECT")
-    config, _ = command_line.read(words)
+    config, _ = command_line.read(given.words)
     project = Path(config.data.project).expanduser()
     out = Path(given.out or f"{project.resolve().stem}.py")
     _refuse_bad_file(out)

@@ -79,7 +79,7 @@ def merge(given: argparse.Namespace) -> int:
         print(f"left out: {count(empty, 'row')} without any label")
     if untouched := count_untouched(new, found):
         print(
-            f"{count(untouched, 'row')} exactly as jaxpose.suggest predicted: correct them now if nobody looked at them"
+            f"{count(untouched, 'row')} exactly as jaxpose suggest predicted: correct them now if nobody looked at them"
         )
     if merged.backups:
         print(f"the label files before: {', '.join(map(str, merged.backups))}")

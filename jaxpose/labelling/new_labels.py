@@ -98,7 +98,7 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
         found += [] if pattern else [(new / layout.file(view, ""), view) for view in views]
         if not found or (absent := [file for file, _ in found if not file.is_file()]):
             name = absent[0].name if found else pattern
-            raise UserError(f"{new} has no {name}; name the label file itself, or a folder that jaxpose.suggest wrote")
+            raise UserError(f"{new} has no {name}; name the label file itself, or a folder that jaxpose suggest wrote")
         return found
     if not new.is_file():
         raise UserError(f"{new} does not exist; name a label file or a folder with one")

@@ -173,10 +173,10 @@ def _read_labels(config: Config, labels: str) -> Project:
             raise UserError("the run names no project with labelled frames; give it with --project FOLDER")
         return _read_project(config, labels)
     except UserError as error:
-        if "--config.data.project=" not in str(error):
+        if "data.project=" not in str(error):
             raise
-        # jaxpose.train calls it --config.data.project, this verb --project.
-        text = str(error).replace("--config.data.project=", "--project ").replace("data.project is", "--project is")
+        # jaxpose train calls it data.project=FOLDER, this verb --project FOLDER.
+        text = str(error).replace("data.project=", "--project ").replace("data.project is", "--project is")
         raise UserError(text) from None
 
 

@@ -22,7 +22,7 @@ def finished_tables(run: Path) -> dict[Path, Path]:
     if not rows:
         raise UserError(
             f"{run} has no finished predictions of videos; make them with "
-            f"python -m jaxpose.predict --run {shlex.quote(str(run))} VIDEOS"
+            f"jaxpose predict --run {shlex.quote(str(run))} VIDEOS"
         )
     return {_undamaged(run, row): Path(row.path) for row in rows}
 
@@ -34,7 +34,7 @@ def find_table(run: Path, video: Path) -> Path:
       UserError: there is none; the message has the command that makes it.
       DamagedFile: the index is damaged.
     """
-    command = f"python -m jaxpose.predict --run {shlex.quote(str(run))} {shlex.quote(str(video))}"
+    command = f"jaxpose predict --run {shlex.quote(str(run))} {shlex.quote(str(video))}"
     of_name = [row for row in _read_rows(run) if Path(row.path).name == video.name and row.table.endswith(".csv")]
     done = [row for row in of_name if row.state == DONE and row.size == video.stat().st_size]
     if not done:
@@ -53,6 +53,6 @@ def _read_rows(run: Path) -> Iterable[Row]:
 def _undamaged(run: Path, row: Row) -> Path:
     table = run / row.table
     if not table.is_file() or not sha256_of(table).startswith(row.table_sha256):
-        command = f"python -m jaxpose.predict --run {shlex.quote(str(run))} {shlex.quote(row.path)}"
+        command = f"jaxpose predict --run {shlex.quote(str(run))} {shlex.quote(row.path)}"
         raise UserError(f"{table} is absent, damaged or changed; make it with {command} --overwrite")
     return table

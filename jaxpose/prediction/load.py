@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 from jaxpose.cluster.devices import describe, start_backend
@@ -52,8 +53,8 @@ def load(
         with phase("starting the devices"):
             chosen = start_backend(config.mesh)
     except UserError as error:
-        # jaxpose.train calls it --config.mesh.devices, these verbs --devices.
-        text = str(error).replace("--config.mesh.", "--").replace("mesh.", "").replace("eval.", "")
+        # jaxpose train calls it mesh.devices=2, these verbs --devices=2.
+        text = re.sub(r"\bmesh\.(\w+=)", r"--\1", str(error)).replace("mesh.", "").replace("eval.", "")
         raise UserError(text) from None
     with phase("reading the weights"):
         trained = load_network(Path(run))

@@ -58,9 +58,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         return
     if not files:
         return
-    command = f"python -m jaxpose.predict --run {shlex.quote(str(folder))} " + " ".join(
-        shlex.quote(str(file)) for file in files
-    )
+    command = f"jaxpose predict --run {shlex.quote(str(folder))} " + " ".join(shlex.quote(str(file)) for file in files)
     if jax.process_count() > 1:
         _logger.info(f"the videos are not predicted by several processes; predict them by {command}")
         return

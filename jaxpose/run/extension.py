@@ -96,7 +96,7 @@ def find_run(runs: Path, config: Config) -> Path:
         (others if differing else found).append((file.parent, name))
     if len(found) == 1:
         return found[0][0]
-    give = "give the run folder with --config.out=RUN"
+    give = "give the run folder with out=RUN"
     if found:
         named = ", ".join(name for _, name in found)
         raise UserError(

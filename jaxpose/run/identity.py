@@ -15,6 +15,7 @@ from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
 _MEND = "put the original file back, or use another run folder"
 _OTHER_VERSION = "another version of jaxpose wrote it: use that version, or another run folder"
 _SHOWN = 3
+_LISTED_RUNS = 5
 
 # {path: {column: cell}} of split.csv, in its order.
 SplitRows = dict[str, dict[str, str]]
@@ -33,7 +34,8 @@ def refuse_no_run(run: Path) -> None:
     """
     if not (run / CONFIG_FILE).exists():
         near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-        here = ", ".join(str(path.parent) for path in near[:5])
+        here = ", ".join(str(path.parent) for path in near[:_LISTED_RUNS])
+        here += f" and {len(near) - _LISTED_RUNS} more" if len(near) > _LISTED_RUNS else ""
         raise UserError(f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else ""))
 
 
@@ -82,7 +84,7 @@ def differences(path: Path, config: Config, split_text: str) -> list[str]:
     if stored.data.project != config.data.project and not share_frames(old, new):
         raise UserError(
             f"{path} holds a run of another project, {stored.data.project}: {config.data.project} has none of its "
-            "frames. Give this run a folder of its own with --config.out=FOLDER"
+            "frames. Give this run a folder of its own with out=FOLDER"
         )
     # With other keypoints, all labels differ.
     changed = [] if "data.keypoint_names" in keys else _changed_labels(old, new)

@@ -26,14 +26,14 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
     if keys and keys.keys() <= set(LENGTH_KEYS) and old in (None, new):
         frames = count_training_frames(new.values())
         if total_steps(config.train, frames) > total_steps(stored.train, frames):
-            return "Add --config.resume=extend to train this run longer, or choose another out"
-        length = " ".join(f"--config.{key}={before}" for key, (before, _) in keys.items())
+            return "Add resume=extend to train this run longer, or choose another out"
+        length = " ".join(f"{key}={before}" for key, (before, _) in keys.items())
         return f"Give {length} to resume this run, or choose another out"
     if not keys and old not in (None, new) and any(run.glob(CHECKPOINT_MANIFESTS)):
-        name, out = shlex.quote(str(run)), " --config.out=NEW_FOLDER" if config.out else ""
+        name, out = shlex.quote(str(run)), " out=NEW_FOLDER" if config.out else ""
         return (
             f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "
-            f"with each of its frames in its set, add --config.data.split={name} {start_options(run, config)}{out}; "
+            f"with each of its frames in its set, add data.split={name} {start_options(run, config)}{out}; "
             "this run stays as it is"
         )
     return "Choose another out, or resume=overwrite to start anew"
@@ -42,8 +42,8 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
 def start_options(run: Path, config: Config) -> str:
     """Returns the options that make a config start from the weights of a run, as text for the command line."""
     # Only one of the two options may name weights.
-    other = "" if config.model.weights == NO_WEIGHTS else f" --config.model.weights={NO_WEIGHTS}"
-    return f"--config.train.init_from={shlex.quote(str(run))}{other}"
+    other = "" if config.model.weights == NO_WEIGHTS else f" model.weights={NO_WEIGHTS}"
+    return f"train.init_from={shlex.quote(str(run))}{other}"
 
 
 def _new_frames(count: int) -> str:

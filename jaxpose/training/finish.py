@@ -81,8 +81,8 @@ def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -
     summary = read_summary(folder.path)
     if jax.process_index() == 0:
         print(
-            f"{folder.path} is finished; nothing to do (--config.resume=extend with more train.steps or "
-            "train.epochs trains longer, --config.resume=overwrite starts anew, jaxpose.predict predicts videos)",
+            f"{folder.path} is finished; nothing to do (resume=extend with more train.steps or "
+            "train.epochs trains longer, resume=overwrite starts anew, jaxpose predict predicts videos)",
             *folder.messages,
             sep="\n",
         )

@@ -147,7 +147,7 @@ def refuse_trained_frames(
         )
         raise UserError(
             f"{option} is {run}, which was trained on {measuring}: their errors would be too small. "
-            f"--config.data.split={run} keeps each of its frames in its set"
+            f"data.split={run} keeps each of its frames in its set"
         )
     here = {checksums[row] for row in data.rows("train")}
     return {checksum: image for checksum, image in known.trained().items() if checksum not in here}, []

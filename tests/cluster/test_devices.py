@@ -68,7 +68,7 @@ def test_a_form_selects_the_devices_in_its_order(spec: object, positions: list[i
     ("spec", "message"),
     [
         (0, "mesh.devices is 0; a number of devices must be at least 1 .*write '\\[0\\]'"),
-        (-1, "is -1.*--config.mesh.platform=cpu"),
+        (-1, "is -1.*mesh.platform=cpu"),
         ("-2", "is -2"),
         (13, "asks for 13 devices, but there is gpu:0, .*gpu:11"),
         ("gpu:12", "asks for 'gpu:12', but there is gpu:0, "),
@@ -138,7 +138,7 @@ def test_an_absent_platform_is_refused_and_says_what_to_do(platform: str) -> Non
     with pytest.raises(ValueError, match=f"mesh.platform is {platform}") as raised:
         start_backend(MeshConfig(platform=platform))
     if platform == "gpu":
-        assert "'.[cuda12]'" in str(raised.value) and "--config.mesh.platform=cpu" in str(raised.value)
+        assert "'.[cuda12]'" in str(raised.value) and "mesh.platform=cpu" in str(raised.value)
 
 
 def test_the_devices_are_described_with_their_names() -> None:

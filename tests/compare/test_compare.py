@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -159,6 +160,22 @@ def test_seeds_are_grouped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert f"{group.means_px[2]:.2f} +- {group.deviations_px[2]:.2f}" in shown
 
 
+@pytest.mark.parametrize(("second", "groups"), [("p", 1), ("q", 0)])
+def test_runs_from_other_weights_are_no_group_of_seeds(tmp_path: Path, second: str, groups: int) -> None:
+    sets = _split(3)
+    runs = [
+        _run(
+            tmp_path / weights,
+            _errors_of(sets, seed),
+            sets | {f"train.init_from/{content}": "weights"},
+            train__seed=seed,
+            train__init_from=f"/runs/{weights}",
+        )
+        for seed, weights, content in ((0, "p", "p"), (1, "q", second))
+    ]
+    assert len(compare(runs).seeds) == groups
+
+
 def test_a_real_run_is_read(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = shutil.copytree(trained_run, tmp_path / "copy")
     found = compare([trained_run, copy])
@@ -172,12 +189,19 @@ def test_a_real_run_is_read(trained_run: Path, tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("no table", "b has no predictions_pixel_error.csv: finish the training, or write it with python -m"),
+        (
+            "no table",
+            "b has no predictions_pixel_error.csv: finish the training, or write it with jaxpose evaluate ",
+        ),
         ("other table", "t0.png is in the set test, but "),
         ("damaged split", "split.csv:2: the row was damaged"),
         ("no run", "b is not a run folder: it has no config.json; there are "),
         ("a cell", "predictions_pixel_error.csv:2: could not convert string to float: 'many'"),
-        ("the same", "give two or more runs, each once"),
+        ("the same", "a is given twice; give each run once"),
+        (
+            "no split",
+            "b has no split.csv, so the frames that trained it are unknown, and it cannot be compared; ",
+        ),
         (
             "all trained",
             "the runs share no validation or test frame: 5 of 5 frames trained one of the runs. Train with ",
@@ -196,6 +220,8 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         table.write_text(table.read_text().replace("train", "test", 1))
     elif change == "damaged split":
         split.write_text(split.read_text().replace("train", "test", 1))
+    elif change == "no split":
+        split.unlink()
     elif change == "no run":
         (second / "config.json").unlink()
     elif change == "a cell":
@@ -210,5 +236,43 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_the_reader_refuses_a_run_twice_by_another_path(tmp_path: Path) -> None:
     run = _run(tmp_path / "a", _errors_of(_split(2), 1), _split(2))
-    with pytest.raises(UserError, match="each once"):
+    with pytest.raises(UserError, match=r"a/\.\./a is given twice, also as .*a; give each run once"):
         compare([run, tmp_path / "a" / ".." / "a"])
+    with pytest.raises(UserError, match="a is the only run; give two or more"):
+        compare([run])
+
+
+def test_all_runs_beside_a_wrong_folder_are_counted(tmp_path: Path) -> None:
+    for name in "abcdefg":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
+    with pytest.raises(UserError, match=r"there are .*/a, .*/e and 2 more$"):
+        compare([tmp_path / "x", tmp_path / "a"])
+
+
+def test_start_weights_and_new_frames_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two rounds of labelling: their starts and splits differ only by the absolute path of a run."""
+    monkeypatch.chdir(tmp_path)
+    sets, crops = _split(5), tuple(f"videos/m{i}:0,0,640,480" for i in range(9))
+    for i, added in ((1, {}), (2, {"t8.png": "train", "v8.png": "validation", "u8.png": "unused"})):
+        _run(
+            tmp_path / f"r{i}",
+            _errors_of(sets | added, i),
+            sets | added,
+            train__init_from=str(tmp_path / f"r{i - 1}"),
+            data__split=str(tmp_path / f"r{i - 1}"),
+            data__video_crops_px=crops if i == 1 else (),
+        )
+    assert main(["r1", "r2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    cells = [re.split("  +", line) for line in lines]
+    assert cells[0] == ["", "run", "starts from", "frames: train", "validation", "test"]
+    assert cells[1:3] == [["A", "r1", "r0", "3", "0", "5"], ["B", "r2", "run A", "4", "1", "5"]]
+    assert ["train.init_from", "r0", "r1"] in cells and ["data.split", "r0", "r1"] in cells
+    # A long value is wrapped, and none of it is lost.
+    start = next(i for i, line in enumerate(lines) if line.startswith("data.video_crops_px"))
+    assert max(map(len, lines)) < 100
+    shown = "".join("".join(lines[start : start + 9]).replace("data.video_crops_px", "").replace("()", "", 1).split())
+    assert shown.startswith("".join(repr(crops).split()))

@@ -132,10 +132,12 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
             "--noconfig.log.tensorboard=1 has a value; a flag that begins with --no takes none",
         ),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
-        (["--optim.lr=1"], "there is no flag --optim.lr; did you mean --config.optim.lr?"),
+        (["--optim.lr=1"], "there is no flag --optim.lr; did you mean optim.lr?"),
         (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --help, --help_options"),
         (["somewhere", "elsewhere"], "unexpected argument 'elsewhere': 'somewhere' is the project, and a run has one"),
-        (["train.stpes=3"], "there is no option --config.train.stpes; did you mean --config.train.steps?"),
+        (["train.stpes=3"], "there is no option train.stpes; did you mean train.steps?"),
+        (["train.accum_steps=4"], "there is no option train.accum_steps; give train.microbatch_size, which is"),
+        (["mesh=1"], "jaxpose.train: mesh is a section, not an option; it has platform, devices, deterministic"),
         ([POSE], "--config is given twice; give one"),
     ],
 )
@@ -169,6 +171,8 @@ def test_every_value_that_its_option_cannot_have_has_its_line(capsys: pytest.Cap
 def test_options_before_the_config_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = Outcome(["--config.train.batch_size=1", POSE], capsys)
     assert outcome.code == 2 and "--config.train.batch_size=1 comes before --config" in outcome.err
+    outcome = Outcome(["train.batch_size=1", POSE], capsys)
+    assert outcome.code == 2 and "jaxpose.train: train.batch_size=1 comes before --config" in outcome.err
 
 
 @pytest.mark.parametrize("arguments", [[], ["--config.train.steps=3"], ["--dry_run"]])
@@ -178,7 +182,8 @@ def test_no_config_says_what_to_give(
     monkeypatch.chdir(ROOT)
     outcome = Outcome(arguments, capsys)
     assert outcome.code == 2 and outcome.seen == []
-    assert "no experiment is given; give --config FILE.py" in outcome.err and "configs/pose.py" in outcome.err
+    assert "no project is given; give its folder, or --config FILE.py" in outcome.err
+    assert "configs/pose.py" in outcome.err
 
 
 def test_mistyped_flag_and_file_get_the_nearest(
@@ -287,7 +292,7 @@ def test_help_is_one_screen_and_names_every_section(capsys: pytest.CaptureFixtur
 def test_all_options_are_listed_with_meaning_and_rule(capsys: pytest.CaptureFixture[str]) -> None:
     outcome = Outcome(["--help_options"], capsys)
     assert outcome.code == 0
-    assert "--config.train.batch_size=16\n    labelled frames per update" in outcome.out
+    assert "\ntrain.batch_size=16\n    labelled frames per update" in outcome.out
     assert "one of none, linear, sqrt" in " ".join(outcome.out.split()) and "at least 1" in outcome.out
 
 

@@ -95,13 +95,9 @@ def test_a_missing_folder_names_the_nearest(tmp_path: Path) -> None:
         read_project(DataConfig(project=str(tmp_path / "labels.slp")))
     with pytest.raises(ValueError, match="has no folder 'mose'"):
         read_project(DataConfig(project=str(tmp_path / "mose" / "deeper")))
-    with pytest.raises(
-        ValueError, match="data.project is empty; give the project folder by --config.data.project=FOLDER"
-    ):
+    with pytest.raises(ValueError, match="data.project is empty; give the project folder with data.project=FOLDER"):
         read_project(DataConfig())
-    with pytest.raises(
-        ValueError, match="but / has no folder 'replace'; give the project folder by --config.data.proj"
-    ):
+    with pytest.raises(ValueError, match="but / has no folder 'replace'; give the project folder with data.proj"):
         read_project(DataConfig(project="/replace/with/your/path"))
 
 

@@ -61,7 +61,7 @@ def test_an_image_in_two_files_and_the_files_of_cameras_are_refused(tmp_path: Pa
         read(tmp_path / "one")
     assert len(read(tmp_path / "one", labels="copy.csv").images) == 3
     make_folder(tmp_path / "two", views=True)
-    with pytest.raises(UserError, match=r"several cameras; name the views: --config.data.views=\"\('side','top'\)\""):
+    with pytest.raises(UserError, match=r"several cameras; name the views: data.views=side,top"):
         read(tmp_path / "two")
 
 

@@ -215,8 +215,8 @@ def test_what_a_user_of_the_real_run_sees(tmp_path: Path) -> None:
         "creation_datetime = 2026-11-20T15:21:07.155597 is not used because",
     ]
     assert [message[: len(begin)] for message, begin in zip(messages, begins, strict=True)] == begins
-    assert "--config.data.project=FOLDER" in messages[0]
-    assert f"--config.data.split={tmp_path / 'predictions.csv'}" in messages[1]
+    assert "give data.project=FOLDER" in messages[0]
+    assert f"; data.split={tmp_path / 'predictions.csv'}" in messages[1]
 
 
 def test_the_multiview_default_is_refused_with_every_reason_at_once() -> None:

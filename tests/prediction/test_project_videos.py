@@ -66,7 +66,7 @@ def test_auto_gives_the_command_where_it_takes_long(
     (said,) = say_of(predictor, tmp_path / "run")
     files = " ".join(f"{tmp_path}/project/videos/{name}.mp4" for name in ("a", "session00", "session01", "session02"))
     assert said.startswith("the 103 frames of video would take about 1 s; predict them by ")
-    assert said.endswith(f"python -m jaxpose.predict --run {tmp_path}/run {files}")
+    assert said.endswith(f"jaxpose predict --run {tmp_path}/run {files}")
     assert tables_in(tmp_path / "run") == []
 
 

@@ -117,7 +117,7 @@ def test_a_process_killed_while_it_extends_leaves_the_old_run_or_the_new_one(tmp
         (
             {"reason": "converted"},
             {},
-            "the run in {} was converted from another tool and has no checkpoints; --config.",
+            "the run in {} was converted from another tool and has no checkpoints; train.init_from=",
         ),
         ({"reason": "early stop"}, {}, "the run in {} stopped early (train.early_stop_patience = 0), as a longer one"),
     ],
@@ -140,9 +140,9 @@ def test_what_cannot_be_extended_is_refused_and_stays(
 
 def test_a_run_of_another_length_names_the_way_on(tmp_path: Path) -> None:
     begin(tmp_path)
-    with pytest.raises(ValueError, match="train.steps 20 -> 40. Add --config.resume=extend to train this run longer"):
+    with pytest.raises(ValueError, match="train.steps 20 -> 40. Add resume=extend to train this run longer"):
         open_run(config_for(tmp_path, steps=40), SPLIT)
-    with pytest.raises(ValueError, match="train.steps 20 -> 10. Give --config.train.steps=20 to resume this run"):
+    with pytest.raises(ValueError, match="train.steps 20 -> 10. Give train.steps=20 to resume this run"):
         open_run(config_for(tmp_path, steps=10), SPLIT)
     with pytest.raises(ValueError, match="Choose another out, or resume=overwrite"):
         open_run(config_for(tmp_path, steps=40), SPLIT + "w.png,1,aw,train\n")
@@ -192,7 +192,7 @@ def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatc
         extend("", steps=100)
     assert str(refused.value) == (
         f"resume is extend, and 2 runs differ from this config in their length alone: {runs}; give the run folder "
-        "with --config.out=RUN"
+        "with out=RUN"
     )
     assert extend(long, steps=100).path == long
 

@@ -110,7 +110,7 @@ def test_edited_labels_are_refused_by_name(
     assert (
         f"the labels of 5 frames changed ({', '.join(images[:3])}, and 2 more): put the old labels back to resume, or "
         "start a new run. To train on the present labels from the weights of this run, with each of its frames in its "
-        f"set, add --config.data.split={run} --config.train.init_from={run} --config.out=NEW_FOLDER; this run stays"
+        f"set, add data.split={run} train.init_from={run} out=NEW_FOLDER; this run stays"
     ) in capsys.readouterr().err
     assert files_in(moved / "run") == before
     if is_finished:

@@ -138,9 +138,7 @@ def test_new_labels_lead_on_from_the_run_without_its_published_weights(
     grown = re.sub("(?m)^(labeled-data.*),train,", r"\1,unused,", list_files(setup), count=1)
     with pytest.raises(UserError) as refused:
         open_run(setup.config, grown)
-    assert f"--config.train.init_from={tmp_path / 'run'} --config.model.weights=none --config.out=" in str(
-        refused.value
-    )
+    assert f"train.init_from={tmp_path / 'run'} model.weights=none out=" in str(refused.value)
 
 
 def test_a_run_gives_its_backbone_and_must_not_validate_on_its_frames(

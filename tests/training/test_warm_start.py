@@ -66,7 +66,7 @@ def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: P
         start(data__seed=1)
     assert str(refused.value) == (
         f"train.init_from is {run}, which was trained on {counts[0]} of the 3 validation frames and {counts[1]} of the "
-        f"6 test frames: their errors would be too small. --config.data.split={run} keeps each of its frames in its set"
+        f"6 test frames: their errors would be too small. data.split={run} keeps each of its frames in its set"
     )
     # The mend, and the split of the run itself.
     for options in ({"data__seed": 1, "data__split": str(run)}, {}):
@@ -171,12 +171,12 @@ def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, m
             said, run = str(refused.value), folders[-1]
             expected = (
                 "2 labelled frames are new. To train on the present labels from the weights of this run, with each of "
-                f"its frames in its set, add --config.data.split={run} --config.train.init_from={run}; this run stays "
+                f"its frames in its set, add data.split={run} train.init_from={run}; this run stays "
                 "as it is"
             )
             assert said.startswith(f"{run} holds another run; differing: ") and said.endswith(expected)
             assert "overwrite" not in said
-            found = re.findall(r"--config\.([\w.]+)=(\S+?);? ", said)
+            found = re.findall(r"((?:data|train)\.\w+)=(\S+?);? ", said)
             options |= {name.replace(".", "__"): value for name, value in found}
             assert options["data__split"] == options["train__init_from"] == str(run)
             setup = begin(here(grown, **options))
@@ -185,7 +185,7 @@ def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, m
         leave_run(here(grown, **options))
         (folder,) = set(Path("runs/grown").iterdir()) - set(folders)
         folders.append(folder)
-    with pytest.raises(ValueError, match=r" --config.out=NEW_FOLDER; this run stays as it is"):
+    with pytest.raises(ValueError, match=r" out=NEW_FOLDER; this run stays as it is"):
         kept = dataclasses.replace(config, out=str(folders[0]), data=dataclasses.replace(config.data, split="frame"))
         open_run(dataclasses.replace(kept, train=dataclasses.replace(kept.train, init_from="")), text)
     # A run without weights has nothing to lose.

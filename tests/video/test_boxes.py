@@ -164,7 +164,7 @@ def test_the_boxes_of_a_run_lie_beside_those_of_its_images() -> None:
 
 def test_boxes_that_do_not_fit_a_video_are_refused_by_row(dot: Path, tmp_path: Path) -> None:
     video, boxes_px = scan(dot), moving_boxes()
-    with pytest.raises(UserError, match="dot.mkv needs boxes, but there is no file .*dot_bbox.csv; jaxpose.crop makes"):
+    with pytest.raises(UserError, match="dot.mkv needs boxes, but there is no file .*dot_bbox.csv; jaxpose crop makes"):
         video_box_file(tmp_path, dot)
     file, numbers = tmp_path / "dot_bbox.csv", [str(number) for number in range(FRAMES)]
     write_boxes(file, numbers, boxes_px)

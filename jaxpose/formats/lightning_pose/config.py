@@ -88,7 +88,7 @@ def _convert(keys: Keys, folder: Path) -> Config:
 
 def _set_places(config: Config, keys: Keys, folder: Path) -> None:
     """Sets the folders of the project and of its videos, the latter relative to the project if it lies in it."""
-    key, give = "data.data_dir", "give --config.data.project=FOLDER"
+    key, give = "data.data_dir", "give data.project=FOLDER"
     is_known = keys.has(key) and not keys.is_given_elsewhere(key)
     if not is_known:
         keys.unused(f"jaxpose resolves only references to other keys; {give}", key)
@@ -111,7 +111,7 @@ def _set_places(config: Config, keys: Keys, folder: Path) -> None:
     key = "eval.test_videos_directory"
     if keys.has(key) and _path(keys, key, folder) != project / config.video.folder:
         keys.unused(
-            "after training, jaxpose predicts the videos of data.video_dir; jaxpose.predict predicts others", key
+            "after training, jaxpose predicts the videos of data.video_dir; jaxpose predict predicts others", key
         )
 
 
@@ -144,7 +144,7 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
     split = found if found.is_file() else "RUN/predictions.csv"
     keys.messages.append(
         "data.split: with the same training.rng_seed_data_pt, jaxpose divides the frames differently from Lightning "
-        f"Pose; --config.data.split={split} uses the sets of a finished run"
+        f"Pose; data.split={split} uses the sets of a finished run"
     )
 
 
@@ -162,7 +162,7 @@ def _set_boxes(data: DataConfig, keys: Keys) -> None:
     data.boxes = name
     keys.messages.append(
         f"{keys.shown('data.bbox_file')}: boxes of videos, <video>_bbox.csv, are read from the same folder; "
-        "--config.data.video_boxes=FOLDER names another one (docs/boxes.md)"
+        "data.video_boxes=FOLDER names another one (docs/boxes.md)"
     )
 
 

@@ -52,7 +52,7 @@ def _in_epochs(config: Config, keys: Keys, key: str, option: str, steps: list[in
     if not frames:
         keys.unused(
             f"the training frames of data.data_dir cannot be counted, and {option} is in epochs of ceil(frames / "
-            f"{config.train.batch_size}) steps; give --config.{option}",
+            f"{config.train.batch_size}) steps; give {option}",
             key,
         )
         return []

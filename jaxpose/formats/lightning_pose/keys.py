@@ -99,7 +99,7 @@ UNUSED = {
     "log.profile_steps selects the steps to profile": ("training.profiler",),
     "only the multi-view transformer masks patches": ("training.patch_mask.",),
     "the run folder (out) names the run": ("model.model_name", "hydra."),
-    "train.init_from starts from a run, and jaxpose.convert lightning-pose makes one of a checkpoint": (
+    "train.init_from starts from a run, and jaxpose convert lightning-pose makes one of a checkpoint": (
         "model.checkpoint",
     ),
     "only the backbone vitb_imagenet reads it": ("model.backbone_checkpoint",),

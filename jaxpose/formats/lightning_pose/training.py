@@ -206,7 +206,7 @@ def _weight(keys: Keys, name: str) -> float:
     keys.messages.append(
         f"{key} = {given} is read as in Lightning Pose 2.0.6 and later, because the file has no "
         f"model.lightning_pose_version; in a file from before February 2026 it means {as_today:.3f} "
-        f"(--config.losses.{name}.weight={0.5 * math.exp(-as_today):.4g})"
+        f"(losses.{name}.weight={0.5 * math.exp(-as_today):.4g})"
     )
     return weight
 
