@@ -95,12 +95,15 @@ def _sizes(found: Project) -> str:
 
 def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
     """Returns a line for all videos of the project and one for each of the first."""
+    folder = found.folder / config.video.folder
+    links = [path for path in folder.iterdir() if path.is_symlink() and not path.exists()] if folder.is_dir() else []
+    broken = [f"  {path.name}: a link to {path.readlink()}, which does not exist" for path in sorted(links)]
     if not files:
         labelled = sorted({str(file.parent) for file in found.video_files.values()})
         elsewhere = (
             f"; the labelled ones are in {', '.join(labelled)}: video.folder names another folder" if labelled else ""
         )
-        return [f"{'videos':12} none in {found.folder / config.video.folder}{elsewhere}"]
+        return [f"{'videos':12} none in {folder}{elsewhere}", *broken]
     looked = list(map_in_threads(_look, files, config.data.threads, "reading the videos"))
     videos = [video for video in looked if isinstance(video, Video)]
     frames, seconds = sum(video.announced_frames for video in videos), sum(map(_seconds, videos))
@@ -112,7 +115,7 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
             lines.append(f"  {video.path.name}: {size}, {_count(video.announced_frames, 'frame')}{rate}")
         else:
             lines.append(f"  {video}")
-    return lines + [f"  and {len(looked) - _LISTED_VIDEOS} more"] * (len(looked) > _LISTED_VIDEOS)
+    return lines + [f"  and {len(looked) - _LISTED_VIDEOS} more"] * (len(looked) > _LISTED_VIDEOS) + broken
 
 
 def _look(file: Path) -> Video | str:

@@ -10,10 +10,12 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED
+from jaxpose.data.label_table import read_table
 from jaxpose.data.labels import Labels, read_labels
 from jaxpose.data.windows import frame_number
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
+from jaxpose.formats.deeplabcut.project import describe_difference
 from jaxpose.labelling.label_check import find_outside, read_size_px
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, read_header
 from jaxpose.labelling.merge_target import refuse_other_tools, target_file, target_problem
@@ -112,6 +114,7 @@ def _read(file: Path, view: str) -> NewFile:
     labels, problems = read_labels(file, "ignore")
     if problems:
         raise UserError("\n".join(problems[:_LISTED]))
+    _refuse_other_h5(file)
     header, index_columns = read_header(file)
     layout = LabelLayout(file.name, False, header, index_columns)
     rows = _rows_by_line(file)
@@ -126,6 +129,18 @@ def _read(file: Path, view: str) -> NewFile:
         visibility=labels.visibility[kept],
     )
     return NewFile(labels, cells, empty, view)
+
+
+def _refuse_other_h5(file: Path) -> None:
+    """Refuses a CSV with other labels than the .h5 beside it, which napari-deeplabcut and DeepLabCut edit."""
+    beside, folder = file.with_suffix(".h5"), file.parent
+    if not beside.is_file():
+        return
+    if difference := describe_difference(folder, read_table(folder, file, "ignore"), beside, "ignore"):
+        raise UserError(
+            f"{folder / difference}: which has the corrected labels? Only the CSV is read: write the labels there, or "
+            "remove the .h5"
+        )
 
 
 def _rows_by_line(file: Path) -> dict[int, list[str]]:

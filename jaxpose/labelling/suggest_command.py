@@ -60,7 +60,10 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     skipped = _labelled(project, recordings)
     points: Points = {}
     if runs:
-        assert project is not None
+        if not project:
+            raise UserError(
+                f"the run {runs[0]} names no project, and its labels decide what is unusual: give --project FOLDER"
+            )
         poses = fit_poses(project, data.keypoint_names)
         tracks = [read_tracks(runs, data.keypoint_names, recording, poses) for recording in recordings]
         signals, evidence = find_evidence(tracks)

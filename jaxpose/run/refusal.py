@@ -12,6 +12,10 @@ from jaxpose.run.extension import LENGTH_KEYS
 from jaxpose.run.identity import SplitRows, parse_split_rows, read_config, read_split_rows
 from jaxpose.run.paths import CHECKPOINT_MANIFESTS, CONFIG_FILE, SPLIT_FILE
 
+_INPUT = ("data.input_width_px", "data.input_height_px")
+# Options that jaxpose fills in from the labelled images.
+_OF_LABELS = (*_INPUT, "data.frame_sizes_px")
+
 
 def way_on(run: Path, config: Config, split_text: str) -> str:
     """Returns what to do if the run in a folder differs from a config or a split.csv, in one or two sentences.
@@ -29,11 +33,12 @@ def way_on(run: Path, config: Config, split_text: str) -> str:
             return "Add resume=extend to train this run longer, or choose another out"
         length = " ".join(f"{key}={before}" for key, (before, _) in keys.items())
         return f"Give {length} to resume this run, or choose another out"
-    if not keys and old not in (None, new) and any(run.glob(CHECKPOINT_MANIFESTS)):
+    if keys.keys() <= set(_OF_LABELS) and old not in (None, new) and any(run.glob(CHECKPOINT_MANIFESTS)):
         name, out = shlex.quote(str(run)), " out=NEW_FOLDER" if config.out else ""
+        size = "".join(f" {key}={before}" for key, (before, _) in keys.items() if key in _INPUT)
         return (
             f"{_new_frames(len(new.keys() - old.keys()))}To train on the present labels from the weights of this run, "
-            f"with each of its frames in its set, add data.split={name} {start_options(run, config)}{out}; "
+            f"with each of its frames in its set, add data.split={name} {start_options(run, config)}{size}{out}; "
             "this run stays as it is"
         )
     return "Choose another out, or resume=overwrite to start anew"

@@ -86,8 +86,20 @@ def _of_run(config: Config, data: Dataset, params: dict, statistics: dict, optio
         )
     params, statistics, remade = transfer(trained, config.data.keypoint_names, params, statistics, option)
     trained_before, unchecked = refuse_trained_frames(run, data, option)
-    messages = (*unchecked, _describe(str(run), remade))
+    messages = (*unchecked, *_describe_input(config, trained.config, option), _describe(str(run), remade))
     return InitialWeights(params, statistics, option, sha256, trained_before, bool(remade), messages)
+
+
+def _describe_input(config: Config, before: Config, option: str) -> list[str]:
+    """Returns a warning if the network was trained on an input of another size: animals then have another size."""
+    now, then = ((data.input_width_px, data.input_height_px) for data in (config.data, before.data))
+    if now == then:
+        return []
+    keep = f"data.input_width_px={then[0]} data.input_height_px={then[1]}"
+    return [
+        f"the input has {now[0]} x {now[1]} px, but the network of {option} was trained on {then[0]} x {then[1]} px "
+        f"and expects the animal in another size; {keep} keeps the size"
+    ]
 
 
 def _of_backbone(config: Config, params: dict, statistics: dict) -> InitialWeights:

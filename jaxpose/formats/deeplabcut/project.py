@@ -24,6 +24,7 @@ IMAGES_FOLDER, _LABELS = "labeled-data", "CollectedData_"
 _SUFFIXES = (".csv", ".h5")
 # Differences below this come from rounding in a text file.
 _ALIKE_PX = 1e-3
+_CSV_IS_READ = "the CSV is read; DeepLabCut itself reads the .h5, which deeplabcut.convertcsv2h5 makes from the CSV"
 
 
 def is_project(folder: Path) -> bool:
@@ -114,16 +115,27 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
         with contextlib.suppress(ImportError):
             import h5py  # noqa: F401
 
-            notes = _compare(folder, table, beside, missing)
+            try:
+                difference = describe_difference(folder, table, beside, missing)
+            except UserError as error:
+                return table, [f"{error}; the CSV beside it is read"]
+            notes = [f"{difference}: {_CSV_IS_READ}"] if difference else []
     return table, notes
 
 
-def _compare(folder: Path, table: LabelTable, beside: Path, missing: str) -> list[str]:
-    """Returns a sentence if an .h5 file has other labels than the CSV beside it."""
-    try:
-        other = _read_h5(folder, beside, missing)
-    except UserError as error:
-        return [f"{error}; the CSV beside it is read"]
+def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: str) -> str:
+    """Returns "FILE differs from the CSV beside it ..." if an .h5 file has other labels than its CSV, else "".
+
+    Args:
+      folder: the project.
+      table: the labels of the CSV.
+      beside: the .h5 file.
+      missing: as in `read_table`.
+
+    Raises:
+      UserError: the .h5 file cannot be read.
+    """
+    other = _read_h5(folder, beside, missing)
     rows = {image: row for row, image in enumerate(other.images)}
     names = [name for name in table.keypoint_names if name in other.keypoint_names]
     here, there = ([part.keypoint_names.index(name) for name in names] for part in (table, other))
@@ -141,12 +153,9 @@ def _compare(folder: Path, table: LabelTable, beside: Path, missing: str) -> lis
     ]
     differing += [image for image in other.images if image not in set(table.images)]
     if not differing and set(table.keypoint_names) == set(other.keypoint_names):
-        return []
+        return ""
     where = f"in {count(len(differing), 'frame')}, the first is {differing[0]}" if differing else "in its keypoints"
-    return [
-        f"{beside.relative_to(folder)} differs from the CSV beside it {where}: the CSV is read; DeepLabCut itself "
-        "reads the .h5, which deeplabcut.convertcsv2h5 makes from the CSV"
-    ]
+    return f"{beside.relative_to(folder)} differs from the CSV beside it {where}"
 
 
 def _read_h5(folder: Path, file: Path, missing: str) -> LabelTable:
