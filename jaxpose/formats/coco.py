@@ -145,7 +145,8 @@ def _labelled_categories(file: Path, categories: list[Any], annotations: list[di
     found: dict[str, dict[str, Any]] = {}
     for annotation in annotations:
         key = str(annotation.get("category_id"))
-        if not by_id.get(key, {}).get("keypoints"):
+        named = by_id.get(key, {}).get("keypoints")
+        if not named or not isinstance(named, list):
             fault = "has no list keypoints of their names" if key in by_id else "does not exist"
             number = excerpt(annotation.get("id"), quoted=False)
             raise UserError(

@@ -142,6 +142,10 @@ def test_an_image_with_two_animals_is_left_out_whole(tmp_path: Path) -> None:
             lambda tree: tree | {"categories": [{"id": 3, "name": "mouse"}]},
             "annotation 100 has keypoints, but its category 3 has no list",
         ),
+        (
+            lambda tree: tree | {"categories": [{"id": 3, "keypoints": 4}]},
+            "annotation 100 has keypoints, but its category 3 has no list",
+        ),
         (with_annotation(id=7, category_id=77), "annotation 7 has keypoints, but its category 77 does not exist"),
         (
             lambda tree: tree | {"images": [*tree["images"], tree["images"][1] | {"id": tree["images"][0]["id"]}]},
