@@ -1,9 +1,17 @@
 """Formats numbers with units for people: 1 video, 2 videos; 40 s, 3.5 hours; 3 kB, 2.9 GB."""
 
+from collections.abc import Mapping
+
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun, such as "1 video" or "1,200 videos"; `plural` is the noun + s by default."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def tally(numbers: Mapping[str, int]) -> list[str]:
+    """Returns the numbers above 0 with their nouns, in which a star stands for the s of the plural: {"cup* of tea": 2}
+    gives ["2 cups of tea"]."""
+    return [f"{number:,} {noun.replace('*', 's' * (number != 1))}" for noun, number in numbers.items() if number]
 
 
 def duration(seconds: float | int) -> str:

@@ -1,6 +1,7 @@
 """Labels as files of other tools: each read back by the library of that tool, and by jaxpose."""
 
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -13,8 +14,9 @@ from pycocotools.coco import COCO
 from jaxpose import config as c
 from jaxpose import convert
 from jaxpose.data.image_file import decode_image
-from jaxpose.formats.project import read_label_table
+from jaxpose.formats.project import read_label_table, read_project
 from tests.formats.other_projects import CROP, KEYPOINTS, LABELLED, deeplabcut_project, points_px
+from tests.formats.test_coco import change, coco_project
 from tests.formats.test_sleap import make_labels, save
 from tests.painted_videos import SIZE_PX, number_in
 
@@ -173,14 +175,15 @@ def test_crops_of_deeplabcut_keep_the_pixels_of_their_images(
     np.testing.assert_allclose(after.keypoints_image_px[3:], points_px(1) - (CROP[0], CROP[2]), atol=1e-9)
     assert [path.read_bytes() for path in after.paths] == [path.read_bytes() for path in before.paths]
     assert after.keypoint_names == KEYPOINTS and after.videos == before.videos
-    assert after.scorer == ("me" if form in ("deeplabcut", "csv") else "")
+    assert after.scorer == "me"
 
 
 def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = save(make_labels(tmp_path), tmp_path / "labels.slp")
     assert run(file, "--to", "deeplabcut", "--scorer", "you", "--out", tmp_path / "dlc") == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "left out: 1 frame without labels of a person" and out[-1] == "dropped: nothing"
+    assert out[0] == "left out: 1 frame without labels of a person"
+    assert out[-1] == "dropped: 2 predicted instances; 2 links to videos, whose labelled frames are kept as images"
     table = read_label_table(c.DataConfig(project=str(tmp_path / "dlc")))
     assert table.scorer == "you" and table.images[0] == "labeled-data/cam1_day/img00000003.png"
     images = [decode_image(path.read_bytes()) for path in table.paths]
@@ -194,6 +197,138 @@ def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest
     cv2.imwrite(str(table.paths[0]), np.zeros((4, 4, 3), np.uint8))
     message = fails(capsys, file, "--to", "csv", "--out", tmp_path / "dlc" / "labels.csv")
     assert f"{table.paths[0]} exists already and is another image than" in message
+
+
+def dropped_line(capsys: pytest.CaptureFixture[str]) -> str:
+    return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("dropped: "))
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.slp", "a.pkg.slp"])
+def test_hidden_positions_come_back_from_the_files_that_hold_them(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Another image has only hidden positions, which SLEAP does not train; each file is trained as before."""
+    labels = project / "CollectedData.csv"
+    (project / "labeled-data/day2/img0009.png").write_bytes((project / IMAGES[0]).read_bytes())
+    labels.write_text(labels.read_text() + "labeled-data/day2/img0009.png,5.0,6.5,1,,,0,,,0\n")
+    other, back = tmp_path / "other" / name, tmp_path / "back" / "CollectedData.csv"
+    assert run(project, "--to", "coco" if name == "a.json" else "slp", "--out", other) == 0
+    out = capsys.readouterr().out.splitlines()
+    use = "trains them at their positions" if name == "a.json" else "does not train them"
+    assert out[-1] == (
+        "note: 2 keypoints marked as not visible: jaxpose trains the network to be unsure there in the project, and "
+        f"{use} in the new file"
+    )
+    assert run(other, "--to", "csv", "--out", back) == 0
+    assert dropped_line(capsys) == "dropped: nothing"
+    before, after = (read_label_table(c.DataConfig(project=str(file.parent))) for file in (labels, back))
+    rows = [[Path(image).name for image in after.images].index(Path(image).name) for image in before.images]
+    kept = (before.visibility == 2) | ((before.visibility == 1) & np.isfinite(before.keypoints_image_px[..., 0]))
+    np.testing.assert_array_equal(after.visibility[rows], np.where(kept, before.visibility, 0))
+    expected = np.where(kept[..., None], before.keypoints_image_px, np.nan)
+    np.testing.assert_array_equal(after.keypoints_image_px[rows], expected)
+    assert after.scorer == "me"
+    # What training reads has not changed: COCO's hidden keypoints are visible, those of SLEAP not labelled.
+    found = read_project(c.DataConfig(project=str(other)))
+    assert len(found.images) == (4 if name == "a.json" else 3)
+    assert sorted(np.unique(found.visibility)) == [0, 2]
+    trained = kept if name == "a.json" else before.visibility == 2
+    assert np.isfinite(found.labelled_frame_px()).all(axis=-1).sum() == trained.sum()
+
+
+def with_more(tree: dict[str, Any]) -> dict[str, Any]:
+    tree["categories"][0] |= {"skeleton": [[1, 4], [2, 4]], "supercategory": "rodent"}
+    crowd = {"id": 3, "image_id": 10, "category_id": 3, "iscrowd": 1, "keypoints": [1, 1, 2] * 4}
+    tree["annotations"] = [*tree["annotations"], crowd]
+    tree["annotations"][0]["segmentation"] = [[0, 0, 0, 9, 9, 9]]
+    return tree | {"info": {"contributor": "Bo", "year": 2026}, "licenses": []}
+
+
+def test_coco_files_keep_marks_skeleton_animal_and_labeller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "coco").mkdir()
+    file = change(coco_project(tmp_path / "coco"), with_more)
+    assert run(file, "--to", "coco", "--out", tmp_path / "new" / "a.json") == 0
+    assert dropped_line(capsys) == (
+        "dropped: 1 image without a label; 1 crowd; 2 annotations without a keypoint; 6 annotations with a drawn box "
+        "or area; 1 annotation with a segmentation; 1 kind of animals without a label; the ids, in whose place is a "
+        "count from 1; the entries info.year, categories.supercategory"
+    )
+    before, after = COCO(str(file)), COCO(str(tmp_path / "new" / "a.json"))
+    (category,) = after.loadCats(after.getCatIds())
+    assert category["skeleton"] == [[1, 4], [2, 4]] and category["name"] == "mouse"
+    assert after.dataset["info"]["contributor"] == "Bo"
+    keypoints = [before.anns[number]["keypoints"] for number in range(100, 106)]
+    assert [after.anns[number]["keypoints"] for number in sorted(after.anns)] == keypoints
+    assert {*np.array(keypoints).reshape(-1, 3)[:, 2]} == {0, 1, 2}
+    assert run(tmp_path / "new" / "a.json", "--to", "coco", "--out", tmp_path / "again" / "a.json") == 0
+    assert dropped_line(capsys) == "dropped: nothing"
+    assert (tmp_path / "again" / "a.json").read_bytes() == (tmp_path / "new" / "a.json").read_bytes()
+    assert run(file, "--to", "csv", "--out", tmp_path / "csv" / "a.csv") == 0
+    assert dropped_line(capsys).startswith("dropped: 2 edges of the skeleton; the animal's name mouse; 1 image without")
+
+
+def test_sleap_files_keep_hidden_points_and_the_skeleton(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    labels = make_labels(tmp_path / "videos")
+    labels.skeletons[0].name = "fly"
+    labels.skeletons[0].add_edge("nose", "tail")
+    labels.skeletons[0].add_symmetry("tail", "nose")
+    for frame in labels.labeled_frames[:2]:
+        frame.user_instances[0].points["visible"][1] = False
+    labels.labeled_frames[0].user_instances[0].track = sleap_io.Track("a")
+    labels.update()
+    labels.suggestions.append(sleap_io.SuggestionFrame(labels.videos[0], 11))
+    file = save(labels, tmp_path / "labels.slp")
+    out = tmp_path / "new" / "labels.pkg.slp"
+    assert run(file, "--to", "slp", "--out", out) == 0
+    assert dropped_line(capsys) == (
+        "dropped: 2 predicted instances; 1 track; 1 suggested frame; 2 links to videos, whose labelled frames are kept "
+        "as images"
+    )
+    before, after = sleap_io.load_slp(str(file)), sleap_io.load_slp(str(out))
+    (skeleton,) = after.skeletons
+    assert skeleton.name == "fly" and skeleton.edge_names == [("nose", "tail")]
+    assert skeleton.symmetry_names == before.skeletons[0].symmetry_names
+    kept = [frame.user_instances[0] for frame in before.labeled_frames if frame.user_instances]
+    written = [frame.user_instances[0] for frame in after.labeled_frames]
+    for one, other in zip(kept, written, strict=True):
+        points = one.numpy(invisible_as_nan=False)
+        np.testing.assert_array_equal(other.numpy(invisible_as_nan=False), points)
+        np.testing.assert_array_equal(other.points["visible"], one.points["visible"] & np.isfinite(points[:, 0]))
+    assert run(out, "--to", "deeplabcut", "--out", tmp_path / "dlc") == 0
+    assert dropped_line(capsys) == (
+        "dropped: 2 positions of keypoints that are not visible; 1 edge of the skeleton; 1 symmetric pair of the "
+        "skeleton; the animal's name fly"
+    )
+
+
+def test_the_skeleton_of_deeplabcut_goes_along(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    deeplabcut_project(tmp_path / "dlc")
+    assert run(tmp_path / "dlc", "--to", "coco", "--out", tmp_path / "coco" / "a.json") == 0
+    assert dropped_line(capsys) == "dropped: the place of 3 cropped images in their frames; all else in config.yaml"
+    edge = [KEYPOINTS.index("nose") + 1, KEYPOINTS.index("tail") + 1]
+    assert COCO(str(tmp_path / "coco" / "a.json")).cats[1]["skeleton"] == [edge]
+    start = ("--session_start", "2026-05-04T14:30:00+02:00")
+    assert run(tmp_path / "coco" / "a.json", "--to", "nwb", *start, "--out", tmp_path / "nwb" / "a.nwb") == 0
+    with pynwb.NWBHDF5IO(str(tmp_path / "nwb" / "a.nwb"), "r") as opened:
+        skeleton = opened.read().processing["behavior"]["Skeletons"]["animal"]
+        assert (skeleton.edges[:] + 1).tolist() == [edge]
+    capsys.readouterr()
+    assert run(tmp_path / "dlc", "--to", "csv", "--out", tmp_path / "csv" / "a.csv") == 0
+    assert "dropped: 1 edge of the skeleton; the place of" in capsys.readouterr().out
+
+
+def test_a_project_is_not_changed(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file CollectedData.csv would make a project of Lightning Pose of that of DeepLabCut, without its crops."""
+    deeplabcut_project(tmp_path / "dlc")
+    before = sorted((tmp_path / "dlc").rglob("*"))
+    for given in (tmp_path / "dlc", tmp_path / "dlc" / "config.yaml"):
+        message = fails(capsys, given, "--to", "csv", "--out", tmp_path / "dlc" / "CollectedData.csv")
+        assert f"in the project {tmp_path / 'dlc'} itself; choose a place outside of it" in message
+    message = fails(capsys, project, "--to", "csv", "--out", tmp_path / "dlc" / "CollectedData.csv")
+    assert "dlc is a DeepLabCut project, whose own labels would not be read any more" in message
+    assert sorted((tmp_path / "dlc").rglob("*")) == before
+    message = fails(capsys, tmp_path / "dlx", "--to", "csv", "--out", tmp_path / "a" / "a.csv")
+    assert message.endswith(f"PROJECT is {tmp_path / 'dlx'}, which does not exist; did you mean dlc?\n")
 
 
 def test_mistakes_are_named(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -287,3 +287,11 @@ def test_mistakes_in_the_arguments_are_named(
     assert "its name must end in one of .csv" in fails(capsys, video, "--to", "parquet", "--out", out)
     assert "has no index.csv" in fails(capsys, tmp_path, "--to", "parquet", "--out", out)
     assert not out.exists()
+    message = fails(capsys, table, "--to", "csv", "--out", tmp_path / "t.parquet")
+    assert "the name of a file for parquet; for csv it must be a folder, or a file whose name ends in .csv" in message
+    assert not (tmp_path / "t.parquet").exists()
+    pd.DataFrame({"a": [1.0]}).to_hdf(tmp_path / "other.h5", key="a")
+    message = fails(capsys, tmp_path / "other.h5", "--to", "csv", "--out", out)
+    assert (
+        "no table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has 1 row" in message
+    )

@@ -1,11 +1,15 @@
 """Converts the labels of a project into the label files of other tools, with their images."""
 
+import dataclasses
 import datetime
 from pathlib import Path, PurePosixPath
 
 import cv2
+import numpy as np
 
+from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
+from jaxpose.conversion.places import refuse_absent_project, refuse_out
 from jaxpose.data.checked_table import CheckedTable, check_table
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.label_table import LabelTable
@@ -19,13 +23,27 @@ from jaxpose.formats.deeplabcut.project import IMAGES_FOLDER
 from jaxpose.formats.lightning_pose import label_file as lightning_pose
 from jaxpose.formats.nwb import NEEDS_START
 from jaxpose.formats.project import read_label_table
-from jaxpose.formats.written_labels import WrittenLabels
+from jaxpose.formats.written_labels import Holds, WrittenLabels
 from jaxpose.quantities import count
 
 CSV, DEEPLABCUT, COCO, SLP, NWB = "csv", "deeplabcut", "coco", "slp", "nwb"
 SUFFIXES = {CSV: ".csv", COCO: ".json", SLP: ".slp", NWB: ".nwb"}
 _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", NWB: "nwb"}
 _DEFAULT_SCORER = "jaxpose"
+_HOLDS = {
+    CSV: Holds(hidden=True, marks=True),
+    DEEPLABCUT: Holds(),
+    COCO: Holds(hidden=True, animal=True, edges=True),
+    SLP: Holds(hidden=True, animal=True, edges=True, symmetries=True),
+    NWB: Holds(animal=True, edges=True),
+}
+# What jaxpose does with a position that is marked as not visible, in each format that holds one.
+_USE_OF_HIDDEN = {CSV: NOT_VISIBLE, COCO: VISIBLE, SLP: NOT_USED}
+_USES = {
+    VISIBLE: "trains them at their positions",
+    NOT_VISIBLE: "trains the network to be unsure there",
+    NOT_USED: "does not train them",
+}
 
 
 def convert_labels(
@@ -41,16 +59,18 @@ def convert_labels(
       session_start: for nwb, the time that the format asks for, with its time zone.
 
     Raises:
-      UserError: the labels or an image cannot be used, a name cannot be kept, or a file exists already; nothing is
-        written then.
+      UserError: the labels or an image cannot be used, a name cannot be kept, `out` lies in the project, or a file
+        exists already; nothing is written then.
     """
     if form in SUFFIXES and not out.name.endswith(SUFFIXES[form]):
         raise UserError(f"--out is {out}; for {form} it must be a file whose name ends in {SUFFIXES[form]}")
     if form == NWB and session_start is None:
         raise UserError(NEEDS_START)
+    refuse_absent_project(data.project)
+    refuse_out(data.project, out)
     if form in _EXTRAS:
         need(_EXTRAS[form], str(out))
-    table = read_label_table(data)
+    table = read_label_table(data, with_hidden=True)
     checked = check_table(table, "", data)
     if checked.problems:
         lines = [f"{count(len(checked.problems), 'row')} of {table.file} cannot be used; fix them:"]
@@ -75,11 +95,40 @@ def convert_labels(
         sleap_labels.write_nwb(out, labels, copies, session_start)
     else:
         lightning_pose.write_labels(out, labels)
-    dropped = [] if form == CSV else labels.dropped(keeps_hidden=form in (COCO, SLP))
+    written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
+    dropped = _dropped(checked, labels, form, holds_images)
+    return [*table.notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
+
+
+def _dropped(checked: CheckedTable, labels: WrittenLabels, form: str, holds_images: bool) -> list[str]:
+    """Returns what the project has and the new files do not."""
+    # A package holds the images of its labelled frames only.
+    dropped = labels.dropped(dataclasses.replace(_HOLDS[form], empty=not holds_images))
     if crops := sum(bool(checked.crop_px(row, image)) for row, image in checked.images.values()):
         dropped.append(f"the place of {count(crops, 'cropped image')} in their frames")
-    written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
-    return [*table.notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}"]
+    return [*dropped, *checked.table.unread]
+
+
+def _other_use(table: LabelTable, rows: list[int], form: str) -> list[str]:
+    """Returns a line if training on the new files uses positions marked as not visible in another way."""
+    if form not in _USE_OF_HIDDEN:
+        return []
+    hidden = _is_hidden(table)[rows]
+    used = table.visibility[rows][hidden]
+    changed = used[used != _USE_OF_HIDDEN[form]]
+    if not changed.size:
+        return []
+    return [
+        f"note: {count(changed.size, 'keypoint')} marked as not visible: jaxpose {_USES[int(changed[0])]} in the "
+        f"project, and {_USES[_USE_OF_HIDDEN[form]]} in the new file"
+    ]
+
+
+def _is_hidden(table: LabelTable) -> np.ndarray:
+    """Returns whether each keypoint has a position and is marked as not visible: (n, k) bool."""
+    points = table.keypoints_image_px
+    hidden = (table.visibility == NOT_VISIBLE) & np.isfinite(points[..., 0])
+    return hidden if table.hidden_image_px is None else hidden | np.isfinite(table.hidden_image_px[..., 0])
 
 
 def _written(checked: CheckedTable, rows: list[int], form: str, scorer: str) -> WrittenLabels:
@@ -89,14 +138,21 @@ def _written(checked: CheckedTable, rows: list[int], form: str, scorer: str) -> 
         if images.count(image) > 1:
             first, second, *_ = (table.images[row] for row, name in zip(rows, images, strict=True) if name == image)
             raise UserError(f"{first} and {second} would both be {image}; rename one of them")
+    scorer = scorer or table.scorer or _DEFAULT_SCORER
+    if form == DEEPLABCUT and ("/" in scorer or "\\" in scorer):
+        raise UserError(f"{scorer!r} labelled, but this cannot be a part of a file's name; give --scorer NAME")
+    points, hidden = table.keypoints_image_px, _is_hidden(table)
+    if table.hidden_image_px is not None:
+        points = np.where(hidden[..., None], table.hidden_image_px, points)
     return WrittenLabels(
-        scorer=scorer or table.scorer or _DEFAULT_SCORER,
+        scorer=scorer,
         keypoint_names=table.keypoint_names,
         images=tuple(images),
         videos=tuple(table.videos[row] for row in rows),
         sizes_px=tuple(image.size_px for _, image in checked.images.values()),
-        keypoints_image_px=table.keypoints_image_px[rows],
-        visibility=table.visibility[rows],
+        keypoints_image_px=points[rows],
+        visibility=np.where(hidden, np.int8(NOT_VISIBLE), table.visibility)[rows],
+        skeleton=table.skeleton,
     )
 
 

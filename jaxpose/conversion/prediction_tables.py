@@ -50,6 +50,11 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
     """
     if target.form == NWB and target.session_start is None:
         raise UserError(nwb.NEEDS_START)
+    if not _is_file(target) and not target.out.is_dir() and (other := _form_of(target.out)):
+        raise UserError(
+            f"--out is {target.out}, the name of a file for {other}; for {target.form} it must be a folder, or "
+            f"a file whose name ends in {SUFFIXES[target.form]}"
+        )
     if not source.is_dir():
         return _convert(source, video, Path(), target)
     if not (source / INDEX_FILE).is_file():

@@ -40,6 +40,17 @@ def refuse_formula(name: str) -> None:
         )
 
 
+def usable_name(given: object) -> str:
+    """Returns a text that none of the two above refuses, and "" in place of anything else."""
+    try:
+        name = given if isinstance(given, str) else ""
+        refuse_unprintable(name)
+        refuse_formula(name)
+    except UserError:
+        return ""
+    return name.strip()
+
+
 def path_cell(path: str) -> str:
     """Returns the cell of a path, or of a text that begins with one: ./=a.png for =a.png, which is no formula.
 

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.data.labels import read_labels
+from jaxpose.data.skeleton import Skeleton
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,10 @@ class LabelTable:
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
       notes: sentences for the user about what was read and what was not.
       scorer: who labelled, "" if unknown.
+      hidden_image_px: (n, k, 2) positions, NaN elsewhere, that are marked as not visible in a file whose marks training
+        does not use; None for other files. `visibility` says what training does with such a keypoint.
+      skeleton: the animal.
+      unread: what the files have and the table does not: a number and a noun each, such as "3 tracks".
     """
 
     file: Path
@@ -52,6 +57,9 @@ class LabelTable:
     kind: str = ""
     notes: tuple[str, ...] = ()
     scorer: str = ""
+    hidden_image_px: np.ndarray | None = None
+    skeleton: Skeleton = Skeleton()
+    unread: tuple[str, ...] = ()
 
 
 def read_table(folder: Path, file: Path, missing: str) -> LabelTable:

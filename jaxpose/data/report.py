@@ -74,7 +74,8 @@ def _labels(found: Project) -> str:
     labelled, hidden = found.visibility == VISIBLE, found.visibility == NOT_VISIBLE
     text = f"{_count(int(labelled.sum()), 'labelled point')} of {labelled.size:,}"
     if hidden.any():
-        text += f", and {hidden.sum():,} that count as not visible (data.missing: not_visible)"
+        without = int((hidden & np.isnan(found.keypoints_frame_px[..., 0])).sum())
+        text += f", and {hidden.sum():,} that count as not visible ({without:,} of them without a position)"
     shares = labelled.mean(axis=0)
     few = [f"{found.keypoint_names[k]} ({shares[k]:.0%})" for k in np.flatnonzero(shares < _FEW_LABELS)]
     return f"{text}; labelled in less than half of the images: {', '.join(few)}" if few else text

@@ -4,6 +4,7 @@ Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = no
 2 = labelled and visible.
 """
 
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,7 @@ from jaxpose.data.cells import refuse_formula, refuse_unprintable
 from jaxpose.data.label_table import LabelTable
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
+from jaxpose.formats import coco_extras
 from jaxpose.formats.moved_file import is_absolute, locate
 from jaxpose.quantities import count
 
@@ -39,23 +41,33 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     images = _by_id(file, "images", tree["images"])
     used = [entry for entry in tree["annotations"] if isinstance(entry, dict) and not entry.get("iscrowd")]
     annotations = [entry for entry in used if _is_labelled(entry)]
-    names = _keypoint_names(file, tree["categories"], annotations)
+    categories = _labelled_categories(file, tree["categories"], annotations)
+    names = _keypoint_names(file, categories)
     animals = Counter(annotation.get("image_id") for annotation in annotations if _has_image(annotation, images))
     rows: list[tuple[str, dict[str, Any], np.ndarray]] = []
+    kept: list[dict[str, Any]] = []
     problems: list[str] = []
     for annotation in annotations:
         source = f"{file}:annotation {excerpt(annotation.get('id'), quoted=False)}"
         try:
-            image_id = annotation.get("image_id")
-            if image_id is None or not _has_image(annotation, images):
+            image_id: Any = annotation.get("image_id")
+            if not _has_image(annotation, images):
                 raise UserError(f"image_id is {excerpt(image_id)}, but the file has no such image")
             name = _image_name(images[image_id])
             if animals[image_id] > 1:
                 raise UserError(f"{name} has {animals[image_id]} animals, and only images with one can be trained")
             rows.append((source, images[image_id], _keypoints(annotation["keypoints"], names)))
+            kept.append(annotation)
         except UserError as error:
             problems.append(f"{source}: {error}")
-    return _table(file, names, rows, problems, data.missing, len(images))
+    table = _table(file, names, rows, problems, data.missing, len(images))
+    skeleton = coco_extras.read_skeleton(categories, names)
+    return dataclasses.replace(
+        table,
+        scorer=coco_extras.read_scorer(tree),
+        skeleton=skeleton,
+        unread=tuple(coco_extras.unread(tree, kept, skeleton)),
+    )
 
 
 def _table(
@@ -87,6 +99,7 @@ def _table(
         sizes_px={name: size for name, size in sizes_px.items() if size},
         kind=f"COCO file {file.name}",
         notes=tuple(notes),
+        hidden_image_px=np.where((keypoints[..., 2] == 1)[..., None], keypoints[..., :2], np.nan),
     )
 
 
@@ -124,24 +137,30 @@ def _is_labelled(annotation: dict[str, Any]) -> bool:
     return bool(keypoints) and (not isinstance(keypoints, list) or any(keypoints[2::3]))
 
 
-def _keypoint_names(file: Path, categories: list[Any], annotations: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Returns the names of the keypoints, which must be the same for all annotated categories."""
+def _labelled_categories(file: Path, categories: list[Any], annotations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the categories of the annotations, each of which has names of keypoints."""
     if not annotations:
         raise UserError(f"{file} has no annotation with a labelled keypoint")
     by_id = {str(key): category for key, category in _by_id(file, "categories", categories).items()}
     found: dict[str, dict[str, Any]] = {}
     for annotation in annotations:
         key = str(annotation.get("category_id"))
-        if not by_id.get(key, {}).get("keypoints"):
+        named = by_id.get(key, {}).get("keypoints")
+        if not named or not isinstance(named, list):
             fault = "has no list keypoints of their names" if key in by_id else "does not exist"
             number = excerpt(annotation.get("id"), quoted=False)
             raise UserError(
                 f"{file}: annotation {number} has keypoints, but its category {excerpt(key, quoted=False)} {fault}"
             )
         found[key] = by_id[key]
-    kinds = {tuple(map(str, category["keypoints"])) for category in found.values()}
+    return list(found.values())
+
+
+def _keypoint_names(file: Path, categories: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Returns the names of the keypoints, which must be the same for all categories."""
+    kinds = {tuple(map(str, category["keypoints"])) for category in categories}
     if len(kinds) > 1:
-        shown = ", ".join(str(category.get("name")) for category in found.values())
+        shown = ", ".join(str(category.get("name")) for category in categories)
         raise UserError(
             f"{file} has categories with different keypoints ({shown}); keep the annotations of one of them: a network "
             "learns one kind of animal"

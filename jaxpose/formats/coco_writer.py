@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.files import write_atomic
+from jaxpose.formats.coco_extras import DESCRIPTION, SUPERCATEGORY
 from jaxpose.formats.written_labels import WrittenLabels
 
 
@@ -41,9 +43,15 @@ def write_labels(file: Path, labels: WrittenLabels) -> None:
                 "area": float(np.prod(size)),
             }
         )
-    animal = {"id": 1, "name": "animal", "supercategory": "animal", "keypoints": labels.keypoint_names, "skeleton": []}
+    animal = {
+        "id": 1,
+        "name": labels.skeleton.animal or DEFAULT_ANIMAL,
+        "supercategory": SUPERCATEGORY,
+        "keypoints": labels.keypoint_names,
+        "skeleton": [[first + 1, second + 1] for first, second in labels.edge_places()],
+    }
     tree = {
-        "info": {"description": "keypoints written by jaxpose", "contributor": labels.scorer},
+        "info": {"description": DESCRIPTION, "contributor": labels.scorer},
         "images": images,
         "annotations": annotations,
         "categories": [animal],

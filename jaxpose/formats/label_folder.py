@@ -47,7 +47,9 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         if (lacking := [name for name in names if name not in table.keypoint_names])
     ]
     kind = f"{count(len(files), 'label file')}: {', '.join(file.name for file in files)}"
-    return dataclasses.replace(join_tables(folder, names, tables), kind=kind, notes=tuple(notes))
+    scorers = list(dict.fromkeys(table.scorer for table in tables))
+    unread = (f"which of {', '.join(map(repr, scorers))} labelled which image",) if len(scorers) > 1 else ()
+    return dataclasses.replace(join_tables(folder, names, tables), kind=kind, notes=tuple(notes), unread=unread)
 
 
 def _has_labels(file: Path) -> bool:

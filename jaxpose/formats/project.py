@@ -54,15 +54,20 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
         return lightning_pose.read_project(dataclasses.replace(data, project=folder), labels)
     kind = recognise(data)
     if kind == LIGHTNING_POSE:
-        return lightning_pose.read_project(data)
+        found = lightning_pose.read_project(data)
+        return dataclasses.replace(found, notes=(*found.notes, *_two_kinds(data)))
     # Path.resolve raises RuntimeError where symbolic links form a loop.
     path = Path(os.path.realpath(Path(data.project).expanduser()))
     table = _read_table(kind, path, data)
     return make_project(project_folder(str(path)), table.file, [table], data)
 
 
-def read_label_table(data: DataConfig) -> LabelTable:
+def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
     """Reads the labels of a project of one camera without opening its images.
+
+    Args:
+      data: the project.
+      with_hidden: also images that are not trained, because all their positions are marked as not visible (SLEAP).
 
     Raises:
       UserError: the project is of no known kind, or its label files are not understood.
@@ -71,8 +76,10 @@ def read_label_table(data: DataConfig) -> LabelTable:
     kind = recognise(data)
     if kind == LIGHTNING_POSE:
         folder = find_folder(data.project)
-        return read_table(folder, find_labels(folder, data.labels, ""), data.missing)
-    return _read_table(kind, Path(os.path.realpath(Path(data.project).expanduser())), data)
+        table = read_table(folder, find_labels(folder, data.labels, ""), data.missing)
+        return dataclasses.replace(table, notes=_two_kinds(data))
+    path = Path(os.path.realpath(Path(data.project).expanduser()))
+    return sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
 
 
 def refuse_absent(data: DataConfig) -> None:
@@ -120,6 +127,17 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
             f"{', '.join(files)}"
         )
     return LIGHTNING_POSE
+
+
+def _two_kinds(data: DataConfig) -> tuple[str, ...]:
+    """Returns a sentence about a DeepLabCut project whose labels are not read, because a label file lies beside it."""
+    folder = project_folder(data.project)
+    if data.views or data.labels != DataConfig().labels or not deeplabcut.has_config_and_labels(folder):
+        return ()
+    return (
+        f"{folder} is also a DeepLabCut project: the labels of {data.labels} are read; config.yaml, its crops and the "
+        f"labels in labeled-data are not, unless {data.labels} is moved away",
+    )
 
 
 def _kind_of_file(file: Path) -> str:

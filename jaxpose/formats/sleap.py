@@ -19,6 +19,7 @@ from jaxpose.data.label_table import LabelTable
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import sha256_of
+from jaxpose.formats import sleap_extras
 from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
 from jaxpose.formats.moved_file import locate
 from jaxpose.quantities import count
@@ -26,15 +27,15 @@ from jaxpose.quantities import count
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A labelled frame: of video `video`, with points (k, 2), NaN without a label."""
+    """A labelled frame of video `video`, with the only instance that a person made."""
 
     source: str
     video: int
     frame: int
-    points: np.ndarray
+    instance: Any
 
 
-def read_labels(file: Path, data: DataConfig) -> LabelTable:
+def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> LabelTable:
     """Reads the instances that a person labelled; predicted ones are left out.
 
     A point that is marked as not visible counts as not labelled, as in SLEAP's own training.
@@ -42,6 +43,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     Args:
       file: the .slp.
       data: the meaning of a point that is not labelled, and the limit of the cache folder.
+      with_hidden: also frames in which the only points with a position are marked as not visible.
 
     Raises:
       UserError: sleap-io is not installed; the file cannot be read, has several skeletons or no labels; or its frames
@@ -51,7 +53,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     names = _keypoint_names(file, labels)
     videos = [_Video(file, number, video) for number, video in enumerate(labels.videos)]
     video_names = _video_names(videos)
-    rows, problems, notes = _rows(file, labels, video_names)
+    rows, problems, notes = _rows(file, labels, video_names, with_hidden)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
     images = [_images(video, frames, data) for video, frames in zip(videos, wanted, strict=True)]
     kept, paths = [], []
@@ -64,7 +66,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
             paths.append(image)
     if not all(path.is_file() for path in paths):
         raise UserError(f"the labelled frames of {file} take more than data.cache_limit_gib = {data.cache_limit_gib:g}")
-    points = np.array([row.points for row in kept], np.float64).reshape(-1, len(names), 2)
+    points = np.array([row.instance.numpy() for row in kept], np.float64).reshape(-1, len(names), 2)
     labelled = np.isfinite(points).all(axis=-1)
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
     used = dict.fromkeys(row.video for row in rows)
@@ -84,6 +86,10 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         video_files={video_names[number]: path for number in used if (path := videos[number].media_file)},
         kind=f"SLEAP file {file.name} with {count(len(used), 'video')}",
         notes=tuple(notes),
+        scorer=sleap_extras.read_scorer(labels),
+        hidden_image_px=sleap_extras.hidden_points([row.instance for row in kept], len(names)),
+        skeleton=sleap_extras.read_skeleton(labels),
+        unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
 
 
@@ -103,6 +109,7 @@ class _Video:
       is_embedded: the images lie in the file itself.
       image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have other names.
       media_file: the file of a video that exists here, or None.
+      size_px: (width, height) as the file gives it, or None.
     """
 
     def __init__(self, file: Path, number: int, video: Any) -> None:
@@ -116,6 +123,7 @@ class _Video:
         self.names = [str(name) for name in source] if isinstance(source, list) else [str(source)]
         self.is_sequence = isinstance(source, list) and not self.is_embedded
         self.media_file = None if isinstance(source, list) else self.find(self.names[0])
+        self.size_px = sleap_extras.read_size_px(video)
         stems = [PureWindowsPath(name).stem for name in self.names] if isinstance(source, list) else []
         self.image_stems = dict(enumerate(stems)) if len(set(stems)) == len(stems) else {}
 
@@ -165,14 +173,16 @@ def _video_names(videos: list[_Video]) -> list[str]:
     return names
 
 
-def _rows(file: Path, labels: Any, video_names: list[str]) -> tuple[list[_Row], list[str], list[str]]:
+def _rows(
+    file: Path, labels: Any, video_names: list[str], with_hidden: bool
+) -> tuple[list[_Row], list[str], list[str]]:
     """Returns the rows, "PLACE: reason" of others, and notes."""
     rows, problems, predicted = [], [], 0
     numbers = {id(video): number for number, video in enumerate(labels.videos)}
     for frame in labels.labeled_frames:
         number = numbers[id(frame.video)]
         source = f"{file}:{video_names[number]} frame {frame.frame_idx}"
-        instances = [points for instance in frame.user_instances if np.isfinite(points := instance.numpy()).any()]
+        instances = sleap_extras.labelled_instances(frame, with_hidden)
         if len(instances) > 1:
             problems.append(f"{source}: it has {len(instances)} animals, and only frames with one can be trained")
         elif instances:
@@ -200,7 +210,7 @@ def _images(video: _Video, frames: list[int], data: DataConfig) -> dict[int, Pat
             raise UserError(
                 f"its video {video.names[0]} does not exist; put it beside {video.file}, or save the labels as .pkg.slp"
             )
-        return frames_of_video(video.media_file, frames, _size_px(video.video), data)
+        return frames_of_video(video.media_file, frames, video.size_px, data)
     except UserError as error:
         return dict.fromkeys(frames, str(error))
 
@@ -212,12 +222,6 @@ def _image_of_sequence(video: _Video, frame: int) -> Path | str:
 
 def _is_no_media(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in (".h5", ".hdf5", ".slp", ".tif", ".tiff", ".seq")
-
-
-def _size_px(video: Any) -> tuple[int, int] | None:
-    """Returns (width, height) as the file gives it, or None."""
-    shape = video.backend_metadata.get("shape")
-    return (int(shape[2]), int(shape[1])) if shape and shape[1] and shape[2] else None
 
 
 def _extract_by_sleap(video: _Video, frames: list[int], data: DataConfig) -> dict[int, Path | str]:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from jaxpose.data.inputs import natural_key
+from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.extras import need
 from jaxpose.files import replace_whole
+from jaxpose.formats.sleap_extras import SCORER
 from jaxpose.formats.written_labels import WrittenLabels
 
 # The images lie in the file itself.
@@ -70,10 +72,16 @@ def _project(file: Path, labels: WrittenLabels, paths: Sequence[Path]) -> Any:
     from sleap_io.model.instance import Instance
     from sleap_io.model.labeled_frame import LabeledFrame
     from sleap_io.model.labels import Labels
-    from sleap_io.model.skeleton import Node, Skeleton
+    from sleap_io.model.skeleton import Edge, Node, Skeleton, Symmetry
     from sleap_io.model.video import Video
 
-    skeleton = Skeleton([Node(name) for name in labels.keypoint_names], name="animal")
+    nodes = {name: Node(name) for name in labels.keypoint_names}
+    skeleton = Skeleton(
+        list(nodes.values()),
+        edges=[Edge(nodes[first], nodes[second]) for first, second in labels.skeleton.edges],
+        symmetries=[Symmetry([nodes[first], nodes[second]]) for first, second in labels.skeleton.symmetries],
+        name=labels.skeleton.animal or DEFAULT_ANIMAL,
+    )
     points = np.where((labels.is_visible() | labels.is_hidden())[..., None], labels.keypoints_image_px, np.nan)
     frames, videos = [], []
     for name in dict.fromkeys(labels.videos):
@@ -86,5 +94,5 @@ def _project(file: Path, labels: WrittenLabels, paths: Sequence[Path]) -> Any:
                 instance.points["visible"] = labels.is_visible()[row]
                 frames.append(LabeledFrame(video=videos[-1], frame_idx=frame, instances=[instance]))
     project = Labels(frames, videos=videos, skeletons=[skeleton])
-    project.provenance |= {"made_by": "jaxpose", "scorer": labels.scorer}
+    project.provenance |= {"made_by": "jaxpose", SCORER: labels.scorer}
     return project

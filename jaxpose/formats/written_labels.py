@@ -5,7 +5,29 @@ import dataclasses
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
-from jaxpose.quantities import count
+from jaxpose.data.skeleton import Skeleton
+from jaxpose.quantities import tally
+
+
+@dataclasses.dataclass(frozen=True)
+class Holds:
+    """What files of a format can hold beside the positions of visible keypoints, with its place for each.
+
+    Attributes:
+      hidden: positions that are marked as not visible.
+      marks: marks as not visible without a position, and positions that are not used.
+      animal: the name of the animal.
+      edges: pairs of keypoints that a line connects.
+      symmetries: pairs of keypoints that a mirror image exchanges.
+      empty: images without any position.
+    """
+
+    hidden: bool = False
+    marks: bool = False
+    animal: bool = False
+    edges: bool = False
+    symmetries: bool = False
+    empty: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +42,7 @@ class WrittenLabels:
       sizes_px: n (width, height).
       keypoints_image_px: (n, k, 2) float64, NaN without a position.
       visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
+      skeleton: the animal.
     """
 
     scorer: str
@@ -29,6 +52,7 @@ class WrittenLabels:
     sizes_px: tuple[tuple[int, int], ...]
     keypoints_image_px: np.ndarray
     visibility: np.ndarray
+    skeleton: Skeleton
 
     def is_placed(self) -> np.ndarray:
         """Returns whether each keypoint has a position: (n, k) bool."""
@@ -42,19 +66,21 @@ class WrittenLabels:
         """Returns whether each keypoint is visible: (n, k) bool."""
         return self.visibility == VISIBLE
 
-    def dropped(self, keeps_hidden: bool) -> list[str]:
-        """Returns what a file cannot hold that has a position or none for each keypoint, and no other mark.
+    def edge_places(self) -> list[tuple[int, int]]:
+        """Returns the places of the two keypoints of each edge, from 0."""
+        return [(self.keypoint_names.index(a), self.keypoint_names.index(b)) for a, b in self.skeleton.edges]
 
-        Args:
-          keeps_hidden: whether the file can mark a position as not visible.
-        """
+    def dropped(self, holds: Holds) -> list[str]:
+        """Returns what a file cannot hold, each with its number."""
+        hidden, placed = self.is_hidden(), self.is_placed()
         lost = {
-            "position of keypoints that are not visible": self.is_hidden() & (not keeps_hidden),
-            "mark of keypoints as not visible": (self.visibility == NOT_VISIBLE) & ~self.is_placed(),
-            "position of keypoints that are not used": (self.visibility == NOT_USED) & self.is_placed(),
+            "position* of keypoints that are not visible": hidden & (not holds.hidden),
+            "mark* of keypoints as not visible": (self.visibility == NOT_VISIBLE) & ~placed & (not holds.marks),
+            "position* of keypoints that are not used": (self.visibility == NOT_USED) & placed & (not holds.marks),
+            "image* without a position": ~(self.is_visible() | hidden).any(axis=1) & (not holds.empty),
         }
-        return [
-            count(int(where.sum()), noun.partition(" ")[0]) + f" {noun.partition(' ')[2]}"
-            for noun, where in lost.items()
-            if where.any()
-        ]
+        numbers = {noun: int(where.sum()) for noun, where in lost.items()}
+        numbers["edge* of the skeleton"] = len(self.skeleton.edges) * (not holds.edges)
+        numbers["symmetric pair* of the skeleton"] = len(self.skeleton.symmetries) * (not holds.symmetries)
+        name = self.skeleton.animal
+        return [*tally(numbers), *[f"the animal's name {name}"] * bool(name and not holds.animal)]

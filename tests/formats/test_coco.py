@@ -11,9 +11,10 @@ from pycocotools.coco import COCO
 
 from jaxpose import config as c
 from jaxpose.data.project import Project
+from jaxpose.data.skeleton import Skeleton
 from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
-from jaxpose.formats.project import read_project, refuse_absent
+from jaxpose.formats.project import read_label_table, read_project, refuse_absent
 from tests.formats.other_projects import KEYPOINTS, LABELLED, points_px
 from tests.painted_videos import plain, write
 
@@ -141,6 +142,10 @@ def test_an_image_with_two_animals_is_left_out_whole(tmp_path: Path) -> None:
             lambda tree: tree | {"categories": [{"id": 3, "name": "mouse"}]},
             "annotation 100 has keypoints, but its category 3 has no list",
         ),
+        (
+            lambda tree: tree | {"categories": [{"id": 3, "keypoints": 4}]},
+            "annotation 100 has keypoints, but its category 3 has no list",
+        ),
         (with_annotation(id=7, category_id=77), "annotation 7 has keypoints, but its category 77 does not exist"),
         (
             lambda tree: tree | {"images": [*tree["images"], tree["images"][1] | {"id": tree["images"][0]["id"]}]},
@@ -159,6 +164,29 @@ def test_a_file_that_cannot_be_used_is_refused(tmp_path: Path, how: Any, reason:
     file = change(coco_project(tmp_path), how)
     with pytest.raises(UserError, match=f"labels.json.*{reason}"):
         read(file)
+
+
+def test_animals_that_share_keypoints_are_one_kind_and_convert_says_so(tmp_path: Path) -> None:
+    """The skeleton has a pair that names no keypoint, and an entry that is no pair."""
+    file = change(
+        coco_project(tmp_path),
+        lambda tree: with_annotation(id=7, image_id=5, category_id=9)(
+            tree
+            | {"categories": [*tree["categories"], tree["categories"][0] | {"id": 9, "name": "rat"}]}
+            | {"images": [*tree["images"][:-1], tree["images"][0] | {"id": 5}]}
+        ),
+    )
+    change(
+        file,
+        lambda tree: [category.update(skeleton=[[1, 2], [1, 99], "x"]) for category in tree["categories"]] and tree,
+    )
+    change(
+        file,
+        lambda tree: tree | {"annotations": [entry for entry in tree["annotations"] if entry["id"] not in (1, 100)]},
+    )
+    table = read_label_table(c.DataConfig(project=str(file)))
+    assert table.skeleton == Skeleton(edges=(("nose", "left_ear"),)) and len(table.images) == 6
+    assert "4 edges that not all categories have" in table.unread and "which animals are mouse and rat" in table.unread
 
 
 def test_options_of_other_layouts_are_refused(tmp_path: Path) -> None:

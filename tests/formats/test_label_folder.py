@@ -54,6 +54,20 @@ def test_all_label_files_are_read_together_as_pandas_reads_them(tmp_path: Path, 
     assert f"project      {tmp_path}: {kind}" in capsys.readouterr().out
 
 
+def test_the_data_check_counts_keypoints_that_are_not_visible(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ["bodyparts,nose,nose,nose,tail,tail,tail", "coords,x,y,visible,x,y,visible"]
+    for image, cells in (("day1/a.png", "1,2,1,,,1"), ("day1/b.png", "1,2,2,3,4,")):
+        (tmp_path / image).parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(tmp_path / image), np.full((32, 40, 3), len(rows), np.uint8))
+        rows.append(f"{image},{cells}")
+    (tmp_path / "CollectedData.csv").write_text("\n".join(rows) + "\n")
+    show_data(c.Config(data=c.DataConfig(project=str(tmp_path))))
+    expected = "2 images with 2 labelled points of 4, and 2 that count as not visible (1 of them without a position)"
+    assert expected in capsys.readouterr().out
+
+
 def test_an_image_in_two_files_and_the_files_of_cameras_are_refused(tmp_path: Path) -> None:
     make_folder(tmp_path / "one")
     (tmp_path / "one/copy.csv").write_bytes((tmp_path / "one/CollectedData_top.csv").read_bytes())

@@ -22,6 +22,7 @@ class ProjectConfig:
       crops_px: {video: (x, y, width, height)}; a video is named by its file without suffix.
       videos: {video: path}, as the file has it: a path of the machine where the project was made.
       analysis_crop_px: the crop of all analysed videos, () without.
+      skeleton: pairs of bodyparts that videos show with a line between them.
     """
 
     scorer: str = ""
@@ -29,6 +30,7 @@ class ProjectConfig:
     crops_px: dict[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     videos: dict[str, str] = dataclasses.field(default_factory=dict)
     analysis_crop_px: tuple[int, ...] = ()
+    skeleton: tuple[tuple[str, ...], ...] = ()
 
 
 def is_config(file: Path) -> bool:
@@ -71,7 +73,11 @@ def read_config(file: Path) -> ProjectConfig:
     analysis_crop_px: tuple[int, ...] = ()
     if tree.get("cropping"):
         analysis_crop_px = _crop(file, "x1, x2, y1, y2", [tree.get(key) for key in ("x1", "x2", "y1", "y2")])
-    return ProjectConfig(str(scorer), tuple(map(str, bodyparts)), crops_px, videos, analysis_crop_px)
+    edges = tree.get("skeleton")
+    skeleton = [tuple(map(str, edge)) for edge in edges if isinstance(edge, list)] if isinstance(edges, list) else []
+    return ProjectConfig(
+        str(scorer), tuple(map(str, bodyparts)), crops_px, videos, analysis_crop_px, tuple(skeleton)
+    )  # fmt: skip
 
 
 def _crop(file: Path, name: str, edges: list[Any]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxpose.errors import UserError
 from jaxpose.extras import need
+from jaxpose.quantities import count
 
 # Steps of a pickle that hold text, keep a value for later, and fetch it again; the others may only make lists and
 # tuples of text.
@@ -57,6 +58,18 @@ def read_h5(file: Path) -> Table:
         raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
     except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is no table of DeepLabCut that can be read: {error}") from None
+
+
+def refuse_other_headers(file: Path, table: Table) -> None:
+    """Raises UserError for a table whose columns are not named by scorer, bodypart and coord."""
+    depths = {len(column) for column in table.columns}
+    if depths == {4}:
+        raise UserError(f"{file} has 4 header rows: it is of a project with several animals")
+    if depths != {3}:
+        raise UserError(
+            f"{file} is no table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has "
+            f"{count(max(depths, default=0), 'row')}"
+        )
 
 
 def _read_fixed(group: Any) -> Table:

@@ -14,11 +14,12 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_table import LabelTable, join_tables, read_table, without_empty_rows
+from jaxpose.data.skeleton import Skeleton, known_pairs
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config
 from jaxpose.formats.deeplabcut.crops import find_crops_px, read_frame_sizes_px
-from jaxpose.formats.deeplabcut.h5 import read_h5
-from jaxpose.quantities import count
+from jaxpose.formats.deeplabcut.h5 import read_h5, refuse_other_headers
+from jaxpose.quantities import count, tally
 
 IMAGES_FOLDER, _LABELS = "labeled-data", "CollectedData_"
 _SUFFIXES = (".csv", ".h5")
@@ -30,6 +31,11 @@ _CSV_IS_READ = "the CSV is read; DeepLabCut itself reads the .h5, which deeplabc
 def is_project(folder: Path) -> bool:
     """Returns whether a folder has labels of DeepLabCut, or its config.yaml."""
     return is_config(folder / CONFIG_FILE) or bool(_label_files(folder))
+
+
+def has_config_and_labels(folder: Path) -> bool:
+    """Returns whether a folder is a project of DeepLabCut in which a person has labelled frames."""
+    return is_config(folder / CONFIG_FILE) and bool(_label_files(folder))
 
 
 def read_labels(folder: Path, data: DataConfig) -> LabelTable:
@@ -44,7 +50,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     """
     file = folder / CONFIG_FILE
     config = read_config(file) if file.is_file() else ProjectConfig()
-    files, notes = _of_scorer(folder, config)
+    files, notes, others = _of_scorer(folder, config)
     tables = []
     for of_folder in files:
         table, sentences = _read_folder(folder, of_folder, data.missing)
@@ -59,8 +65,20 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         notes.append(f"left out: {count(empty, 'frame')} without any label")
     videos = _absent_videos(folder, config)
     frame_sizes_px = read_frame_sizes_px(folder, dict.fromkeys(joined.videos), videos)
+    skeleton = Skeleton(edges=known_pairs(config.skeleton, names))
+    labelled = {name for table in tables for name in table.keypoint_names}
+    unread = tally(
+        {
+            "frame* without any label": empty,
+            "label file* of other scorers": others,
+            "keypoint* that config.yaml does not name": len(labelled - set(names)),
+            "unusable edge* of the skeleton": len(config.skeleton) - len(skeleton.edges),
+        }
+    )
     return dataclasses.replace(
         joined,
+        skeleton=skeleton,
+        unread=(*unread, *[f"all else in {CONFIG_FILE}"] * file.is_file()),
         crops_px=find_crops_px(file, config, frame_sizes_px),
         frame_sizes_px=frame_sizes_px,
         video_files=videos,
@@ -78,8 +96,9 @@ def _scorer_of(file: Path) -> str:
     return file.stem.removeprefix(_LABELS)
 
 
-def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[str]]:
-    """Returns the label file of the scorer in each folder, the CSV if there is one, and sentences about others."""
+def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[str], int]:
+    """Returns the label file of the scorer in each folder, the CSV if there is one, sentences about others, and their
+    number."""
     found = _label_files(folder)
     scorers = list(dict.fromkeys(map(_scorer_of, found)))
     if not found:
@@ -102,7 +121,7 @@ def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[st
             chosen[file.parent] = file
     others = [str(file.relative_to(folder)) for file in found if _scorer_of(file) != scorer]
     notes = [f"not read, because config.yaml names the scorer {scorer}: {', '.join(others)}"] if others else []
-    return list(chosen.values()), notes
+    return list(chosen.values()), notes, len(others)
 
 
 def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, list[str]]:
@@ -160,8 +179,7 @@ def describe_difference(folder: Path, table: LabelTable, beside: Path, missing: 
 
 def _read_h5(folder: Path, file: Path, missing: str) -> LabelTable:
     found = read_h5(file)
-    if any(len(column) != 3 for column in found.columns):
-        raise UserError(f"{file} has {len(found.columns[0])} header rows: it is of a project with several animals")
+    refuse_other_headers(file, found)
     names = tuple(dict.fromkeys(part for _, part, _ in found.columns))
     places = {(part, coord): place for place, (_, part, coord) in enumerate(found.columns)}
     absent = [(name, coord) for name in names for coord in "xy" if (name, coord) not in places]

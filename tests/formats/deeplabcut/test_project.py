@@ -17,7 +17,7 @@ from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
 from jaxpose.formats.deeplabcut.h5 import read_h5
-from jaxpose.formats.project import prepare, read_project, refuse_absent
+from jaxpose.formats.project import prepare, read_label_table, read_project, refuse_absent
 from jaxpose.video.clips import open_clips
 from jaxpose.video.crop import describe_whole_frames
 from jaxpose.video.file import scan
@@ -111,6 +111,21 @@ def test_the_data_check_prints_what_was_recognised(tmp_path: Path, capsys: pytes
     assert "6 images with 22 labelled points of 24" in out and "2 videos with 40 frames" in out
 
 
+def test_a_label_file_beside_the_project_is_noticed(tmp_path: Path) -> None:
+    """It makes a project of Lightning Pose of the folder, in which the crops of config.yaml do not count."""
+    deeplabcut_project(tmp_path)
+    write_labels(tmp_path, points_px(0), "csv", "me")
+    (tmp_path / "CollectedData_me.csv").rename(tmp_path / "CollectedData.csv")
+    text = (tmp_path / "CollectedData.csv").read_text().replace(tmp_path.name, "day1")
+    (tmp_path / "CollectedData.csv").write_text(text)
+    note = f"{tmp_path} is also a DeepLabCut project: the labels of CollectedData.csv are read; config.yaml, its crops"
+    found = read(tmp_path)
+    assert len(found.images) == 3 and found.kind == "" and found.notes[0].startswith(note)
+    assert read_label_table(c.DataConfig(project=str(tmp_path))).notes == found.notes
+    (tmp_path / "config.yaml").unlink()
+    assert read(tmp_path).notes == ()
+
+
 def test_an_h5_that_differs_from_its_csv_is_named_and_the_csv_is_read(tmp_path: Path) -> None:
     expected = deeplabcut_project(tmp_path, "both")
     points = points_px(0)
@@ -148,6 +163,15 @@ def test_scorers_bodyparts_and_empty_frames(tmp_path: Path) -> None:
         CROP_NOTE,
     )
     assert len(read(tmp_path, missing="not_visible").images) == 6
+    table = read_label_table(c.DataConfig(project=str(tmp_path)))
+    # The only edge of config.yaml is nose to tail.
+    assert table.skeleton.edges == (("nose", "tail"),)
+    assert table.unread == (
+        "1 frame without any label",
+        "1 label file of other scorers",
+        "1 keypoint that config.yaml does not name",
+        "all else in config.yaml",
+    )
     change_config(tmp_path, scorer="somebody")
     with pytest.raises(UserError, match="scorer is 'somebody', but .* has only labels of me, you"):
         read(tmp_path)

@@ -1,0 +1,101 @@
+"""What a SLEAP file has beside the positions of visible points: hidden points, skeleton, labeller, what is not read."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxpose.data.cells import usable_name
+from jaxpose.data.skeleton import Skeleton, animal_name, known_pairs
+from jaxpose.quantities import tally
+
+# The entry of `provenance` in files that jaxpose wrote.
+SCORER = "scorer"
+# The lists of sleap-io, of which older versions lack some.
+_LISTS = {
+    "tracks": "track*",
+    "identities": "name* of individuals",
+    "suggestions": "suggested frame*",
+    "sessions": "session* of several cameras",
+    "events": "event*",
+    "rois": "region*",
+    "masks": "mask*",
+    "bboxes": "rectangle*",
+    "centroids": "centroid*",
+    "label_images": "label image*",
+}
+
+
+def read_skeleton(labels: Any) -> Skeleton:
+    """Returns the only skeleton of a file."""
+    skeleton = labels.skeletons[0]
+    names = tuple(skeleton.node_names)
+    pairs = [sorted((node.name for node in pair.nodes), key=names.index) for pair in skeleton.symmetries]
+    return Skeleton(animal_name(skeleton.name), known_pairs(skeleton.edge_names, names), known_pairs(pairs, names))
+
+
+def read_scorer(labels: Any) -> str:
+    """Returns who labelled, where jaxpose wrote the file."""
+    return usable_name(labels.provenance.get(SCORER))
+
+
+def read_size_px(video: Any) -> tuple[int, int] | None:
+    """Returns (width, height) of a video as the file gives it, or None."""
+    shape = video.backend_metadata.get("shape")
+    return (int(shape[2]), int(shape[1])) if shape and shape[1] and shape[2] else None
+
+
+def labelled_instances(frame: Any, with_hidden: bool) -> list[Any]:
+    """Returns the instances of a frame in which a person placed a visible point.
+
+    Args:
+      frame: that of sleap-io.
+      with_hidden: where there are none, the only instance with a point that is marked as not visible.
+    """
+    placed = [instance for instance in frame.user_instances if _has_points(instance, invisible_as_nan=False)]
+    visible = [instance for instance in placed if _has_points(instance, invisible_as_nan=True)]
+    return visible or (placed if with_hidden and len(placed) == 1 else [])
+
+
+def _has_points(instance: Any, invisible_as_nan: bool) -> bool:
+    return bool(np.isfinite(instance.numpy(invisible_as_nan=invisible_as_nan)).any())
+
+
+def hidden_points(instances: Sequence[Any], point_count: int) -> np.ndarray:
+    """Returns the positions (n, k, 2) of points that are marked as not visible, NaN elsewhere."""
+    points = np.full((len(instances), point_count, 2), np.nan)
+    for row, instance in enumerate(instances):
+        points[row] = np.where(np.isnan(instance.numpy()), instance.numpy(invisible_as_nan=False), np.nan)
+    return points
+
+
+def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]:
+    """Returns what is not read, such as "3 tracks".
+
+    Args:
+      labels: as sleap-io has them.
+      videos: `_Video` of each, as `jaxpose.formats.sleap` makes them.
+      rows: `_Row` of each frame that is read.
+    """
+    lost = dict.fromkeys(("predicted instance*", "instance* without a visible point", "frame* without an instance"), 0)
+    kept, complete = {id(row.instance) for row in rows}, 0
+    for frame in labels.labeled_frames:
+        lost["predicted instance*"] += len(frame.predicted_instances)
+        lost["frame* without an instance"] += not frame.instances
+        for instance in frame.user_instances:
+            lost["instance* without a visible point"] += id(instance) not in kept
+            complete += int(np.asarray(instance.points["complete"]).sum())
+    lost |= {noun: len(getattr(labels, name, ())) for name, noun in _LISTS.items()}
+    lost["mark* of points as complete"] = complete
+    images = sum(len(video.names) for video in videos if video.is_sequence)
+    lost["image* without a label"] = images - sum(videos[row.video].is_sequence for row in rows)
+    lost["link* to videos, whose labelled frames are kept as images"] = sum(map(_is_link, videos))
+    return tally(lost)
+
+
+def _is_link(video: Any) -> bool:
+    """Returns whether a `_Video` names a file of all its frames."""
+    source = video.video.source_video
+    if source is None:
+        return not video.is_embedded and not video.is_sequence
+    return not isinstance(source.filename, list)
