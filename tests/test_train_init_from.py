@@ -83,8 +83,12 @@ def test_frozen_norms_stay_as_they_were_loaded(whole: Path, renamed: c.Config):
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        ("run", {"model__width": 16}, "is a run of resnet10, width 8, norm sync; the backbone"),
-        ("run", {"model__norm": "group"}, "kind of norm must be the same"),
+        (
+            "run",
+            {"model__width": 16},
+            "is a run with another backbone than this one; give model.backbone=resnet10 model.width=8 ",
+        ),
+        ("run", {"model__norm": "group"}, " model.width=8 model.norm=sync model.norm_groups=0\n"),
         ("project", {}, "{project} is not a run folder: it has no config.json"),
         ("above", {}, "it has no config.json; there are {run}"),
     ],
