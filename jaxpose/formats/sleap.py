@@ -6,8 +6,7 @@ on nothing but the pixels, and so do the checksums in split.csv.
 
 import dataclasses
 import os
-from collections import Counter
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from jaxpose.extras import need
 from jaxpose.files import sha256_of
 from jaxpose.formats import sleap_extras
 from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
-from jaxpose.formats.moved_file import locate
+from jaxpose.formats.sleap_video import SleapVideo, first_of_file, video_names
 from jaxpose.quantities import count
 
 
@@ -51,9 +50,9 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     """
     labels = _load(file)
     names = _keypoint_names(file, labels)
-    videos = [_Video(file, number, video) for number, video in enumerate(labels.videos)]
-    video_names = _video_names(videos)
-    rows, problems, notes = _rows(file, labels, video_names, with_hidden)
+    videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
+    names_of_videos = video_names(videos)
+    rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
     images = [_images(video, frames, data) for video, frames in zip(videos, wanted, strict=True)]
     kept, paths = [], []
@@ -74,16 +73,16 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         file=file,
         keypoint_names=names,
         images=tuple(
-            _image_name(videos[row.video], path, video_names[row.video], row.frame)
+            _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
             for row, path in zip(kept, paths, strict=True)
         ),
         paths=tuple(paths),
-        videos=tuple(video_names[row.video] for row in kept),
+        videos=tuple(names_of_videos[row.video] for row in kept),
         sources=tuple(row.source for row in kept),
         keypoints_image_px=np.where(np.expand_dims(labelled, -1), points, np.nan),
         visibility=np.where(labelled, VISIBLE, absent).astype(np.int8),
         problems=tuple(problems),
-        video_files={video_names[number]: path for number in used if (path := videos[number].media_file)},
+        video_files={names_of_videos[number]: path for number in used if (path := videos[number].media_file)},
         kind=f"SLEAP file {file.name} with {count(len(used), 'video')}",
         notes=tuple(notes),
         scorer=sleap_extras.read_scorer(labels),
@@ -96,39 +95,8 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
     """Returns a .slp as sleap-io has it, and its videos of sleap-io by the names that `read_labels` gives them."""
     labels = _load(file)
-    videos = [_Video(file, number, video) for number, video in enumerate(labels.videos)]
-    return labels, dict(zip(_video_names(videos), labels.videos, strict=True))
-
-
-class _Video:
-    """A video of the file.
-
-    Attributes:
-      video: that of sleap-io.
-      names: the paths that the file gives: one, or one for each image of a sequence.
-      is_embedded: the images lie in the file itself.
-      image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have other names.
-      media_file: the file of a video that exists here, or None.
-      size_px: (width, height) as the file gives it, or None.
-    """
-
-    def __init__(self, file: Path, number: int, video: Any) -> None:
-        self.file, self.video = file, video
-        source = video.filename
-        self.is_embedded = not isinstance(source, list) and (source == "." or Path(source) == file)
-        if self.is_embedded and video.source_video is not None:
-            source = video.source_video.filename
-        elif self.is_embedded:
-            source = f"video{number}"
-        self.names = [str(name) for name in source] if isinstance(source, list) else [str(source)]
-        self.is_sequence = isinstance(source, list) and not self.is_embedded
-        self.media_file = None if isinstance(source, list) else self.find(self.names[0])
-        self.size_px = sleap_extras.read_size_px(video)
-        stems = [PureWindowsPath(name).stem for name in self.names] if isinstance(source, list) else []
-        self.image_stems = dict(enumerate(stems)) if len(set(stems)) == len(stems) else {}
-
-    def find(self, name: str) -> Path | None:
-        return locate(name, [self.file.parent])
+    videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
+    return labels, dict(zip(video_names(videos), labels.videos, strict=True))
 
 
 def _load(file: Path) -> Any:
@@ -144,8 +112,11 @@ def _load(file: Path) -> Any:
 
 def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
     if len(labels.skeletons) != 1:
-        shown = ", ".join(str(skeleton.name) for skeleton in labels.skeletons)
-        raise UserError(f"{file} has {len(labels.skeletons)} skeletons ({shown}); it must have one")
+        shown = "; ".join(", ".join(skeleton.node_names) for skeleton in labels.skeletons)
+        raise UserError(
+            f"{file} has {len(labels.skeletons)} skeletons, of the nodes {shown or 'none'}; it must have one: merge or "
+            "remove the others in SLEAP"
+        )
     names = tuple(labels.skeletons[0].node_names)
     for name in names:
         try:
@@ -156,32 +127,15 @@ def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
     return names
 
 
-def _video_names(videos: list[_Video]) -> list[str]:
-    """Returns different names of videos: those of their files, if needed with their folders or numbers in front."""
-
-    def name(video: _Video) -> str:
-        path = PureWindowsPath(video.names[0])
-        return path.parent.name if len(video.names) > 1 or video.is_sequence else path.stem
-
-    def longer(video: _Video) -> str:
-        return f"{PureWindowsPath(video.names[0]).parent.name}_{name(video)}"
-
-    names = list(map(name, videos))
-    for better in (longer, lambda video: f"{videos.index(video)}_{name(video)}"):
-        counts = Counter(names)
-        names = [better(video) if counts[names[place]] > 1 else names[place] for place, video in enumerate(videos)]
-    return names
-
-
 def _rows(
-    file: Path, labels: Any, video_names: list[str], with_hidden: bool
+    file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool
 ) -> tuple[list[_Row], list[str], list[str]]:
     """Returns the rows, "PLACE: reason" of others, and notes."""
     rows, problems, predicted = [], [], 0
     numbers = {id(video): number for number, video in enumerate(labels.videos)}
     for frame in labels.labeled_frames:
-        number = numbers[id(frame.video)]
-        source = f"{file}:{video_names[number]} frame {frame.frame_idx}"
+        number = first_of_file(videos, numbers[id(frame.video)])
+        source = f"{file}:{names[number]} frame {frame.frame_idx}"
         instances = sleap_extras.labelled_instances(frame, with_hidden)
         if len(instances) > 1:
             problems.append(f"{source}: it has {len(instances)} animals, and only frames with one can be trained")
@@ -195,7 +149,7 @@ def _rows(
     return rows, problems, notes
 
 
-def _images(video: _Video, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
+def _images(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
     """Returns {frame: its image file}, or a reason in place of the file."""
     if not frames:
         return {}
@@ -215,7 +169,7 @@ def _images(video: _Video, frames: list[int], data: DataConfig) -> dict[int, Pat
         return dict.fromkeys(frames, str(error))
 
 
-def _image_of_sequence(video: _Video, frame: int) -> Path | str:
+def _image_of_sequence(video: SleapVideo, frame: int) -> Path | str:
     name = video.names[frame] if 0 <= frame < len(video.names) else f"number {frame}"
     return video.find(name) or f"its image {name} does not exist; put it beside {video.file}"
 
@@ -224,7 +178,7 @@ def _is_no_media(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in (".h5", ".hdf5", ".slp", ".tif", ".tiff", ".seq")
 
 
-def _extract_by_sleap(video: _Video, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
+def _extract_by_sleap(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
     """Returns frames that sleap-io reads: those in the file itself, or in HDF5 and TIFF files."""
     path = video.file if video.is_embedded else video.media_file
     if path is None:
@@ -239,7 +193,9 @@ def _extract_by_sleap(video: _Video, frames: list[int], data: DataConfig) -> dic
             pixels = np.asarray(video.video[frame])
         except Exception as error:
             # Of any kind, as above.
-            reasons[frame] = f"its image cannot be read from {path}: {type(error).__name__}: {error}"
+            # sleap-io fails on the absent result of a decoder.
+            reason = "the image is damaged" if isinstance(error, AttributeError) else f"{type(error).__name__}: {error}"
+            reasons[frame] = f"its image cannot be read from {path}: {reason}"
             continue
         if frame == absent[0]:
             kept.make_room(len(absent), (pixels.shape[1], pixels.shape[0]))
@@ -248,7 +204,7 @@ def _extract_by_sleap(video: _Video, frames: list[int], data: DataConfig) -> dic
     return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
 
 
-def _image_name(video: _Video, path: Path, name: str, frame: int) -> str:
+def _image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:
     """Returns the path from the folder of the .slp, if the image lies there, or a name made of that of the frame."""
     folder = video.file.parent
     # The cache folder may lie there, too.

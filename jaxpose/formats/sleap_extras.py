@@ -74,7 +74,7 @@ def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]
 
     Args:
       labels: as sleap-io has them.
-      videos: `_Video` of each, as `jaxpose.formats.sleap` makes them.
+      videos: `SleapVideo` of each.
       rows: `_Row` of each frame that is read.
     """
     lost = dict.fromkeys(("predicted instance*", "instance* without a visible point", "frame* without an instance"), 0)
@@ -94,7 +94,7 @@ def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]
 
 
 def _is_link(video: Any) -> bool:
-    """Returns whether a `_Video` names a file of all its frames."""
+    """Returns whether a `SleapVideo` names a file of all its frames."""
     source = video.video.source_video
     if source is None:
         return not video.is_embedded and not video.is_sequence

@@ -1,0 +1,69 @@
+"""A video of a SLEAP file: its images, its file on this machine, and its name in the tables."""
+
+from collections import Counter
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from jaxpose.formats import sleap_extras
+from jaxpose.formats.moved_file import locate
+
+
+class SleapVideo:
+    """A video of the file.
+
+    Attributes:
+      video: that of sleap-io.
+      names: the paths that the file gives: one, or one for each image of a sequence.
+      is_embedded: the images lie in the file itself.
+      image_stems: {frame: name of its image file, without suffix} of a sequence whose images all have other names.
+      media_file: the file of a video that exists here, or None.
+      size_px: (width, height) as the file gives it, or None.
+    """
+
+    def __init__(self, file: Path, number: int, video: Any) -> None:
+        self.file, self.video = file, video
+        source = video.filename
+        self.is_embedded = not isinstance(source, list) and (source == "." or Path(source) == file)
+        if self.is_embedded and video.source_video is not None:
+            source = video.source_video.filename
+        elif self.is_embedded:
+            source = f"video{number}"
+        self.names = [str(name) for name in source] if isinstance(source, list) else [str(source)]
+        self.is_sequence = isinstance(source, list) and not self.is_embedded
+        self.media_file = None if isinstance(source, list) else self.find(self.names[0])
+        self.size_px = sleap_extras.read_size_px(video)
+        stems = [PureWindowsPath(name).stem for name in self.names] if isinstance(source, list) else []
+        self.image_stems = dict(enumerate(stems)) if len(set(stems)) == len(stems) else {}
+
+    def find(self, name: str) -> Path | None:
+        return locate(name, [self.file.parent])
+
+
+def first_of_file(videos: list[SleapVideo], number: int) -> int:
+    """Returns the number of the first video with the same file: after a merge, SLEAP may list a file twice."""
+    file = videos[number].media_file
+    if file is None or videos[number].is_embedded:
+        return number
+    same = (place for place, video in enumerate(videos) if not video.is_embedded and video.media_file == file)
+    return next(same)
+
+
+def video_names(videos: list[SleapVideo]) -> list[str]:
+    """Returns different names of videos: those of their files, if needed with their folders or numbers in front.
+
+    Entries for one file have one name.
+    """
+
+    def name(video: SleapVideo) -> str:
+        path = PureWindowsPath(video.names[0])
+        return path.parent.name if len(video.names) > 1 or video.is_sequence else path.stem
+
+    def longer(video: SleapVideo) -> str:
+        return f"{PureWindowsPath(video.names[0]).parent.name}_{name(video)}"
+
+    firsts = [video for place, video in enumerate(videos) if first_of_file(videos, place) == place]
+    names = list(map(name, firsts))
+    for better in (longer, lambda video: f"{videos.index(video)}_{name(video)}"):
+        counts = Counter(names)
+        names = [better(video) if counts[names[place]] > 1 else names[place] for place, video in enumerate(firsts)]
+    return [names[firsts.index(videos[first_of_file(videos, place)])] for place in range(len(videos))]
