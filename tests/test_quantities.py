@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpose.quantities import count, duration, size
+from jaxpose.quantities import count, duration, size, tally
 
 
 @pytest.mark.parametrize(
@@ -11,6 +11,7 @@ from jaxpose.quantities import count, duration, size
         (count(1, "video"), "1 video"),
         (count(0, "video"), "0 videos"),
         (count(1200, "match", "matches"), "1,200 matches"),
+        ("; ".join(tally({"cup* of tea": 2, "egg*": 0, "cake*": 1})), "2 cups of tea; 1 cake"),
         (duration(0.2), "1 s"),
         (duration(40.4), "40 s"),
         (duration(99.6), "2 minutes"),

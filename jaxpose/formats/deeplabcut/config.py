@@ -37,7 +37,7 @@ def is_config(file: Path) -> bool:
     """Returns whether a file is the config.yaml of a DeepLabCut project: a table with bodyparts and video_sets."""
     try:
         return file.is_file() and {"bodyparts", "video_sets"} <= _read_yaml(file).keys()
-    except UserError:
+    except (UserError, OSError):
         return False
 
 
