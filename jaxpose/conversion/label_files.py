@@ -19,7 +19,7 @@ from jaxpose.extras import need
 from jaxpose.files import read_bytes, write_atomic
 from jaxpose.formats import coco_writer, sleap_labels
 from jaxpose.formats.deeplabcut import label_file as deeplabcut
-from jaxpose.formats.deeplabcut.project import IMAGES_FOLDER
+from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER
 from jaxpose.formats.lightning_pose import label_file as lightning_pose
 from jaxpose.formats.nwb import NEEDS_START
 from jaxpose.formats.project import read_label_table

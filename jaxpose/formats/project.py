@@ -123,8 +123,8 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     files = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in _FILES)
     if files:
         raise UserError(
-            f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as data.project: "
-            f"{', '.join(files)}"
+            f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as the project: "
+            f"{', '.join(str(folder / name) for name in files)}"
         )
     return LIGHTNING_POSE
 

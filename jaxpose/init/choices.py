@@ -164,6 +164,9 @@ def _norm(weights: str) -> Choice:
 
 
 def _losses(facts: Facts, config: Config) -> Iterator[Choice]:
+    if facts.videos_folder:
+        reason = "The labels name videos in this folder. After training, jaxpose predicts them."
+        yield Choice("Videos", reason, {"video.folder": facts.videos_folder})
     teacher = "Unlabelled video as a teacher"
     if not facts.videos or not facts.gpu_gib:
         why = "without a GPU, a step would take twice as long" if facts.videos else "the folder of the videos has none"

@@ -31,6 +31,7 @@ class Facts:
       videos: number of unlabelled videos.
       gpu_gib: memory of the smallest GPU, 0 without a GPU.
       sizes: number of different sizes of the labelled images.
+      videos_folder: where the videos are that the labels name, if the project's own folder has none; else "".
     """
 
     frames: int
@@ -42,6 +43,7 @@ class Facts:
     videos: int
     gpu_gib: float
     sizes: int = 1
+    videos_folder: str = ""
 
     def sentence(self) -> str:
         """Returns the facts in one line."""
@@ -69,6 +71,9 @@ def read_facts(config: Config, gpu_gib: float) -> Facts:
     """
     found = read_project(config.data)
     width, height = np.median(found.sizes_px, axis=0)
+    folders = {str(file.parent) for file in found.video_files.values()}
+    folder = folders.pop() if len(folders) == 1 and not video_files(config.data, config.video) else ""
+    video = dataclasses.replace(config.video, folder=folder) if folder else config.video
     return Facts(
         frames=len(found.images),
         labelled_videos=len(set(found.videos)),
@@ -76,9 +81,10 @@ def read_facts(config: Config, gpu_gib: float) -> Facts:
         input_size_px=input_size_px(found, config.data),
         keypoint_names=tuple(found.keypoint_names),
         labelled_shares=_labelled_shares(found),
-        videos=len(video_files(config.data, config.video)),
+        videos=len(video_files(config.data, video)),
         gpu_gib=gpu_gib,
         sizes=len(np.unique(found.sizes_px, axis=0)),
+        videos_folder=folder,
     )
 
 

@@ -15,7 +15,7 @@ from jaxpose.data.labels import Labels, read_labels
 from jaxpose.data.windows import frame_number
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.formats.deeplabcut.project import describe_difference
+from jaxpose.formats.deeplabcut.h5_labels import describe_difference
 from jaxpose.labelling.label_check import find_outside, read_size_px
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, read_header
 from jaxpose.labelling.merge_target import refuse_other_tools, target_file, target_problem

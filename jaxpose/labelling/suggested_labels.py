@@ -75,6 +75,7 @@ def write_label_files(
             sizes_px=tuple((video.width_px, video.height_px) for video in shown),
             keypoints_image_px=keypoints_px,
             visibility=np.where(np.isfinite(keypoints_px[..., 0]), VISIBLE, NOT_USED).astype(np.int8),
+            skeleton=table.skeleton,
         )
         coco_writer.write_labels(out / COCO_FILE, labels)
     return []
