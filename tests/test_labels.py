@@ -213,6 +213,12 @@ def test_a_deeplabcut_project_has_a_file_in_each_folder(tmp_path: Path, capsys: 
     shutil.rmtree(project / "labeled-data" / "b")
     assert labels.main(["merge", str(new / "labeled-data/b/CollectedData_me.csv"), "--project", str(project)]) == 0
     assert second.is_file() and (project / "labeled-data/b/img003.png").is_file()
+    # napari-deeplabcut may leave the corrected labels in the .h5 alone.
+    second.unlink()
+    corrected = pd.read_csv(new / "labeled-data/b/CollectedData_me.csv", header=[0, 1, 2], index_col=[0, 1, 2]) + 1
+    corrected.to_hdf(new / "labeled-data/b/CollectedData_me.h5", key="df_with_missing", mode="w")
+    assert labels.main(["merge", str(new / "labeled-data/b/CollectedData_me.csv"), "--project", str(project)]) == 2
+    assert "differs from the CSV beside it in 1 frame" in capsys.readouterr().err and not second.exists()
 
 
 def test_rows_get_the_columns_of_the_file_to_which_they_are_added(tmp_path: Path, capsys: Capture) -> None:

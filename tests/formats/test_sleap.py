@@ -155,7 +155,7 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has frames of 48 x 48 px, but those labelled had 64 x 48 px: is it another"):
         read(file)
     labels.skeletons.append(sleap_io.Skeleton(["a"]))
-    with pytest.raises(UserError, match="labels.slp has 2 skeletons"):
+    with pytest.raises(UserError, match="labels.slp has 2 skeletons, of the nodes .*; a; it must have one"):
         read(save(labels, file))
     file.write_bytes(b"no HDF5")
     with pytest.raises(UserError, match="labels.slp is no SLEAP file that can be read: OSError"):
@@ -169,6 +169,21 @@ def test_frames_beyond_the_limit_of_the_cache_are_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="labelled frames of .*labels.slp take more than data.cache_limit_gib = 4e-05"):
         read(file, cache_limit_gib=4e-5)
     assert len(read(file, cache_limit_gib=8e-5).images) == 6
+
+
+def test_a_video_that_is_listed_twice_is_one_video(tmp_path: Path) -> None:
+    """As after a merge: the same frame with two labels must not train and validate."""
+    labels = make_labels(tmp_path)
+    again = sleap_io.Video.from_filename(str(labels.videos[0].filename))
+    labels.videos.append(again)
+    instance = sleap_io.Instance.from_numpy(points_px(0)[2] + 1, labels.skeletons[0])
+    for number in (5, 7):
+        labels.labeled_frames.append(sleap_io.LabeledFrame(video=again, frame_idx=number, instances=[instance]))
+    file = save(labels, tmp_path / "labels.slp")
+    with pytest.raises(UserError, match="1 of 8 rows(.|\n)*cam1_day/img00000007.bmp is labelled in .* already"):
+        read(file)
+    found = read(file, on_bad_frame="skip")
+    assert found.videos == ("cam1_day",) * 3 + ("cam2_day",) * 3 + ("cam1_day",)
 
 
 def test_a_frame_that_is_labelled_twice_is_named(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ def test_a_warm_start_is_refused_where_its_training_frames_measure_it(project: P
     # The mend, and the split of the run itself.
     for options in ({"data__seed": 1, "data__split": str(run)}, {}):
         assert f"starts from the weights of {run}" in start(**options).messages
+    messages = start(data__seed=1, data__split=str(run), data__input_width_px=64).messages
+    assert any("expects the animal in another size; data.input_width_px=" in message for message in messages)
     # Other bytes are another frame, whatever the path.
     rows = pd.DataFrame(read_csv(run / "split.csv"))
     write_csv(run / "split.csv", rows.assign(sha256="0" * 64).to_csv(index=False))
@@ -188,6 +190,11 @@ def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, m
     with pytest.raises(ValueError, match=r" out=NEW_FOLDER; this run stays as it is"):
         kept = dataclasses.replace(config, out=str(folders[0]), data=dataclasses.replace(config.data, split="frame"))
         open_run(dataclasses.replace(kept, train=dataclasses.replace(kept.train, init_from="")), text)
+    # New labels may change the input that jaxpose chooses; the next run keeps that of the weights.
+    larger = dataclasses.replace(kept.data, input_width_px=64, frame_sizes_px=(80, 64))
+    kept = dataclasses.replace(kept, train=dataclasses.replace(kept.train, init_from=""))
+    with pytest.raises(ValueError, match=rf"train.init_from={folders[0]} data.input_width_px=\d+ out=NEW_FOLDER; this"):
+        open_run(dataclasses.replace(kept, data=larger), text)
     # A run without weights has nothing to lose.
     shutil.rmtree(folders[0] / "checkpoints")
     with pytest.raises(ValueError, match="or resume=overwrite to start anew"):

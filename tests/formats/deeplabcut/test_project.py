@@ -109,6 +109,11 @@ def test_the_data_check_prints_what_was_recognised(tmp_path: Path, capsys: pytes
     out = capsys.readouterr().out
     assert f"project      {tmp_path}: DeepLabCut project, labels of me for 2 videos" in out
     assert "6 images with 22 labelled points of 24" in out and "2 videos with 40 frames" in out
+    assert f"note         {CROP_NOTE}" in out
+    # As DeepLabCut links to videos that were moved since.
+    (tmp_path / "videos/day3.mp4").symlink_to("/moved/day3.mp4")
+    show_data(c.Config(data=c.DataConfig(project=str(tmp_path))))
+    assert "  day3.mp4: a link to /moved/day3.mp4, which does not exist" in capsys.readouterr().out
 
 
 def test_a_label_file_beside_the_project_is_noticed(tmp_path: Path) -> None:
