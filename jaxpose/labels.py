@@ -31,6 +31,9 @@ def _check_arguments() -> Arguments:
     arguments = Arguments("jaxpose.labels check", "Looks for labels that are wrong; writes a table and pictures.")
     _add_project(arguments)
     arguments.add_argument(
+        "--like", metavar="PATH", help="another project, whose poses also count as plausible: that of earlier labels"
+    )
+    arguments.add_argument(
         "--flip_pairs", default="", metavar="L:R,...", help="left_name:right_name, ...; default: found by the names"
     )
     arguments.add_argument(

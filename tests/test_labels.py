@@ -64,11 +64,32 @@ def test_planted_mistakes_are_found_with_pictures(tmp_path: Path, capsys: Captur
     for row in found.itertuples():
         assert (cv2.imread(str(out / row.picture)) is not None) == (row.kind != "row")
     shown = capsys.readouterr().out
-    assert "180 labelled images" in shown and "     1 images where left and right look exchanged" in shown
+    assert "180 labelled images" in shown and "     1 image where left and right look exchanged" in shown
     # The same folder again takes the place of the earlier result; other folders are never replaced.
     assert labels.main(["check", "--project", str(tmp_path / "project"), "--out", str(out)]) == 1
     assert labels.main(["check", "--project", str(tmp_path / "project"), "--out", str(tmp_path / "project")]) == 2
     assert file.is_file()
+
+
+def test_a_few_new_labels_are_checked_against_the_poses_of_the_project(tmp_path: Path, capsys: Capture) -> None:
+    """Too few for a PCA of their own: 8 rows of 14 coordinates."""
+    poses, images = _walked(tmp_path / "project")
+    poses[3, [LEFT, RIGHT]] = poses[3, [RIGHT, LEFT]]
+    poses[5, 0] += 40
+    # A mistake in the old labels is not reported here.
+    poses[100, 2] += 40
+    for name, rows in (("new", slice(0, 8)), ("project", slice(8, None))):
+        (tmp_path / name).mkdir(exist_ok=True)
+        table = pd.DataFrame(poses[rows].reshape(-1, 2 * len(KEYPOINT_NAMES)), index=images[rows], columns=COLUMNS)
+        table.to_csv(tmp_path / name / "CollectedData.csv")
+    shutil.copytree(tmp_path / "project/labeled-data/v0", tmp_path / "new/labeled-data/v0")
+    arguments = ["check", "--project", str(tmp_path / "new"), "--out", str(tmp_path / "check")]
+    assert labels.main(arguments) == 0 and "poses are not checked: 8 labelled poses" in capsys.readouterr().out
+    assert labels.main([*arguments, "--like", str(tmp_path / "project")]) == 1
+    found = pd.read_csv(tmp_path / "check/label_check.csv").set_index("image")
+    assert found.loc[images[3], "kind"] == "swap" and found.loc[images[5], "keypoints"] == KEYPOINT_NAMES[0]
+    assert len(found) == 2
+    assert "0 rows that cannot be used" in capsys.readouterr().out
 
 
 def test_a_check_that_is_not_possible_is_said(tmp_path: Path, capsys: Capture) -> None:
@@ -79,6 +100,9 @@ def test_a_check_that_is_not_possible_is_said(tmp_path: Path, capsys: Capture) -
     shown = capsys.readouterr().out
     assert "left and right are not checked: no name of nose, tail contains a side (see --flip_pairs)" in shown
     assert "poses are not checked: 1 labelled poses of 4 coordinates; a PCA needs" in shown
+    assert "--like PROJECT adds those of earlier labels" in shown
+    # What was not checked is not counted as right.
+    assert "0 rows that cannot be used" in shown and "exchanged" not in shown and "implausible" not in shown
     assert labels.main(["check", "--project", str(tmp_path), "--out", str(out), "--flip_pairs", "nose:tial"]) == 2
     assert "has 'nose:tial'; it must be" in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ def test_the_cells_run_in_order(trained_run: Path, tmp_path: Path, monkeypatch: 
                 # The cell that trains takes the summary of this run.
                 names["config"] = read_config(trained_run / "config.json")
     _, out, errors, head, one, picture = shown
-    assert out == str(trained_run) and set(errors) >= {"train", "validation", "test"}
+    assert out == (str(trained_run), "done") and set(errors) >= {"train", "validation", "test"}
     assert isinstance(head, pd.DataFrame) and len(names["table"]) == 33
     pd.testing.assert_frame_equal(one, names["table"][:1], check_exact=False, rtol=0, atol=1e-3)
     assert picture._repr_png_().startswith(b"\x89PNG") and list(tmp_path.iterdir()) == []

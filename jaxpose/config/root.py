@@ -131,9 +131,15 @@ def _is_absolute(field: dataclasses.Field, value: Any) -> bool:
 def config_hash(config: Config) -> str:
     """Returns 8 hexadecimal digits that identify the options that decide the run's numbers, but not their locations.
 
+    Options with their defaults do not count, so that an option of a later version does not rename earlier runs.
+
     Args:
       config: a resolved config.
     """
-    harmless = harmless_keys()
-    deciding = {name: value for name, value in portable_options(config).items() if name not in harmless}
+    harmless, defaults = harmless_keys(), portable_options(Config())
+    deciding = {
+        name: value
+        for name, value in portable_options(config).items()
+        if name not in harmless and value != defaults[name]
+    }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]

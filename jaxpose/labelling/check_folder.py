@@ -4,6 +4,7 @@ import csv
 import os
 import shutil
 import tempfile
+import textwrap
 from pathlib import Path, PurePosixPath
 
 import cv2
@@ -16,6 +17,9 @@ from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.labelling.label_check import Finding
 
+_LEGEND = "ring: label; dot: nearest plausible pose, or the labels exchanged"
+# Of the font at its size of 1.
+_LETTER_PX, _LINE_PX, _SIZE = 18, 40, 0.5
 LIST_FILE = "label_check.csv"
 
 
@@ -33,7 +37,8 @@ def refuse_foreign(out: Path) -> None:
 def write_findings(out: Path, findings: list[Finding]) -> int:
     """Writes label_check.csv and the pictures into a folder, in place of an earlier result; returns their number.
 
-    A picture <kind>/<video>_<image>.png shows each label as a ring; dots show where the labels might belong.
+    A picture <kind>/<video>_<image>.png shows each label as a ring; dots show where the labels might belong. The text
+    of the finding stands below.
 
     Args:
       out: the folder.
@@ -72,6 +77,17 @@ def _write_picture(folder: Path, finding: Finding) -> str:
     path = PurePosixPath(finding.image)
     name = f"{finding.kind}/{path.parent.name}_{path.stem}.png"
     (folder / finding.kind).mkdir(exist_ok=True)
-    _, content = cv2.imencode(".png", picture[..., ::-1])
+    _, content = cv2.imencode(".png", _with_caption(picture, finding.text)[..., ::-1])
     (folder / name).write_bytes(content.tobytes())
     return name
+
+
+def _with_caption(picture: np.ndarray, text: str) -> np.ndarray:
+    """Returns a picture (h, w, 3) with lines of text below; OpenCV draws only ASCII."""
+    letters, line_px = max(10, int(picture.shape[1] / (_LETTER_PX * _SIZE))), int(_LINE_PX * _SIZE)
+    lines = [line for part in (text, _LEGEND) for line in textwrap.wrap(part, letters)]
+    bar = np.full((line_px * len(lines) + line_px // 2, picture.shape[1], 3), 255, np.uint8)
+    for number, line in enumerate(lines, 1):
+        shown = line.encode("ascii", "replace").decode()
+        cv2.putText(bar, shown, (4, number * line_px), cv2.FONT_HERSHEY_SIMPLEX, _SIZE, (0, 0, 0), 1, cv2.LINE_AA)
+    return np.concatenate([picture, bar])

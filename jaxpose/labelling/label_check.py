@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,18 +48,30 @@ class Finding:
     expected_px: np.ndarray | None = None
 
 
-def check_labels(project: ProjectLabels, flip_pairs: tuple[str, ...] = ()) -> tuple[list[Finding], list[str]]:
-    """Returns what looks wrong, and a sentence for each check that was not possible.
+class Unchecked(NamedTuple):
+    """A check of a view that was not possible."""
+
+    kinds: tuple[str, ...]
+    """Kinds of findings that it would have made."""
+    text: str
+    """Why, for the user."""
+
+
+def check_labels(
+    project: ProjectLabels, flip_pairs: tuple[str, ...] = (), like: ProjectLabels | None = None
+) -> tuple[list[Finding], list[Unchecked]]:
+    """Returns what looks wrong, and the checks that were not possible.
 
     Args:
       project: the labels.
       flip_pairs: as data.flip_pairs: 'left_name:right_name'; () = found from the names.
+      like: a project whose poses also count as plausible; its own labels are not checked.
 
     Raises:
       UserError: flip_pairs names no keypoint.
     """
     findings: list[Finding] = []
-    notes: list[str] = []
+    unchecked: list[Unchecked] = []
     for view, of_view in project.tables.items():
         for table in of_view:
             findings += [_bad_row(problem) for problem in table.problems]
@@ -71,14 +84,18 @@ def check_labels(project: ProjectLabels, flip_pairs: tuple[str, ...] = ()) -> tu
             if flip_pairs:
                 raise
             reason = str(error).removeprefix("augment.flip_p is above 0, but ").partition(": give every pair")[0]
-            notes.append(f"left and right are not checked: {reason} (see --flip_pairs)")
+            unchecked.append(Unchecked((SWAP,), f"left and right are not checked: {reason} (see --flip_pairs)"))
             pairs = []
+        others_px = _poses_px(like, view, names)
         try:
-            findings += _unlike_others(project, of_view, names, pairs)
+            findings += _unlike_others(project, of_view, names, pairs, others_px)
         except UserError as error:
-            reason = str(error).removeprefix("losses.pca_singleview: ")
-            notes.append(f"poses{f' of the view {view}' if view else ''} are not checked: {reason}")
-    return findings, list(dict.fromkeys(notes))
+            reason = str(error).removeprefix("losses.pca_singleview: ").partition(": choose")[0]
+            of_view_text = f"poses{f' of the view {view}' if view else ''} are not checked: {reason}"
+            hint = "" if like else "; --like PROJECT adds those of earlier labels"
+            kinds = (OUTLIER,) if not pairs else (OUTLIER, SWAP)
+            unchecked.append(Unchecked(kinds, of_view_text + hint))
+    return findings, unchecked
 
 
 def find_outside(keypoints_px: np.ndarray, visibility: np.ndarray, size_px: tuple[int, int]) -> list[int]:
@@ -130,14 +147,28 @@ def _outside(table: LabelTable) -> list[Finding]:
     return [finding for finding in checked if finding]
 
 
+def _poses_px(project: ProjectLabels | None, view: str, names: tuple[str, ...]) -> np.ndarray:
+    """Returns the labels (n, k, 2) of a view of a project by the names of keypoints; none without the project."""
+    tables = project.tables.get(view, []) if project else []
+    poses = [frame_keypoints_px(project, table, names) for table in tables if project]
+    return np.concatenate([np.empty((0, len(names), 2)), *poses])
+
+
 def _unlike_others(
-    project: ProjectLabels, of_view: Sequence[LabelTable], names: tuple[str, ...], pairs: list[tuple[int, int]]
+    project: ProjectLabels,
+    of_view: Sequence[LabelTable],
+    names: tuple[str, ...],
+    pairs: list[tuple[int, int]],
+    others_px: np.ndarray,
 ) -> list[Finding]:
+    """Returns the poses of a view that are unlike the others, which are the poses of the view and `others_px`."""
     rows = [(table, row) for table in of_view for row in range(len(table.images))]
     labelled_px = np.concatenate([frame_keypoints_px(project, table, names) for table in of_view])
     offsets_px = np.concatenate([project.offsets_px(table) for table in of_view])
     findings = []
-    for outlier in find_outliers(labelled_px, pairs):
+    for outlier in find_outliers(np.concatenate([labelled_px, others_px]), pairs):
+        if outlier.row >= len(rows):
+            continue
         table, row = rows[outlier.row]
         wrong = tuple(names[k] for k in outlier.keypoints)
         if outlier.is_swap:

@@ -15,16 +15,16 @@ from jaxpose.quantities import count
 
 _LISTED = 20
 _KINDS = {
-    ROW: "rows that cannot be used",
-    OUTSIDE: "images with points outside of them",
-    SWAP: "images where left and right look exchanged",
-    OUTLIER: "images with a keypoint in an implausible place",
+    ROW: ("row that cannot be used", "rows that cannot be used"),
+    OUTSIDE: ("image with points outside of it", "images with points outside of them"),
+    SWAP: ("image where left and right look exchanged", "images where left and right look exchanged"),
+    OUTLIER: ("image with a keypoint in an implausible place", "images with a keypoint in an implausible place"),
 }
 
 
-def _read_project(given: argparse.Namespace) -> ProjectLabels:
+def _read_project(given: argparse.Namespace, path: str = "") -> ProjectLabels:
     views = tuple(filter(None, given.views.split(",")))
-    return read_project_labels(DataConfig(project=given.project, labels=given.labels, views=views))
+    return read_project_labels(DataConfig(project=path or given.project, labels=given.labels, views=views))
 
 
 def check(given: argparse.Namespace) -> int:
@@ -39,7 +39,8 @@ def check(given: argparse.Namespace) -> int:
     out = Path(given.out).expanduser()
     refuse_foreign(out)
     project = _read_project(given)
-    findings, notes = check_labels(project, tuple(filter(None, given.flip_pairs.split(","))))
+    like = _read_project(given, given.like) if given.like else None
+    findings, unchecked = check_labels(project, tuple(filter(None, given.flip_pairs.split(","))), like)
     tables = [table for of_view in project.tables.values() for table in of_view]
     rows = sum(len(table.images) for table in tables)
     pictures = write_findings(out, findings)
@@ -47,11 +48,13 @@ def check(given: argparse.Namespace) -> int:
     print(f"{count(rows, 'labelled image')} in {', '.join(files)}")
     for note in (note for table in tables for note in table.notes):
         print(note)
-    for note in notes:
+    for note in dict.fromkeys(check.text for check in unchecked):
         print(note)
     found = Counter(finding.kind for finding in findings)
-    for kind, text in _KINDS.items():
-        print(f"{found[kind]:>6} {text}")
+    for kind, (one, several) in _KINDS.items():
+        # A check of one view alone counts.
+        if found[kind] or sum(kind in check.kinds for check in unchecked) < len(project.tables):
+            print(f"{found[kind]:>6} {one if found[kind] == 1 else several}")
     for finding in findings[:_LISTED]:
         print(f"{finding.place}: {finding.image and finding.image + ': '}{finding.text}")
     if len(findings) > _LISTED:

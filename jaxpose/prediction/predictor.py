@@ -75,6 +75,10 @@ class Predictor:
         self._is_one_compiled = False
         self._described: set[Path] = set()
 
+    def __repr__(self) -> str:
+        model, names = self.config.model, ", ".join(self.keypoint_names)
+        return f"<{self.weights_label}: {model.backbone}, {model.kind} of {names}>"
+
     def predict(self, frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray = ()) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.
 

@@ -23,8 +23,13 @@ def start_devices(config: Config) -> tuple[Config, Mesh]:
     """Returns the resolved config and the devices of all processes.
 
     Raises:
+      TypeError: what is given is no Config.
       UserError: the devices cannot be used, or a process has other options.
     """
+    if not isinstance(config, Config):
+        raise TypeError(
+            f"train takes a Config, not {config!r}: config = Config(); config.data.project = 'mice'; train(config)"
+        )
     config = resolve(config)
     with phase("starting the devices"):
         mesh = make_mesh(start_backend(config.mesh))

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import hashlib
 import json
 import pickle
 import re
@@ -142,6 +143,12 @@ def test_a_whole_number_and_the_same_float_give_one_run_folder() -> None:
         changed(train__val_every_epochs=5.0, optim__milestones_epochs=(90.0, 120.0), augment__rotate_p=1.0)
     )
     assert c.to_json(whole) == c.to_json(real) and c.config_hash(whole) == c.config_hash(real)
+
+
+def test_an_option_of_a_later_version_renames_no_run() -> None:
+    """Where it has its default: only what differs from the defaults counts."""
+    assert c.config_hash(c.Config()) == hashlib.sha256(b"{}").hexdigest()[:8]
+    assert c.config_hash(changed(train__seed=7)) == hashlib.sha256(b'{"train.seed": 7}').hexdigest()[:8]
 
 
 @pytest.mark.parametrize("name", list(flat_options(c.Config())))

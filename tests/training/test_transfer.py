@@ -96,6 +96,9 @@ def test_a_head_of_another_width_is_made_anew() -> None:
 def test_another_backbone_is_refused(backbones: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vit.FORMS, "vit_small", dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=1))
     old, new = (network(4, 0, backbone=backbone) for backbone in backbones)
-    shown = "vit_small" if backbones[0] == "vit_small" else "resnet18, width 4, norm sync"
-    with pytest.raises(UserError, match=f"train.init_from is a run of {shown}; the backbone, width and kind of norm"):
+    is_vit = backbones[0] == "vit_small"
+    options = "model.backbone=vit_small$" if is_vit else "model.backbone=resnet18 model.width=4 model.norm=sync"
+    with pytest.raises(
+        UserError, match=f"train.init_from is a run with another backbone than this one; give {options}"
+    ):
         transfer(old, NAMES, new.params, new.statistics)
