@@ -155,7 +155,7 @@ def test_goes_on_on_another_number_of_devices_within_the_order_of_sums(
 def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
     project: Path, tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    run, fit = tmp_path / "run", video_range.fit_image
+    run, fit = tmp_path / "run", video_range.fit_numbered
     changes: dict[str, Any] = {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,)}
     # It compiles faster.
     changes |= {"augment__preset": "none", "augment__flip_p": 0.0, "log__tensorboard": False}
@@ -169,7 +169,7 @@ def test_a_signal_ends_the_decoding_that_the_first_step_waits_for(
         return (run / "train.log").exists() and " decodes " in log_of(run)
 
     with monkeypatch.context() as patch:
-        patch.setattr(video_range, "fit_image", fit_slowly)
+        patch.setattr(video_range, "fit_numbered", fit_slowly)
         summary = train_and_stop_when(config, decodes)
         # The signal comes within the first of 33 frames.
         assert (summary["exit_code"], summary["reason"], summary["steps"]) == (85, "interrupted", 0)
