@@ -15,17 +15,18 @@ EXTRAS = {
 }
 
 
-def need(extra: str, what: str) -> None:
+def need(extra: str, what: str, *modules: str) -> None:
     """Checks that the packages of an extra are installed; call it before the work that a late refusal would waste.
 
     Args:
       extra: a key of `EXTRAS`.
       what: who needs them: a file, a format, a flag.
+      modules: those of them that are needed; none stands for all.
 
     Raises:
       UserError: a package is not installed.
     """
-    absent = [module for module in EXTRAS[extra] if importlib.util.find_spec(module) is None]
+    absent = [module for module in modules or EXTRAS[extra] if importlib.util.find_spec(module) is None]
     if absent:
         are = "which is" if len(absent) == 1 else "which are"
         raise UserError(f"{what} needs {' and '.join(absent)}, {are} not installed: pip install 'jaxpose[{extra}]'")

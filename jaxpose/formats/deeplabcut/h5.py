@@ -45,7 +45,7 @@ def read_h5(file: Path) -> Table:
       UserError: h5py is not installed; the file cannot be read, has no or more tables, or holds pickled objects in
         place of numbers and text.
     """
-    need("deeplabcut", str(file))
+    need("deeplabcut", str(file), "h5py")
     import h5py
 
     try:
