@@ -18,8 +18,10 @@ from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 from jaxpose.formats import coco, label_folder, sleap
 from jaxpose.formats.deeplabcut import project as deeplabcut
+from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER
 
 LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP, CSV = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP", "label files"
+_LISTED = 5
 _FILES = {".json": COCO, ".slp": SLEAP}
 
 
@@ -118,13 +120,15 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
         return LIGHTNING_POSE
     if deeplabcut.is_project(folder):
         return DEEPLABCUT
+    _refuse_part_of_deeplabcut(Path(os.path.abspath(folder)))
     if label_folder.label_files(folder):
         return CSV
-    files = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in _FILES)
+    # COCO's own layout has the file in annotations/.
+    files = sorted(file for place in ("*", "*/*") for file in folder.glob(place) if file.suffix.lower() in _FILES)
     if files:
         raise UserError(
             f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as the project: "
-            f"{', '.join(str(folder / name) for name in files)}"
+            f"{', '.join(map(str, files[:_LISTED]))}"
         )
     return LIGHTNING_POSE
 
@@ -138,6 +142,14 @@ def _two_kinds(data: DataConfig) -> tuple[str, ...]:
         f"{folder} is also a DeepLabCut project: the labels of {data.labels} are read; config.yaml, its crops and the "
         f"labels in labeled-data are not, unless {data.labels} is moved away",
     )
+
+
+def _refuse_part_of_deeplabcut(folder: Path) -> None:
+    """Refuses a project's folder of labelled images, or one of a video in it, in place of the project."""
+    parts = {folder.name: folder.parent, folder.parent.name: folder.parent.parent}
+    project = parts.get(IMAGES_FOLDER)
+    if project and deeplabcut.is_project(project):
+        raise UserError(f"{folder} is a part of the DeepLabCut project {project}; give that folder")
 
 
 def _kind_of_file(file: Path) -> str:

@@ -219,6 +219,13 @@ def test_frames_that_were_made_smaller_are_whole_frames(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("part", ["labeled-data", "labeled-data/day2"])
+def test_a_part_of_a_project_names_the_project(tmp_path: Path, part: str) -> None:
+    deeplabcut_project(tmp_path)
+    with pytest.raises(UserError, match=f"{part} is a part of the DeepLabCut project {tmp_path}; give that folder"):
+        read(tmp_path / part)
+
+
 def test_several_animals_are_refused(tmp_path: Path) -> None:
     deeplabcut_project(tmp_path, "h5")
     change_config(tmp_path, multianimalproject=True, bodyparts="MULTI!")
