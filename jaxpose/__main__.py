@@ -14,6 +14,7 @@ VERBS = {
     "evaluate": "measures the errors of a trained run on labelled frames",
     "predict": "writes the keypoints of images and videos",
     "crop": "makes boxes for a second network from the predictions of a run",
+    "report": "writes a page about a run: curves, errors, pictures, traces of videos",
     "compare": "compares the errors of several runs",
     "suggest": "chooses frames of videos to label next",
     "labels": "checks labels, and merges new ones into a project",

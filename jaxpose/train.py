@@ -22,6 +22,7 @@ if __name__ == "__main__":
 import functools
 import logging
 import os
+import shlex
 import sys
 import types
 from typing import Any
@@ -129,8 +130,10 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
             batch = validation_batch(config.train, len(setup.data.rows("validation")))
             runner = BatchRunner(config, setup.graphdef, setup.mesh, config.eval.batch_size, batch)
             outcome = Loop(run, runner, checkpoints, log, interrupt).run()
-            # 7. Export and evaluate the best weights, and predict the project's videos.
+            # 7. Export and evaluate the best weights, predict the project's videos, and write the report.
             summary = finish(outcome, setup, runner, folder, checkpoints, log, interrupt)
+            if "sets" in summary and folder.is_ours and config.log.report:
+                _write_report(folder, setup, log)
             folder.note_end(Status(summary["exit_code"], summary["reason"]))
             return copy.finish(summary, interrupt)
 
@@ -149,6 +152,20 @@ def _begin_log(run: CompiledRun, messages: list[str], folder: RunFolder, log: Ru
         log.text(message)
     if folder.is_ours and run.setup.subspaces:
         save_subspaces(folder.path, run.setup.subspaces)
+
+
+def _write_report(folder: RunFolder, setup: Setup, log: RunLog) -> None:
+    """Writes report.html of a finished run and names it; whatever goes wrong there is a warning."""
+    try:
+        # Imported here: it takes time that training does not need before its end.
+        from jaxpose.report.writing import write_report
+
+        file = write_report(folder.path, project=setup.data.project)
+    except Exception as error:
+        again = f"jaxpose report --run {shlex.quote(str(folder.path))}"
+        log.text(f"warning: the report is not written ({type(error).__name__}: {error}); write it by {again}")
+    else:
+        log.text(f"report: {file}; open it in a browser")
 
 
 def main(config: Config, options: Options) -> int:

@@ -50,6 +50,7 @@ OPTIONS = {
     "eval.batch_size": 4,
     "eval.predict_videos": "no",
     "log.every_steps": 1,
+    "log.report": False,
 }
 
 

@@ -58,7 +58,7 @@ def test_the_wheel_holds_every_module_the_configs_and_the_mark_of_types(wheel: P
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "jaxpose").rglob("*.py")}
     configs = {f"jaxpose/configs/{file.name}" for file in (ROOT / "configs").glob("*.py")}
     assert len(configs) >= 7
-    assert names == modules | configs | {"jaxpose/py.typed"}
+    assert names == modules | configs | {"jaxpose/py.typed", "jaxpose/report/page.css", "jaxpose/report/page.js"}
 
 
 def test_the_command_answers_from_any_folder(command: Path, tmp_path: Path) -> None:
@@ -77,7 +77,10 @@ def test_a_project_trains_with_the_configs_of_the_wheel(command: Path, project: 
     cache = str(tmp_path / "cache")
     out = run(command, "train", project, *options, folder=tmp_path, JAXPOSE_CACHE=cache)
     assert out.startswith(f"jaxpose {jaxpose.__version__}: trains on {project}\n")
-    assert out.endswith("everything is in run\n") and (tmp_path / "run" / "best.safetensors").is_file()
+    assert (
+        out.endswith("report: run/report.html; open it in a browser\n")
+        and (tmp_path / "run" / "best.safetensors").is_file()
+    )
     named = (f"--config=configs/pose.py:{project}", *options)
     assert "finished" in run(command, "train", *named, folder=tmp_path, JAXPOSE_CACHE=cache)
     assert sorted(os.listdir(tmp_path)) == ["cache", "run"]

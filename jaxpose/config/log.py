@@ -10,6 +10,7 @@ class LogConfig(Section):
     every_steps: int = option(10, "steps between two lines of metrics", minimum=1, harmless=True)
     tensorboard: bool = option(True, "write TensorBoard files", harmless=True)
     frames: int = option(4, "validation frames with predictions shown in TensorBoard", minimum=0, harmless=True)
+    report: bool = option(True, "write report.html at the end of a training", harmless=True)
     profile_steps: str = option("", "first and last step of a profiler trace, such as 10:15; '' = none", harmless=True)
     pace_s: float = option(
         60.0, "several processes: seconds between two comparisons of their speed", minimum=0.0, harmless=True

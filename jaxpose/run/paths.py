@@ -23,6 +23,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 PROFILE_FOLDER = "profile"
 
 EVALUATION_FILE = "evaluation.json"
+REPORT_FILE = "report.html"
 INDEX_FILE = "index.csv"
 CLAIMS_FOLDER = ".claims"
 VIDEO_TABLES_FOLDER = "video_preds"
@@ -35,6 +36,7 @@ RESULTS = (
     "predictions.csv",
     "predictions_*.csv",
     EVALUATION_FILE,
+    REPORT_FILE,
 )
 
 # Everything that jaxpose writes into a run folder, except config.json and predictions of images, as globs.

@@ -1,0 +1,43 @@
+"""Writes a page about a run: `jaxpose report --run RUN`, or `write_report(run)` from Python.
+
+Input: a run folder and its project. Output: report.html, one file that needs no network, with learning curves, errors,
+the worst frames as pictures, the calibration of the confidence, traces of the videos, sets and options.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from jaxpose.config.arguments import DONE, Arguments, make_folder
+from jaxpose.quantities import size
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
+    arguments = Arguments("jaxpose.report", "Writes a page about a run: curves, errors, pictures, traces and options.")
+    arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
+    arguments.add_argument("--compare", metavar="RUN", help="another run to compare it with, as jaxpose compare does")
+    arguments.add_argument("--out", metavar="FILE", help="the page; default: report.html in the run folder")
+    return arguments.run(_run, argv)
+
+
+def _run(given: argparse.Namespace) -> int:
+    # These imports take seconds, which --help does not need.
+    import jax
+
+    from jaxpose.console import console
+    from jaxpose.report.writing import write_report
+
+    # The little that is computed needs no GPU, which a training may be using.
+    jax.config.update("jax_platforms", "cpu")
+    out = Path(given.out).expanduser() if given.out else None
+    if out:
+        make_folder(out.absolute().parent)
+    with console("jaxpose.report"):
+        file = write_report(Path(given.run), out, Path(given.compare) if given.compare else None)
+    print(f"report: {file} ({size(file.stat().st_size)}); open it in a browser")
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""The section of training frames as the network sees them: fitted into its input and augmented, with their labels."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpose import geometry
+from jaxpose.codes import TRAIN, VISIBLE
+from jaxpose.config import Config
+from jaxpose.config.augment import resolve_preset
+from jaxpose.data.equalize import equalize_samples
+from jaxpose.data.flip_pairs import flip_permutation
+from jaxpose.data.images import fit_affines, outside_parts, read_labelled
+from jaxpose.data.loader import rows_of_draws
+from jaxpose.errors import UserError
+from jaxpose.pose import augment
+from jaxpose.report.facts import RunFacts
+from jaxpose.report.pictures import Drawing, draw_picture
+from jaxpose.report.project_labels import ProjectLabels
+from jaxpose.report.section import Section, escaped, paragraph
+from jaxpose.steps.outputs import used_keypoints
+from jaxpose.steps.train_step import AUGMENTATION, LABELLED
+
+_TITLE = "What the network saw"
+_FRAMES, _LONGEST_PX = 8, 320
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """The first samples of a training, as its first steps get them.
+
+    Attributes:
+      rows: (m,) rows of the project.
+      frames: (m, h, w, 3) uint8 RGB, augmented.
+      keypoints_px: (m, k, 2) in pixels of the input, NaN where no target is drawn.
+    """
+
+    rows: np.ndarray
+    frames: np.ndarray
+    keypoints_px: np.ndarray
+
+
+def augmented_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
+    """Returns the first samples of the training; `labels` is None if the project cannot be read."""
+    if labels is None or facts.split is None:
+        return Section("augmented", _TITLE, paragraph("The project cannot be read, so there are no pictures."))
+    try:
+        seen = first_samples(facts, labels)
+    except (UserError, OSError) as error:
+        return Section("augmented", _TITLE, paragraph(f"There are no pictures: {error}"))
+    names = facts.config.data.keypoint_names
+    pictures = []
+    for row, frame, keypoints_px in zip(seen.rows.tolist(), seen.frames, seen.keypoints_px, strict=True):
+        text = labels.project.images[row]
+        picture = draw_picture(frame, Drawing(names, labels.edges, None, keypoints_px), text, _LONGEST_PX)
+        pictures.append(f"<figure>{picture}<figcaption>{escaped(text)}</figcaption></figure>")
+    height, width = seen.frames.shape[1:3]
+    text = (
+        f"The first {len(pictures)} samples of the training, drawn again from its seeds: labelled frames, fitted into "
+        f"the network's input of {width} x {height} px and augmented (augment.preset: {facts.config.augment.preset}), "
+        "with their labels as rings. The rings must lie on the keypoints."
+    )
+    return Section("augmented", _TITLE, paragraph(text) + f'<div class="frames">{"".join(pictures)}</div>')
+
+
+def first_samples(facts: RunFacts, labels: ProjectLabels) -> Seen:
+    """Returns the first samples of a training.
+
+    Raises:
+      UserError: the labelled frames are not those of the training any more, or an image cannot be used.
+      OSError: an image cannot be read.
+    """
+    config, project, split = facts.config, labels.project, facts.split
+    assert split is not None
+    if list(project.images) != list(split.sets):
+        raise UserError("the labelled frames of the project changed since the training")
+    rows = np.flatnonzero(np.array(list(split.sets.values())) == TRAIN)
+    draws = np.arange(min(_FRAMES, len(rows)))
+    chosen = rows_of_draws(draws, rows, config.data.seed)
+    data = config.data
+    size_px = data.input_width_px, data.input_height_px
+    affines = fit_affines(project, data, size_px)
+    frames = np.stack(
+        [
+            read_labelled(project, row, affines[row], size_px, data.resize, project.part_px(row, data.crop_px))
+            for row in chosen.tolist()
+        ]
+    )[:, None]
+    is_used = np.where(outside_parts(project, data.crop_px), np.int8(0), project.visibility)[chosen]
+    keypoints_px = geometry.apply(affines, project.keypoints_frame_px)[chosen].astype(np.float32)
+    options = dataclasses.replace(config, augment=resolve_preset(config.augment))
+    equalize_samples(frames, draws, np.ones(len(draws), bool), config.train.seed, options.augment)
+    frame_from_input = geometry.invert(affines[chosen]).astype(np.float32)
+    seen, moved_px, visibility = _augment(options, draws, frames, keypoints_px, is_used, frame_from_input)
+    points = np.where((visibility == VISIBLE)[..., None], moved_px, np.nan)
+    return Seen(chosen, np.clip(np.rint(seen[:, 0]), 0, 255).astype(np.uint8), points)
+
+
+def _augment(
+    config: Config, draws: np.ndarray, frames: np.ndarray, keypoints_px: np.ndarray, visibility: np.ndarray,
+    frame_from_input: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+    """Returns frames (m, t, h, w, 3), keypoints and visibility as the train step augments them, in float32."""
+    names, options = config.data.keypoint_names, config.augment
+    permutation = flip_permutation(names, config.data.flip_pairs) if options.flip_p else None
+
+    def work(draw, frames, keypoints_px, visibility, frame_from_input):
+        keys = augment.sample_keys(config.train.seed, LABELLED, draw, AUGMENTATION)
+        drawn = augment.draw_params(keys, options, frame_from_input, frames.shape[2:4])
+        moved_px, seen = augment.move_keypoints(drawn, options, keypoints_px, visibility, permutation)
+        seen = used_keypoints(moved_px, seen, frames.shape[2:4], config.model)
+        return augment.render(drawn, options, frames, jnp.float32), moved_px, seen
+
+    # One device of this process: the others may be busy, or not ours.
+    with jax.default_device(jax.local_devices()[0]):
+        given = draws.astype(np.int32), frames, keypoints_px, visibility.astype(np.int8), frame_from_input
+        return jax.device_get(jax.jit(work)(*given))

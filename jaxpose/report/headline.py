@@ -1,0 +1,92 @@
+"""The head of the report: which run it is, its result in one line, and the errors of each set."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxpose.codes import SETS, TEST, TRAIN, VALIDATION
+from jaxpose.compare.bootstrap import PERCENT
+from jaxpose.quantities import count
+from jaxpose.report.errors import measure
+from jaxpose.report.facts import RunFacts
+from jaxpose.report.section import Section, escaped, number, paragraph, table
+from jaxpose.run.summary import CONVERTED
+
+_WHAT = {
+    TEST: "Test frames neither trained the network nor chose its checkpoint.",
+    VALIDATION: "Validation frames chose the checkpoint, so expect larger errors on other frames.",
+    TRAIN: "These frames trained the network, so expect much larger errors on other frames.",
+}
+
+
+def headline_section(facts: RunFacts) -> Section:
+    """Returns the result of a run in one line, what it is, and a table of the errors of each set."""
+    parts = [f'<p class="result">{escaped(result(facts))}</p>', f"<dl>{_facts(facts)}</dl>"]
+    sets = facts.evaluation.get("sets")
+    if isinstance(sets, dict) and sets:
+        parts.append(_table(sets))
+    return Section("result", "Result", "".join(parts))
+
+
+def result(facts: RunFacts) -> str:
+    """Returns the result in one line, with what its figures mean."""
+    frames, shown = facts.frames, facts.shown_set()
+    known = frames.errors_px[frames.rows(shown)] if frames is not None and shown else np.empty((0, 0))
+    if not np.isfinite(known).any():
+        return "The errors of this run are not measured yet."
+    rows = len(known)
+    means, intervals = measure(known)
+    low, high = intervals[:, -1]
+    points = known[np.isfinite(known)]
+    between = f" ({PERCENT} % interval {low:.2f} to {high:.2f})" if np.isfinite(low) else ""
+    sizes = facts.config.data.frame_sizes_px
+    size = f" Frames have {sizes[0]:,} x {sizes[1]:,} px." if len(sizes) >= 2 else ""
+    what = f" {_WHAT[shown]}" if shown in _WHAT else ""
+    return (
+        f"Predictions are {means.means_px[-1]:.2f} px from the labels on average{between} on "
+        f"{count(rows, f'{shown} frame')}; half of the points are within {np.median(points):.2f} px.{what}{size}"
+    )
+
+
+def _facts(facts: RunFacts) -> str:
+    """Returns the terms of a list of definitions."""
+    config, summary = facts.config, facts.summary
+    steps = summary.get("steps")
+    ended = str(summary.get("reason", "not finished"))
+    ended = {"done": "ran to its end", "early stop": "stopped early", CONVERTED: "converted"}.get(ended, ended)
+    rows: dict[str, Any] = {
+        "run": facts.run,
+        "project": config.data.project or "(none)",
+        "network": f"{config.model.kind}, {config.model.backbone}",
+        "keypoints": len(config.data.keypoint_names),
+        "training": f"{count(steps, 'step')}, {ended}" if isinstance(steps, int) else ended,
+    }
+    if isinstance(best := summary.get("best_step"), int):
+        rows["weights"] = (
+            f"of step {best:,} ({'lowest' if config.train.monitor_mode == 'min' else 'highest'} {config.train.monitor})"
+        )
+    if config.train.init_from:
+        rows["started from"] = config.train.init_from
+    return "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in rows.items())
+
+
+def _table(sets: dict[str, Any]) -> str:
+    """Returns the errors of each set and extra label file, as evaluation.json has them."""
+    figures = ("mean", "median", "p95", "rms")
+    rows = []
+    for name in [*(name for name in SETS if name in sets), *(name for name in sets if name not in SETS)]:
+        of_set = sets[name] if isinstance(sets[name], dict) else {}
+        values = [number(of_set.get(f"{figure}_px_error")) for figure in figures]
+        rows.append(
+            [
+                name,
+                of_set.get("frames", "-"),
+                of_set.get("labelled_points", "-"),
+                *values,
+                number(of_set.get("oks_ap"), 3),
+            ]
+        )
+    head = ["set", "frames", "points", *(f"{figure} px" for figure in figures), "OKS AP"]
+    return table(head, rows, "Errors of each set in pixels of the frame") + paragraph(
+        "rms weighs large errors more; p95 is the error that 95 % of the points stay below.", "note"
+    )

@@ -1,0 +1,117 @@
+"""Pictures of frames with keypoints drawn over them: a JPEG in an SVG, so that keypoints can be switched off."""
+
+import base64
+import dataclasses
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from jaxpose.report.section import colours, escaped
+
+_QUALITY = 80
+# Keypoints whose names are written beside them; the others have them as tooltips.
+_NAMED = 3
+# Names are written where the error is above this share of the picture's longer side.
+_NAMED_SHARE = 0.03
+# Pictures are cut to this many times the extent of the points, and to so many pixels at least.
+_MARGIN, _LEAST_SIDE_PX = 1.6, 160
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """What is drawn over a frame.
+
+    Attributes:
+      keypoint_names: k names.
+      edges: pairs of numbers of keypoints with a line between their predictions (their labels, without predictions).
+      predicted_px: (k, 2) in pixels of the picture, NaN is not drawn; None without predictions.
+      labelled_px: (k, 2), likewise.
+    """
+
+    keypoint_names: Sequence[str]
+    edges: Sequence[tuple[int, int]]
+    predicted_px: np.ndarray | None
+    labelled_px: np.ndarray | None
+
+
+def cut_around(image: np.ndarray, points_px: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the part of an image (h, w, 3) with all points (m, 2) and a margin, and the pixel (2,) of its corner.
+
+    The part is as wide as high where the image is, and all of the image if no point is finite.
+    """
+    size = np.array(image.shape[1::-1])
+    known = points_px[np.isfinite(points_px).all(axis=-1)]
+    if not len(known):
+        return image, np.zeros(2)
+    low, high = known.min(axis=0), known.max(axis=0)
+    side = max(_MARGIN * float((high - low).max()), _LEAST_SIDE_PX)
+    first = np.clip(np.floor((low + high - side) / 2), 0, np.maximum(size - side, 0)).astype(int)
+    last = np.minimum(first + round(side), size)
+    return image[first[1] : last[1], first[0] : last[0]], first.astype(float)
+
+
+def draw_picture(image: np.ndarray, drawing: Drawing, alt: str, longest_px: int) -> str:
+    """Returns a frame with its keypoints as SVG: a ring is a label, a dot is a prediction, a line joins the two.
+
+    Args:
+      image: (h, w, 3) uint8 RGB.
+      drawing: what is drawn over it.
+      alt: plain text for those who do not see it.
+      longest_px: the longer side of the embedded picture, at most.
+    """
+    height, width = image.shape[:2]
+    scale = min(1.0, longest_px / max(height, width))
+    if scale < 1:
+        size = max(1, round(width * scale)), max(1, round(height * scale))
+        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    content = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1].tobytes()
+    source = base64.b64encode(content).decode()
+    radius = max(height, width) / 90
+    return (
+        f'<svg class="frame" viewBox="-0.5 -0.5 {width} {height}" role="img" aria-label="{escaped(alt)}">'
+        f'<image x="-0.5" y="-0.5" width="{width}" height="{height}" preserveAspectRatio="none" '
+        f'href="data:image/jpeg;base64,{source}"/>{_marks(drawing, radius, max(height, width))}</svg>'
+    )
+
+
+def _marks(drawing: Drawing, radius: float, longest_px: int) -> str:
+    names, palette = drawing.keypoint_names, colours(len(drawing.keypoint_names))
+    absent = np.full((len(names), 2), np.nan)
+    predicted = absent if drawing.predicted_px is None else drawing.predicted_px
+    labelled = absent if drawing.labelled_px is None else drawing.labelled_px
+    joined, parts = (labelled if drawing.predicted_px is None else predicted), []
+    for first, second in drawing.edges:
+        if np.isfinite(joined[[first, second]]).all():
+            parts.append(_line(joined[first], joined[second], f"edge kp-{first} kp-{second}", radius / 3))
+    distances = np.linalg.norm(predicted - labelled, axis=1)
+    far = np.argsort(-np.nan_to_num(distances, nan=-1.0), kind="stable")[:_NAMED]
+    named = {place for place in far.tolist() if distances[place] > _NAMED_SHARE * longest_px}
+    for place, (name, colour) in enumerate(zip(names, palette, strict=True)):
+        marks = []
+        if np.isfinite(labelled[place]).all():
+            x, y = labelled[place]
+            marks.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{1.6 * radius:.1f}" fill="none" stroke="{colour}" '
+                f'stroke-width="{radius / 2:.1f}"><title>{escaped(name)}, label</title></circle>'
+            )
+        if np.isfinite(predicted[place]).all():
+            x, y = predicted[place]
+            if np.isfinite(distances[place]):
+                marks.append(_line(predicted[place], labelled[place], "miss", radius / 3))
+            error = f", {distances[place]:.1f} px from its label" if np.isfinite(distances[place]) else ""
+            marks.append(
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{colour}" stroke="#000" '
+                f'stroke-width="{radius / 6:.1f}"><title>{escaped(name)}, prediction{error}</title></circle>'
+            )
+            if place in named:
+                at = f'x="{x + 1.6 * radius:.1f}" y="{y - radius:.1f}" font-size="{3.4 * radius:.1f}"'
+                marks.append(f"<text {at}>{escaped(name)}</text>")
+        if marks:
+            parts.append(f'<g class="kp-{place}">{"".join(marks)}</g>')
+    return "".join(parts)
+
+
+def _line(start: np.ndarray, end: np.ndarray, kind: str, width: float) -> str:
+    (x1, y1), (x2, y2) = start.tolist(), end.tolist()
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke-width="{width:.1f}"/>'

@@ -1,0 +1,145 @@
+"""The section of the videos: traces of every keypoint, suspicious stretches and the lengths of steps.
+
+The page holds each trace as base64 of float32 and draws the part in view, thinned to the width of the screen
+(page.js). Where all traces together are too large for a page, they are thinned here first.
+"""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from jaxpose.errors import UserError
+from jaxpose.quantities import count
+from jaxpose.report.facts import RunFacts
+from jaxpose.report.recordings import Recording, Stretch, read_recordings
+from jaxpose.report.section import Figure, Section, colours, escaped, folded, in_figure, number, paragraph, table
+from jaxpose.report.stretches import stretch_pictures
+from jaxpose.report.thinning import block_length, keep_extremes
+
+# Numbers in all traces: 4 bytes each, 5.3 in base64.
+_MOST_NUMBERS = 2_500_000
+# Stretches that are marked in a video, and those in the table.
+_MARKED, _LISTED = 200, 30
+# Edges of the bins of steps, in px.
+_STEP_EDGES_PX = np.geomspace(0.05, 2000, 47)
+
+
+def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
+    """Returns the section, and what the page draws the traces from: a dict for each video (see `pack`)."""
+    title = "Videos"
+    try:
+        recordings, left_out = read_recordings(facts)
+    except UserError as error:
+        return Section("videos", title, paragraph(f"There are no traces: {error}")), []
+    series = 5 if any(one.tracks.pose_error_px is not None for one in recordings) else 4
+    frames = sum(len(one.steps_px) for one in recordings)
+    block = block_length(frames * series * len(facts.config.data.keypoint_names), _MOST_NUMBERS)
+    packed = [pack(recording, block) for recording in recordings]
+    text = (
+        "Choose a video; drag over a part of a trace to see it closer, double-click to see all. Shaded stretches are "
+        "unusual for this run: a keypoint jumps, the pose is unlike the labelled ones, or the confidence is low, by "
+        "more than six robust standard deviations of that keypoint. At most one frame in twenty is shaded, the most "
+        "unusual ones, and not every one is an error."
+    )
+    if block > 1:
+        text += (
+            f" The page holds {count(frames, 'frame')} of {count(len(recordings), 'video')} as the smallest and the "
+            f"largest value of every {block} frames; the tables in the run folder have every frame."
+        )
+    if left_out:
+        text += f" Not shown, because the page would be too large: {', '.join(left_out)}."
+    options = "".join(f'<option value="{place}">{escaped(one.name)}</option>' for place, one in enumerate(recordings))
+    chooser = f'<p><label>video <select id="video">{options}</select></label></p>'
+    plot = (
+        '<figure><figcaption>Traces by frame</figcaption><div id="traces" class="plot tall" role="img" '
+        'aria-label="Traces of every keypoint over the frames of the chosen video, suspicious stretches '
+        'shaded; they are listed below."></div><p id="shown" aria-live="polite"></p></figure>'
+    )
+    figure = _steps_figure(recordings, facts.config.data.keypoint_names)
+    body = paragraph(text) + chooser + plot + _stretches(facts, recordings) + figure.html()
+    return Section("videos", title, body, (figure,)), packed
+
+
+def pack(recording: Recording, block: int) -> dict[str, Any]:
+    """Returns a video for the page: `name`, `frames`, `block`, `series` and `stretches`, JSON-ready.
+
+    Each series has a `title`, and `values`: base64 of float32, first all points of the first keypoint.
+    Point i is of frame i, or with a block above 1, from frame i block / 2 on. A stretch is its first and last frame.
+    """
+    tracks = recording.tracks
+    series = {
+        "x in px": tracks.keypoints_px[..., 0],
+        "y in px": tracks.keypoints_px[..., 1],
+        "confidence": tracks.confidence,
+        "step in px": recording.steps_px,
+    }
+    if tracks.pose_error_px is not None:
+        series["PCA error in px"] = tracks.pose_error_px
+    return {
+        "name": in_figure(recording.name),
+        "frames": len(recording.steps_px),
+        "block": block,
+        "series": [{"title": title, "values": _encode(values, block)} for title, values in series.items()],
+        "stretches": [[one.first, one.last] for one in recording.stretches[:_MARKED]],
+    }
+
+
+def _encode(values: np.ndarray, block: int) -> str:
+    points = values if block == 1 else keep_extremes(values, block)
+    return base64.b64encode(np.ascontiguousarray(points.T, "<f4").tobytes()).decode()
+
+
+def _stretches(facts: RunFacts, recordings: list[Recording]) -> str:
+    """Returns the pictures and the table of the most suspicious stretches of all videos."""
+    found = [(one, stretch) for one in recordings for stretch in one.stretches]
+    found.sort(key=lambda pair: -pair[1].evidence)
+    if not found:
+        return paragraph("No stretch is suspicious.")
+    names = facts.config.data.keypoint_names
+    many = [f"{one.name} ({len(one.stretches):,})" for one in recordings if len(one.stretches) > _MARKED]
+    text = f"{count(len(found), 'suspicious stretch', 'suspicious stretches')} in all."
+    text += f" Only the {_MARKED} most unusual ones of a video are shaded: {', '.join(many)}." if many else ""
+    rows = [_row(one, stretch, names) for one, stretch in found[:_LISTED]]
+    head = ["video", "frames", "worst frame", "what", "keypoint", "step px", "confidence"]
+    listed = table(head, rows, "The most unusual stretches" if len(found) > _LISTED else "Suspicious stretches")
+    if len(found) > _LISTED:
+        listed = paragraph(f"The table has the {_LISTED} most unusual of them.") + listed
+    return paragraph(text) + stretch_pictures(facts, found) + folded("Suspicious stretches as a table", listed)
+
+
+def _row(recording: Recording, stretch: Stretch, names: tuple[str, ...]) -> list[object]:
+    frames = f"{stretch.first:,} to {stretch.last:,}" if stretch.last > stretch.first else f"{stretch.first:,}"
+    step_px = number(float(recording.steps_px[stretch.worst, stretch.keypoint]), 1)
+    confidence = number(float(recording.tracks.confidence[stretch.worst, stretch.keypoint]))
+    keypoint = names[stretch.keypoint]
+    return [recording.name, frames, f"{stretch.worst:,}", stretch.signal, keypoint, step_px, confidence]
+
+
+def _steps_figure(recordings: list[Recording], names: tuple[str, ...]) -> Figure:
+    """Returns how often each keypoint makes steps of a length, over all videos."""
+    steps_px = np.concatenate([one.steps_px for one in recordings])
+    data: list[dict[str, Any]] = []
+    for place, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
+        known = steps_px[:, place][np.isfinite(steps_px[:, place])]
+        counts, _ = np.histogram(np.clip(known, _STEP_EDGES_PX[0], _STEP_EDGES_PX[-1]), _STEP_EDGES_PX)
+        data.append(
+            {
+                "name": in_figure(name), "meta": place, "type": "scatter", "mode": "lines",
+                "line": {"shape": "hvh", "color": colour, "width": 1.5},
+                "x": np.sqrt(_STEP_EDGES_PX[1:] * _STEP_EDGES_PX[:-1]).tolist(), "y": counts.tolist(),
+                "hovertemplate": "about %{x:.2g} px: %{y:,} steps<extra>%{fullData.name}</extra>",
+            }
+        )  # fmt: skip
+    layout = {
+        "xaxis": {
+            "title": {"text": "step from one frame to the next in px; the outer bins have all beyond"},
+            "type": "log",
+        },
+        "yaxis": {"title": {"text": "steps"}, "rangemode": "tozero"},
+        "showlegend": True,
+    }
+    known = steps_px[np.isfinite(steps_px)]
+    middle, high = np.percentile(known, [50, 99]) if known.size else (np.nan, np.nan)
+    alt = f"Histogram of step lengths: half of {known.size:,} steps are below {middle:.2f} px, 1 % above {high:.2f} px."
+    return Figure("steps", "Lengths of steps, all videos", alt, data, layout, 380)

@@ -1,0 +1,163 @@
+"""The figures of the report are those of numpy, scipy and scikit-learn on the same tables."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.stats
+from sklearn.calibration import calibration_curve
+
+from jaxpose.report.confidence import calibrate
+from jaxpose.report.confusions import count_confusions, find_pairs
+from jaxpose.report.errors import errors_section, measure, pck
+from jaxpose.report.facts import read_facts
+from jaxpose.report.headline import result
+from jaxpose.report.learning import learning_section, read_history
+from jaxpose.report.recordings import find_stretches, least_evidence
+from jaxpose.report.running import read_times
+from jaxpose.report.sets import count_by_folder
+from tests.written_runs import write_run
+
+NAMES = ("nose", "tail_left", "tail_right")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    sets = {f"labeled-data/v{i % 3}/img{i}.png": "test" if i % 3 == 2 else "train" for i in range(60)}
+    errors_px = rng.gamma(2.0, 3.0, (60, 3))
+    errors_px[rng.random((60, 3)) < 0.2] = np.nan
+    return write_run(tmp_path / "run", NAMES, sets, errors_px, rng.random((60, 3)))
+
+
+def test_the_errors_of_keypoints_are_the_means_of_the_table(run: Path) -> None:
+    facts = read_facts(run)
+    assert facts.frames is not None and facts.shown_set() == "test"
+    errors_px = facts.frames.errors_px[np.arange(60) % 3 == 2]
+    error, curves = errors_section(facts).figures
+    expected = [*np.nanmean(errors_px, axis=0), np.nanmean(errors_px)]
+    points = error.data[:4]
+    np.testing.assert_allclose([point["x"][0] for point in points], expected)
+    assert [(point["y"], point["meta"]) for point in points] == [
+        (["nose"], 0), (["tail_left"], 1), (["tail_right"], 2), (["all keypoints"], None),
+    ]  # fmt: skip
+    means, intervals = measure(errors_px)
+    below, above = ([point["error_x"][side][0] for point in points] for side in ("arrayminus", "array"))
+    np.testing.assert_allclose([np.array(expected) - below, np.array(expected) + above], intervals)
+    nose = errors_px[:, 0]
+    theirs = scipy.stats.bootstrap(
+        (nose[np.isfinite(nose)],), np.mean, method="percentile", rng=np.random.default_rng(1)
+    )
+    spread = np.nanstd(nose) / np.sqrt(np.isfinite(nose).sum())
+    np.testing.assert_allclose(intervals[:, 0], theirs.confidence_interval, atol=0.4 * spread)
+    for column, trace in enumerate(curves.data[:3]):
+        known = errors_px[:, column][np.isfinite(errors_px[:, column])]
+        shares = [(known < threshold).mean() for threshold in trace["x"]]
+        np.testing.assert_allclose(trace["y"], shares)
+    assert f"{means.means_px[-1]:.2f} px from the labels" in result(facts) and "20 test frames" in result(facts)
+
+
+def test_without_errors_there_is_no_share() -> None:
+    assert np.isnan(pck(np.full((3, 1), np.nan), np.array([1.0, 2.0]))).all()
+
+
+def test_the_calibration_is_that_of_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    confidence, errors_px = rng.random(500), rng.gamma(2.0, 3.0, 500)
+    found = calibrate(confidence, errors_px, np.array([2.0, 5.0]))
+    for threshold, shares in zip((2.0, 5.0), found.shares, strict=True):
+        theirs, means = calibration_curve(errors_px < threshold, confidence, n_bins=10)
+        np.testing.assert_allclose(shares, theirs)
+        np.testing.assert_allclose(found.confidence, means)
+    assert found.counts.sum() == 500
+    assert calibrate(np.array([0.05, 1.0]), np.array([1.0, 9.0]), np.array([5.0])).shares.tolist() == [[1.0, 0.0]]
+
+
+def test_an_exchange_of_sides_is_counted_and_a_common_error_is_not() -> None:
+    assert find_pairs(NAMES, ()) == [(1, 2)] and find_pairs(("nose", "tail"), ()) == []
+    labelled = np.tile(np.array([[0.0, 0.0], [10.0, 0.0], [20.0, 0.0]]), (5, 1, 1))
+    predicted = labelled.copy()
+    predicted[0, [1, 2]] = predicted[0, [2, 1]]
+    predicted[1, 1] = [18.0, 0.0]
+    predicted[2, [1, 2]] += [0.0, 40.0]
+    labelled[4, 2] = np.nan
+    (found,) = count_confusions(predicted, labelled, [(1, 2)])
+    assert (found.frames, found.one, found.both) == (4, 1, 1)
+
+
+def test_the_curves_are_the_lines_of_the_metrics_and_a_line_that_was_cut_off_is_left_out(run: Path) -> None:
+    steps = np.arange(10, 9010, 10)
+    losses = np.random.default_rng(0).random(len(steps))
+    losses[450] = 40.0
+    lines = [json.dumps({"step": int(s), "time_s": 1.0, "loss": float(v)}) for s, v in zip(steps, losses, strict=True)]
+    lines += [json.dumps({"step": 9000, "time_s": 2.0, "val_loss": None}), '{"step": 9010, "loss": 0.']
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    history = read_history(run)
+    np.testing.assert_array_equal(history["loss"][0], steps)
+    np.testing.assert_array_equal(history["loss"][1], losses)
+    assert np.isnan(history["val_loss"][1]).all()
+    (figure,) = learning_section(read_facts(run)).figures
+    curve = next(trace for trace in figure.data if trace["name"] == "loss")
+    np.testing.assert_array_equal(curve["y"], losses)
+
+
+def test_a_long_curve_keeps_its_peaks_and_says_that_it_is_thinned(run: Path) -> None:
+    values = np.random.default_rng(0).random(20_000)
+    values[12_345] = 40.0
+    lines = [json.dumps({"step": place + 1, "loss": value}) for place, value in enumerate(values.tolist())]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    section = learning_section(read_facts(run))
+    curve = section.figures[0].data[0]
+    assert len(curve["x"]) == len(curve["y"]) <= 4000 and max(curve["y"]) == 40.0 and min(curve["y"]) == values.min()
+    assert abs(curve["x"][int(np.argmax(curve["y"]))] - 12_346) <= 10
+    assert "the smallest and the largest of every 10 points" in section.body
+
+
+def test_stretches_are_frames_with_evidence_close_together() -> None:
+    evidence = np.zeros((100, 2, 3))
+    evidence[[10, 12, 16], 0, 1] = 2.0
+    evidence[12, 1, 2] = 3.0
+    evidence[60, 0, 0] = 5.0
+    evidence[80, 0, 0] = 1.0
+    first, second = find_stretches(evidence, ["jump", "low confidence"], 1.5)
+    assert (first.first, first.last, first.signal, first.keypoint) == (60, 60, "jump", 0)
+    assert (second.first, second.last, second.worst, second.signal, second.keypoint) == (
+        10,
+        16,
+        12,
+        "low confidence",
+        2,
+    )
+    assert find_stretches(evidence[:10], ["jump", "low confidence"], 1.5) == []
+
+
+def test_at_most_one_frame_in_twenty_is_suspicious_and_none_of_a_quiet_video() -> None:
+    rng = np.random.default_rng(0)
+    loud, quiet = rng.random((1000, 1, 2)) + 5, rng.random((1000, 1, 2)) * 0.1
+    least = least_evidence([loud, quiet])
+    assert [int((found.max(axis=(1, 2)) > least).sum()) for found in (loud, quiet)] == [100, 0]
+    assert least_evidence([quiet]) == pytest.approx(np.log(4))
+
+
+def test_the_log_tells_starts_stops_and_waiting() -> None:
+    text = """2026-01-01 10:00:00 jaxpose
+  run folder  r1
+  devices     1 x cpu: cpu:0
+2026-01-01 10:00:30 step 2/10  20%  loss 1  0.7 steps/s, 11 images/s, 10% waiting for data, ETA 00:11
+2026-01-01 10:01:00 stopped by a signal, saved at step 2; the same command resumes from there
+2026-01-01 11:00:00 jaxpose
+  run folder  r1
+  devices     2 x gpu
+2026-01-01 11:00:10 warning: the disk is slow
+2026-01-01 11:01:00 step 9/10  90%  loss 1  0.7 steps/s, 13 images/s, 20% waiting for data, ETA 00:11
+"""
+    found = read_times(text)
+    assert (found.starts, found.stops, found.wall_s) == (2, 1, 3660.0)
+    assert found.images_per_s == 12.0 and abs(found.waiting_share - 0.15) < 1e-9
+    assert found.block == {"run folder": "r1", "devices": "2 x gpu"} and found.warnings == ["the disk is slow"]
+
+
+def test_sets_are_counted_by_folder() -> None:
+    sets = {"labeled-data/a/1.png": "train", "labeled-data/a/2.png": "test", "labeled-data/b/1.png": "train"}
+    assert count_by_folder(sets) == {"a": {"train": 1, "test": 1}, "b": {"train": 1}}

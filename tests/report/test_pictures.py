@@ -1,0 +1,57 @@
+"""Pictures: marks lie on their pixels, whatever the scale and the part that is shown, and names are text."""
+
+import base64
+import xml.etree.ElementTree as ET
+
+import cv2
+import numpy as np
+
+from jaxpose.report.pictures import Drawing, cut_around, draw_picture
+
+NAMES = ("nose", "<b>&")
+
+
+def test_marks_lie_on_their_pixels_in_a_picture_that_is_scaled() -> None:
+    image = np.zeros((100, 200, 3), np.uint8)
+    image[40:44, 120:124] = (255, 0, 0)
+    centre = np.array([[121.5, 41.5], [np.nan, np.nan]])
+    text = draw_picture(image, Drawing(NAMES, (), centre, centre + (10, 0)), "a <frame>", 100)
+    root = ET.fromstring(text)
+    assert root.attrib["aria-label"] == "a <frame>"
+    left, top, width, height = (float(part) for part in root.attrib["viewBox"].split())
+    (picture,) = root.findall("image")
+    content = base64.b64decode(picture.attrib["href"].removeprefix("data:image/jpeg;base64,"))
+    shown = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    assert shown.shape == (50, 100, 3)
+    rows, columns = np.nonzero(shown[..., 2] > 128)
+    # The picture is stretched over the view box: the centre of its pixel p is at (p + 0.5) width / 100 + left.
+    found = (columns.mean() + 0.5) * width / 100 + left, (rows.mean() + 0.5) * height / 50 + top
+    np.testing.assert_allclose(found, (121.5, 41.5), atol=0.6)
+    label, prediction = root.findall("g/circle")
+    assert (prediction.attrib["cx"], prediction.attrib["cy"], label.attrib["cx"]) == ("121.5", "41.5", "131.5")
+    assert root.find("g").attrib["class"] == "kp-0" and len(root.findall("g")) == 1  # pyright: ignore
+    assert [title.text for title in root.iter("title")] == ["nose, label", "nose, prediction, 10.0 px from its label"]
+
+
+def test_names_are_text_and_lines_of_the_skeleton_need_both_ends() -> None:
+    points = np.array([[5.0, 5.0], [60.0, 5.0]])
+    drawing = Drawing(NAMES, ((0, 1),), points, points + (0, 20))
+    text = draw_picture(np.zeros((64, 64, 3), np.uint8), drawing, "x", 300)
+    root = ET.fromstring(text)
+    assert [one.text for one in root.iter("text")] == ["nose", "<b>&"] and "<b>" not in text
+    assert [line.attrib["class"] for line in root.findall("line")] == ["edge kp-0 kp-1"]
+    points[1] = np.nan
+    assert not ET.fromstring(draw_picture(np.zeros((64, 64, 3), np.uint8), drawing, "x", 300)).findall("line")
+
+
+def test_a_cut_has_all_points_and_says_where_it_begins() -> None:
+    image = np.random.default_rng(0).integers(0, 255, (400, 600, 3), np.uint8)
+    points = np.array([[590.0, 10.0], [500.0, 30.0], [np.nan, np.nan]])
+    part, corner = cut_around(image, points)
+    x, y = corner.astype(int).tolist()
+    np.testing.assert_array_equal(part, image[y : y + part.shape[0], x : x + part.shape[1]])
+    inside = points[:2] - corner
+    assert (inside >= 0).all() and (inside < part.shape[1::-1]).all() and part.shape[0] < 200
+    whole, corner = cut_around(image, np.full((2, 2), np.nan))
+    assert whole is image and corner.tolist() == [0, 0]
+    assert cut_around(image[:50, :60], points)[0].shape == (50, 60, 3)
