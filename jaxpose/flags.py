@@ -15,6 +15,7 @@ def predict_arguments() -> RunArguments:
         "jaxpose.predict",
         "Predicts keypoints of images and videos with a trained run and writes a CSV row for each frame.",
         several=True,
+        usage=f"--run RUN [RUN ...] {INPUTS} ... [flags]",
     )
     arguments.add_argument(
         "inputs",
@@ -35,6 +36,9 @@ def predict_arguments() -> RunArguments:
     arguments.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
     arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at the same time per device")
+    arguments.add_argument("--smooth", metavar="KIND", help="also write smoothed tables of videos: median or kalman")
+    arguments.add_argument("--smooth_min_confidence", type=float, metavar="C", help="fill what is less confident")
+    arguments.add_argument("--smooth_window", type=int, metavar="N", help="frames of --smooth median, an odd number")
     return arguments
 
 

@@ -1,9 +1,9 @@
 """Predicts the keypoints of images and videos: `jaxpose predict`, or `load(run).predict(frames)` from Python.
 
 Input: a run, and files or folders. Output: <out>/video_preds/<video>.csv and
-<out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; and
-<out>/index.csv, the outcome of each input. The same command, started again or on several machines at once, predicts
-what is missing.
+<out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; with --smooth,
+smoothed tables of videos beside them; and <out>/index.csv, the outcome of each input. The same command, started again
+or on several machines at once, predicts what is missing.
 """
 
 if __name__ == "__main__":
@@ -39,6 +39,7 @@ from jaxpose.errors import UserError
 from jaxpose.flags import INPUTS, predict_arguments, split_runs
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.ensemble import smoother_command, write_ensembles
+from jaxpose.prediction.ensemble_smoothing import smooth_ensembles
 from jaxpose.prediction.frame_boxes import FrameBoxes
 from jaxpose.prediction.index import PredictionIndex
 from jaxpose.prediction.index_row import DONE, Row
@@ -47,6 +48,7 @@ from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, needed_b
 from jaxpose.prediction.load import load
 from jaxpose.prediction.moment_errors import write_moment_errors
 from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
 from jaxpose.quantities import count, size
@@ -81,14 +83,16 @@ def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]
     refuse_other_keypoints(runs, configs)
     if any((out / name).exists() for name in (CONFIG_FILE, INDEX_FILE)):
         raise UserError(f"--out is {out}, which holds a run or its predictions; choose another folder for the ensemble")
+    options, alone = _options(given, configs[0]), argparse.Namespace(**vars(given) | {"smooth": "none"})
     make_folder(out)
     codes = []
     for run in runs:
-        codes.append(_run_one(given, run, run, inputs))
+        codes.append(_run_one(alone, run, run, inputs))
         if codes[-1] not in (ALL_DONE, SOME_FAILED):
             return codes[-1]
     tables = write_ensembles(runs, output_files(find_inputs(inputs), runs[0]), out)
     _logger.info(f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
+    smooth_ensembles(options, configs[0], runs, tables, out)
     if command := smoother_command(runs, tables, configs[0].data.views):
         _logger.info(f"the Ensemble Kalman Smoother reads the tables of the runs: {command}")
     return max(codes)
@@ -99,6 +103,8 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str])
     config = read_run_config(run)
     options = _options(given, config)
     outputs = output_files(find_inputs(inputs), out)
+    if options.smooth != "none" and any(isinstance(source, list) for source in outputs.values()):
+        _logger.info(f"{options.smooth} smooths the tables of videos; images have no order in time")
     _refuse_without_boxes(given, run, config, outputs)
     make_folder(out)
     predictor = load(
@@ -129,9 +135,15 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str])
             return _stop(finished_segments, interrupt.exit_code)
         ended = _ended(listing, index)
         done = {out / row.table: row.table_sha256 for row in ended if row.state == DONE}
+        of_videos = {table: digits for table, digits in done.items() if not isinstance(outputs[table], list)}
         # Several processes may have predicted the views of a session; one of them writes the errors over all views.
         with claims.waited_for("moments"):
             write_moment_errors(predictor, done)
+        if options.smooth != "none":
+            with claims.waited_for("smooth"):
+                smooth_tables(options, of_videos, lambda: interrupt.signal is not None)
+        if interrupt.signal is not None:
+            return _stop(finished_segments, interrupt.exit_code)
     return _finish(ended, len(outputs), reported)
 
 
@@ -155,7 +167,8 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
     Raises:
       UserError: a flag breaks its option's rule.
     """
-    named = {"stretch_minutes": given.stretch_minutes, "decoders": given.decoders}
+    flags = ("stretch_minutes", "decoders", "smooth", "smooth_min_confidence", "smooth_window")
+    named = {name: getattr(given, name) for name in flags}
     options = dataclasses.replace(config.predict, **{name: value for name, value in named.items() if value is not None})
     try:
         validate(dataclasses.replace(config, predict=options))

@@ -60,10 +60,11 @@ class RunArguments(Arguments):
       verb: such as "jaxpose.predict".
       description: one sentence.
       several: whether --run takes several runs, as a list.
+      usage: what stands behind the verb in the first line of the help; "" lists every flag.
     """
 
-    def __init__(self, verb: str, description: str, several: bool = False):
-        super().__init__(verb, description)
+    def __init__(self, verb: str, description: str, several: bool = False, usage: str = ""):
+        super().__init__(verb, description, f"{program(verb)} {usage}" if usage else None)
         rule: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
         what = "run folders that" if several else "run folder that"
         self.add_argument("--run", required=True, metavar="RUN", help=f"{what} jaxpose train wrote", **rule)

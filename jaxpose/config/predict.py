@@ -1,4 +1,4 @@
-"""How prediction divides video among workers and readers."""
+"""How prediction divides video among workers and readers, and how its tables are smoothed."""
 
 import dataclasses
 
@@ -15,4 +15,21 @@ class PredictConfig(Section):
         "segments of video that are decoded at the same time per device, each by one thread",
         minimum=1,
         harmless=True,
+    )
+    smooth: str = option(
+        "none",
+        "how the predictions of videos are smoothed, into a second table: median, or kalman, a Kalman smoother (of "
+        "several runs together, the Ensemble Kalman Smoother)",
+        choices=("none", "median", "kalman"),
+        harmless=True,
+    )
+    smooth_min_confidence: float = option(
+        0.5,
+        "predictions of less confidence are not used for smoothing; their places are filled from other frames",
+        minimum=0.0,
+        maximum=1.0,
+        harmless=True,
+    )
+    smooth_window: int = option(
+        5, "frames that predict.smooth=median takes the median of, an odd number", minimum=1, harmless=True
     )

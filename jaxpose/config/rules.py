@@ -203,6 +203,12 @@ def _profile(config: Config) -> Iterator[str]:
         yield f"log.profile_steps is {steps!r}; it must be FIRST:LAST with FIRST below LAST"
 
 
+def _smooth(config: Config) -> Iterator[str]:
+    if config.predict.smooth_window % 2 == 0:
+        window = config.predict.smooth_window
+        yield f"predict.smooth_window is {window}; it must be odd: a frame and as many on either side"
+
+
 def remote_problems(config: Config) -> Iterator[str]:
     """Yields a line for each broken rule about the remote copy of the run folder."""
     url, hook = config.log.remote_url, config.log.remote_hook
@@ -221,6 +227,7 @@ def remote_problems(config: Config) -> Iterator[str]:
 # In the order in which their lines are shown.
 RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
     _input, _split, _names, _augment, _model, _weights, _train, _factors, _clips, _pca, _optim, _profile,
+    _smooth,
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from jaxpose.files import NotRegularFile, is_regular, read_bytes
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
 # Endings of the tables beside a table of predictions.
-TABLES_BESIDE = ("_temporal_norm", "_pca_singleview_error", "_pca_multiview_error")
+TABLES_BESIDE = ("_temporal_norm", "_pca_singleview_error", "_pca_multiview_error", "_smoothed")
 _KINDS = f"images ({' '.join(IMAGE_SUFFIXES)}) nor videos ({' '.join(VIDEO_SUFFIXES)})"
 
 

@@ -20,6 +20,7 @@ from jaxpose.files import read_bytes, sha256_of, write_atomic
 from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions, write_predictions
 from jaxpose.prediction.index_row import DONE, parse_rows
 from jaxpose.prediction.listing import OutputFiles
+from jaxpose.prediction.table_files import remove_smoothed
 from jaxpose.run.paths import INDEX_FILE
 
 SCORER = "ensemble_tracker"
@@ -60,7 +61,10 @@ def write_ensembles(runs: Sequence[Path], outputs: OutputFiles, out: Path) -> li
         for run, row in zip(runs, done, strict=True):
             if not sha256_of(run / name).startswith(row.table_sha256):
                 raise UserError(f"{run / name} was damaged or changed by hand; --overwrite predicts it again")
+        before = sha256_of(out / name) if (out / name).is_file() else ""
         _write(out / name, [read_predictions(run / name) for run in runs])
+        if sha256_of(out / name) != before:
+            remove_smoothed(out / name)  # it is of other predictions
         written.append(name)
     return written
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from jaxpose.prediction.claims import Claim
 from jaxpose.prediction.job import Job
 from jaxpose.prediction.outcomes import Outcomes
-from jaxpose.prediction.table_files import PARTIAL
+from jaxpose.prediction.table_files import PARTIAL, remove_smoothed
 from jaxpose.quantities import count
 from jaxpose.run.manifest import find_damage, read_manifest
 
@@ -64,6 +64,7 @@ def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> t
         reason = f"{job.parts} has {count(rows, 'row')} instead of {frames:,}: a disk may have lost some; it is removed"
         outcomes.settle_lost(job, reason)
         return None
+    remove_smoothed(job.table)
     for name in names:
         os.replace(scratch / name, job.table.with_name(name))
         job.table.with_name(f"{name}{PARTIAL}").unlink(missing_ok=True)

@@ -18,6 +18,7 @@ from jaxpose.prediction.index_row import DONE, WAITING
 from jaxpose.prediction.job import Job, remove_parts
 from jaxpose.prediction.moment_errors import write_moment_errors
 from jaxpose.prediction.predictor import Predictor
+from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.worker import Worker
 from jaxpose.quantities import count, duration
@@ -128,6 +129,7 @@ def _predict(
     rows = index.rows()
     done = {job.table: rows[job.row.table].table_sha256 for job in jobs if rows[job.row.table].state == DONE}
     write_moment_errors(predictor, done)
+    smooth_tables(predictor.config.predict, done, stops)
     return len(done) == len(jobs)
 
 

@@ -8,6 +8,7 @@ from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.pca import Subspaces, within_a_view
 
 TEMPORAL_NORM = "_temporal_norm"
+SMOOTHED = "_smoothed"
 # Of a table that could not be written to its end.
 PARTIAL = ".partial"
 
@@ -41,8 +42,20 @@ def size_of(table: Path, suffixes: Sequence[str]) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
+def smoothing_record(table: Path) -> Path:
+    """Returns the file that says how the smoothed table beside a table of predictions was made."""
+    return beside(table, SMOOTHED).with_suffix(".json")
+
+
+def remove_smoothed(table: Path) -> None:
+    """Removes the smoothed table beside a table of predictions, which is about to change."""
+    smoothing_record(table).unlink(missing_ok=True)
+    beside(table, SMOOTHED).unlink(missing_ok=True)
+
+
 def remove_tables(table: Path) -> None:
     """Removes a table of predictions and all tables that can lie beside it, unfinished ones too."""
+    remove_smoothed(table)
     for file in (table, *(beside(table, suffix) for suffix in TABLES_BESIDE)):
         file.unlink(missing_ok=True)
         file.with_name(f"{file.name}{PARTIAL}").unlink(missing_ok=True)

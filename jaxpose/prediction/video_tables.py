@@ -91,9 +91,10 @@ def predict_segment(
 def bytes_a_frame(predictor: Predictor) -> int:
     """Returns how many bytes the rows of a frame have in all tables together, at most."""
     tables = len(subspaces_of_a_view(predictor)) + ("pca_multiview" in predictor.subspaces)
-    # x, y, confidence and step of each keypoint, and its errors.
-    cells = len(predictor.keypoint_names) * (4 + tables)
-    return cells * _CELL_BYTES + (2 + tables) * _INDEX_BYTES
+    # x, y, confidence and step of each keypoint, and its errors; smoothed, two variances and a mark as well.
+    is_smoothed = predictor.config.predict.smooth != "none"
+    cells = len(predictor.keypoint_names) * (4 + tables + 6 * is_smoothed)
+    return cells * _CELL_BYTES + (2 + tables + is_smoothed) * _INDEX_BYTES
 
 
 def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: Path) -> list[tuple[Pca, ErrorWriter]]:

@@ -48,6 +48,7 @@ WRITTEN = (
     EXTENSIONS_FILE,
     f"{VIDEO_TABLES_FOLDER}/*.csv",
     f"{VIDEO_TABLES_FOLDER}/*.csv.partial",
+    f"{VIDEO_TABLES_FOLDER}/*_smoothed.json",
     f"{VIDEO_TABLES_FOLDER}/*.parts",
     INDEX_FILE,
     CLAIMS_FOLDER,

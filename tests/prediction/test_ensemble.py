@@ -50,9 +50,10 @@ def test_the_ensemble_is_the_median_and_the_variance_of_its_members(
     video = trained_run.parent / "project" / "videos" / "session00.mp4"
     images = trained_run.parent / "project" / "labeled-data" / "session00"
     out, inputs = tmp_path / "ensemble", [str(video), str(images)]
-    flags = ["--devices", "1", "--batch_size", "8", "--out", str(out)]
+    flags = ["--devices", "1", "--batch_size", "8", "--out", str(out), "--smooth", "kalman"]
     assert predict.main(["--run", *map(str, runs), *inputs, *flags]) == 0
-    command = re.search(r"eks singlecam --input-files (.+)", capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    command = re.search(r"eks singlecam --input-files (.+)", printed)
     assert command and [Path(file) for file in shlex.split(command[1])] == [
         run / "video_preds" / "session00.csv" for run in runs
     ]
@@ -73,6 +74,10 @@ def test_the_ensemble_is_the_median_and_the_variance_of_its_members(
             for axis, coord in enumerate("xy"):
                 np.testing.assert_allclose(of_point[f"{coord}_ens_median"], found[:, k, axis], rtol=1e-12)
                 np.testing.assert_allclose(of_point[f"{coord}_ens_var"], values[..., k, axis].var(axis=0), atol=1e-9)
+    # The ensemble of the video is smoothed, and not the tables of the runs.
+    smoothed = out / "video_preds" / "session00_smoothed.csv"
+    assert f"{smoothed}: kalman" in printed and len(_read(smoothed)) == len(_read(out / "video_preds/session00.csv"))
+    assert not list(tmp_path.glob("seed*/**/*_smoothed.*")) and not list(out.glob("image_preds/**/*_smoothed.*"))
     # The tables of the runs are where jaxpose.suggest looks for them.
     suggested = tmp_path / "suggested"
     arguments = ["--run", *map(str, runs), str(video), "--frames", "2", "--out", str(suggested)]

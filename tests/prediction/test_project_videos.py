@@ -70,6 +70,17 @@ def test_auto_gives_the_command_where_it_takes_long(
     assert tables_in(tmp_path / "run") == []
 
 
+def test_videos_are_smoothed_if_the_run_says_so(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for option, value in (("smooth", "median"), ("smooth_min_confidence", 0.0)):
+        monkeypatch.setattr(predictor.config.predict, option, value)
+    said, run = say_of(predictor, tmp_path / "run"), tmp_path / "run"
+    smoothed = [run / "video_preds" / f"{video}_smoothed.csv" for video in ("a", "session00", "session01", "session02")]
+    assert said[4:] == [f"{file}: median, 0 places filled, 0.0 %" for file in smoothed]
+    assert all(file.is_file() for file in smoothed)
+
+
 def test_no_does_not_even_look(predictor: Predictor, tmp_path: Path) -> None:
     predictor.config.eval.predict_videos, predictor.config.video.folder = "no", "vidoes"
     assert say_of(predictor, tmp_path / "run") == []

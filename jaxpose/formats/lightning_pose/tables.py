@@ -5,6 +5,7 @@ number, then x, y, likelihood of each keypoint) and, for labelled frames, a last
 header row and a column for each keypoint. Coordinates and errors are in frame pixels; an empty cell is NaN.
 """
 
+import array
 import contextlib
 import csv
 import math
@@ -18,6 +19,7 @@ import numpy as np
 from jaxpose.codes import SETS
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
 from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.table_header import header_rows, keypoint_columns
 
 # Lightning Pose's name of each kind of network in the first header row, by model.kind.
 SCORERS = {
@@ -25,7 +27,6 @@ SCORERS = {
     "heatmap_context": "heatmap_mhcrnn_tracker",
     "regression": "regression_tracker",
 }
-_COORDS = ["x", "y", "likelihood"]
 
 
 class Predictions(NamedTuple):
@@ -55,13 +56,10 @@ class PredictionWriter:
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> "PredictionWriter":
-        self._rows = self._opened.enter_context(_write_rows(self._file))
-        count = len(self._keypoint_names)
-        names = [name for name in self._keypoint_names for _ in _COORDS]
-        for head, cells, last in (
-            ("scorer", [self._scorer] * 3 * count, "set"), ("bodyparts", names, ""), ("coords", _COORDS * count, "")
-        ):  # fmt: skip
-            self._rows.writerow([head, *cells, last] if self._with_sets else [head, *cells])
+        self._rows = self._opened.enter_context(write_rows(self._file))
+        header = header_rows(self._scorer, self._keypoint_names)
+        for cells, last in zip(header, ("set", "", ""), strict=True):
+            self._rows.writerow([*cells, last] if self._with_sets else cells)
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -116,7 +114,7 @@ class ErrorWriter:
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> "ErrorWriter":
-        self._rows = self._opened.enter_context(_write_rows(self._file))
+        self._rows = self._opened.enter_context(write_rows(self._file))
         self._rows.writerow(["", *self._keypoint_names, *(["set"] if self._with_sets else [])])
         return self
 
@@ -145,7 +143,9 @@ def write_errors(
 
 
 def read_predictions(file: Path) -> Predictions:
-    """Reads a file of predictions of jaxpose, Lightning Pose or DeepLabCut.
+    """Reads a file of predictions of jaxpose, Lightning Pose, DeepLabCut or the Ensemble Kalman Smoother.
+
+    Columns of a keypoint behind x, y and likelihood, such as those of a smoothed table, are left out.
 
     Raises:
       UserError: the file does not exist or is not a prediction file; the message names the row.
@@ -154,29 +154,12 @@ def read_predictions(file: Path) -> Predictions:
         raise UserError(f"{file}: there is no such prediction file")
     try:
         with file.open(newline="", encoding="utf-8") as stream:
-            header = [row for _, row in zip(range(3), csv.reader(stream), strict=False)]
-            rows = list(csv.reader(stream))
+            lines = csv.reader(stream)
+            header = [row for _, row in zip(range(3), lines, strict=False)]
+            names, places = keypoint_columns(file, header)
+            return _read_rows(file, lines, header, names, places)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{file} is no CSV file in UTF-8: {error}") from None
-    if [row[0] for row in header if row] != ["scorer", "bodyparts", "coords"]:
-        raise UserError(f"{file}: the first three rows must start with scorer, bodyparts, coords")
-    has_sets = header[0][-1] == "set"
-    columns = len(header[0]) - has_sets
-    names, count = header[1][1:columns:3], (columns - 1) // 3
-    in_threes = [name for name in names for _ in _COORDS]
-    if header[2][1:columns] != _COORDS * count or header[1][1:columns] != in_threes:
-        raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
-    values = np.empty((len(rows), columns - 1))
-    for number, row in enumerate(rows):
-        if len(row) != len(header[0]):
-            raise UserError(f"{file}, row {number + 4}: {len(row)} cells instead of {len(header[0])}")
-        try:
-            values[number] = [parse_number(cell) if cell else math.nan for cell in row[1:columns]]
-        except ValueError as error:
-            raise UserError(f"{file}, row {number + 4}: {error}") from None
-    values = values.reshape(len(rows), count, 3)
-    sets = [row[-1] for row in rows] if has_sets else None
-    return Predictions([path_of_cell(row[0]) for row in rows], names, values[..., :2], values[..., 2], sets)
 
 
 def read_scorer(file: Path) -> str:
@@ -206,7 +189,8 @@ def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
 
 
 @contextlib.contextmanager
-def _write_rows(file: Path) -> Iterator[Any]:
+def write_rows(file: Path) -> Iterator[Any]:
+    """Gives a CSV writer; the file gets its name at the end, and keeps that of `PredictionWriter` after an error."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(file.name + ".partial")
     try:
@@ -236,3 +220,25 @@ def _write_cells(
     for position, (name, row) in enumerate(zip(index, numbers, strict=True)):
         last = [] if sets is None else [sets[position]]
         rows.writerow([path_cell(str(name)), *("" if math.isnan(value) else value for value in row), *last])
+
+
+def _read_rows(
+    file: Path, lines: Iterator[list[str]], header: list[list[str]], names: list[str], places: list[int]
+) -> Predictions:
+    """Returns the rows behind the header; a cell takes 8 bytes, so that a long video fits into the memory."""
+    index: list[str] = []
+    sets: list[str] | None = [] if header[0][-1] == "set" else None
+    values = array.array("d")
+    for number, row in enumerate(lines, 4):
+        if len(row) != len(header[0]):
+            raise UserError(f"{file}, row {number}: {len(row)} cells instead of {len(header[0])}")
+        try:
+            values.extend([parse_number(row[place]) if row[place] else math.nan for place in places])
+        except ValueError as error:
+            raise UserError(f"{file}, row {number}: {error}") from None
+        index.append(path_of_cell(row[0]))
+        if sets is not None:
+            sets.append(row[-1])
+    cells = np.frombuffer(values) if values else np.empty(0)
+    cells = cells.reshape(len(index), len(names), 3)
+    return Predictions(index, names, cells[..., :2], cells[..., 2], sets)

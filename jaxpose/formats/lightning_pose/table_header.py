@@ -1,0 +1,38 @@
+"""The three header rows of a table of predictions: the network, the keypoint and the coordinate of each column."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxpose.errors import UserError
+
+COORDS = ["x", "y", "likelihood"]
+
+
+def header_rows(scorer: str, keypoint_names: Sequence[str], coords: Sequence[str] = COORDS) -> list[list[str]]:
+    """Returns the header: every keypoint has the columns `coords`."""
+    names = [name for name in keypoint_names for _ in coords]
+    return [["scorer", *[scorer] * len(names)], ["bodyparts", *names], ["coords", *list(coords) * len(keypoint_names)]]
+
+
+def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
+    """Returns the names of the keypoints, and the numbers of the columns of x, y and likelihood of each.
+
+    A keypoint may have more columns behind these, such as its variance, the same for all keypoints.
+
+    Args:
+      file: for the messages.
+      header: the three rows.
+
+    Raises:
+      UserError: it is no such header.
+    """
+    if [row[0] for row in header if row] != ["scorer", "bodyparts", "coords"]:
+        raise UserError(f"{file}: the first three rows must start with scorer, bodyparts, coords")
+    columns = len(header[0]) - (header[0][-1] == "set")
+    names, coords = list(header[1][1:columns]), list(header[2][1:columns])
+    first = [place for place, coord in enumerate(coords) if coord == "x"]
+    each = len(coords) // max(len(first), 1)
+    is_regular = coords == coords[:each] * len(first) and coords[: len(COORDS)] in ([], COORDS)
+    if not is_regular or len(names) != len(coords) or names != [names[at] for at in first for _ in range(each)]:
+        raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")
+    return [names[place] for place in first], [1 + place + after for place in first for after in range(len(COORDS))]
