@@ -32,6 +32,7 @@ BELOW = {
     "init": [*FRAMES, "cluster"],
     "compare": [*FRAMES, "pose", "run"],
     "labelling": [*FRAMES, "pose", "run", "prediction"],
+    "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
 # The only file that reads torch's own format; it asks for tensors alone.
