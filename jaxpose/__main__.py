@@ -20,6 +20,7 @@ VERBS = {
     "labels": "checks labels, and merges new ones into a project",
     "watch": "follows a run in a terminal",
     "convert": "converts networks, labels and predictions from and to other tools",
+    "export": "writes a trained run as one file that runs without jaxpose",
     "launch": "starts a verb as several processes on this machine",
     "doctor": "checks this machine before a run",
 }

@@ -7,6 +7,7 @@ from jaxpose.errors import UserError
 # The modules of each extra.
 EXTRAS = {
     "deeplabcut": ("h5py", "pandas", "tables"),
+    "export": ("flatbuffers",),
     "nwb": ("sleap_io", "pynwb", "ndx_pose"),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),

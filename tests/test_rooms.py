@@ -33,6 +33,7 @@ BELOW = {
     "compare": [*FRAMES, "pose", "run"],
     "labelling": [*FRAMES, "pose", "run", "prediction"],
     "report": [*FRAMES, "pose", "steps", "run", "prediction", "compare", "labelling"],
+    "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
 # The only file that reads torch's own format; it asks for tensors alone.

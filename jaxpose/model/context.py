@@ -77,7 +77,7 @@ class ContextHead(nnx.Module):
         Raises:
           ValueError: if there are fewer than 5 frames.
         """
-        sequences, frames = features.shape[:2]
+        frames = features.shape[1]
         windows = frames - WINDOW + 1
         if windows < 1:
             raise ValueError(f"{frames} frames hold no window of {WINDOW}: give {WINDOW} or more, or repeat the edges")
@@ -85,7 +85,7 @@ class ContextHead(nnx.Module):
         x = pixel_shuffle(flat) if self.begins_with_shuffle else flat
         for layer in self.layers:
             x = layer(x)
-        ahead, back = (_cells(layer(x), sequences) for layer in (self.forward_input, self.backward_input))
+        ahead, back = (_cells(layer(x), frames) for layer in (self.forward_input, self.backward_input))
 
         # For all windows at once, from their first frame to their last, and in reverse.
         last, first = ahead[:, :, :, :windows], back[:, :, :, WINDOW - 1 :]
@@ -139,10 +139,10 @@ class CellStep(nnx.Module):
         return (moved + bias[..., None]).reshape(cells.shape)
 
 
-def _cells(maps: Float[Array, "b h w k"], sequences: int) -> Float[Array, "k 4 q s h2 w2"]:
+def _cells(maps: Float[Array, "b h w k"], frames: int) -> Float[Array, "k 4 q s h2 w2"]:
     """Returns maps cut into 2x2 cells, with keypoints first, so that each keypoint has one matrix."""
     _, h, w, k = maps.shape
-    cells = maps.reshape(sequences, -1, h // 2, 2, w // 2, 2, k).transpose(6, 3, 5, 0, 1, 2, 4)
+    cells = maps.reshape(-1, frames, h // 2, 2, w // 2, 2, k).transpose(6, 3, 5, 0, 1, 2, 4)
     return cells.reshape(k, 4, *cells.shape[3:])
 
 

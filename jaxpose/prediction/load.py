@@ -1,13 +1,18 @@
 """Reads a trained run and compiles its network for the devices."""
 
+# pyright: reportInvalidTypeForm=false
+# (jaxlib has no stubs: pyright does not know jax.Device)
+
 import dataclasses
 import os
 import re
 from pathlib import Path
 
+import jax
+
 from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
-from jaxpose.config import validate
+from jaxpose.config import Config, validate
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
@@ -48,14 +53,7 @@ def load(
     config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
     if batch_size is not None:
         config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
-    try:
-        validate(config)
-        with phase("starting the devices"):
-            chosen = start_backend(config.mesh)
-    except UserError as error:
-        # jaxpose train calls it mesh.devices=2, these verbs --devices=2.
-        text = re.sub(r"\bmesh\.(\w+=)", r"--\1", str(error)).replace("mesh.", "").replace("eval.", "")
-        raise UserError(text) from None
+    chosen = start_devices(config)
     with phase("reading the weights"):
         trained = load_network(Path(run))
     mesh = make_mesh(chosen)
@@ -67,3 +65,19 @@ def load(
     if is_compiled:
         predictor.compile()
     return predictor
+
+
+def start_devices(config: Config) -> list[jax.Device]:
+    """Checks a config with the flags of a verb in it, starts JAX, and returns the devices.
+
+    Raises:
+      UserError: a value is not allowed, or a device does not exist.
+    """
+    try:
+        validate(config)
+        with phase("starting the devices"):
+            return start_backend(config.mesh)
+    except UserError as error:
+        # jaxpose train calls it mesh.devices=2, these verbs --devices=2.
+        text = re.sub(r"\bmesh\.(\w+=)", r"--\1", str(error)).replace("mesh.", "").replace("eval.", "")
+        raise UserError(text) from None

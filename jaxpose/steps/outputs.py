@@ -39,6 +39,8 @@ def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Arr
 
     If heads are equally confident, the first one counts, which sees one frame.
     """
+    if points_px.shape[2] == 1:
+        return points_px[:, :, 0], confidence[:, :, 0]
     best = jnp.argmax(confidence, axis=2)[:, :, None]
     chosen = jnp.take_along_axis(points_px, best[..., None], axis=2)[:, :, 0]
     return chosen, jnp.take_along_axis(confidence, best, axis=2)[:, :, 0]

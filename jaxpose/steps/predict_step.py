@@ -27,12 +27,17 @@ def build_predict_step(
     window of a sequence (s of them, or s - 4 if the network sees five frames), `keypoints_px` (q, w, k, 2) in
     input pixels, `keypoints_frame_px` and `confidence` (q, w, k).
     """
+    return _jitted(build_predict(config, graphdef), mesh)
+
+
+def build_predict(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dict, Batch], Predictions]:
+    """Returns the function that `build_predict_step` compiles; `frames` may also be whole numbers as floats."""
 
     def predict(params: dict, statistics: dict, batch: Batch) -> Predictions:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
             return _decode(_apply(config, graphdef, params, statistics, batch), config, batch)
 
-    return _jitted(predict, mesh)
+    return predict
 
 
 def build_evaluate_step(

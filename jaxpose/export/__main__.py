@@ -1,0 +1,47 @@
+"""Writes a trained run as one file that runs without jaxpose: `jaxpose export --run RUN --out FILE`.
+
+Input: a run. Output: FILE.stablehlo, a program from frames to keypoints and confidence that was compared with the run,
+and FILE.stablehlo.json, which describes it.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.phases import phase
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
+    arguments = Arguments(
+        "jaxpose.export", "Writes a trained run as one file that runs without jaxpose, and checks it against the run."
+    )
+    arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
+    arguments.add_argument("--out", required=True, metavar="FILE", help="file to write, *.stablehlo; JAX runs it")
+    arguments.add_argument(
+        "--frame_size", default="", metavar="WxH", help="size of the frames in px; default: that of the labelled images"
+    )
+    arguments.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu: for the check")
+    arguments.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    return arguments.run(_run, argv)
+
+
+def _run(given: argparse.Namespace) -> int:
+    # These imports take seconds, which --help does not need.
+    with phase("loading the packages"):
+        from jaxpose.export.command import export, read_frame_size
+
+    lines = export(
+        Path(given.run).expanduser(),
+        Path(given.out).expanduser(),
+        frame_size_px=read_frame_size(given.frame_size),
+        platform=given.platform,
+        overwrite=given.overwrite,
+    )
+    print("\n".join(lines))
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The work of `jaxpose.export`: a run becomes one file with a program, which is compared with the run."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import jaxpose
+from jaxpose.cluster.devices import describe
+from jaxpose.cluster.mesh import make_mesh, replicate
+from jaxpose.config import Config, DataConfig, config_hash
+from jaxpose.config.arguments import make_folder
+from jaxpose.errors import UserError
+from jaxpose.export.check import COUNT, Check, check_file
+from jaxpose.export.frame_fit import FrameFit, make_fit
+from jaxpose.export.program import frame_shape, in_float32, make_program
+from jaxpose.export.stablehlo import PLATFORMS, SUFFIX, load_stablehlo, to_stablehlo
+from jaxpose.extras import need
+from jaxpose.files import write_atomic
+from jaxpose.phases import phase
+from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.prediction.load import start_devices
+from jaxpose.prediction.predictor import Predictor
+from jaxpose.quantities import count
+from jaxpose.run.load import LoadedNetwork, load_network, read_run_config
+from jaxpose.run.weights import checksum
+
+_LARGEST_PX = 16384
+
+
+def export(
+    run: Path,
+    out: Path,
+    *,
+    frame_size_px: tuple[int, int] | None = None,
+    platform: str = "auto",
+    overwrite: bool = False,
+) -> list[str]:
+    """Writes the network of a run as a file that runs without jaxpose, and <out>.json beside it.
+
+    Returns lines about the file and how far its results are from those of the run.
+
+    Args:
+      run: run folder.
+      out: *.stablehlo.
+      frame_size_px: (width, height) of the frames; None is the size of the run's labelled images.
+      platform: as the option mesh.platform, of the device that compares the file with the run.
+      overwrite: replace an existing file.
+
+    Raises:
+      UserError: the run cannot be read, the size is unknown or too small, a file exists, packages are not installed,
+        or the file gives other keypoints than the run.
+    """
+    config = read_run_config(run)
+    _check_out(out, overwrite)
+    fit = _fit_of(config.data, frame_size_px or _size_of_labelled(config.data))
+    make_folder(out.parent)
+    with phase("reading the weights"):
+        trained = load_network(run)
+    # A program in float64 would run only where 64-bit types are turned on.
+    network = in_float32(trained) if config.train.precision == "f64" else trained
+    predictor = _predictor_of(network, platform)
+    with phase("writing the program"):
+        content = to_stablehlo(make_program(network, fit), frame_shape(config.model.kind, fit.frame_size_px))
+    with phase("comparing the file with the run"):
+        check = check_file(load_stablehlo(content), predictor, fit, str(out))
+    notes = _describe(trained, network.config, fit)
+    notes |= {"check": dataclasses.asdict(check), "file_sha256": hashlib.sha256(content).hexdigest()}
+    write_atomic(out, content)
+    write_atomic(_description(out), (json.dumps(notes, indent=2) + "\n").encode())
+    return _report(out, len(content), notes, check)
+
+
+def read_frame_size(text: str) -> tuple[int, int] | None:
+    """Returns the (width, height) of a text such as 640x480, None of an empty one.
+
+    Raises:
+      UserError: the text is anything else.
+    """
+    if not text:
+        return None
+    size = re.fullmatch(r"(\d+)x(\d+)", text, re.ASCII)
+    width, height = (int(number) for number in size.groups()) if size else (0, 0)
+    if not 0 < min(width, height) <= max(width, height) <= _LARGEST_PX:
+        raise UserError(f"--frame_size is {text!r}; it must be WIDTHxHEIGHT in px, such as 640x480")
+    return width, height
+
+
+def _check_out(out: Path, overwrite: bool) -> None:
+    if out.suffix == ".onnx":
+        raise UserError(f"--out is {out}, but no exporter to ONNX takes the network: see docs/export.md; use {SUFFIX}")
+    if out.suffix != SUFFIX:
+        raise UserError(f"--out is {out}; its name must end in {SUFFIX}")
+    for file in (out, _description(out)):
+        if file.is_dir():
+            raise UserError(f"--out is {out}, but {file} is a folder; give another name")
+        if file.exists() and not overwrite:
+            raise UserError(f"{file} exists already: --overwrite replaces it; or give another --out")
+    need("export", out.name)
+
+
+def _size_of_labelled(data: DataConfig) -> tuple[int, int]:
+    sizes = list(zip(data.frame_sizes_px[::2], data.frame_sizes_px[1::2], strict=True))
+    if data.boxes:
+        raise UserError(
+            "the run sees each frame in a box (data.boxes), and the file takes what lies in the box: give the size of "
+            "the boxes, such as --frame_size 128x128"
+        )
+    if len(sizes) != 1:
+        are = ", ".join(f"{width}x{height}" for width, height in sizes)
+        known = f"the labelled images of the run have the sizes {are}" if sizes else "the run names no size of frames"
+        raise UserError(f"{known}, and a file takes frames of one size: give it with --frame_size, such as 640x480")
+    return sizes[0]
+
+
+def _fit_of(data: DataConfig, frame_size_px: tuple[int, int]) -> FrameFit:
+    crop_px = () if data.boxes else data.crop_px
+    if crop_px and np.any(np.add(crop_px[:2], crop_px[2:]) > frame_size_px):
+        width, height = frame_size_px
+        raise UserError(f"--frame_size is {width}x{height}; the run's data.crop_px = {crop_px} reaches beyond it")
+    return make_fit(frame_size_px, (data.input_width_px, data.input_height_px), data.resize, crop_px)
+
+
+def _predictor_of(network: LoadedNetwork, platform: str) -> Predictor:
+    config = network.config
+    config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=1, platform=platform))
+    devices = start_devices(config)
+    mesh = make_mesh(devices)
+    runner = BatchRunner(config, network.graphdef, mesh, COUNT)
+    weights = replicate(mesh, (network.params, network.statistics))
+    return Predictor(config, runner, weights, describe(devices), {}, network.label)
+
+
+def _describe(trained: LoadedNetwork, config: Config, fit: FrameFit) -> dict[str, Any]:
+    data, names = config.data, config.data.keypoint_names
+    return {
+        "jaxpose": jaxpose.__version__,
+        "jax": jax.__version__,
+        "format": "jax.export",
+        "platforms": list(PLATFORMS),
+        "run": config_hash(trained.config),
+        "weights": trained.label,
+        "weights_sha256": checksum({"params": trained.params, "statistics": trained.statistics}),
+        "keypoint_names": list(names),
+        "frames": {
+            "type": "uint8",
+            "shape": ["batch", *frame_shape(config.model.kind, fit.frame_size_px)],
+            "colours": "RGB",
+            "are": "what lies in the box" if data.boxes else "whole frames, as the labelled images",
+        },
+        "keypoints": {
+            "type": "float32",
+            "shape": ["batch", len(names), 2],
+            "unit": "pixels of the frame, (x, y); (0, 0) is the centre of the top-left pixel",
+        },
+        "confidence": {"type": "float32", "shape": ["batch", len(names)], "unit": "0 to 1"},
+        "network_input_px": [data.input_width_px, data.input_height_px],
+        "resize": data.resize,
+        "crop_px": [] if data.boxes else list(data.crop_px),
+        "model": config.model.kind,
+        "precision": config.train.precision,
+    }
+
+
+def _report(out: Path, size: int, notes: dict[str, Any], check: Check) -> list[str]:
+    shapes = {name: f"({', '.join(map(str, notes[name]['shape']))})" for name in ("frames", "keypoints", "confidence")}
+    lines = [
+        f"{out} ({size / 1e6:.1f} MB), described in {_description(out).name}",
+        f"frames {shapes['frames']} uint8 RGB -> keypoints {shapes['keypoints']} in frame pixels, "
+        f"confidence {shapes['confidence']}",
+        f"on random frames: keypoints differ from the run's by at most {check.keypoints_px:.2g} px, "
+        f"confidences by {check.confidence:.2g}",
+    ]
+    if check.grey_levels:
+        levels = f"{count(round(check.grey_levels), 'grey level')} ({check.mean_grey_levels:.2g} on average)"
+        lines.append(
+            f"frames are resized in the file, not by OpenCV: pixels differ by at most {levels}, keypoints by "
+            f"{check.resized_median_px:.2g} px (median)"
+        )
+    return lines
+
+
+def _description(out: Path) -> Path:
+    return out.with_name(f"{out.name}.json")
