@@ -124,7 +124,8 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     if label_folder.label_files(folder):
         return CSV
     # COCO's own layout has the file in annotations/.
-    files = sorted(file for place in ("*", "*/*") for file in folder.glob(place) if file.suffix.lower() in _FILES)
+    found = [*folder.iterdir(), *folder.glob("annotations/*")]
+    files = sorted(file for file in found if file.suffix.lower() in _FILES)
     if files:
         raise UserError(
             f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as the project: "
