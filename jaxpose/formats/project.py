@@ -19,6 +19,7 @@ from jaxpose.files import is_regular
 from jaxpose.formats import coco, label_folder, sleap
 from jaxpose.formats.deeplabcut import project as deeplabcut
 from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER
+from jaxpose.quantities import listed
 
 LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP, CSV = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP", "label files"
 _LISTED = 5
@@ -129,7 +130,7 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     if files:
         raise UserError(
             f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as the project: "
-            f"{', '.join(map(str, files[:_LISTED]))}"
+            f"{listed(list(map(str, files)), _LISTED)}"
         )
     return LIGHTNING_POSE
 
