@@ -43,7 +43,7 @@ from jaxpose.prediction.ensemble_smoothing import smooth_ensembles
 from jaxpose.prediction.frame_boxes import FrameBoxes
 from jaxpose.prediction.index import PredictionIndex
 from jaxpose.prediction.index_row import DONE, Row
-from jaxpose.prediction.job import Job, remove_parts
+from jaxpose.prediction.job import Job, remove_leftovers
 from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, needed_bytes, output_files
 from jaxpose.prediction.load import load
 from jaxpose.prediction.moment_errors import write_moment_errors
@@ -121,7 +121,7 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str])
         for problem in listing.refused:
             _logger.warning(problem)
         for table in listing.settled_tables(out):
-            remove_parts(table)  # a killed process may have left them
+            remove_leftovers(table, claims)  # a killed process may have left them
         _report_existing(listing.done_tables(out), outputs)
         finished_segments, reported = 0, set[str]()
         if listing.jobs:

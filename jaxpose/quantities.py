@@ -1,11 +1,16 @@
 """Formats numbers with units for people: 1 video, 2 videos; 40 s, 3.5 hours; 3 kB, 2.9 GB."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """Returns a number with its noun, such as "1 video" or "1,200 videos"; `plural` is the noun + s by default."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Returns the first names, such as "a, b and 3 more"; `most` is how many are named."""
+    return ", ".join(names[:most]) + f" and {len(names) - most} more" * (len(names) > most)
 
 
 def tally(numbers: Mapping[str, int]) -> list[str]:

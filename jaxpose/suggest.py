@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         "--apart", type=int, default=10, metavar="N", help="frames of a video are further apart than this; default: 10"
     )
     arguments.add_argument(
-        "--project", default="", metavar="PATH", help="labelled project, as jaxpose.train takes it; default: the run's"
+        "--project", default="", metavar="PATH", help="labelled project, as jaxpose train takes it; default: the run's"
     )
     arguments.add_argument("--labels", default="", metavar="FILE", help="label file of the project; default: the run's")
     arguments.add_argument("--views", default="", metavar="A,B", help="names of the cameras; default: the run's")

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxpose.errors import UserError
 from jaxpose.extras import need
+from jaxpose.quantities import listed
 
 _SHOWN = 5
 
@@ -41,12 +42,14 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
       UserError: torch is not installed; the file is damaged, or names a class that is not ignored.
     """
     need("torch", str(file))
-    _refuse_damage(file)
+    # Files from before torch 1.6 are no archives.
+    is_archive = zipfile.is_zipfile(file)
+    _refuse_damage(file, is_archive)
     import torch
 
     try:
-        # Older files, which are no archives, cannot be asked; they are read without stand-ins.
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(file) if zipfile.is_zipfile(file) else []
+        # Other files cannot be asked; they are read without stand-ins.
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(file) if is_archive else []
         foreign = sorted(name for name in names if not (ignored and ignored.fullmatch(name)))
         stand_ins: list[Any] = [(type(name, (_StandIn,), {}), name) for name in names]
         content = None
@@ -62,9 +65,8 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
             f"{file} cannot be read by torch, and nothing in it was executed: {reason or type(error).__name__}"
         ) from None
     if foreign:
-        more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
         raise UserError(
-            f"{file} is refused: it names {', '.join(foreign[:_SHOWN])}{more}, which such a file has no reason to "
+            f"{file} is refused: it names {listed(foreign, _SHOWN)}, which such a file has no reason to "
             "name; nothing in it was executed. If it holds a whole model, save its state_dict() alone"
         )
     return content
@@ -84,13 +86,16 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _refuse_damage(file: Path) -> None:
-    """Compares each part of the archive with its checksum, which torch does not do."""
+def _refuse_damage(file: Path, is_archive: bool) -> None:
+    """Compares each part of an archive with its checksum, which torch does not do."""
     if not file.stat().st_size:
         raise UserError(f"{file} is empty; copy or download it again")
+    if not is_archive:
+        return
     try:
-        # Files from before torch 1.6 are no archives and have no checksums.
-        damaged = zipfile.ZipFile(file).testzip() if zipfile.is_zipfile(file) else None
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    # A damaged header may also say that a part is encrypted (RuntimeError) or packed in an unknown way.
     except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise UserError(f"{file} is damaged: {error}; copy or download it again") from None
     if damaged:

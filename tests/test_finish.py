@@ -14,6 +14,8 @@ from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.checksums import read_json
 from jaxpose.prediction import project_videos
+from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.job import key_of
 from jaxpose.training.loop import end_reason
 from tests.small_run import checkpoint_of, make_config, train, train_and_stop, train_and_stop_when
 from tests.train_process import Process
@@ -78,6 +80,7 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
     written_ns = first.stat().st_mtime_ns
     # As a process leaves it that is killed right after it noted that the video is done.
     first.with_name(f"{first.name}.0123abcd.parts").mkdir()
+    assert Claims(run, 1.0).take(f"{key_of('video_preds/session00.csv')}-join")
     # What has begun goes on, also where another machine would be too slow to begin.
     monkeypatch.setattr(project_videos, "AUTO_S", 1e-3)
     config.eval.predict_videos = "auto"

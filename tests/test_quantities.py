@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpose.quantities import count, duration, size, tally
+from jaxpose.quantities import count, duration, listed, size, tally
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,8 @@ from jaxpose.quantities import count, duration, size, tally
         (count(0, "video"), "0 videos"),
         (count(1200, "match", "matches"), "1,200 matches"),
         ("; ".join(tally({"cup* of tea": 2, "egg*": 0, "cake*": 1})), "2 cups of tea; 1 cake"),
+        (listed(["a", "b"], 2), "a, b"),
+        (listed(["a", "b", "c", "d"], 2), "a, b and 2 more"),
         (duration(0.2), "1 s"),
         (duration(40.4), "40 s"),
         (duration(99.6), "2 minutes"),

@@ -45,8 +45,7 @@ def _with_project(flags: list[str], project: str) -> list[str]:
     """Returns the flags, first of them `--config FILE:PROJECT`."""
     if project.endswith(".py") and not os.path.isdir(project):
         raise UserError(f"the project is {project!r}, a Python file; a config file is given as --config {project}")
-    name = "lightning_pose.py" if _is_config_of_lightning_pose(project) else "pose.py"
-    file, rest = str(shipped_folder() / name), flags
+    file, rest = "", flags
     for place, flag in enumerate(flags):
         if match := re.fullmatch(r"--?config(?:=(.*))?", flag, re.DOTALL):
             is_apart = match[1] is None
@@ -55,6 +54,8 @@ def _with_project(flags: list[str], project: str) -> list[str]:
             break
     if ":" in file and rest is not flags:
         raise UserError(f"the project is given twice, as {project!r} and in --config {file}; give one")
+    if rest is flags:
+        file = str(shipped_folder() / ("lightning_pose.py" if _is_config_of_lightning_pose(project) else "pose.py"))
     return [f"--config={file}:{project}", *rest]
 
 

@@ -83,9 +83,12 @@ def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = N
 
 def _options_of_network(config: Config) -> list[str]:
     """Returns the options of the network and its input that differ from their defaults."""
-    names = [name for name in flat_options(config) if name.startswith("model.") or name in _OPTIONS_OF_INPUT]
-    changed = {name: flat_options(config)[name][1] for name in names}
-    return [f"{name}={value}" for name, value in changed.items() if value != flat_options(Config())[name][1]]
+    defaults = flat_options(Config())
+    return [
+        f"{name}={value}"
+        for name, (_, value) in flat_options(config).items()
+        if (name.startswith("model.") or name in _OPTIONS_OF_INPUT) and value != defaults[name][1]
+    ]
 
 
 def _find_config(checkpoint: Path) -> Path:

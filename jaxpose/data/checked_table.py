@@ -37,8 +37,10 @@ class CheckedTable:
         if has_crops and "*" in self.table.crops_px:
             x, y, width, height = self.table.crops_px["*"]
             notes.append(f"videos without labels are predicted in the crop of {width} x {height} px at ({x}, {y})")
-        for video in dict.fromkeys(self.table.videos[row] for row, _ in self.images.values()):
-            of_video = [(row, image) for row, image in self.images.values() if self.table.videos[row] == video]
+        by_video: dict[str, list[tuple[int, LabelledImage]]] = {}
+        for row, image in self.images.values():
+            by_video.setdefault(self.table.videos[row], []).append((row, image))
+        for video, of_video in by_video.items():
             crops = [crop for row, image in of_video if (crop := self.crop_px(row, image))]
             frame_px = self.table.frame_sizes_px.get(video)
             resized = [image for row, image in of_video if not self.crop_px(row, image) and image.size_px != frame_px]

@@ -16,6 +16,7 @@ from jaxpose.data.project import LISTED_PROBLEMS, Project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets
 from jaxpose.errors import UserError
+from jaxpose.quantities import count
 from jaxpose.threads import map_in_threads
 from jaxpose.video.video import Video, scan
 
@@ -37,7 +38,7 @@ def data_report(config: Config, found: Project) -> list[str]:
     sets = Counter(assign_sets(found, data).tolist())
     rows = {
         "project": f"{found.folder}" + (f": {found.kind}" if found.kind else ""),
-        "labels": f"{found.label_file.name}: {_count(len(found.images), 'image')} with {_labels(found)}",
+        "labels": f"{found.label_file.name}: {count(len(found.images), 'image')} with {_labels(found)}",
         "keypoints": f"{len(found.keypoint_names)}: {', '.join(found.keypoint_names)}",
         **_views(found),
         "sets": ", ".join(f"{sets[name]:,} {name}" for name in SETS if sets[name]) + f" (data.split: {data.split})",
@@ -48,7 +49,7 @@ def data_report(config: Config, found: Project) -> list[str]:
         rows["evaluated"] = f"also {', '.join(extra)}"
     lines = [f"{name:12} {text}" for name, text in rows.items()] + [f"{'note':12} {note}" for note in found.notes]
     if found.problems:
-        lines.append(f"{'left out':12} {_count(len(found.problems), 'row')}, that cannot be used:")
+        lines.append(f"{'left out':12} {count(len(found.problems), 'row')}, that cannot be used:")
         lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]
         lines += [f"  and {len(found.problems) - LISTED_PROBLEMS} more"] * (len(found.problems) > LISTED_PROBLEMS)
     return lines + _videos(list(video_files(data, config.video).values()), config, found)
@@ -72,7 +73,7 @@ def decode_all(config: Config, found: Project) -> None:
 
 def _labels(found: Project) -> str:
     labelled, hidden = found.visibility == VISIBLE, found.visibility == NOT_VISIBLE
-    text = f"{_count(int(labelled.sum()), 'labelled point')} of {labelled.size:,}"
+    text = f"{count(int(labelled.sum()), 'labelled point')} of {labelled.size:,}"
     if hidden.any():
         without = int((hidden & np.isnan(found.keypoints_frame_px[..., 0])).sum())
         text += f", and {hidden.sum():,} that count as not visible ({without:,} of them without a position)"
@@ -88,8 +89,8 @@ def _views(found: Project) -> dict[str, str]:
 
 def _sizes(found: Project) -> str:
     sizes = Counter(map(tuple, found.sizes_px.tolist())).most_common()
-    shown = [f"{count:,} of {width} x {height} px" for (width, height), count in sizes[:3]]
-    more = sum(count for _, count in sizes[3:])
+    shown = [f"{number:,} of {width} x {height} px" for (width, height), number in sizes[:3]]
+    more = sum(number for _, number in sizes[3:])
     size_mb = sum(found.byte_counts) / 1e6
     return ", ".join([*shown, *[f"{more:,} of other sizes"] * bool(more)]) + f"; {size_mb:,.1f} MB"
 
@@ -108,12 +109,12 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
     looked = list(map_in_threads(_look, files, config.data.threads, "reading the videos"))
     videos = [video for video in looked if isinstance(video, Video)]
     frames, seconds = sum(video.announced_frames for video in videos), sum(map(_seconds, videos))
-    lines = [f"{'videos':12} {_count(len(videos), 'video')} with {_count(frames, 'frame')}, {_duration(seconds)}"]
+    lines = [f"{'videos':12} {count(len(videos), 'video')} with {count(frames, 'frame')}, {_duration(seconds)}"]
     for video in looked[:_LISTED_VIDEOS]:
         if isinstance(video, Video):
             rate = f", {video.fps:.4g} frames/s, {_duration(_seconds(video))}" if video.fps else ""
             size = f"{video.width_px} x {video.height_px} px"
-            lines.append(f"  {video.path.name}: {size}, {_count(video.announced_frames, 'frame')}{rate}")
+            lines.append(f"  {video.path.name}: {size}, {count(video.announced_frames, 'frame')}{rate}")
         else:
             lines.append(f"  {video}")
     return lines + [f"  and {len(looked) - _LISTED_VIDEOS} more"] * (len(looked) > _LISTED_VIDEOS) + broken
@@ -133,7 +134,3 @@ def _seconds(video: Video) -> float:
 def _duration(seconds: float) -> str:
     minutes, hours = seconds / 60, seconds / 3600
     return f"{hours:.1f} hours" if hours >= 1 else f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds:.1f} s"
-
-
-def _count(number: int, name: str) -> str:
-    return f"{number:,} {name}{'' if number == 1 else 's'}"

@@ -19,6 +19,7 @@ from jaxpose.files import is_regular
 from jaxpose.formats import coco, label_folder, sleap
 from jaxpose.formats.deeplabcut import project as deeplabcut
 from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER
+from jaxpose.quantities import listed
 
 LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP, CSV = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP", "label files"
 _LISTED = 5
@@ -124,11 +125,12 @@ def _kind_of_folder(folder: Path, data: DataConfig) -> str:
     if label_folder.label_files(folder):
         return CSV
     # COCO's own layout has the file in annotations/.
-    files = sorted(file for place in ("*", "*/*") for file in folder.glob(place) if file.suffix.lower() in _FILES)
+    found = [*folder.iterdir(), *folder.glob("annotations/*")]
+    files = sorted(file for file in found if file.suffix.lower() in _FILES)
     if files:
         raise UserError(
             f"{folder} has no label file (.csv); if a file of SLEAP or COCO has the labels, give it as the project: "
-            f"{', '.join(map(str, files[:_LISTED]))}"
+            f"{listed(list(map(str, files)), _LISTED)}"
         )
     return LIGHTNING_POSE
 

@@ -20,7 +20,7 @@ from jaxpose.extras import need
 from jaxpose.files import sha256_of
 from jaxpose.formats import sleap_extras
 from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
-from jaxpose.formats.sleap_video import SleapVideo, first_of_file, video_names
+from jaxpose.formats.sleap_video import SleapVideo, firsts_of_files, video_names
 from jaxpose.quantities import count
 
 
@@ -132,9 +132,9 @@ def _rows(
 ) -> tuple[list[_Row], list[str], list[str]]:
     """Returns the rows, "PLACE: reason" of others, and notes."""
     rows, problems, predicted = [], [], 0
-    numbers = {id(video): number for number, video in enumerate(labels.videos)}
+    numbers = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
     for frame in labels.labeled_frames:
-        number = first_of_file(videos, numbers[id(frame.video)])
+        number = numbers[id(frame.video)]
         source = f"{file}:{names[number]} frame {frame.frame_idx}"
         instances = sleap_extras.labelled_instances(frame, with_hidden)
         if len(instances) > 1:

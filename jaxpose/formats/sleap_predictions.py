@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import replace_whole
@@ -40,7 +41,7 @@ def write_slp(file: Path, predictions: VideoPredictions, footage: Footage) -> No
     from sleap_io.model.skeleton import Node, Skeleton
     from sleap_io.model.video import Video
 
-    skeleton = Skeleton([Node(name) for name in predictions.keypoint_names], name="animal")
+    skeleton = Skeleton([Node(name) for name in predictions.keypoint_names], name=DEFAULT_ANIMAL)
     shape = [len(predictions.confidence), footage.height_px, footage.width_px, 3]
     metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False, "fps": footage.fps}
     video = Video(str(footage.path), backend_metadata=metadata, open_backend=False)

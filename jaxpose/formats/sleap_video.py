@@ -39,13 +39,13 @@ class SleapVideo:
         return locate(name, [self.file.parent])
 
 
-def first_of_file(videos: list[SleapVideo], number: int) -> int:
-    """Returns the number of the first video with the same file: after a merge, SLEAP may list a file twice."""
-    file = videos[number].media_file
-    if file is None or videos[number].is_embedded:
-        return number
-    same = (place for place, video in enumerate(videos) if not video.is_embedded and video.media_file == file)
-    return next(same)
+def firsts_of_files(videos: list[SleapVideo]) -> list[int]:
+    """Returns for each video the number of the first with the same file: after a merge, SLEAP may list a file twice."""
+    first: dict[Path, int] = {}
+    return [
+        number if video.media_file is None or video.is_embedded else first.setdefault(video.media_file, number)
+        for number, video in enumerate(videos)
+    ]
 
 
 def video_names(videos: list[SleapVideo]) -> list[str]:
@@ -61,9 +61,9 @@ def video_names(videos: list[SleapVideo]) -> list[str]:
     def longer(video: SleapVideo) -> str:
         return f"{PureWindowsPath(video.names[0]).parent.name}_{name(video)}"
 
-    firsts = [video for place, video in enumerate(videos) if first_of_file(videos, place) == place]
-    names = list(map(name, firsts))
+    firsts = firsts_of_files(videos)
+    names = {number: name(videos[number]) for number in firsts}
     for better in (longer, lambda video: f"{videos.index(video)}_{name(video)}"):
-        counts = Counter(names)
-        names = [better(video) if counts[names[place]] > 1 else names[place] for place, video in enumerate(firsts)]
-    return [names[firsts.index(videos[first_of_file(videos, place)])] for place in range(len(videos))]
+        counts = Counter(names.values())
+        names = {number: better(videos[number]) if counts[text] > 1 else text for number, text in names.items()}
+    return [names[number] for number in firsts]

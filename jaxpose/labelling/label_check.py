@@ -149,8 +149,7 @@ def _outside(table: LabelTable) -> list[Finding]:
 
 def _poses_px(project: ProjectLabels | None, view: str, names: tuple[str, ...]) -> np.ndarray:
     """Returns the labels (n, k, 2) of a view of a project by the names of keypoints; none without the project."""
-    tables = project.tables.get(view, []) if project else []
-    poses = [frame_keypoints_px(project, table, names) for table in tables if project]
+    poses = [frame_keypoints_px(project, table, names) for table in project.tables.get(view, [])] if project else []
     return np.concatenate([np.empty((0, len(names), 2)), *poses])
 
 

@@ -77,7 +77,9 @@ def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[l
     for file in found:
         for image, cells in zip(file.labels.images, file.cells, strict=True):
             target = target_file(project, file.view, image)
-            layout = layouts.setdefault(target, layout_of(project, target))
+            if target not in layouts:
+                layouts[target] = layout_of(project, target)
+            layout = layouts[target]
             index = [image] if layout.index_columns == 1 else image.split("/")
             added.setdefault(target, []).append([*index, *(cells.get(column, "") for column in layout.columns())])
     return added

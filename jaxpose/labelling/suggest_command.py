@@ -165,7 +165,7 @@ def _report(
         print(f"only {len(choices)} of {given.frames} frames: the others are labelled or too near (see --apart)")
     print(f"{out}: {count(images, 'image')}, neighbours included")
     if project and (bad := sum(len(table.problems) for of_view in project.tables.values() for table in of_view)):
-        print(f"{count(bad, 'row')} of the labels cannot be used (see jaxpose.labels check); their frames may be here")
+        print(f"{count(bad, 'row')} of the labels cannot be used (see jaxpose labels check); their frames may be here")
     print(_next_step(given, out, project))
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxpose.errors import UserError
+from jaxpose.quantities import listed
 
 # The children of its `Sequential` backbone that have tensors, by torchvision's names.
 _BACKBONE_CHILDREN = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
@@ -59,9 +60,8 @@ def sort_tensors(tensors: Mapping[str, np.ndarray]) -> Tensors:
         else:
             part[key] = value
     if unknown:
-        more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
         raise UserError(
-            f"the checkpoint has tensors that jaxpose does not know: {', '.join(unknown[:_SHOWN])}{more}; it converts "
+            f"the checkpoint has tensors that jaxpose does not know: {listed(unknown, _SHOWN)}; it converts "
             "networks of model_type heatmap and heatmap_mhcrnn with a ResNet"
         )
     return found

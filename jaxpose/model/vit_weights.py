@@ -9,6 +9,7 @@ import numpy as np
 from jaxpose.errors import UserError
 from jaxpose.model.positions import ROTARY_BASE, antialiased_matrix
 from jaxpose.model.vit import FORMS, VitForm
+from jaxpose.quantities import listed
 
 # Rewrites the names of transformers and of timm into those of DINO's code, one after the other. The first part of a
 # name is that of the network inside a network with a classifier or a decoder.
@@ -228,13 +229,8 @@ class _Tensors:
         for published, _ in self._left.values():
             self._report("unknown", published)
         if self._problems:
-            clauses = "; ".join(f"{what}: {_listed(names)}" for what, names in self._problems.items())
+            clauses = "; ".join(f"{what}: {listed(names, _SHOWN)}" for what, names in self._problems.items())
             raise UserError(f"{misfit}. Tensors {clauses}")
 
     def _report(self, problem: str, name: str) -> None:
         self._problems.setdefault(problem, []).append(name)
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from jaxpose.errors import UserError
+from jaxpose.quantities import listed
 
 # The last part of a name here -> in torch.
 _LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
@@ -152,10 +153,5 @@ def _refuse_misfit(
         "not finite": [own[name] for name in common if not np.isfinite(tensors[name].astype(np.float32)).all()],
     }
     if any(problems.values()):
-        clauses = "; ".join(f"{what}: {_listed(names)}" for what, names in problems.items() if names)
+        clauses = "; ".join(f"{what}: {listed(names, _SHOWN)}" for what, names in problems.items() if names)
         raise UserError(f"{fault}. Tensors {clauses}")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

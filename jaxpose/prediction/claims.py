@@ -75,10 +75,14 @@ class Claims:
     Args:
       out: the folder that all workers write to.
       silent_s: seconds without a touch after which a holder counts as dead.
+
+    Attributes:
+      out, folder: the folder that all workers write to, and that of the claims in it.
+      beat_s: seconds between two touches of a claim that this process holds.
     """
 
     def __init__(self, out: Path, silent_s: float | int):
-        self.folder = out / CLAIMS_FOLDER
+        self.out, self.folder = out, out / CLAIMS_FOLDER
         self.beat_s = silent_s / _BEATS
         self._silent_s = silent_s
         self._held: set[Claim] = set()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import join_tables
+from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index_row import DAMAGED, FAILED, WAITING, Row, identity_of
 from jaxpose.prediction.table_files import PARTIAL
 from jaxpose.video.index import ends_checksum, read_index
@@ -48,7 +49,7 @@ class Job:
     @functools.cached_property
     def key(self) -> str:
         """The prefix of the names of the claims on its work."""
-        return hashlib.sha256(self.row.table.encode()).hexdigest()[:16]
+        return key_of(self.row.table)
 
     @functools.cached_property
     def parts(self) -> Path:
@@ -106,7 +107,13 @@ class Job:
         return _HEADER_ROWS if name == self.table.name else _ERROR_HEADER_ROWS
 
 
-def remove_parts(table: Path) -> None:
-    """Removes the segments of a finished table, including those that a killed process left."""
+def remove_leftovers(table: Path, claims: Claims) -> None:
+    """Removes the segments of a finished table and the claims on them, including those of a killed process."""
     for folder in table.parent.glob(f"{glob.escape(table.name)}.*.parts"):
         shutil.rmtree(folder, ignore_errors=True)
+    claims.forget(f"{key_of(table.relative_to(claims.out).as_posix())}-")
+
+
+def key_of(table: str) -> str:
+    """Returns the prefix of the names of the claims on the work for a table, which is named relative to its folder."""
+    return hashlib.sha256(table.encode()).hexdigest()[:16]

@@ -9,7 +9,7 @@ from jaxpose.files import sha256_of
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import PredictionIndex
 from jaxpose.prediction.index_row import CHECKSUM_DIGITS, DAMAGED, DONE, FAILED
-from jaxpose.prediction.job import Job, remove_parts
+from jaxpose.prediction.job import Job, remove_leftovers
 from jaxpose.prediction.table_files import PARTIAL, remove_tables
 from jaxpose.quantities import count
 
@@ -80,5 +80,4 @@ class Outcomes:
         if state == FAILED:
             self._failed.add(job.row.table)
         else:
-            remove_parts(job.table)
-            self._claims.forget(f"{job.key}-")
+            remove_leftovers(job.table, self._claims)

@@ -15,7 +15,7 @@ from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import PredictionIndex, boxes_of, row_of
 from jaxpose.prediction.index_row import DONE, WAITING
-from jaxpose.prediction.job import Job, remove_parts
+from jaxpose.prediction.job import Job, remove_leftovers
 from jaxpose.prediction.moment_errors import write_moment_errors
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.smoothing import smooth_tables
@@ -116,7 +116,7 @@ def _predict(
     waiting = []
     for job in jobs:
         if _is_kept(index, job):
-            remove_parts(job.table)
+            remove_leftovers(job.table, claims)
             _logger.info(f"{job.name}: {job.table} exists already")
         else:
             waiting.append(job)

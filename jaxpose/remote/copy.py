@@ -14,6 +14,7 @@ from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import LogConfig
 from jaxpose.console import print_above_bars
+from jaxpose.quantities import listed
 from jaxpose.remote.follower import Failure, Follower
 from jaxpose.remote.hook import Hook, load_hook
 from jaxpose.remote.mirror import Mirror
@@ -149,5 +150,4 @@ class RemoteCopy:
 
 
 def _warn(what: str, missing: list[str], reason: str) -> None:
-    more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
-    _logger.warning("%s %s%s: %s; the same command tries again", what, ", ".join(missing[:_LISTED]), more, reason)
+    _logger.warning("%s %s: %s; the same command tries again", what, listed(missing, _LISTED), reason)

@@ -15,6 +15,7 @@ from jaxpose.config.train import total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile
+from jaxpose.quantities import listed
 from jaxpose.remote.record import COPIED_FILE
 from jaxpose.remote.store import RemoteFolder, is_leftover
 from jaxpose.run.identity import parse_config
@@ -106,7 +107,8 @@ class Watched:
             return ""
         if foreign := sorted({*names} - NO_RUN - {COPIED_FILE}):
             raise UserError(
-                f"{self._where} is not a run folder: it has no {CONFIG_FILE}, but {_listed(foreign)}; give a run folder"
+                f"{self._where} is not a run folder: it has no {CONFIG_FILE}, but {listed(foreign, _LISTED)}; give a "
+                "run folder"
             )
         path = self._remote.path
         if names or (path and path.is_dir()):
@@ -116,7 +118,7 @@ class Watched:
             hint = did_you_mean(self._parent.url, _folders_beside(self._parent.path)) if self._parent.path else ""
             raise UserError(f"{self._where} is not a run folder: {self._parent.url} does not exist{hint}")
         hint = did_you_mean(self._where, [posixpath.join(posixpath.dirname(self._where), name) for name in beside])
-        return f"the folder{hint or f'; {self._parent.url} holds {_listed(beside)}' * bool(beside)}"
+        return f"the folder{hint or f'; {self._parent.url} holds {listed(beside, _LISTED)}' * bool(beside)}"
 
     def silent_s(self) -> float:
         """Returns the seconds since the run last wrote to its folder; 0 if unknown."""
@@ -191,10 +193,6 @@ def _folders_beside(path: Path) -> list[str]:
     """Returns the folders in the nearest existing folder above a path."""
     folder = next(folder for folder in path.parents if folder.is_dir())
     return [str(entry) for entry in sorted(folder.iterdir()) if entry.is_dir()]
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_LISTED]) + f" and {len(names) - _LISTED} more" * (len(names) > _LISTED)
 
 
 def _entries(text: bytes) -> list[dict[str, Any]]:

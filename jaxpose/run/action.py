@@ -4,6 +4,7 @@ from pathlib import Path
 
 from jaxpose.config import Config
 from jaxpose.errors import UserError
+from jaxpose.quantities import listed
 from jaxpose.run.extension import Extension, extension_of, with_length_of
 from jaxpose.run.identity import differences, read_config
 from jaxpose.run.paths import (
@@ -90,8 +91,7 @@ def refuse_foreign(path: Path) -> None:
         return
     foreign = sorted({entry.name for entry in path.iterdir()} - NO_RUN)
     if foreign:
-        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise UserError(
-            f"{path} holds files, but no run of jaxpose ({', '.join(foreign[:3])}{more}); they are never "
+            f"{path} holds files, but no run of jaxpose ({listed(foreign, 3)}); they are never "
             "deleted: choose another out"
         )

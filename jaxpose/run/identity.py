@@ -10,6 +10,7 @@ from jaxpose.config import Config, differing_keys, from_dict, validate_stored
 from jaxpose.data.split import BOXES, CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
+from jaxpose.quantities import listed
 from jaxpose.run.paths import CONFIG_FILE, SPLIT_FILE
 
 _MEND = "put the original file back, or use another run folder"
@@ -34,8 +35,7 @@ def refuse_no_run(run: Path) -> None:
     """
     if not (run / CONFIG_FILE).exists():
         near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-        here = ", ".join(str(path.parent) for path in near[:_LISTED_RUNS])
-        here += f" and {len(near) - _LISTED_RUNS} more" if len(near) > _LISTED_RUNS else ""
+        here = listed([str(path.parent) for path in near], _LISTED_RUNS)
         raise UserError(f"{run} is not a run folder: it has no {CONFIG_FILE}" + (f"; there are {here}" if here else ""))
 
 

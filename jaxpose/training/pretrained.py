@@ -96,7 +96,7 @@ def _refuse_other_form(folder: Path, backbone: str) -> None:
             f"{folder / 'config.json'} says model_type = {kind!r}, which is not the kind of {backbone}; give the "
             "model.backbone of the weights (docs/backbones.md)"
         )
-    for name, value in form.items() if notes.get("model_type") in _MODEL_TYPES else ():
+    for name, value in form.items() if kind in _MODEL_TYPES else ():
         if notes.get(name, value) != value:
             raise UserError(f"{folder / 'config.json'} says {name} = {notes[name]!r}; {backbone} here has {value!r}")
     pixels = _read_notes(folder / "preprocessor_config.json")

@@ -720,3 +720,12 @@ def test_files_of_boxes_become_data_boxes(tmp_path: Path) -> None:
     cameras["data"]["bbox_file"][1] = "boxes/other.csv"
     with pytest.raises(ValueError, match="data.bbox_file = .*; it must be .*bboxes_"):
         _read(cameras, tmp_path)
+
+
+def test_a_template_that_nobody_filled_in_names_no_folder_of_videos() -> None:
+    """Its places are /replace/with/your/path; the videos are those of the project that the command names."""
+    config, messages = read_config(FILES / DEFAULT)
+    assert config.video.folder == "videos"
+    about = [message for message in messages if message.startswith(("data.video_dir", "eval.test_videos_directory"))]
+    assert about[0].endswith("there is no such folder; videos are read from PROJECT/videos") and len(about) == 2
+    assert "jaxpose predict predicts others" in about[1]

@@ -24,7 +24,7 @@ from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import PredictionIndex, row_of
 from jaxpose.prediction.index_row import DAMAGED, DONE, FAILED, WAITING, identity_of
-from jaxpose.prediction.job import Job
+from jaxpose.prediction.job import Job, key_of
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.video_tables import Incomplete, predict_segment
@@ -162,11 +162,12 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     # As a process leaves it that is killed right after it noted that the video is done.
     left = parts / "video_preds" / "a" / "x.csv.0123abcd.parts"
     (left / "whole").mkdir(parents=True)
+    assert Claims(parts, 1.0).take(f"{key_of('video_preds/a/x.csv')}-join")
     assert predict.main([*flags, *cut]) == 0
     shown = capsys.readouterr().out
     assert shown.count("exists already") == 1 and "to do: 1 video with 50 frames" in shown
     assert (parts / "video_preds" / "b" / "x.csv").read_bytes() != old
-    assert not left.exists()
+    assert not left.exists() and not (parts / ".claims").exists()
     changed = {file for file in before if file.is_file() and file.stat().st_mtime_ns != before[file]}
     assert changed == {parts / "index.csv", *(parts / "video_preds" / "b").iterdir()}
 

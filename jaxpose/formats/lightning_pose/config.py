@@ -106,8 +106,9 @@ def _set_places(config: Config, keys: Keys, folder: Path) -> None:
             keys.unused(
                 f"there is no such folder; videos are read from PROJECT/{config.video.folder}", "data.video_dir"
             )
-            return
-        config.video.folder = videos.relative_to(project).as_posix() if videos.is_relative_to(project) else str(videos)
+        else:
+            is_inside = videos.is_relative_to(project)
+            config.video.folder = videos.relative_to(project).as_posix() if is_inside else str(videos)
     key = "eval.test_videos_directory"
     if keys.has(key) and _path(keys, key, folder) != project / config.video.folder:
         keys.unused(
