@@ -2,8 +2,8 @@
 
 Input: a run, and files or folders. Output: <out>/video_preds/<video>.csv and
 <out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; and
-<out>/index.csv, the outcome of each input. The same command, started again or on several machines at once, predicts
-what is missing.
+<out>/index.csv, the outcome of each input; with --labeled also <out>/labeled_videos/<video>_labeled.mp4. The same
+command, started again or on several machines at once, predicts what is missing.
 """
 
 if __name__ == "__main__":
@@ -35,6 +35,7 @@ from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
 from jaxpose.console import console
 from jaxpose.data.inputs import find_inputs
+from jaxpose.drawing.run_videos import draw_tables, refuse_own_videos
 from jaxpose.errors import UserError
 from jaxpose.flags import INPUTS, predict_arguments, split_runs
 from jaxpose.prediction.claims import Claims
@@ -72,7 +73,7 @@ def _run(given: argparse.Namespace) -> int:
     runs, inputs = split_runs(given.run, given.inputs, INPUTS)
     if len(runs) > 1:
         return _run_ensemble(given, runs, inputs)
-    return _run_one(given, runs[0], Path(given.out or runs[0]), inputs)
+    return _run_one(given, runs[0], Path(given.out or runs[0]), inputs, given.labeled)
 
 
 def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]) -> int:
@@ -81,24 +82,34 @@ def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]
     refuse_other_keypoints(runs, configs)
     if any((out / name).exists() for name in (CONFIG_FILE, INDEX_FILE)):
         raise UserError(f"--out is {out}, which holds a run or its predictions; choose another folder for the ensemble")
+    if given.labeled:
+        refuse_own_videos(inputs, out)
     make_folder(out)
     codes = []
     for run in runs:
-        codes.append(_run_one(given, run, run, inputs))
+        codes.append(_run_one(given, run, run, inputs, is_drawn=False))
         if codes[-1] not in (ALL_DONE, SOME_FAILED):
             return codes[-1]
-    tables = write_ensembles(runs, output_files(find_inputs(inputs), runs[0]), out)
+    outputs = output_files(find_inputs(inputs), runs[0])
+    tables = write_ensembles(runs, outputs, out)
     _logger.info(f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
     if command := smoother_command(runs, tables, configs[0].data.views):
         _logger.info(f"the Ensemble Kalman Smoother reads the tables of the runs: {command}")
+    if given.labeled:
+        stopping = Interrupt(what_follows="stopping at the next frame")
+        with Claims(out, configs[0].mesh.heartbeat_s) as claims, stopping as interrupt:
+            sources = {out / name: outputs[runs[0] / name] for name in tables}
+            codes.append(_draw(configs[0], sources, out, claims, interrupt))
     return max(codes)
 
 
-def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str]) -> int:
+def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str], is_drawn: bool) -> int:
     # Check everything possible before the network is built.
     config = read_run_config(run)
     options = _options(given, config)
     outputs = output_files(find_inputs(inputs), out)
+    if is_drawn:
+        refuse_own_videos(inputs, out)
     _refuse_without_boxes(given, run, config, outputs)
     make_folder(out)
     predictor = load(
@@ -132,7 +143,21 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str])
         # Several processes may have predicted the views of a session; one of them writes the errors over all views.
         with claims.waited_for("moments"):
             write_moment_errors(predictor, done)
-    return _finish(ended, len(outputs), reported)
+        sources = {table: source for table, source in outputs.items() if table in done and is_drawn}
+        drawing_code = _draw(config, sources, out, claims, interrupt)
+    return max(_finish(ended, len(outputs), reported), drawing_code)
+
+
+def _draw(config: Config, sources: OutputFiles, out: Path, claims: Claims, interrupt: Interrupt) -> int:
+    """Draws the tables of videos, and returns the exit code."""
+    videos = {table: source for table, source in sources.items() if isinstance(source, Path)}
+    failed = draw_tables(config.data, videos, out, claims, lambda: interrupt.signal is not None)
+    if interrupt.signal is not None:
+        _logger.info("stopped by a signal; the same command continues")
+        return interrupt.exit_code
+    if failed:
+        _logger.error(f"{failed} of {count(len(videos), 'labelled video')} failed")
+    return SOME_FAILED if failed else ALL_DONE
 
 
 def _refuse_without_boxes(given: argparse.Namespace, run: Path, config: Config, outputs: OutputFiles) -> None:
