@@ -13,7 +13,7 @@ _WAIT_S = 0.1
 
 
 @contextlib.contextmanager
-def made_ahead(items: Generator[Item], most: int) -> Iterator[Iterator[Item]]:
+def made_ahead(items: Generator[Item, None, None], most: int) -> Iterator[Iterator[Item]]:
     """A context with an iterator over the items, which a thread makes; its end stops the thread and closes `items`.
 
     Args:

@@ -112,7 +112,7 @@ class _Drawing:
         self._caption = Caption(predictions.keypoint_names, colours, self.width_px, last, self._time_s(last), tags)
         self.height_px = even(index.height_px) + self._caption.height_px
 
-    def frames(self, is_stopped: Callable[[], bool]) -> Generator[tuple[VideoFrame, int]]:
+    def frames(self, is_stopped: Callable[[], bool]) -> Generator[tuple[VideoFrame, int], None, None]:
         """Yields drawn frames with their time stamps, from 0."""
         converter, index = VideoReformatter(), self._index
         with contextlib.closing(iter(Decoding(index, 0, is_stopped))) as items:

@@ -1,12 +1,12 @@
 """Labelled videos: marks where the table says, frames and times of the source, and no half file."""
 
+import resource
 import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import av
-import cv2
 import numpy as np
 import pytest
 
@@ -27,6 +27,7 @@ from tests.video.test_rotation import write as write_rotated
 NAMES = ("nose", "tail", "<b>paw</b> & 'x'", "Schwanz_äЖ")
 NAN = float("nan")
 LIMITED = 1
+PLAIN = Style()
 
 
 def predictions(points: object, confidence: object, names: tuple[str, ...] = NAMES) -> VideoPredictions:
@@ -38,7 +39,7 @@ def nothing(frames: int) -> VideoPredictions:
     return predictions(np.full((frames, 1, 2), np.nan), np.zeros((frames, 1)))
 
 
-def drawn(path: Path, of: VideoPredictions, style: Style = Style()) -> Path:
+def drawn(path: Path, of: VideoPredictions, style: Style = PLAIN) -> Path:
     file = path.with_name(f"{path.stem}_labeled.mp4")
     draw_video(read_index(path), of, file, style)
     return file
@@ -51,7 +52,7 @@ def grey_planes(size_px: tuple[int, int]) -> list[np.ndarray]:
     return planes
 
 
-def painted(points: list, confidence: list, style: Style = Style(), size_px: tuple[int, int] = (400, 300)) -> tuple:
+def painted(points: list, confidence: list, style: Style = PLAIN, size_px: tuple[int, int] = (400, 300)) -> tuple:
     """The planes of the last frame, which were grey, and the colours of the keypoints."""
     of = predictions(points, confidence)
     colours = to_yuv(keypoint_colours(len(of.keypoint_names)), 2, LIMITED)
@@ -66,9 +67,7 @@ def test_a_dot_lies_at_its_pixel(place: tuple[float, float]) -> None:
     assert abs(int(luma[round(place[1]), round(place[0])]) - colour) <= 2
     weights = np.abs(luma.astype(float) - 128)
     if 3 < place[0] < 390:
-        centre = [
-            (weights.sum(axis=axis) * np.arange(weights.shape[1 - axis])).sum() / weights.sum() for axis in (0, 1)
-        ]
+        centre = [np.average(np.arange(len(profile)), weights=profile) for profile in map(weights.sum, (0, 1))]
         np.testing.assert_allclose(centre, place, atol=0.1)
     far = np.hypot(*(np.indices(luma.shape)[::-1] - np.array(place)[:, None, None])) > 7
     assert (luma[far] == 128).all()
@@ -95,7 +94,8 @@ def test_an_edge_joins_two_keypoints_and_is_as_sure_as_the_less_sure_one() -> No
     places = [(50.0, 50.0), (150.0, 50.0), (150.0, 200.0)]
     edges = (("nose", "tail"), ("tail", NAMES[2]), ("nose", "not of this table"))
     (luma, *_), colours = painted([places], [[1.0, 1.0, 0.0]], Style(edges=edges))
-    assert abs(int(luma[50, 70]) - colours[0][0]) <= 3 and abs(int(luma[50, 130]) - colours[1][0]) <= 3
+    # A line of one pixel is smoothed.
+    assert abs(int(luma[50, 70]) - colours[0][0]) <= 8 and abs(int(luma[50, 130]) - colours[1][0]) <= 8
     assert luma[120, 150] == 128
 
 
@@ -244,7 +244,7 @@ def test_the_caption_has_the_number_the_time_and_every_name() -> None:
 
 
 def test_times_are_read_by_people() -> None:
-    assert [clock(time) for time in (0, 7.48, 59.9996, 3599.9994, 3720)] == [
+    assert [clock(time) for time in (0.0, 7.48, 59.9996, 3599.9994, 3720.0)] == [
         "0:00.000", "0:07.480", "1:00.000", "59:59.999", "1:02:00.000"
     ]  # fmt: skip
 
@@ -280,22 +280,17 @@ def test_an_interruption_leaves_the_file_that_was_there(
     assert not [thread for thread in threading.enumerate() if thread.name == "drawing"]
 
 
-def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise av.error.FFmpegError(28, "No space left on device")
-
-    monkeypatch.setattr(av.container.OutputContainer, "mux", full, raising=True)
-    with pytest.raises(OSError, match="No space left on device") as caught:
-        drawn(write_without_mux(tmp_path / "a.avi"), nothing(4))
-    assert str(caught.value.filename).endswith("a_labeled.mp4")
-
-
-def write_without_mux(path: Path) -> Path:
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"MJPG"), 25, (64, 48))
-    for _ in range(4):
-        writer.write(np.zeros((48, 64, 3), np.uint8))
-    writer.release()
-    return path
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    index = read_index(write(tmp_path / "a.mp4", 40))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            draw_video(index, nothing(40), tmp_path / "b.mp4", PLAIN)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.filename == str(tmp_path / "b.mp4")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.mp4"]
 
 
 def test_frames_that_do_not_decode_are_left_out_and_named(tmp_path: Path) -> None:
