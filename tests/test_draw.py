@@ -75,7 +75,7 @@ def test_a_mistake_is_refused_by_name_and_nothing_is_written(
     assert "day1.mp4 has 12 frames, but " in message and "longer.csv has 13 rows: is it another video?" in message
     assert "b.avi; its name must end in .mp4" in fails(capsys, video, table, "--out", tmp_path / "b.avi")
     assert "which is the video itself" in fails(capsys, video, table, "--out", video, "--overwrite")
-    assert "--trail is -1" in fails(capsys, video, table, "--trail", "-1")
+    assert "--trail is -1" in fails(capsys, video, table, "--trail=-1")
     assert "--confidence is 2; it must be 0 to 1" in fails(capsys, video, table, "--confidence", "2")
     message = fails(capsys, video, table, "--skeleton", "nose:tail,nose:tial")
     assert "--skeleton has 'nose:tial'; each entry must be 'name:name' with two keypoints of nose, left_ear" in message

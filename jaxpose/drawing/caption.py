@@ -1,4 +1,4 @@
-"""The lines below a frame: its number, its time, and the names of the keypoints in their colours.
+"""The lines below a frame: its number, its time, and the names of the keypoints behind dots of their colours.
 
 They lie below the frame, not on it, so that they cover no animal.
 """
@@ -44,14 +44,20 @@ class Caption:
     ) -> None:
         self._scale = min(max(width_px / _WIDTH_OF_SCALE_1_PX, _SMALLEST_SCALE), _LARGEST_SCALE)
         self._thickness = max(1, round(self._scale))
-        (self._gap_px, self._line_px) = self._size_px("m")[0], round(1.6 * self._size_px("Ag")[1])
+        self._gap_px, self._line_px = self._size_px("m")[0], round(1.6 * self._size_px("Ag")[1])
+        self._letter_px = cv2.getTextSize("x", _FONT, self._scale, self._thickness)[0][1]
+        self._dot_px = max(2, self._line_px // 6)
         names = [self._shortened(" ".join(name.split()), width_px) for name in keypoint_names]
-        places = self._flow([_number(last), clock(last_s), *names], width_px)
+        widths_px = [self._size_px(text)[0] for text in (_number(last), clock(last_s))]
+        places = self._flow([*widths_px, *(self._size_px(name)[0] + 4 * self._dot_px for name in names)], width_px)
         self._number_at, self._time_at = places[:2]
         self.height_px = even(places[-1][1] + self._line_px // 2)
         image = np.zeros((self.height_px, width_px, 3), np.uint8)
-        for name, colour, place in zip(names, colours.tolist(), places[2:], strict=True):
-            self._write(image, name, place, colour)
+        for name, colour, (x, y) in zip(names, colours.tolist(), places[2:], strict=True):
+            # White letters: some of the colours are too dark to be read on black.
+            self._write(image, name, (x + 4 * self._dot_px, y), _WHITE)
+            centre = x + self._dot_px, y - self._letter_px // 2
+            cv2.circle(image, centre, self._dot_px, colour, cv2.FILLED, cv2.LINE_AA)
         yuv = to_yuv(image, *tags)
         half = cv2.resize(yuv, (width_px // 2, self.height_px // 2), interpolation=cv2.INTER_AREA)
         self._planes = [np.ascontiguousarray(yuv[..., 0]), half[..., 1], half[..., 2]]
@@ -75,18 +81,17 @@ class Caption:
 
     def _shortened(self, name: str, width_px: int) -> str:
         """Returns a name that fits into a line of its own."""
-        most = width_px - 2 * self._gap_px
+        most = width_px - 2 * self._gap_px - 4 * self._dot_px
         if self._size_px(name)[0] <= most:
             return name
         while len(name) > 1 and self._size_px(f"{name}..")[0] > most:
             name = name[:-1]
         return f"{name}.."
 
-    def _flow(self, texts: Sequence[str], width_px: int) -> list[tuple[int, int]]:
-        """Returns where each text begins (x, y of its base line), from left to right and line by line."""
+    def _flow(self, widths_px: Sequence[int], width_px: int) -> list[tuple[int, int]]:
+        """Returns where texts of these widths begin (x, y of the base line), from left to right and line by line."""
         x, y, places = self._gap_px, self._line_px, []
-        for text in texts:
-            width = self._size_px(text)[0]
+        for width in widths_px:
             if x > self._gap_px and x + width > width_px - self._gap_px:
                 x, y = self._gap_px, y + self._line_px
             places.append((x, y))

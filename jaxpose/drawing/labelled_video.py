@@ -4,7 +4,6 @@ Input: the index of a video and its predictions. Output: an H.264 file with a fr
 from 0 on, with a line of text below. A thread decodes and draws while the encoder works.
 """
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Generator
 from fractions import Fraction
@@ -115,20 +114,19 @@ class _Drawing:
     def frames(self, is_stopped: Callable[[], bool]) -> Generator[tuple[VideoFrame, int], None, None]:
         """Yields drawn frames with their time stamps, from 0."""
         converter, index = VideoReformatter(), self._index
-        with contextlib.closing(iter(Decoding(index, 0, is_stopped))) as items:
-            for item in items:
-                if isinstance(item, Flaw):
-                    if item.kind in (FlawKind.FAILED, FlawKind.LOST):
-                        self.lost.append(item.text)
-                    continue
-                number, source = item
-                if number >= index.frame_count:
-                    break
-                frame, planes = new_frame(self.width_px, self.height_px)
-                copy_frame(source, planes, converter, index.quarter_turns)
-                self._painter.paint(planes, number)
-                self._caption.paint(planes, number, self._time_s(number))
-                yield frame, self._time(number)
+        for item in Decoding(index, 0, is_stopped):
+            if isinstance(item, Flaw):
+                if item.kind in (FlawKind.FAILED, FlawKind.LOST):
+                    self.lost.append(item.text)
+                continue
+            number, source = item
+            if number >= index.frame_count:
+                break
+            frame, planes = new_frame(self.width_px, self.height_px)
+            copy_frame(source, planes, converter, index.quarter_turns)
+            self._painter.paint(planes, number)
+            self._caption.paint(planes, number, self._time_s(number))
+            yield frame, self._time(number)
 
     def _time(self, number: int) -> int:
         times = self._index.times

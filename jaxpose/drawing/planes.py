@@ -64,6 +64,6 @@ def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, 
 def _views(frame: VideoFrame) -> Planes:
     views = []
     for plane in frame.planes:
-        rows = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+        rows = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
         views.append(rows[: plane.height, : plane.width])
     return views
