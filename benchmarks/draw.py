@@ -2,7 +2,7 @@
 
     python benchmarks/draw.py --data PATH --out benchmarks/draw.jsonl
 
-The example video is encoded again at several sizes (H.264, crf 23), repeated to 1,000 frames. Then it is decoded and
+The example video is encoded again at several sizes (H.264, crf 23), repeated to 300 frames. Then it is decoded and
 encoded as jaxpose.draw encodes, by PyAV alone, and drawn with 17 keypoints and a skeleton of 16 lines, without a trail
 and with one of 10 frames: in turns, in seconds of the clock and of all threads. The bar is on the clock: drawing takes
 at most 1.3 times as long as decoding and encoding. Appends one JSON line.
@@ -32,7 +32,7 @@ from jaxpose.video.encoding import Format, open_h264
 from jaxpose.video.index import read_index
 
 EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"
-SIZES_PX, FRAMES, KEYPOINTS = ((640, 480), (1280, 1024)), 1000, 17
+SIZES_PX, FRAMES, KEYPOINTS = ((640, 480), (1280, 1024)), 300, 17
 BASE, BAR = "decode + encode", 1.3
 
 

@@ -13,8 +13,8 @@ from jaxpose.drawing.style import to_yuv
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 # Of the font: a frame this wide has letters of scale 1.
-_WIDTH_OF_SCALE_1_PX = 1200
-_SMALLEST_SCALE, _LARGEST_SCALE = 0.4, 1.2
+_WIDTH_OF_SCALE_1_PX = 1600
+_SMALLEST_SCALE, _LARGEST_SCALE = 0.4, 1.0
 _WHITE = (255, 255, 255)
 
 
@@ -44,7 +44,7 @@ class Caption:
     ) -> None:
         self._scale = min(max(width_px / _WIDTH_OF_SCALE_1_PX, _SMALLEST_SCALE), _LARGEST_SCALE)
         self._thickness = max(1, round(self._scale))
-        self._gap_px, self._line_px = self._size_px("m")[0], round(1.6 * self._size_px("Ag")[1])
+        self._gap_px, self._line_px = self._size_px("m")[0], round(1.4 * self._size_px("Ag")[1])
         self._letter_px = cv2.getTextSize("x", _FONT, self._scale, self._thickness)[0][1]
         self._dot_px = max(2, self._line_px // 6)
         names = [self._shortened(" ".join(name.split()), width_px) for name in keypoint_names]

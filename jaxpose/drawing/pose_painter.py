@@ -30,7 +30,8 @@ class PosePainter:
         self, predictions: VideoPredictions, colours_yuv: np.ndarray, size_px: tuple[int, int], style: Style
     ) -> None:
         names = predictions.keypoint_names
-        self._edges = [(names.index(a), names.index(b)) for a, b in style.edges if a in names and b in names]
+        edges = [(names.index(a), names.index(b)) for a, b in style.edges if a in names and b in names]
+        self._edges = np.array(edges, np.int64).reshape(-1, 2).T
         self._radius_px, self._trail = dot_radius_px(size_px), style.trail
         points, size = predictions.keypoints_frame_px, np.array(size_px)
         is_near = np.all((points > -_FAR_FRAMES * size) & (points < (1 + _FAR_FRAMES) * size), axis=-1)
@@ -54,10 +55,12 @@ class PosePainter:
         self._draw_edges(number)
         self._draw_dots(number)
         part = self._layer[top:bottom, left:right]
-        _lay_over(planes[0][top:bottom, left:right], part, 0)
+        luma, _, _, opaque = cv2.split(part)
+        _lay_over(planes[0][top:bottom, left:right], luma, opaque)
         half = cv2.resize(part, ((right - left) // 2, (bottom - top) // 2), interpolation=cv2.INTER_AREA)
-        for plane, channel in zip(planes[1:], (1, 2), strict=True):
-            _lay_over(plane[top // 2 : bottom // 2, left // 2 : right // 2], half, channel)
+        _, blue, red, opaque = cv2.split(half)
+        for plane, layer in zip(planes[1:], (blue, red), strict=True):
+            _lay_over(plane[top // 2 : bottom // 2, left // 2 : right // 2], layer, opaque)
         part[:] = 0
 
     def _box_px(self, first: int, number: int) -> tuple[int, int, int, int] | None:
@@ -74,26 +77,26 @@ class PosePainter:
 
     def _draw_trails(self, first: int, number: int) -> None:
         """Draws lines through the earlier positions, which fade with their age and with the confidence."""
-        width_px = max(1, self._radius_px // 2)
+        width_px, every = max(1, self._radius_px // 2), np.arange(len(self._colours))
         for frame in range(first, number):
             share = 1 - (number - frame) / (self._trail + 1)
             opacity = np.minimum(self._opacity[frame], self._opacity[frame + 1]) * share
-            self._draw_lines(self._points[frame], self._points[frame + 1], opacity, width_px)
+            self._draw_lines(self._points[frame], self._points[frame + 1], opacity, every, width_px)
 
     def _draw_edges(self, number: int) -> None:
         """Draws each edge with the colour of either keypoint up to its middle."""
-        width_px = max(1, self._radius_px // 3)
+        here, there = self._edges
         points, opacity = self._points[number], self._opacity[number]
-        for here, there in self._edges:
-            both = min(int(opacity[here]), int(opacity[there]))
-            if both:
-                middle = ((points[here] + points[there]) // 2).tolist()
-                for end in (here, there):
-                    colour = (self._colours[end] * both).tolist()
-                    cv2.line(self._layer, points[end].tolist(), middle, colour, width_px, cv2.LINE_AA, _SHIFT)
+        both = np.minimum(opacity[here], opacity[there])
+        middles = (points[here] + points[there]) // 2
+        for end in (here, there):
+            self._draw_lines(points[end], middles, both, end, max(1, self._radius_px // 3))
 
-    def _draw_lines(self, starts: np.ndarray, ends: np.ndarray, opacity: np.ndarray, width_px: int) -> None:
-        colours = (self._colours * opacity[:, None]).tolist()
+    def _draw_lines(
+        self, starts: np.ndarray, ends: np.ndarray, opacity: np.ndarray, places: np.ndarray, width_px: int
+    ) -> None:
+        """Draws m lines (m, 2), each in the colour of the keypoint at its place (m,)."""
+        colours = (self._colours[places] * opacity[:, None]).tolist()
         for start, end, colour in zip(starts.tolist(), ends.tolist(), colours, strict=True):
             if colour[3] >= 1:
                 cv2.line(self._layer, start, end, colour, width_px, cv2.LINE_AA, _SHIFT)
@@ -108,8 +111,6 @@ class PosePainter:
                 cv2.circle(self._layer, points[place], radius, colours[place], cv2.FILLED, cv2.LINE_AA, _SHIFT)
 
 
-def _lay_over(plane: np.ndarray, layer: np.ndarray, channel: int) -> None:
-    """Mixes a channel of a layer, which is multiplied by the opacity in its last channel, with a plane, in place."""
-    opaque = cv2.extractChannel(layer, 3)
-    kept = cv2.multiply(plane, cv2.bitwise_not(opaque), scale=1 / 255)
-    plane[:] = cv2.add(kept, cv2.extractChannel(layer, channel))
+def _lay_over(plane: np.ndarray, layer: np.ndarray, opaque: np.ndarray) -> None:
+    """Mixes a layer, which is multiplied by its opacity, with a plane, in place; all are (h, w)."""
+    plane[:] = cv2.add(cv2.multiply(plane, cv2.bitwise_not(opaque), scale=1 / 255), layer)
