@@ -51,7 +51,9 @@ def test_the_ensemble_is_the_median_and_the_variance_of_its_members(
     images = trained_run.parent / "project" / "labeled-data" / "session00"
     out, inputs = tmp_path / "ensemble", [str(video), str(images)]
     flags = ["--devices", "1", "--batch_size", "8", "--out", str(out)]
-    assert predict.main(["--run", *map(str, runs), *inputs, *flags]) == 0
+    assert predict.main(["--run", *map(str, runs), *inputs, *flags, "--labeled"]) == 0
+    drawn = [file.relative_to(tmp_path) for file in tmp_path.rglob("*.mp4")]
+    assert drawn == [Path("ensemble/labeled_videos/session00_labeled.mp4")]
     command = re.search(r"eks singlecam --input-files (.+)", capsys.readouterr().out)
     assert command and [Path(file) for file in shlex.split(command[1])] == [
         run / "video_preds" / "session00.csv" for run in runs
