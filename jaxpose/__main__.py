@@ -13,6 +13,7 @@ VERBS = {
     "train": "trains a network on a project of labelled frames",
     "evaluate": "measures the errors of a trained run on labelled frames",
     "predict": "writes the keypoints of images and videos",
+    "draw": "writes a video with the predicted keypoints on it",
     "crop": "makes boxes for a second network from the predictions of a run",
     "report": "writes a page about a run: curves, errors, pictures, traces of videos",
     "compare": "compares the errors of several runs",

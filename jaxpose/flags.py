@@ -33,6 +33,9 @@ def predict_arguments() -> RunArguments:
         metavar="FOLDER",
         help="for a run with data.boxes: folder with <video>_bbox.csv of each video; default: that of the run",
     )
+    arguments.add_argument(
+        "--labeled", action="store_true", help="also write each video with its keypoints drawn, in labeled_videos/"
+    )
     arguments.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
     arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at the same time per device")

@@ -2,8 +2,8 @@
 
 Input: a run, and files or folders. Output: <out>/video_preds/<video>.csv and
 <out>/image_preds/<folder>/predictions.csv, in Lightning Pose's format, in pixels of the original frame; with --smooth,
-smoothed tables of videos beside them; and <out>/index.csv, the outcome of each input. The same command, started again
-or on several machines at once, predicts what is missing.
+smoothed tables of videos beside them; with --labeled, <out>/labeled_videos/<video>_labeled.mp4; and <out>/index.csv,
+the outcome of each input. The same command, started again or on several machines at once, predicts what is missing.
 """
 
 if __name__ == "__main__":
@@ -25,16 +25,15 @@ if __name__ == "__main__":
 import argparse
 import dataclasses
 import logging
-import os
-import shutil
 from pathlib import Path
 
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
-from jaxpose.config.arguments import FAILED, SOME_FAILED, make_folder
+from jaxpose.config.arguments import SOME_FAILED, make_folder
 from jaxpose.console import console
 from jaxpose.data.inputs import find_inputs
+from jaxpose.drawing.run_videos import draw_tables, refuse_own_videos
 from jaxpose.errors import UserError
 from jaxpose.flags import INPUTS, predict_arguments, split_runs
 from jaxpose.prediction.claims import Claims
@@ -43,23 +42,21 @@ from jaxpose.prediction.ensemble_smoothing import smooth_ensembles
 from jaxpose.prediction.frame_boxes import FrameBoxes
 from jaxpose.prediction.index import PredictionIndex
 from jaxpose.prediction.index_row import DONE, Row
-from jaxpose.prediction.job import Job, remove_leftovers
-from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, needed_bytes, output_files
+from jaxpose.prediction.job import remove_leftovers
+from jaxpose.prediction.listing import Listing, OutputFiles, list_jobs, output_files
 from jaxpose.prediction.load import load
 from jaxpose.prediction.moment_errors import write_moment_errors
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.smoothing import smooth_tables
 from jaxpose.prediction.table_files import suffixes_beside
+from jaxpose.prediction.work_report import announce, report_end, report_existing, report_stop
 from jaxpose.prediction.worker import Worker
-from jaxpose.quantities import count, size
+from jaxpose.quantities import count
 from jaxpose.run.ensemble import refuse_other_keypoints
 from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
-from jaxpose.run.requeue import is_stuck_requeue
 
 __all__ = ["Predictor", "load", "main"]
-
-_LISTED = 20
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +71,7 @@ def _run(given: argparse.Namespace) -> int:
     runs, inputs = split_runs(given.run, given.inputs, INPUTS)
     if len(runs) > 1:
         return _run_ensemble(given, runs, inputs)
-    return _run_one(given, runs[0], Path(given.out or runs[0]), inputs)
+    return _run_one(given, runs[0], Path(given.out or runs[0]), inputs, given.labeled)
 
 
 def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]) -> int:
@@ -84,25 +81,37 @@ def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]
     if any((out / name).exists() for name in (CONFIG_FILE, INDEX_FILE)):
         raise UserError(f"--out is {out}, which holds a run or its predictions; choose another folder for the ensemble")
     options, alone = _options(given, configs[0]), argparse.Namespace(**vars(given) | {"smooth": "none"})
+    if given.labeled:
+        refuse_own_videos(inputs, out)
     make_folder(out)
     codes = []
     for run in runs:
-        codes.append(_run_one(alone, run, run, inputs))
+        codes.append(_run_one(alone, run, run, inputs, is_drawn=False))
         if codes[-1] not in (ALL_DONE, SOME_FAILED):
             return codes[-1]
-    tables = write_ensembles(runs, output_files(find_inputs(inputs), runs[0]), out)
+    outputs = output_files(find_inputs(inputs), runs[0])
+    tables = write_ensembles(runs, outputs, out)
     _logger.info(f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
     smooth_ensembles(options, configs[0], runs, tables, out)
     if command := smoother_command(runs, tables, configs[0].data.views):
         _logger.info(f"the Ensemble Kalman Smoother reads the tables of the runs: {command}")
+    if given.labeled:
+        stopping = Interrupt(what_follows="stopping at the next frame")
+        with Claims(out, configs[0].mesh.heartbeat_s) as claims, stopping as interrupt:
+            sources = {out / name: outputs[runs[0] / name] for name in tables}
+            codes.append(_draw(configs[0], sources, out, claims, interrupt))
+            if interrupt.signal is not None:
+                return report_stop(len(tables), interrupt.exit_code)
     return max(codes)
 
 
-def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str]) -> int:
+def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str], is_drawn: bool) -> int:
     # Check everything possible before the network is built.
     config = read_run_config(run)
     options = _options(given, config)
     outputs = output_files(find_inputs(inputs), out)
+    if is_drawn:
+        refuse_own_videos(inputs, out)
     if options.smooth != "none" and any(isinstance(source, list) for source in outputs.values()):
         _logger.info(f"{options.smooth} smooths the tables of videos; images have no order in time")
     _refuse_without_boxes(given, run, config, outputs)
@@ -122,17 +131,17 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str])
             _logger.warning(problem)
         for table in listing.settled_tables(out):
             remove_leftovers(table, claims)  # a killed process may have left them
-        _report_existing(listing.done_tables(out), outputs)
+        report_existing(listing.done_tables(out), outputs)
         finished_segments, reported = 0, set[str]()
         if listing.jobs:
-            _announce(predictor, listing.jobs, out)
+            announce(predictor, listing.jobs, out)
             predictor.compile()
             index.begin([job.row for job in listing.jobs], given.overwrite)
             worker = Worker(predictor, listing.jobs, index, claims, lambda: interrupt.signal is not None)
             worker.run()
             finished_segments, reported = worker.finished_segments, worker.reported
         if interrupt.signal is not None:
-            return _stop(finished_segments, interrupt.exit_code)
+            return report_stop(finished_segments, interrupt.exit_code)
         ended = _ended(listing, index)
         done = {out / row.table: row.table_sha256 for row in ended if row.state == DONE}
         of_videos = {table: digits for table, digits in done.items() if not isinstance(outputs[table], list)}
@@ -142,9 +151,20 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str])
         if options.smooth != "none":
             with claims.waited_for("smooth"):
                 smooth_tables(options, of_videos, lambda: interrupt.signal is not None)
+        sources = {table: source for table, source in outputs.items() if table in done and is_drawn}
+        drawing_code = _draw(config, sources, out, claims, interrupt)
         if interrupt.signal is not None:
-            return _stop(finished_segments, interrupt.exit_code)
-    return _finish(ended, len(outputs), reported)
+            return report_stop(finished_segments, interrupt.exit_code)
+    return max(report_end(ended, len(outputs), reported), drawing_code)
+
+
+def _draw(config: Config, sources: OutputFiles, out: Path, claims: Claims, interrupt: Interrupt) -> int:
+    """Draws the tables of videos, and returns the exit code."""
+    videos = {table: source for table, source in sources.items() if isinstance(source, Path)}
+    failed = draw_tables(config.data, videos, out, claims, lambda: interrupt.signal is not None)
+    if failed:
+        _logger.error(f"{failed} of {count(len(videos), 'labelled video')} failed")
+    return SOME_FAILED if failed else ALL_DONE
 
 
 def _refuse_without_boxes(given: argparse.Namespace, run: Path, config: Config, outputs: OutputFiles) -> None:
@@ -177,61 +197,6 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
     return options
 
 
-def _announce(predictor: Predictor, jobs: list[Job], out: Path) -> None:
-    """Reports the amount of work.
-
-    Raises:
-      UserError: the disk is too small for the tables.
-    """
-    videos = [job for job in jobs if job.video or job.problem]
-    frames = sum(job.row.frames_announced for job in jobs)
-    of_video = sum(job.row.frames_announced for job in videos)
-    needed, free = needed_bytes(predictor, jobs), shutil.disk_usage(out).free
-    _logger.info(
-        f"to do: {count(len(videos), 'video')} with {count(of_video, 'frame')}, {count(frames - of_video, 'image')}; "
-        f"disk: at most {size(needed)} needed, {size(free)} free"
-    )
-    if needed > free:
-        raise UserError(
-            f"{out} has {size(free)} left, but the predictions need up to {size(needed)}: free some space, or choose "
-            "another --out"
-        )
-
-
-def _report_existing(tables: list[Path], outputs: OutputFiles) -> None:
-    for table in tables[:_LISTED]:
-        source = outputs[table]
-        first = source if isinstance(source, Path) else source[0]
-        _logger.info(f"{first}: {table} exists already (--overwrite predicts it again)")
-    if len(tables) > _LISTED:
-        _logger.info(f"and {len(tables) - _LISTED:,} more exist already")
-
-
-def _stop(finished_segments: int, exit_code: int) -> int:
-    """Reports that a signal stopped the command, and returns the exit code."""
-    if is_stuck_requeue(finished_segments, os.environ):
-        _logger.error(
-            "SLURM has restarted this job several times, and this restart completed no segment: submit the job again "
-            "with more time, or with a smaller --stretch_minutes"
-        )
-        return FAILED
-    _logger.info("stopped by a signal; the same command continues")
-    return exit_code
-
-
 def _ended(listing: Listing, index: PredictionIndex) -> list[Row]:
     rows = index.rows()
     return [rows[row.table] for row in listing.rows]
-
-
-def _finish(ended: list[Row], inputs: int, reported: set[str]) -> int:
-    """Reports which inputs failed, those in `reported` excepted, and returns the exit code."""
-    for row in ended:
-        if row.state != DONE and row.reason and row.reason not in reported:
-            reported.add(row.reason)
-            _logger.warning(row.reason)
-    failed = inputs - sum(row.state == DONE for row in ended)
-    if failed:
-        others = ", the others are done" * (failed < inputs)
-        _logger.error(f"{failed} of {count(inputs, 'input')} failed{others}")
-    return SOME_FAILED if failed else ALL_DONE

@@ -34,6 +34,7 @@ BELOW = {
     "labelling": [*FRAMES, "pose", "run", "prediction"],
     "report": [*FRAMES, "pose", "steps", "run", "prediction", "compare", "labelling"],
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
+    "drawing": [*FRAMES, "run", "prediction", "conversion"],
 }
 FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "tensorflow", "joblib"}
 # The only file that reads torch's own format; it asks for tensors alone.
@@ -41,7 +42,7 @@ READ_TORCH = {"torch_file.py"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
 VERBS = {
-    "train", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "entry", "flags",
+    "train", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "draw", "entry", "flags",
     "__main__",
 }  # fmt: skip
 

@@ -102,6 +102,11 @@ class DataConfig(Section):
     flip_pairs: tuple[str, ...] = option(
         (), "keypoints that a horizontal flip swaps, each 'left_name:right_name'; () = found from their names"
     )
+    skeleton: tuple[str, ...] = option(
+        (),
+        "keypoints with a line between them in pictures and videos, each 'name:name'; () = those of the project",
+        harmless=True,
+    )
     mirror_views: bool = option(
         False,
         "the frame shows mirror images of the animal, so augment.flip_p is refused: a flip would create impossible "

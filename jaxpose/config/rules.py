@@ -60,6 +60,9 @@ def _names(config: Config) -> Iterator[str]:
     for option, names in (("keypoint_names", data.keypoint_names), ("views", data.views)):
         for name in _repeated(names):
             yield f"data.{option} has {name!r} more than once"
+    for pair in data.skeleton:
+        if not re.fullmatch(".+:.+", pair):
+            yield f"data.skeleton has {pair!r}; each entry must be 'name:name'"
     for pair in data.flip_pairs:
         if not re.fullmatch("[^:]+:[^:]+", pair):
             yield f"data.flip_pairs has {pair!r}; each entry must be 'left_name:right_name'"

@@ -13,6 +13,7 @@ from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data import context, images, project, sessions, split, synthetic, video_boxes, windows
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
+from jaxpose.data.skeleton import edge_text, edges_given, known_pairs
 from jaxpose.errors import UserError
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
@@ -79,11 +80,19 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         keypoint_names=tuple(found.keypoint_names),
         video_crops_px=found.video_crops_px,
         frame_sizes_px=data.frame_sizes_px or _frame_sizes_px(found),
+        skeleton=_skeleton(found, data),
     )
     if data.boxes:
         videos = list(sessions.video_files(data, config.video).values())
         found = dataclasses.replace(found, notes=(*found.notes, *video_boxes.describe_boxes(data, videos)))
     return dataclasses.replace(config, data=data), found
+
+
+def _skeleton(found: project.Project, data: DataConfig) -> tuple[str, ...]:
+    """Returns the edges of the given skeleton, or of the project's, as `data.skeleton` has them."""
+    names = tuple(found.keypoint_names)
+    edges = edges_given("data.skeleton", data.skeleton, names) or known_pairs(found.skeleton.edges, names)
+    return tuple(edge_text(edge) for edge in edges)
 
 
 def _frame_sizes_px(found: project.Project) -> tuple[int, ...]:

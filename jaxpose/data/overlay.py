@@ -9,6 +9,13 @@ _FEWEST_PX = 256
 _SHIFT = 4
 
 
+def keypoint_colours(keypoints: int) -> np.ndarray:
+    """Returns a colour (k, 3) uint8 RGB for each of k keypoints, the same in every picture of them."""
+    hues = np.arange(keypoints) * 180 // max(keypoints, 1)
+    hsv = np.stack([hues, np.full(keypoints, 255), np.full(keypoints, 255)], axis=-1).astype(np.uint8)
+    return cv2.cvtColor(hsv[None], cv2.COLOR_HSV2RGB)[0] if keypoints else hsv
+
+
 def overlay_keypoints(frames: np.ndarray, predicted_px: np.ndarray, labelled_px: np.ndarray) -> np.ndarray:
     """Returns images (n, s h, s w, 3) uint8 of frames, enlarged by a whole number s, with their keypoints.
 
@@ -22,9 +29,7 @@ def overlay_keypoints(frames: np.ndarray, predicted_px: np.ndarray, labelled_px:
     height, width, keypoints = *frames.shape[1:3], predicted_px.shape[1]
     scale = max(1, -(-_FEWEST_PX // min(height, width)))
     dot_px = max(2, scale * min(height, width) // 80)
-    hues = np.arange(keypoints) * 180 // max(keypoints, 1)
-    hsv = np.stack([hues, np.full(keypoints, 255), np.full(keypoints, 255)], axis=-1).astype(np.uint8)
-    colours = cv2.cvtColor(hsv[None], cv2.COLOR_HSV2RGB)[0].tolist() if keypoints else []
+    colours = keypoint_colours(keypoints).tolist()
     images = frames.repeat(scale, axis=1).repeat(scale, axis=2)
     for image, predicted, labelled in zip(images, predicted_px, labelled_px, strict=True):
         for colour, dot, ring in zip(colours, predicted, labelled, strict=True):

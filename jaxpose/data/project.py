@@ -17,6 +17,7 @@ from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.labelled_image import LabelledImage
 from jaxpose.data.labels import labels_checksum
+from jaxpose.data.skeleton import Skeleton
 from jaxpose.data.views import moment_of_image
 from jaxpose.errors import UserError
 
@@ -53,6 +54,7 @@ class Project:
       video_files: {name: file} of videos that lie elsewhere than in the folder of the project's videos.
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
       notes: sentences for the user about what was read and what was not.
+      skeleton: the animal.
     """
 
     folder: Path
@@ -76,6 +78,7 @@ class Project:
     video_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     kind: str = ""
     notes: tuple[str, ...] = ()
+    skeleton: Skeleton = Skeleton()
 
     def crop_px(self, row: int) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
@@ -182,6 +185,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_files=first.table.video_files,
         kind=first.table.kind,
         notes=(*first.table.notes, *(note for view in views for note in view.size_notes(any(crops_px)))),
+        skeleton=first.table.skeleton,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
-from jaxpose.video.index import read_index
+from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
 
 # float32 sums of a heatmap may be above 1 by rounding.
@@ -102,6 +102,16 @@ def check_predictions(
     )
 
 
+def refuse_other_length(index: VideoIndex, predictions: VideoPredictions) -> None:
+    """Raises UserError for a video with another number of frames than the predictions."""
+    count = len(predictions.confidence)
+    if index.frame_count != count:
+        raise UserError(
+            f"{index.path} has {index.frame_count} frames, but {predictions.file} has {count} rows: is it another "
+            "video?"
+        )
+
+
 def read_footage(path: Path, predictions: VideoPredictions) -> Footage:
     """Returns the properties of the video of some predictions.
 
@@ -109,11 +119,7 @@ def read_footage(path: Path, predictions: VideoPredictions) -> Footage:
       UserError: the file is no video, or has another number of frames than the predictions.
     """
     index = read_index(path)
-    count = len(predictions.confidence)
-    if index.frame_count != count:
-        raise UserError(
-            f"{path} has {index.frame_count} frames, but {predictions.file} has {count} rows: is it another video?"
-        )
+    refuse_other_length(index, predictions)
     with open_video(path) as container:
         unit_s = float(video_stream(container, path).time_base or 0)
     times = np.array(index.times, np.float64)

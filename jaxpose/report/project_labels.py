@@ -8,9 +8,10 @@ import numpy as np
 from jaxpose.data.dataset import match_keypoints
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
+from jaxpose.data.skeleton import edges_given
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
-from jaxpose.formats.project import read_label_table, read_project
+from jaxpose.formats.project import read_project
 from jaxpose.report.facts import RunFacts
 
 
@@ -62,13 +63,6 @@ def read_labels(facts: RunFacts, project: Project | None) -> ProjectLabels:
     rows = np.array([places.get(image, -1) for image in images], int)
     labelled_px = found.labelled_frame_px()[rows] if len(rows) else np.empty((0, len(data.keypoint_names), 2))
     labelled_px = np.where((rows >= 0)[:, None, None], labelled_px, np.nan)
-    return ProjectLabels(found, labelled_px, rows, () if data.views else _edges(facts))
-
-
-def _edges(facts: RunFacts) -> tuple[tuple[int, int], ...]:
-    names = list(facts.config.data.keypoint_names)
-    try:
-        skeleton = read_label_table(facts.config.data).skeleton
-    except UserError:
-        return ()
-    return tuple((names.index(a), names.index(b)) for a, b in skeleton.edges if a in names and b in names)
+    names = data.keypoint_names
+    edges = edges_given("data.skeleton", data.skeleton, names)
+    return ProjectLabels(found, labelled_px, rows, tuple((names.index(a), names.index(b)) for a, b in edges))

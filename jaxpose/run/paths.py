@@ -28,6 +28,7 @@ INDEX_FILE = "index.csv"
 CLAIMS_FOLDER = ".claims"
 VIDEO_TABLES_FOLDER = "video_preds"
 IMAGE_TABLES_FOLDER = "image_preds"
+LABELED_VIDEOS_FOLDER = "labeled_videos"
 
 # Results of a training, as globs, beginning with the mark of a finished run. resume=extend deletes them.
 RESULTS = (
@@ -39,7 +40,8 @@ RESULTS = (
     REPORT_FILE,
 )
 
-# Everything that jaxpose writes into a run folder, except config.json and predictions of images, as globs.
+# Everything that jaxpose writes into a run folder, except config.json, predictions of images and labelled videos, as
+# globs.
 # resume=overwrite deletes these and nothing else; a remote copy holds these and config.json.
 WRITTEN = (
     *RESULTS,

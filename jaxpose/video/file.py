@@ -22,7 +22,7 @@ from jaxpose.video.packets import Packets, open_video, read_packets, video_strea
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 # By the number of clockwise quarter turns.
-_TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
+TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
 
 # How a Matroska file begins, and the element that holds all the rest.
 _MATROSKA, _MATROSKA_SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
@@ -120,7 +120,7 @@ def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 
       quarter_turns: clockwise, 0 to 3.
     """
     image = converter.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
-    return cv2.rotate(image, _TURNS[quarter_turns]) if quarter_turns else image
+    return cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image
 
 
 def turned_size_px(width_px: int, height_px: int, quarter_turns: int) -> tuple[int, int]:

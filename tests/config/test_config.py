@@ -128,7 +128,7 @@ def test_a_text_that_is_no_config_is_refused(text: str, expected: str) -> None:
 def test_only_options_that_change_no_number_are_harmless() -> None:
     assert c.harmless_keys() == {
         "out", "resume", "data.frame_sizes_px", "data.memory_limit_gib", "data.cache_limit_gib",
-        "data.read_ahead_steps", "data.threads",
+        "data.read_ahead_steps", "data.skeleton", "data.threads",
         "train.save_every_minutes", "train.save_every_steps", "mesh.platform", "mesh.devices", "mesh.heartbeat_s",
         "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "eval.predict_videos", "video.cache",
         "predict.stretch_minutes", "predict.decoders", "predict.smooth",

@@ -50,8 +50,10 @@ def test_the_ensemble_is_the_median_and_the_variance_of_its_members(
     video = trained_run.parent / "project" / "videos" / "session00.mp4"
     images = trained_run.parent / "project" / "labeled-data" / "session00"
     out, inputs = tmp_path / "ensemble", [str(video), str(images)]
-    flags = ["--devices", "1", "--batch_size", "8", "--out", str(out), "--smooth", "kalman"]
+    flags = ["--devices", "1", "--batch_size", "8", "--out", str(out), "--smooth", "kalman", "--labeled"]
     assert predict.main(["--run", *map(str, runs), *inputs, *flags]) == 0
+    drawn = [file.relative_to(tmp_path) for file in tmp_path.rglob("*.mp4")]
+    assert drawn == [Path("ensemble/labeled_videos/session00_labeled.mp4")]
     printed = capsys.readouterr().out
     command = re.search(r"eks singlecam --input-files (.+)", printed)
     assert command and [Path(file) for file in shlex.split(command[1])] == [

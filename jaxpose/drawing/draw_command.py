@@ -1,0 +1,135 @@
+"""The work of `jaxpose.draw`: a video with the predictions of a table."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from jaxpose.config import Config, DataConfig
+from jaxpose.config.arguments import DONE
+from jaxpose.conversion.places import refuse_absent_project
+from jaxpose.conversion.prediction_tables import read_table
+from jaxpose.data.skeleton import edges_given, known_pairs
+from jaxpose.drawing.labelled_video import draw_video
+from jaxpose.drawing.style import Style
+from jaxpose.errors import UserError
+from jaxpose.formats.project import read_label_table
+from jaxpose.formats.video_predictions import VideoPredictions, refuse_other_length
+from jaxpose.phases import phase
+from jaxpose.quantities import count
+from jaxpose.run.identity import read_config, refuse_no_run
+from jaxpose.run.paths import CONFIG_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.video.encoding import SUFFIX
+from jaxpose.video.file import turned_size_px
+from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
+
+# A table with more of its points outside of the frames is probably of another video.
+_MOST_OUTSIDE = 0.5
+
+
+def draw(given: argparse.Namespace) -> int:
+    """Draws what the flags of jaxpose.draw say, and returns the exit code.
+
+    Raises:
+      UserError: a flag, the video or the table cannot be used, or the file exists.
+      OSError: the file cannot be written.
+    """
+    video, table = Path(given.video).expanduser(), Path(given.table).expanduser()
+    file = Path(given.out).expanduser() if given.out else table.with_name(f"{_stem(table)}_labeled{SUFFIX}")
+    style = Style(given.trail, given.confidence)
+    style.refuse_wrong_numbers()
+    _refuse_file(given, file, video)
+    config = _run_config(given, table)
+    predictions = read_table(table)
+    style = dataclasses.replace(style, edges=_edges(given, predictions, config))
+    index = _rotated(read_index(video), given, config)
+    refuse_other_length(index, predictions)
+    _warn_of_outside(index, predictions, style)
+    frames = len(predictions.confidence)
+    with phase(f"drawing {file.name}", frames, "frame") as progress:
+        drawn = draw_video(index, predictions, file, style, progress=progress.update)
+    if drawn.problem:
+        print(drawn.problem)
+    lines = count(len(style.edges), "line") if style.edges else "no line"
+    print(f"{file}: {count(drawn.frames, 'frame')} of {drawn.width_px} x {drawn.height_px} px, {lines} of a skeleton")
+    return DONE
+
+
+def _stem(table: Path) -> str:
+    return table.name.removesuffix(table.suffix).removesuffix(".analysis")
+
+
+def _refuse_file(given: argparse.Namespace, file: Path, video: Path) -> None:
+    flag = f"--out is {file}" if given.out else f"the new video would be {file}"
+    if file.suffix.lower() != SUFFIX:
+        raise UserError(f"{flag}; its name must end in {SUFFIX}")
+    if file.exists() and video.exists() and file.samefile(video):
+        raise UserError(f"{flag}, which is the video itself; choose another --out")
+    if file.exists() and not given.overwrite:
+        raise UserError(f"{flag}, which exists already: --overwrite replaces it; or choose another --out")
+
+
+def _run_config(given: argparse.Namespace, table: Path) -> Config | None:
+    """Returns the config of the run that predicted a table: the one given, or that in whose folder the table lies."""
+    if given.run:
+        run = Path(given.run).expanduser()
+        refuse_no_run(run)
+        return read_config(run / CONFIG_FILE)
+    for folder in table.absolute().parents:
+        if folder.name == VIDEO_TABLES_FOLDER and (folder.parent / CONFIG_FILE).is_file():
+            return read_config(folder.parent / CONFIG_FILE)
+    return None
+
+
+def _edges(
+    given: argparse.Namespace, predictions: VideoPredictions, config: Config | None
+) -> tuple[tuple[str, str], ...]:
+    """Returns the skeleton of a flag, of a project or of a run, in this order.
+
+    Raises:
+      UserError: the flag has other names than the table, or the project is none or has no skeleton for them.
+    """
+    names = predictions.keypoint_names
+    if given.skeleton and given.project:
+        both = f"--skeleton is {given.skeleton} and --project is {given.project}"
+        raise UserError(f"{both}; both set the lines: give one")
+    if given.skeleton:
+        return edges_given("--skeleton", [text.strip() for text in given.skeleton.split(",")], names)
+    if given.project:
+        refuse_absent_project(given.project)
+        edges = known_pairs(read_label_table(DataConfig(project=given.project)).skeleton.edges, names)
+        if not edges:
+            raise UserError(f"{given.project} has no skeleton of the keypoints of {predictions.file}: give --skeleton")
+        return edges
+    return edges_given("data.skeleton", config.data.skeleton, config.data.keypoint_names) if config else ()
+
+
+def _rotated(index: VideoIndex, given: argparse.Namespace, config: Config | None) -> VideoIndex:
+    """Returns the video as its predictions have it; reports a rotation in its file."""
+    if not index.quarter_turns:
+        return index
+    if given.stored:
+        width, height = turned_size_px(index.width_px, index.height_px, index.quarter_turns)
+        return dataclasses.replace(index, width_px=width, height_px=height, quarter_turns=0)
+    sizes_px = labelled_sizes_px(config.data) if config else set()
+    if config:
+        print(describe_rotation(index, sizes_px))
+    else:
+        print(
+            f"{index.path}: the file stores a rotation by {90 * index.quarter_turns} degrees clockwise; it is applied. "
+            "If the points lie elsewhere, the table is of the stored frames: give --stored"
+        )
+    return as_labelled(index, sizes_px)
+
+
+def _warn_of_outside(index: VideoIndex, predictions: VideoPredictions, style: Style) -> None:
+    points = predictions.keypoints_frame_px[~(predictions.confidence < style.least_confidence)]
+    points = points[np.isfinite(points).all(axis=-1)]
+    is_outside = np.any((points < -0.5) | (points > np.array([index.width_px, index.height_px]) - 0.5), axis=-1)
+    if len(points) and is_outside.mean() > _MOST_OUTSIDE:
+        print(
+            f"{round(100 * is_outside.mean())} % of the points of {predictions.file} lie outside of the frames of "
+            f"{index.path} ({index.width_px} x {index.height_px} px): is it a table of another video?"
+        )

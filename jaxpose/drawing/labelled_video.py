@@ -1,0 +1,156 @@
+"""Writes a video with the predicted pose on each frame.
+
+Input: the index of a video and its predictions. Output: an H.264 file with a frame for each frame, at the same times
+from 0 on, with a line of text below. A thread decodes and draws while the encoder works.
+"""
+
+import dataclasses
+from collections.abc import Callable, Generator
+from fractions import Fraction
+from pathlib import Path
+
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+
+from jaxpose.data.overlay import keypoint_colours
+from jaxpose.drawing.ahead import made_ahead
+from jaxpose.drawing.caption import Caption
+from jaxpose.drawing.planes import LIMITED_RANGE, copy_frame, even, is_copied, new_frame
+from jaxpose.drawing.pose_painter import PosePainter
+from jaxpose.drawing.style import Style, to_yuv
+from jaxpose.errors import UserError
+from jaxpose.formats.video_predictions import VideoPredictions, refuse_other_length
+from jaxpose.quantities import count
+from jaxpose.video.decoding import Decoding, Flaw, FlawKind
+from jaxpose.video.encoding import Format, open_h264
+from jaxpose.video.index import VideoIndex
+from jaxpose.video.packets import open_video, video_stream
+
+# Drawn frames that wait for the encoder.
+_AHEAD = 4
+_LISTED = 5
+# Of a file that stores neither its rate nor the times of its frames.
+_DEFAULT_RATE = Fraction(25)
+_NO_COLORSPACE, _RGB = 2, 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A labelled video that was written.
+
+    Attributes:
+      frames: how many it has.
+      width_px, height_px: of its frames.
+      problem: a sentence about frames that are lost in the source, or "".
+    """
+
+    frames: int
+    width_px: int
+    height_px: int
+    problem: str
+
+
+def draw_video(
+    index: VideoIndex,
+    predictions: VideoPredictions,
+    file: Path,
+    style: Style,
+    is_stopped: Callable[[], bool] = lambda: False,
+    progress: Callable[[], object] = lambda: None,
+) -> Drawn:
+    """Writes the video; replaces an older one.
+
+    Args:
+      index: of the video, as `rotation.as_labelled` returned it.
+      predictions: a row for each frame.
+      file: *.mp4.
+      style: what the user chooses.
+      is_stopped: asked for every packet whether to stop.
+      progress: called after every frame.
+
+    Raises:
+      UserError: the predictions are of another number of frames, or no frame decodes.
+      OSError: the file cannot be written.
+      Stopped: `is_stopped` returned true. After this and every other error there is no new file.
+    """
+    refuse_other_length(index, predictions)
+    drawing, written = _Drawing(index, predictions, style), 0
+    with (
+        open_h264(file, drawing.width_px, drawing.height_px, drawing.form) as writer,
+        made_ahead(drawing.frames(is_stopped), _AHEAD) as frames,
+    ):
+        for frame, time in frames:
+            writer.write(frame, time)
+            written += 1
+            progress()
+        if not written:
+            raise UserError(f"{index.path} has no frame that decodes: {'; '.join(drawing.lost)}")
+    problem = ""
+    if lost := index.frame_count - written:
+        some = "; ".join(drawing.lost[:_LISTED]) + "; ..." * (len(drawing.lost) > _LISTED)
+        problem = f"{index.path}: {lost} of {count(index.frame_count, 'frame')} cannot be drawn ({some})"
+    return Drawn(written, drawing.width_px, drawing.height_px, problem)
+
+
+class _Drawing:
+    """The drawn frames of a video.
+
+    Attributes:
+      width_px, height_px: of the drawn frames, even.
+      form: how the source is stored.
+      lost: clauses about frames that do not decode, after the iteration.
+    """
+
+    def __init__(self, index: VideoIndex, predictions: VideoPredictions, style: Style) -> None:
+        self._index, self.form = index, _read_format(index)
+        self.lost: list[str] = []
+        size_px, tags = (index.width_px, index.height_px), (self.form.colorspace, self.form.color_range)
+        colours = keypoint_colours(len(predictions.keypoint_names))
+        self._painter = PosePainter(predictions, to_yuv(colours, *tags), size_px, style)
+        last, self.width_px = index.frame_count - 1, even(index.width_px)
+        self._caption = Caption(predictions.keypoint_names, colours, self.width_px, last, self._time_s(last), tags)
+        self.height_px = even(index.height_px) + self._caption.height_px
+
+    def frames(self, is_stopped: Callable[[], bool]) -> Generator[tuple[VideoFrame, int], None, None]:
+        """Yields drawn frames with their time stamps, from 0."""
+        converter, index = VideoReformatter(), self._index
+        for item in Decoding(index, 0, is_stopped):
+            if isinstance(item, Flaw):
+                if item.kind in (FlawKind.FAILED, FlawKind.LOST):
+                    self.lost.append(item.text)
+                continue
+            number, source = item
+            if number >= index.frame_count:
+                break
+            frame, planes = new_frame(self.width_px, self.height_px)
+            copy_frame(source, planes, converter, index.quarter_turns)
+            self._painter.paint(planes, number)
+            self._caption.paint(planes, number, self._time_s(number))
+            yield frame, self._time(number)
+
+    def _time(self, number: int) -> int:
+        times = self._index.times
+        return times[number] - times[0] if times else number
+
+    def _time_s(self, number: int) -> float:
+        return float(self._time(number) * self.form.time_base)
+
+
+def _read_format(index: VideoIndex) -> Format:
+    """Returns how a video is stored; without reliable times, its frames follow each other at its rate."""
+    with open_video(index.path) as container:
+        stream = video_stream(container, index.path)
+        context, rate = stream.codec_context, stream.average_rate or _DEFAULT_RATE
+        aspect = context.sample_aspect_ratio
+        if aspect and index.quarter_turns % 2:
+            aspect = 1 / aspect
+        return Format(
+            time_base=stream.time_base if index.times and stream.time_base else 1 / rate,
+            rate=rate,
+            # A frame in RGB is converted to what readers take untagged files for.
+            colorspace=_NO_COLORSPACE if context.colorspace == _RGB else context.colorspace,
+            color_range=context.color_range if is_copied(context.pix_fmt) else LIMITED_RANGE,
+            color_primaries=context.color_primaries,
+            color_trc=context.color_trc,
+            sample_aspect_ratio=aspect,
+        )
