@@ -106,7 +106,7 @@ def find_vit_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
         raise UserError(f"{source} holds several networks: tensors under {', '.join(map(repr, found))}; give one")
     raise UserError(
         f"{source} holds no vision transformer: none of its {len(tensors)} tensors is called cls_token or "
-        f"embeddings.cls_token; it has {_listed(list(tensors))}"
+        f"embeddings.cls_token; it has {listed(list(tensors), _SHOWN)}"
     )
 
 

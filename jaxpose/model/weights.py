@@ -70,7 +70,7 @@ def find_prefix(tensors: Mapping[str, np.ndarray], source: str) -> str:
         raise UserError(f"{source} holds several networks: tensors under {', '.join(map(repr, found))}; give one")
     raise UserError(
         f"{source} holds no ResNet: none of its {len(tensors)} tensors is called {' or '.join(_FIRST)}; it has "
-        f"{_listed(list(tensors))}"
+        f"{listed(list(tensors), _SHOWN)}"
     )
 
 

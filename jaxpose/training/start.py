@@ -11,6 +11,7 @@ from jaxpose.data import dataset, split
 from jaxpose.data.boxes import boxes_checksum
 from jaxpose.data.report import data_report
 from jaxpose.data.sessions import sessions
+from jaxpose.data.video_boxes import boxes_of_videos
 from jaxpose.formats.project import prepare
 from jaxpose.phases import phase
 from jaxpose.prediction.evaluation import extra_projects
@@ -70,10 +71,10 @@ def list_files(setup: Setup) -> str:
     data, clips = setup.data, setup.clips
     clip_files = clips.files() if clips else []
     files_beside = on_all_processes(lambda: dataset.files_beside(data.project, setup.config))
-    of_clips = [clips.boxes_px[file] for file in clip_files if file in clips.boxes_px] if clips else []
+    of_clips = on_all_processes(lambda: boxes_of_videos(setup.config.data, clip_files))
     text = split.split_text(
         data.project, data.sets, clip_files, files_beside, setup.weights_sha256, setup.trained_before,
-        setup.weights_option, boxes_checksum(data.project.boxes_px, *of_clips),
+        setup.weights_option, boxes_checksum(data.project.boxes_px, *of_clips.values()),
     )  # fmt: skip
     require_same({f"line {n} of split.csv": line for n, line in enumerate(text.splitlines(), 1)})
     return text

@@ -65,7 +65,6 @@ def open_clips(
         for index in itertools.chain(*indexes)
     }
     source = ClipSource(indexes, sequence_length, data, cache_mode, fits)
-    source.boxes_px = boxes_px
     rotations = [describe_rotation(index, labelled_px) for session in found for index in session]
     source.notes = [*filter(None, rotations), *source.notes]
     return source
@@ -81,7 +80,6 @@ class ClipSource:
       views: cameras.
       size_px: (width, height) of the frames.
       notes: sentences about the videos and the cache, for the start of the log.
-      boxes_px: {video: (n, 4)} the boxes of its frames, as `open_clips` takes them.
       decoded_frames, delivered_frames: frames decoded, and handed out, for clips that are not read from the cache.
     """
 
@@ -97,7 +95,6 @@ class ClipSource:
         self.views = len(sessions[0])
         self.size_px = (data.input_width_px, data.input_height_px)
         self.decoded_frames = self.delivered_frames = 0
-        self.boxes_px: Mapping[Path, np.ndarray] = {}
         self._sessions, self._length, self._data = sessions, sequence_length, data
         self._frame_counts = tuple(session[0].frame_count for session in sessions)
         self._folder = None if cache_mode in ("auto", "off") else Path(cache_mode).expanduser()

@@ -97,7 +97,7 @@ def test_the_videos_of_a_sleap_file_need_no_names(tmp_path: Path, capsys: Captur
     found = _suggested(out)
     assert {name for name, _ in found} == {"cam1_day", "cam2_day"}
     assert not found & {(name, frame) for name in ("cam1_day", "cam2_day") for frame in LABELLED[:2]}
-    assert "1 row of the labels cannot be used (see jaxpose.labels check)" in capsys.readouterr().out
+    assert "1 row of the labels cannot be used (see jaxpose labels check)" in capsys.readouterr().out
     image = cv2.imread(str(out / "labeled-data/cam2_day/img00000005.png"))
     assert number_in(image) == 105
     new = sleap_io.load_slp(str(out / "suggestions.slp"))
