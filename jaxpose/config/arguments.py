@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from jaxpose.errors import UserError
 
 DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
+_HEAD_BYTES = 4096
 # Another process of the run was lost, through no fault of this one: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 
@@ -138,6 +139,21 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{flag} is {folder}, which cannot be made: {error.strerror}") from None
+
+
+def refuse_other_file(page: Path, verb: str) -> None:
+    """Checks that --out names a page, which is absent or was written by this verb: its head names the verb.
+
+    Raises:
+      UserError: it is a folder, no page by its name, or another file.
+    """
+    if page.is_dir() or page.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--out is {page}; give the name of a page, which ends in .html")
+    if page.exists():
+        with page.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        if f'content="{verb.replace(".", " ")} '.encode() not in head:
+            raise UserError(f"--out is {page}, which {verb.replace('.', ' ')} did not write; choose another name")
 
 
 def did_you_mean(given: str, known: list[str]) -> str:

@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxpose.config.arguments import DONE, Arguments, make_folder
+from jaxpose.config.arguments import DONE, Arguments, make_folder, refuse_other_file
 from jaxpose.quantities import size
 
 
@@ -32,6 +32,7 @@ def _run(given: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")
     out = Path(given.out).expanduser() if given.out else None
     if out:
+        refuse_other_file(out, "jaxpose.report")
         make_folder(out.absolute().parent)
     with console("jaxpose.report"):
         file = write_report(Path(given.run), out, Path(given.compare) if given.compare else None)

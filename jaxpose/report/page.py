@@ -56,7 +56,7 @@ def make_page(
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta name="generator" content="jaxpose {escaped(__version__)}">
+<meta name="generator" content="jaxpose report {escaped(__version__)}">
 <link rel="icon" href="data:,">
 <title>{escaped(title)}</title>
 <style>{style}{hidden}</style>

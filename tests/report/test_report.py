@@ -84,6 +84,16 @@ def test_a_mistake_is_a_line_and_exit_code_2(argv: list[str], says: str, capsys:
     assert says in capsys.readouterr().err
 
 
+def test_only_its_own_pages_are_replaced(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for name, says in (("labels.csv", "ends in .html"), ("folder.html", "ends in .html"), ("a.html", "did not write")):
+        out = tmp_path / name
+        out.mkdir() if name.startswith("folder") else out.write_text("mine")
+        assert main(["--run", str(run), "--out", str(out)]) == 2
+        assert says in capsys.readouterr().err and (out.is_dir() or out.read_text() == "mine")
+    for _ in range(2):
+        assert main(["--run", str(run), "--out", str(tmp_path / "page.html")]) == 0
+
+
 def test_a_damaged_file_is_named(run: Path, capsys: pytest.CaptureFixture) -> None:
     write_atomic(run / "split.csv", (run / "split.csv").read_bytes().replace(b"train", b"test", 1))
     assert main(["--run", str(run)]) == 2
