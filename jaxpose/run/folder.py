@@ -115,6 +115,7 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
         # Check again: another process may have written here in between.
         refuse_foreign(path)
         action, messages, extension = decide_action(path, config, split_text)
+        _refuse_pattern(path, action)
         if config.resume == "overwrite":
             _remove(path, WRITTEN)
         if extension:
@@ -138,6 +139,12 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
         raise
 
 
+def _refuse_pattern(path: Path, action: str) -> None:
+    """Raises UserError if checkpoints could not be read again: Orbax takes their path for a pattern of file names."""
+    if action != "finished" and "[" in str(path.absolute()):
+        raise UserError(f"the run folder is {path.absolute()}; checkpoints need a path without '[': choose another out")
+
+
 def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
     path = _path(config)
     try:
@@ -147,6 +154,7 @@ def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]
             raise UserError(f"run folder {path} cannot be used: {there} cannot be written to; choose another out")
         fetched = fetch(path)
         action, messages, _ = decide_action(path, config, split_text)
+        _refuse_pattern(path, action)
         return RunFolder(path, action, messages=(*fetched, *messages))
     except OSError as error:
         raise UserError(f"run folder {path} cannot be used: {error}; choose another out") from None

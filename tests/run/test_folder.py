@@ -258,6 +258,18 @@ def test_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path):
         assert "\n" not in str(refused.value)
 
 
+def test_a_path_that_checkpoints_cannot_have_is_refused_before_any_step(tmp_path: Path):
+    """Orbax would write checkpoints that it does not find again; a finished run may be moved to such a place."""
+    for out in (tmp_path / "run [1]", tmp_path / "mice [2024]" / "run"):
+        for dry_run in (True, False):
+            with pytest.raises(ValueError, match=r"need a path without '\['"):
+                open_run(config_for(out), SPLIT, dry_run=dry_run)
+    begin(tmp_path / "run", finished=True)
+    (tmp_path / "run").rename(tmp_path / "done [1]")
+    with open_run(config_for(tmp_path / "done [1]"), SPLIT) as run:
+        assert run.action == "finished"
+
+
 def test_read_only_folder_is_one_clear_error():
     code = """
 import os, tempfile
