@@ -3,7 +3,6 @@
 Several processes share the work by claims. A video that is newer than its table is kept.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from jaxpose.drawing.style import Style
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
 from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.job import key_of
 from jaxpose.run.paths import LABELED_VIDEOS_FOLDER, VIDEO_TABLES_FOLDER
 from jaxpose.video.encoding import SUFFIX
 from jaxpose.video.index import read_index
@@ -48,7 +48,7 @@ def draw_tables(
     failed = 0
     for table, video in videos.items():
         file = labelled_file(table, out)
-        name = f"labeled-{hashlib.sha256(str(file.relative_to(out)).encode()).hexdigest()[:16]}"
+        name = f"labeled-{key_of(file.relative_to(out).as_posix())}"
         if _is_newer(file, table):
             claims.forget(name)  # a killed process may have left it
             continue

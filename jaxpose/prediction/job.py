@@ -115,5 +115,5 @@ def remove_leftovers(table: Path, claims: Claims) -> None:
 
 
 def key_of(table: str) -> str:
-    """Returns the prefix of the names of the claims on the work for a table, which is named relative to its folder."""
+    """Returns what stands for a file in the names of claims; the file is named relative to the folder of results."""
     return hashlib.sha256(table.encode()).hexdigest()[:16]

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -185,7 +186,7 @@ def test_a_file_without_reliable_times_gets_its_constant_rate(tmp_path: Path) ->
     assert [number_in(frame[:48]) for frame in plain(found.path)] == list(range(20))
 
 
-FORMS: dict[str, dict[str, object]] = {
+FORMS: dict[str, dict[str, Any]] = {
     "odd.mp4": {"pixels": "yuv444p", "size_px": (63, 47)},
     "high.mp4": {"pixels": "yuv422p"},
     "deep.mkv": {"codec": "ffv1", "pixels": "yuv420p10le", "options": {}},
@@ -198,7 +199,7 @@ FORMS: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_frames_of_any_size_and_pixel_format_look_as_before(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path / name, 4, **FORMS[name])  # type: ignore[arg-type]
+    path = write(tmp_path / name, 4, **FORMS[name])
     source = plain(path)
     labelled = plain(drawn(path, nothing(4)))
     height, width = source.shape[1:3]
