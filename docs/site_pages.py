@@ -52,8 +52,8 @@ def on_post_build(config: MkDocsConfig) -> None:
     Raises:
       PluginError: a page does.
     """
-    for file in sorted(Path(config.site_dir).rglob("*.[hc][ts][ms]*")):
-        found = _LOADED.search(file.read_text())
+    for file in sorted(Path(config.site_dir).rglob("*")):
+        found = _LOADED.search(file.read_text()) if file.suffix in (".html", ".css") else None
         if found:
             raise PluginError(f"{file.relative_to(config.site_dir)} loads from the network: {found[0]}")
 
