@@ -45,8 +45,9 @@ def _has_word(text: str) -> bool:
 
 
 def _says_something(text: str) -> bool:
-    # BEFORE + NAME would read as one word: the same message is there with the name alone.
-    return len(re.findall(r"\b[a-z]{2,}\b", text)) >= 3 and not re.search(r"FOUNDNAME|DOTNAME", text)
+    # These have a twin with the name of the option alone.
+    is_twin = re.search(r"FOUNDNAME|DOTNAME|--config\.OPTION", text)
+    return len(re.findall(r"\b[a-z]{2,}\b", text)) >= 3 and not is_twin
 
 
 class _Module:
