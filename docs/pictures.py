@@ -1,0 +1,115 @@
+"""Makes the pictures of the documents from real runs.
+
+    python docs/pictures.py --project PATH/mirror-mouse-example --work FOLDER
+
+Trains the mouse example and the synthetic animal in FOLDER (10 and 3 minutes on 2 quiet cores; a second call finds the
+runs finished), draws their videos, writes their reports, and writes docs/pictures/ anew. Needs Chromium.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parent / "pictures"
+CHROMIUM = "chromium"
+REPORT_PX, JPEG_QUALITY = (1280, 900), 80
+TRAIL_FRAMES = 15
+_VIEWS = ("top", "bot")
+_BONES = ("nose:tailBase", "tailBase:tailMid", "tailBase:paw1LH", "tailBase:paw4RH", "nose:paw2LF", "nose:paw3RF")
+SKELETON = tuple(f"{a}_{view}:{b}_{view}" for view in _VIEWS for a, b in (bone.split(":") for bone in _BONES))
+# As in benchmarks/accuracy.py, with a smaller network: the rate is halved three times in 675 steps.
+MOUSE_OPTIONS = (
+    "model.backbone=resnet10", "data.input_width_px=128", "data.input_height_px=128", "augment.preset=dlc",
+    "train.steps=675", "optim.milestones_epochs=(67.6,90,112.6)", f"data.skeleton={SKELETON}",
+)  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--project", type=Path, required=True, help="the mouse example")
+    parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
+    given = parser.parse_args(argv)
+    work = given.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    mouse = trained(work, given.project.resolve(), "mouse", list(MOUSE_OPTIONS))
+    FOLDER.mkdir(exist_ok=True)
+    for name, make in PICTURES.items():
+        write(FOLDER / name, make(mouse))
+    return 0
+
+
+def trained(work: Path, project: Path, name: str, options: list[str]) -> Path:
+    """Trains a project, or finds that it is trained, and returns its run folder."""
+    jaxpose(["train", str(project), f"out={work / name}", *options], work)
+    return work / name
+
+
+def jaxpose(arguments: list[str], folder: Path) -> None:
+    """Runs a verb, and ends where it fails."""
+    subprocess.run([sys.executable, "-m", "jaxpose", *arguments], cwd=folder, check=True)
+
+
+def report_top(run: Path) -> np.ndarray:
+    """The first screen of a run's report, (h, w, 3) BGR."""
+    jaxpose(["report", "--run", str(run)], run.parent)
+    width, height = REPORT_PX
+    shot = run.parent / "report.png"
+    command = [shutil.which(CHROMIUM) or CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    command += [f"--screenshot={shot}", f"--window-size={width},{height}", "--virtual-time-budget=15000"]
+    subprocess.run([*command, (run / "report.html").as_uri()], check=True, capture_output=True)
+    return read(shot)
+
+
+def labelled_frame(run: Path) -> np.ndarray:
+    """A frame of the labelled video, with skeleton and trails."""
+    frames = labelled_video(run, TRAIL_FRAMES)
+    return frames[len(frames) // 2]
+
+
+def three_frames(run: Path) -> np.ndarray:
+    """Three frames of the labelled video, of its beginning, its middle and its end, side by side."""
+    frames = labelled_video(run, 0)
+    return np.hstack([frames[len(frames) * part // 6] for part in (1, 3, 5)])
+
+
+def labelled_video(run: Path, trail_frames: int) -> list[np.ndarray]:
+    """Draws the run's predictions of the project's video, and returns the frames."""
+    (table,) = [file for file in (run / "video_preds").glob("*.csv") if not file.stem.endswith(("_norm", "_error"))]
+    project = Path(json.loads((run / "config.json").read_text())["data"]["project"])
+    (video,) = (project / "videos").glob(f"{table.stem}.*")
+    out = run.parent / f"labelled-{trail_frames}.mp4"
+    flags = ["--out", str(out), "--trail", str(trail_frames), "--run", str(run), "--overwrite"]
+    jaxpose(["draw", str(video), str(table), *flags], run.parent)
+    reader, frames = cv2.VideoCapture(str(out)), []
+    while (answer := reader.read())[0]:
+        frames.append(answer[1])
+    return frames
+
+
+def read(file: Path) -> np.ndarray:
+    picture = cv2.imread(str(file))
+    if picture is None:
+        sys.exit(f"{file} is no picture")
+    return picture
+
+
+def write(file: Path, picture: np.ndarray) -> None:
+    cv2.imwrite(str(file), picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    print(f"{file}: {picture.shape[1]} x {picture.shape[0]} px, {file.stat().st_size / 1000:.0f} kB")
+
+
+PICTURES: dict[str, Callable[[Path], np.ndarray]] = {
+    "report.jpg": report_top,
+    "labelled_frame.jpg": labelled_frame,
+    "three_frames.jpg": three_frames,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
