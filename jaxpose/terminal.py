@@ -52,6 +52,11 @@ def draws_bars() -> bool:
     return is_terminal(sys.stdout) and is_terminal(sys.stderr)
 
 
+def columns() -> int:
+    """Returns the width of the terminal to which stdout goes; 0 in a pipe or a file, where a line has any length."""
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else 0
+
+
 def is_quiet() -> bool:
     """Returns whether --quiet is given."""
     return _is_quiet

@@ -231,7 +231,8 @@ def _report(config: Config, data: Dataset, results: Summaries, shown: str, compa
     if shown:
         _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
         if not data.is_selection_tested(config.train.monitor):
-            _logger.info("no test set: the validation frames chose the checkpoint; expect larger errors on other frames")
+            text = "no test set: the validation frames chose the checkpoint, so expect larger errors on other frames"
+            _logger.info(text)
     for name, error_px in compared.items():
         percent = 100 * results[shown]["mean_px_error"] / error_px
         _logger.info(f"{name:<29} {error_px:8.2f} px on the {shown} set (network: {percent:.1f} % of that)")

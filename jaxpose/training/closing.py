@@ -26,7 +26,7 @@ def report_end(log: RunLog, summary: dict[str, Any], report: Path | None) -> Non
     }
     lines = [f"everything is in {folder}"]
     if report:
-        rows["open"] = f"{report} (in a browser)"
+        rows["open in a browser"] = str(report)
         lines.append(f"report: {report}; open it in a browser")
     log.end("training is done", rows, lines)
 
