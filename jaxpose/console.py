@@ -1,8 +1,9 @@
 """Shows the records of the logger "jaxpose" on the console, above the progress bars.
 
-Every room logs with `logging.getLogger(__name__)`: `info` for progress and results, `warning` for problems. A verb
-opens `console`; a run opens its `RunLog`, which also writes train.log. A program that imports jaxpose and opens neither
-gets only the warnings, as usual in Python.
+Every room logs with `logging.getLogger(__name__)`: `info` for progress, `log(RESULT, ...)` for what --quiet shows too,
+such as the line that names the written files, and `warning` for problems. A verb opens `console`; a run opens its
+`RunLog`, which also writes train.log. A program that imports jaxpose and opens neither gets only the warnings, as usual
+in Python.
 """
 
 import contextlib
@@ -11,7 +12,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import tqdm
+from jaxpose import terminal
+
+# The level of a result, between information and warnings.
+RESULT = 25
+logging.addLevelName(RESULT, "RESULT")
 
 
 class Console(logging.Handler):
@@ -34,9 +39,11 @@ class Console(logging.Handler):
         """
         message = record.getMessage()
         if record.levelno < logging.WARNING:
-            print_above_bars(message, sys.stdout)
+            terminal.print_lines(message)
         else:
-            print_above_bars("\n".join(self._prefix + line for line in message.splitlines()), sys.stderr)
+            style = terminal.WARNING if record.levelno < logging.ERROR else terminal.ERROR
+            lines = "\n".join(self._prefix + line for line in message.splitlines())
+            terminal.print_lines(lines, sys.stderr, style)
 
 
 class HeldWarnings(logging.Handler):
@@ -77,9 +84,9 @@ def console(verb: str, level: int = logging.INFO) -> Iterator[None]:
 
     Args:
       verb: prefix of each line on stderr, such as "jaxpose.predict".
-      level: the lowest level that is shown.
+      level: the lowest level that is shown; with --quiet, at least RESULT.
     """
-    with only_handler(Console(f"{verb}: ", level)):
+    with only_handler(Console(f"{verb}: ", max(level, RESULT) if terminal.is_quiet() else level)):
         yield
 
 
@@ -97,9 +104,3 @@ def only_handler(handler: logging.Handler) -> Iterator[None]:
         logger.handlers = handlers
         logger.propagate = propagate
         logger.setLevel(level)
-
-
-def print_above_bars(text: str, stream: Any) -> None:
-    """Prints lines on a text stream immediately, above the progress bars of this process."""
-    tqdm.tqdm.write(text, file=stream)
-    stream.flush()

@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments.add_argument("--stored", action="store_true", help="do not apply a rotation in the video file")
     arguments.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    arguments.add_quiet()
     return arguments.run(_run, argv)
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from jaxpose import phases
+from jaxpose import phases, terminal
 
 # 85 asks for a requeue (launch/slurm.sbatch). Shells report Ctrl-C as 130.
 EXIT_CODES = {signal.SIGTERM: 85, signal.SIGINT: 130}
@@ -80,9 +80,8 @@ def _leave(number: int) -> None:
         return
     code, name = EXIT_CODES[signal.Signals(number)], signal.Signals(number).name
     doing = f" while {phases.current()}" if phases.current() else ""
-    # os.write instead of print: the main thread may be printing. On a terminal, clear the progress line first.
-    wipe = "\r\x1b[K" if os.isatty(2) else ""
-    os.write(2, f"{wipe}{_verb}: stopped by {name}{doing}; nothing is lost, the same command continues\n".encode())
+    # os.write instead of print: the main thread may be printing.
+    os.write(2, terminal.above_bars(f"{_verb}: stopped by {name}{doing}; nothing is lost, the same command continues"))
     try:
         for inform in _inform_others:
             inform(code)

@@ -1,16 +1,17 @@
 """Shows long work of a verb: a spinner or a bar on a terminal, otherwise a line now and then.
 
-A notebook has spinners and bars, too. A short phase shows nothing. Lines appear only after `speak`, which the verbs
-call; a program that imports jaxpose does not. With several processes, only the first one of a run prints.
+A notebook with ipywidgets has spinners and bars, too. A short phase shows nothing. Lines appear only after `speak`,
+which the verbs call; a program that imports jaxpose does not. With several processes, only the first one of a run
+prints.
 """
 
 import contextlib
-import itertools
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+
+from jaxpose import terminal
+from jaxpose.bars import Bar
 
 # Seconds before the first line of a phase, and between two lines of one phase.
 FIRST_S, AGAIN_S = 3.0, 30.0
@@ -42,17 +43,16 @@ class Phase:
         self._unit = unit
         self._started_at = time.monotonic()
         self._lines = 0
-        self._bar: Any = None
-        self._spinner = itertools.cycle("|/-\\")
+        self._bar: Bar | None = None
 
     def update(self, done: int = 1) -> None:
         """Adds to the number of finished items."""
         self.done += done
 
-    def tick(self, terminal: bool) -> None:
-        """Updates the display; called a few times a second."""
+    def tick(self, draws: bool) -> None:
+        """Updates the bar, or the lines where none can be drawn; called a few times a second."""
         now = time.monotonic()
-        if terminal:
+        if draws:
             if now - self._started_at >= SHOWN_ON_TERMINAL_S:
                 self._draw()
         elif now - max(self._started_at, _said_at) >= (AGAIN_S if self._lines else FIRST_S):
@@ -69,25 +69,12 @@ class Phase:
 
     def _draw(self) -> None:
         if self._bar is None:
-            self._bar = make_bar(
-                total=self.total or None,
-                unit=self._unit,
-                leave=False,
-                delay=1e-3,  # draw nothing before the title is set
-                dynamic_ncols=True,
-                bar_format=None if self.total else "{desc} {elapsed}",
-            )
-            self._bar.start_t -= time.monotonic() - self._started_at
-        if self.total:
-            self._bar.set_description_str(self.title, refresh=False)
-            self._bar.n = min(self.done, self.total)
-        else:
-            self._bar.set_description_str(f"{next(self._spinner)} {self.title}", refresh=False)
-        self._bar.refresh()
+            self._bar = Bar(self.title, self.total, self._unit, spent_s=time.monotonic() - self._started_at)
+        self._bar.update(min(self.done, self.total))
 
 
 @contextlib.contextmanager
-def phase(title: str, total: int = 0, unit: str = "it") -> Iterator[Phase]:
+def phase(title: str, total: int = 0, unit: str = "") -> Iterator[Phase]:
     """A context for work that may take long. Of nested phases, the innermost is shown.
 
     Args:
@@ -107,27 +94,6 @@ def phase(title: str, total: int = 0, unit: str = "it") -> Iterator[Phase]:
         with _lock:
             _under_way.remove(mine)
             mine.close()
-
-
-def draws_bars() -> bool:
-    """Returns whether bars can be drawn: stderr is a terminal, or the output of a notebook."""
-    return sys.stderr.isatty() or _is_notebook()
-
-
-def make_bar(**options: Any) -> Any:
-    """Returns a progress bar of tqdm: text, or a widget in a notebook that has ipywidgets."""
-    if _is_notebook():
-        from tqdm.auto import tqdm
-    else:
-        # tqdm.auto would choose the same class, and import asyncio.
-        from tqdm import tqdm
-    return tqdm(**options)
-
-
-def _is_notebook() -> bool:
-    # The way in which tqdm.auto decides.
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return shell is not None and "IPKernelApp" in shell.config
 
 
 def speak(first_line: str, is_first: bool = True) -> None:
@@ -160,7 +126,7 @@ def _say(line: str) -> None:
     _said_at = time.monotonic()
     # If the reader is gone, the verb's own next print fails.
     with contextlib.suppress(OSError):
-        print(line, flush=True)
+        terminal.say(line)
 
 
 def _start_thread() -> None:
@@ -174,10 +140,10 @@ def _show() -> None:
     global _thread
     while True:
         time.sleep(TICK_S)
-        terminal = draws_bars()
+        draws = terminal.draws_bars()
         with _lock:
             if not _under_way:
                 _thread = None
                 return
-            if terminal or _shows == _LINES:
-                _under_way[-1].tick(terminal)
+            if draws or _shows == _LINES or (terminal.is_notebook() and _shows == _BARS):
+                _under_way[-1].tick(draws)

@@ -31,7 +31,7 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, PredictConfig, validate
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import SOME_FAILED, make_folder
-from jaxpose.console import console
+from jaxpose.console import RESULT, console
 from jaxpose.data.inputs import find_inputs
 from jaxpose.drawing.run_videos import draw_tables, refuse_own_videos
 from jaxpose.errors import UserError
@@ -91,7 +91,7 @@ def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]
             return codes[-1]
     outputs = output_files(find_inputs(inputs), runs[0])
     tables = write_ensembles(runs, outputs, out)
-    _logger.info(f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
+    _logger.log(RESULT, f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
     smooth_ensembles(options, configs[0], runs, tables, out)
     if command := smoother_command(runs, tables, configs[0].data.views):
         _logger.info(f"the Ensemble Kalman Smoother reads the tables of the runs: {command}")
@@ -155,7 +155,10 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str],
         drawing_code = _draw(config, sources, out, claims, interrupt)
         if interrupt.signal is not None:
             return report_stop(finished_segments, interrupt.exit_code)
-    return max(report_end(ended, len(outputs), reported), drawing_code)
+    code = report_end(ended, len(outputs), reported)
+    if done:
+        _logger.log(RESULT, f"predictions of {count(len(done), 'input')} are in {out}; {INDEX_FILE} there lists them")
+    return max(code, drawing_code)
 
 
 def _draw(config: Config, sources: OutputFiles, out: Path, claims: Claims, interrupt: Interrupt) -> int:

@@ -28,6 +28,13 @@ def duration(seconds: float | int) -> str:
     return f"{seconds / 3600:,.1f} hours"
 
 
+def clock(seconds: float) -> str:
+    """Returns a time as a clock shows it, such as "02:05" or "1:00:00"."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
 def size(number_of_bytes: float | int) -> str:
     """Returns a number of bytes in a suitable unit, 1 kB = 1000 bytes, such as "3 kB" or "2.9 GB"."""
     value, units = float(number_of_bytes), ["bytes", "kB", "MB", "GB", "TB", "PB"]

@@ -25,6 +25,7 @@ import os
 import shlex
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -51,6 +52,7 @@ from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.run.status import Status
 from jaxpose.run.weights import checksum
 from jaxpose.training.clip_setup import require_usable_clips
+from jaxpose.training.closing import report_end
 from jaxpose.training.compiled_run import CompiledRun, compile_step, put_on_devices, resume
 from jaxpose.training.diverged import Diverged
 from jaxpose.training.dry_run import show_dry_run
@@ -62,6 +64,7 @@ from jaxpose.training.start_block import start_block
 from jaxpose.video.clips import UnusableClips
 
 _VERB = "jaxpose.train"
+_logger = logging.getLogger(__name__)
 
 
 def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
@@ -132,8 +135,9 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
             outcome = Loop(run, runner, checkpoints, log, interrupt).run()
             # 7. Export and evaluate the best weights, predict the project's videos, and write the report.
             summary = finish(outcome, setup, runner, folder, checkpoints, log, interrupt)
-            if "sets" in summary and folder.is_ours and config.log.report:
-                _write_report(folder, setup, log)
+            if "sets" in summary:
+                is_reported = folder.is_ours and config.log.report
+                report_end(log, summary, _write_report(folder, setup) if is_reported else None)
             folder.note_end(Status(summary["exit_code"], summary["reason"]))
             return copy.finish(summary, interrupt)
 
@@ -154,18 +158,17 @@ def _begin_log(run: CompiledRun, messages: list[str], folder: RunFolder, log: Ru
         save_subspaces(folder.path, run.setup.subspaces)
 
 
-def _write_report(folder: RunFolder, setup: Setup, log: RunLog) -> None:
-    """Writes report.html of a finished run and names it; whatever goes wrong there is a warning."""
+def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
+    """Writes report.html of a finished run and returns it; whatever goes wrong there is a warning, and None."""
     try:
         # Imported here: it takes time that training does not need before its end.
         from jaxpose.report.writing import write_report
 
-        file = write_report(folder.path, project=setup.data.project)
+        return write_report(folder.path, project=setup.data.project)
     except Exception as error:
         again = f"jaxpose report --run {shlex.quote(str(folder.path))}"
-        log.text(f"warning: the report is not written ({type(error).__name__}: {error}); write it by {again}")
-    else:
-        log.text(f"report: {file}; open it in a browser")
+        _logger.warning(f"the report is not written ({type(error).__name__}: {error}); write it by {again}")
+        return None
 
 
 def main(config: Config, options: Options) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from jaxpose.data.synthetic import make_project
 from tests.small_run import command, environment, files_in, make_config
-from tests.terminal import screen_of
+from tests.terminal import show
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 300
@@ -272,7 +272,7 @@ def test_phases_that_take_long_have_lines_on_the_first_process_alone() -> None:
 
 
 def test_phases_on_a_terminal_are_a_spinner_and_a_bar_that_vanish() -> None:
-    text = screen_of([sys.executable, "-c", PHASES, "0"])
-    assert re.search(r"\r[|/\\-] compiling 00:00", text), text
-    assert re.search(r"\rreading images: +\d+%", text), text
-    assert "..." not in text and text.rstrip().endswith("ends")
+    shown = show([sys.executable, "-c", PHASES, "0"])
+    assert shown.lines == ["begins", "ends"] and not shown.is_cursor_hidden
+    assert re.search(r"[|/\\-]\S* compiling \S*0:00:00", shown.text), shown.text
+    assert re.search(r"^reading images \u2501.* \d/8 \d+% ETA", shown.bars[-1]), shown.bars

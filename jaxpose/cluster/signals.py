@@ -12,6 +12,7 @@ from typing import Any
 
 from jax.experimental import multihost_utils
 
+from jaxpose import terminal
 from jaxpose.early_signals import EXIT_CODES
 
 
@@ -91,4 +92,4 @@ class Interrupt:
 
 def _say(message: str) -> None:
     # os.write instead of print: a handler may interrupt another print, and a nested print raises an exception.
-    os.write(2, f"\n{message}\n".encode())
+    os.write(2, terminal.above_bars(message))

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.terminal import columns
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,7 +27,7 @@ def _run(given: argparse.Namespace) -> int:
     from jaxpose.compare.comparison import compare
     from jaxpose.compare.listing import format_comparison
 
-    print(format_comparison(compare([Path(run) for run in given.runs], given.test_only)))
+    print(format_comparison(compare([Path(run) for run in given.runs], given.test_only), columns()))
     return DONE
 
 

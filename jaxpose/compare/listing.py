@@ -16,21 +16,28 @@ from jaxpose.compare.comparison import Comparison, Frames
 from jaxpose.compare.run_errors import Training
 from jaxpose.config.excerpt import excerpt
 from jaxpose.quantities import count
+from jaxpose.text_table import table_lines, wrapped
 
-# Characters of a row of options, over all runs; with many runs, each has at least the latter.
-_ROW, _CELL = 90, 16
+# Characters of a cell that a terminal wraps, at least.
+_CELL = 16
 
 
-def format_comparison(found: Comparison) -> str:
-    """Returns the runs, the options that differ, the frames, the errors and the spread over seeds as tables."""
+def format_comparison(found: Comparison, width: int = 0) -> str:
+    """Returns the runs, the options that differ, the frames, the errors and the spread over seeds as tables.
+
+    Args:
+      found: the comparison.
+      width: characters of a line. Columns that do not fit follow in further tables; 0 = lines of any length.
+    """
     letters = [_letter(place) for place in range(len(found.measured))]
-    blocks = [_format_runs(found, letters)]
-    blocks.append(_format_options(found.options, letters))
-    blocks.append(_format_frames(found.frames))
+    blocks = [_format_runs(found, letters, width)]
+    blocks.append(_format_options(found.options, letters, width))
+    blocks.append(_prose(_format_frames(found.frames), width))
     if found.other_keypoints:
-        blocks.append(f"only in some of the runs, not compared: {', '.join(found.other_keypoints)}")
-    blocks.append(_format_errors(found, letters))
-    blocks += [_format_seeds(found, letters)] if found.seeds else []
+        other = f"only in some of the runs, not compared: {', '.join(found.other_keypoints)}"
+        blocks.append(_prose(other, width))
+    blocks.append(_format_errors(found, letters, width))
+    blocks += [_format_seeds(found, letters, width)] if found.seeds else []
     return "\n\n".join(blocks)
 
 
@@ -39,14 +46,14 @@ def _letter(place: int) -> str:
     return string.ascii_uppercase[place] if place < 26 else f"R{place + 1}"
 
 
-def _format_runs(found: Comparison, letters: list[str]) -> str:
+def _format_runs(found: Comparison, letters: list[str], width: int) -> str:
     letter_of = {one.run.resolve(): letter for letter, one in zip(letters, found.measured, strict=True)}
     sets = (TRAIN, VALIDATION, TEST)
     rows = [["", "run", "starts from", f"frames: {sets[0]}", *sets[1:]]]
     for letter, one, training in zip(letters, found.measured, found.training, strict=True):
         sizes = [f"{training.set_sizes[name]:,}" for name in sets]
         rows.append([letter, str(one.run), _start(training, letter_of), *sizes])
-    return _format_table(rows)
+    return _format_table(rows, width)
 
 
 def _start(training: Training, letter_of: dict[Path, str]) -> str:
@@ -64,16 +71,17 @@ def _shown(value: Any) -> str:
     return excerpt(value, quoted=value == "")
 
 
-def _format_options(options: dict[str, list[Any]], letters: list[str]) -> str:
+def _format_options(options: dict[str, list[Any]], letters: list[str], width: int) -> str:
     if not options:
         return "no option differs"
     rows = [[name, *map(_shown, values)] for name, values in options.items()]
-    width = max(_CELL, (_ROW - max(map(len, options))) // len(letters))
-    return _format_table([["option", *letters], *(line for row in rows for line in _wrapped(row, width))])
+    # So that all runs stand side by side, if there are few of them.
+    cell = (width - max(map(len, options))) // len(letters) - len("  ")
+    return _format_table([["option", *letters], *rows], width, max(_CELL, cell))
 
 
 def _wrapped(row: list[str], width: int) -> list[list[str]]:
-    """Returns a row as one or more lines, in which only the name may be longer than `width` characters."""
+    """Returns a row as one or more lines, in which only the first cell may be longer than `width` characters."""
     cells = [row[:1], *(_wrap(cell, width) for cell in row[1:])]
     return [list(line) for line in itertools.zip_longest(*cells, fillvalue="")]
 
@@ -107,7 +115,7 @@ def _format_frames(frames: Frames) -> str:
     return "\n".join(lines)
 
 
-def _format_errors(found: Comparison, letters: list[str]) -> str:
+def _format_errors(found: Comparison, letters: list[str], width: int) -> str:
     first, others = found.measured[0], range(1, len(letters))
     paired = "paired" if found.frames.is_paired else "not paired"
     rows = [["keypoint", "points", *letters, *(f"{letters[place]} - {letters[0]}" for place in others)]]
@@ -118,17 +126,18 @@ def _format_errors(found: Comparison, letters: list[str]) -> str:
         for one in found.measured[1:]:
             cells.append(_with_interval(one.difference_px, one.difference_interval_px, column, "+"))
         rows.append(cells)
-    title = f"mean error in px ({PERCENT} % bootstrap interval over frames; differences {paired})"
-    return f"{title}\n{_format_table(rows)}"
+    title = _prose(f"mean error in px ({PERCENT} % bootstrap interval over frames; differences {paired})", width)
+    return f"{title}\n{_format_table(rows, width)}"
 
 
-def _format_seeds(found: Comparison, letters: list[str]) -> str:
+def _format_seeds(found: Comparison, letters: list[str], width: int) -> str:
     groups = [" ".join(letters[place] for place in group.runs) for group in found.seeds]
     rows = [["keypoint", *groups]]
     for column, name in enumerate([*found.keypoint_names, "all"]):
         cells = [f"{group.means_px[column]:.2f} +- {group.deviations_px[column]:.2f}" for group in found.seeds]
         rows.append([name, *cells])
-    return f"spread over train.seed: mean +- standard deviation of the runs' mean errors in px\n{_format_table(rows)}"
+    title = _prose("spread over train.seed: mean +- standard deviation of the runs' mean errors in px", width)
+    return f"{title}\n{_format_table(rows, width)}"
 
 
 def _with_interval(means: np.ndarray, interval: np.ndarray, column: int, sign: str = "") -> str:
@@ -139,7 +148,13 @@ def _with_interval(means: np.ndarray, interval: np.ndarray, column: int, sign: s
     return f"{means[column]:{sign}.2f}{edges}"
 
 
-def _format_table(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
+def _format_table(rows: Sequence[Sequence[str]], width: int, most: int = 0) -> str:
+    """Returns rows as a table; with a width, no cell but the first of a row is wider than `most` or the width."""
+    if width:
+        room = max(_CELL, width - max(len(row[0]) for row in rows) - len("  "))
+        rows = [line for row in rows for line in _wrapped(list(row), min(most or room, room))]
+    return "\n".join(table_lines(rows, width))
+
+
+def _prose(text: str, width: int) -> str:
+    return wrapped(text, width) if width else text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxpose.errors import UserError
+from jaxpose.terminal import ERROR, print_lines, quiet
 
 DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
 _HEAD_BYTES = 4096
@@ -28,6 +29,10 @@ class Arguments(argparse.ArgumentParser):
         """Adds a flag, or an argument without a name, as argparse does."""
         self._flags += [name for name in names if name.startswith("--") and name not in self._flags]
         return super().add_argument(*names, **rules)
+
+    def add_quiet(self) -> None:
+        """Adds --quiet, for a verb that shows its progress."""
+        self.add_argument("--quiet", action="store_true", help="show only warnings, errors and the result")
 
     def error(self, message: str) -> NoReturn:
         """Raises a UserError; argparse would print the usage and exit."""
@@ -51,7 +56,13 @@ class Arguments(argparse.ArgumentParser):
         argv = sys.argv[1:] if argv is None else argv
         if {"--help", "-h"}.intersection(argv):
             return show_page(self._verb, self.format_help())
-        return exit_code_of(self._verb, lambda: main(self.read(argv)))
+
+        def work() -> int:
+            given = self.read(argv)
+            with quiet(getattr(given, "quiet", False)):
+                return main(given)
+
+        return exit_code_of(self._verb, work)
 
 
 class RunArguments(Arguments):
@@ -72,6 +83,7 @@ class RunArguments(Arguments):
         self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
         self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
         self.add_argument("--batch_size", type=int, metavar="N", help="frames per step, over all devices")
+        self.add_quiet()
 
 
 def program(verb: str) -> str:
@@ -102,15 +114,15 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except KeyboardInterrupt:
-        print(f"{verb}: interrupted", file=sys.stderr)
+        print_lines(f"{verb}: interrupted", sys.stderr)
         return INTERRUPTED
     except UserError as error:
         for line in str(error).splitlines():
-            print(f"{verb}: {line}", file=sys.stderr)
+            print_lines(f"{verb}: {line}", sys.stderr, ERROR)
         return USERS_MISTAKE
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
-        print(f"{verb}: {named}{error.strerror or error}", file=sys.stderr)
+        print_lines(f"{verb}: {named}{error.strerror or error}", sys.stderr, ERROR)
         return FAILED
 
 

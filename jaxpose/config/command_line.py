@@ -20,14 +20,15 @@ from ml_collections import config_flags
 
 from jaxpose.config.arguments import did_you_mean, exit_code_of, program, show_page
 from jaxpose.config.check import validate
-from jaxpose.config.flag_parsers import PARSERS, DryRun
+from jaxpose.config.flag_parsers import PARSERS, DryRun, Quiet
 from jaxpose.config.option import OptionError, explain_absence, flat_options
 from jaxpose.config.root import Config
 from jaxpose.config.shipped import find_config, shipped_names
 from jaxpose.config.shorthand import expand
 from jaxpose.errors import UserError
+from jaxpose.terminal import quiet
 
-_FLAGS = ("--config", "--dry_run", "--help", "--help_options")
+_FLAGS = ("--config", "--dry_run", "--quiet", "--help", "--help_options")
 
 
 @dataclasses.dataclass
@@ -36,9 +37,11 @@ class Options:
 
     Attributes:
       dry_run: "" (no), "data" (check the data, then stop) or "all" (also build and compile, then stop).
+      quiet: show only warnings, errors and the result.
     """
 
     dry_run: str = ""
+    quiet: bool = False
 
 
 def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *, verb: str, description: str) -> int:
@@ -61,7 +64,8 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
     def work() -> int:
         config, options = read(argv)
         validate(config)
-        return main(config, options)
+        with quiet(options.quiet):
+            return main(config, options)
 
     return exit_code_of(verb, work)
 
@@ -84,6 +88,8 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     # absl lets a boolean flag have a value or none.
     dry_run = flags.Flag(DryRun(), flags.ArgumentSerializer(), "dry_run", None, "", boolean=True)
     flags.DEFINE_flag(dry_run, values)
+    is_quiet = flags.Flag(Quiet(), flags.ArgumentSerializer(), "quiet", None, "", boolean=True)
+    flags.DEFINE_flag(is_quiet, values)
     program_argv = ["jaxpose", *argv]
     config_flags.DEFINE_config_dataclass(
         "config", Config(), flag_values=values, sys_argv=program_argv, parse_fn=_load_config
@@ -106,7 +112,7 @@ def read(argv: list[str]) -> tuple[Config, Options]:
             "no project is given; give its folder, or --config FILE.py, such as --config configs/pose.py (there is "
             f"{', '.join(shipped_names())})"
         )
-    return values.config, Options(values.dry_run or "")
+    return values.config, Options(values.dry_run or "", bool(values.quiet))
 
 
 def _check_options(argv: list[str], given: list[str]) -> None:
@@ -118,7 +124,7 @@ def _check_options(argv: list[str], given: list[str]) -> None:
     names = list(flat_options(Config()))
     is_config_given, early, problems = False, "", []
     for argument in argv:
-        if re.match(r"--?no(config\.[^=]*|dry_run)=", argument):
+        if re.match(r"--?no(config\.[^=]*|dry_run|quiet)=", argument):
             raise UserError(f"{argument} has a value; a flag that begins with --no takes none")
         match = re.match(r"--?(?:no)?config(?:\.([^=]*)|=|$)", argument)
         if not match:
@@ -211,6 +217,7 @@ def _help(verb: str, description: str) -> str:
   --dry_run                    show the data and the run folder, compile, show
                                the cost of a step, and stop
   --dry_run=data               show the data and stop; needs no device
+  --quiet                      show only warnings, errors and the result
   --help_options               print every option with its default and meaning
   --help                       print this page
 

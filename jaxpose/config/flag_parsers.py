@@ -59,6 +59,15 @@ class DryRun(flags.ArgumentParser):
         return asked
 
 
+class Quiet(flags.ArgumentParser):
+    """Reads `Options.quiet`; absl gives "true" for --quiet without a value."""
+
+    def parse(self, argument: Any) -> Any:
+        if argument not in ("true", "false", True, False):
+            raise UserError(f"quiet is {argument!r}; give --quiet without a value")
+        return argument in ("true", True)
+
+
 # Type of an option -> how its text is read.
 PARSERS = {
     bool: _Lenient(flags.BooleanParser()),

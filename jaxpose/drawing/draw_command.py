@@ -20,6 +20,7 @@ from jaxpose.phases import phase
 from jaxpose.quantities import count
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CONFIG_FILE, VIDEO_TABLES_FOLDER
+from jaxpose.terminal import say
 from jaxpose.video.encoding import SUFFIX
 from jaxpose.video.file import turned_size_px
 from jaxpose.video.index import VideoIndex, read_index
@@ -115,9 +116,9 @@ def _rotated(index: VideoIndex, given: argparse.Namespace, config: Config | None
         return dataclasses.replace(index, width_px=width, height_px=height, quarter_turns=0)
     sizes_px = labelled_sizes_px(config.data) if config else set()
     if config:
-        print(describe_rotation(index, sizes_px))
+        say(describe_rotation(index, sizes_px))
     else:
-        print(
+        say(
             f"{index.path}: the file stores a rotation by {90 * index.quarter_turns} degrees clockwise; it is applied. "
             "If the points lie elsewhere, the table is of the stored frames: give --stored"
         )

@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu: for the check")
     arguments.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    arguments.add_quiet()
     return arguments.run(_run, argv)
 
 

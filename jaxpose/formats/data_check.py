@@ -4,6 +4,7 @@ from jaxpose.config import SYNTHETIC, Config, resolve
 from jaxpose.data.dataset import SYNTHETIC_FOLDER
 from jaxpose.data.report import data_report, decode_all
 from jaxpose.formats.project import prepare
+from jaxpose.terminal import print_lines
 
 
 def show_data(config: Config) -> None:
@@ -19,6 +20,6 @@ def show_data(config: Config) -> None:
         print(f"the run will make the synthetic project in {SYNTHETIC_FOLDER}, which does not exist yet")
         return
     config, found = prepare(resolve(config))
-    print("\n".join(data_report(config, found)), flush=True)
+    print_lines("\n".join(data_report(config, found)))
     decode_all(config, found)
     print("every image decodes", flush=True)

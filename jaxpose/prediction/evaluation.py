@@ -15,6 +15,7 @@ import numpy as np
 from jaxpose.checksums import json_text
 from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
+from jaxpose.console import RESULT
 from jaxpose.data import baselines, dataset, synthetic
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.label_files import extra_label_files
@@ -89,8 +90,10 @@ def evaluate(
         results = {found.label_file.name: summary}
         _logger.info(format_summaries(results))
         _logger.info(metrics.format_summary(summary))
-        return results
-    return evaluate_dataset(config, _decode(config, found, split, sets), predictor, folder)
+    else:
+        results = evaluate_dataset(config, _decode(config, found, split, sets), predictor, folder)
+    _logger.log(RESULT, f"predictions and figures are in {folder}")
+    return results
 
 
 def evaluate_dataset(
@@ -134,7 +137,6 @@ def evaluate_dataset(
     if jax.process_index() == 0:
         content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
         write_atomic(folder / EVALUATION_FILE, f"{json_text(content)}\n".encode())
-    _logger.info(f"predictions and figures are in {folder}")
     return results
 
 
@@ -229,9 +231,8 @@ def _report(config: Config, data: Dataset, results: Summaries, shown: str, compa
     if shown:
         _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
         if not data.is_selection_tested(config.train.monitor):
-            _logger.info(
-                "no test set: the validation frames chose the checkpoint, so expect larger errors on other frames"
-            )
+            text = "no test set: the validation frames chose the checkpoint, so expect larger errors on other frames"
+            _logger.info(text)
     for name, error_px in compared.items():
         percent = 100 * results[shown]["mean_px_error"] / error_px
         _logger.info(f"{name:<29} {error_px:8.2f} px on the {shown} set (network: {percent:.1f} % of that)")

@@ -73,14 +73,20 @@ def summarize(config: Config, predicted: np.ndarray, labelled: np.ndarray, confi
 
 
 def format_summaries(results: Summaries) -> str:
-    """Returns a table with a line for each set."""
+    """Returns a table with a line for each set, of at most 80 columns with three thresholds and a short name."""
     first = next(iter(results.values()))
     shares = [f"<{row['threshold_px']:g} px" for row in first["pck_px"]]
     figures = ("mean", "median", "p95", "rms")
-    width = max(10, *map(len, results))
-    lines = [f"{'error in px':<{width}} {'frames':>7} {'points':>7}" + "".join(f"{n:>9}" for n in (*figures, *shares))]
+    title = "error in px"
+    width = max(map(len, (title, *results)))
+    head = "".join(f"{name:>8}" for name in figures) + "".join(f"{name:>7}" for name in shares)
+    lines = [f"{title:<{width}}{'frames':>8}{'points':>8}{head}"]
     for name, result in results.items():
-        values = [result[f"{figure}_px_error"] for figure in figures] + [row["micro"] for row in result["pck_px"]]
-        cells = "".join(f"{'-':>9}" if value is None else f"{value:9.3f}" for value in values)
-        lines.append(f"{name:<{width}} {result['frames']:>7} {result['labelled_points']:>7}{cells}")
+        cells = "".join(_cell(result[f"{figure}_px_error"], 8) for figure in figures)
+        cells += "".join(_cell(row["micro"], 7) for row in result["pck_px"])
+        lines.append(f"{name:<{width}}{result['frames']:>8}{result['labelled_points']:>8}{cells}")
     return "\n".join(lines)
+
+
+def _cell(value: float | None, width: int) -> str:
+    return f"{'-' if value is None else format(value, '.3f'):>{width}}"

@@ -4,8 +4,9 @@ import logging
 import threading
 import time
 
-from jaxpose.phases import draws_bars, make_bar
+from jaxpose.bars import Bar
 from jaxpose.quantities import count, duration
+from jaxpose.terminal import draws_bars
 
 # The time left is estimated after this many frames.
 _TIMED_FRAMES = 500
@@ -27,17 +28,19 @@ class Progress:
 
     def __enter__(self) -> "Progress":
         self._started = time.monotonic()
-        self._bar = make_bar(total=self._all, unit="frame", disable=not draws_bars(), leave=False)
+        self._bar = Bar("predicting", self._all, "frame") if draws_bars() else None
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.close()
+        if self._bar:
+            self._bar.close()
 
     def add(self, frames: int) -> None:
         """Counts frames that are predicted."""
         with self._lock:
-            self._bar.update(frames)
             self._done += frames
+            if self._bar:
+                self._bar.update(min(self._done, self._all))
             done, left = self._done, self._all - self._done
             is_time = done >= _TIMED_FRAMES and not self._is_timed
             self._is_timed |= is_time

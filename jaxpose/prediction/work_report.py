@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxpose.config.arguments import DONE as ALL_DONE
 from jaxpose.config.arguments import FAILED, SOME_FAILED
+from jaxpose.console import RESULT
 from jaxpose.errors import UserError
 from jaxpose.prediction.index_row import DONE, Row
 from jaxpose.prediction.job import Job
@@ -59,7 +60,7 @@ def report_stop(finished_segments: int, exit_code: int) -> int:
             "with more time, or with a smaller --stretch_minutes"
         )
         return FAILED
-    _logger.info("stopped by a signal; the same command continues")
+    _logger.log(RESULT, "stopped by a signal; the same command continues")
     return exit_code
 
 

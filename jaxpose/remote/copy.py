@@ -5,7 +5,6 @@ a run.
 """
 
 import logging
-import sys
 import threading
 import time
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import LogConfig
-from jaxpose.console import print_above_bars
 from jaxpose.quantities import listed
 from jaxpose.remote.follower import Failure, Follower
 from jaxpose.remote.hook import Hook, load_hook
 from jaxpose.remote.mirror import Mirror
 from jaxpose.remote.store import RemoteFolder, run_name
 from jaxpose.run.folder import RunFolder
+from jaxpose.terminal import say
 
 NOT_COPIED = 3  # exit code
 
@@ -95,7 +94,7 @@ class RemoteCopy:
             _warn(f"the copy in {self._remote.url} lacks", not_copied, self._copying.reason or why)
         elif self._remote:
             # Not through the log: its copy would lack the line.
-            print_above_bars(f"everything is copied to {self._remote.url}", sys.stdout)
+            say(f"everything is copied to {self._remote.url}")
         if self._calling and not_called:
             _warn("log.remote_hook was not called, or failed, for", not_called, self._calling.reason or why)
         return NOT_COPIED if exit_code == 0 and (not_copied or not_called) else exit_code
@@ -109,7 +108,7 @@ class RemoteCopy:
                 return f"nothing arrived for {PATIENCE_S:g} s"
             if not has_reported and now - started_at >= TELLS_AFTER_S and (awaited := self._awaited()):
                 # Not through the log, as above.
-                print_above_bars(f"waiting for {' and for '.join(awaited)}", sys.stdout)
+                say(f"waiting for {' and for '.join(awaited)}")
                 has_reported = True
             alive[0].join(0.1)
             now = time.monotonic()

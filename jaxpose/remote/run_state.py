@@ -3,11 +3,10 @@
 import dataclasses
 import time
 
-from tqdm import tqdm
-
 from jaxpose.checksums import DamagedFile
 from jaxpose.config.arguments import DONE
 from jaxpose.early_signals import EXIT_CODES
+from jaxpose.quantities import clock
 from jaxpose.remote.watched import Progress, Watched
 from jaxpose.run.status import Status
 
@@ -69,7 +68,7 @@ class RunStates:
         if problem:
             return RunState(problem, "", found)
         if silent_s >= self._silent_s:
-            return RunState(SILENT, f"for {tqdm.format_interval(silent_s)}", found)
+            return RunState(SILENT, f"for {clock(silent_s)}", found)
         return RunState("running", "", found) if found and found.last_line else RunState("starting", _NO_LOG, found)
 
 

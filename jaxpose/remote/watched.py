@@ -6,8 +6,6 @@ import posixpath
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from jaxpose.checksums import DamagedFile, parse_csv
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE, did_you_mean
@@ -15,7 +13,7 @@ from jaxpose.config.train import total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile
-from jaxpose.quantities import listed
+from jaxpose.quantities import clock, listed
 from jaxpose.remote.record import COPIED_FILE
 from jaxpose.remote.store import RemoteFolder, is_leftover
 from jaxpose.run.identity import parse_config
@@ -64,7 +62,7 @@ class Progress:
         if self.validation:
             rows["validation"] = f"step {self.validation['step']}  {_shown(self.validation)}"
         if left_s is not None:
-            rows |= {"speed": f"{self.steps_per_s:.3g} steps/s", "ETA": tqdm.format_interval(left_s)}
+            rows |= {"speed": f"{self.steps_per_s:.3g} steps/s", "ETA": clock(left_s)}
         return rows | {"last line": self.last_line}
 
     def line(self) -> str:
@@ -72,7 +70,7 @@ class Progress:
         parts = [f"step {self.step}/{self.total_steps}", _shown(self.training), _shown(self.validation)]
         if self.steps_per_s:
             left_s = (self.total_steps - self.step) / self.steps_per_s
-            parts.append(f"{self.steps_per_s:.3g} steps/s, ETA {tqdm.format_interval(left_s)}")
+            parts.append(f"{self.steps_per_s:.3g} steps/s, ETA {clock(left_s)}")
         return "  ".join(part for part in parts if part)
 
 

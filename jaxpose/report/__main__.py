@@ -18,6 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
     arguments.add_argument("--compare", metavar="RUN", help="another run to compare it with, as jaxpose compare does")
     arguments.add_argument("--out", metavar="FILE", help="the page; default: report.html in the run folder")
+    arguments.add_quiet()
     return arguments.run(_run, argv)
 
 

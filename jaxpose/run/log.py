@@ -13,21 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tqdm
 
 from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
-from jaxpose.console import log_again, only_handler, print_above_bars
+from jaxpose.console import RESULT, log_again, only_handler
 from jaxpose.files import GrowingFile, write_atomic
-from jaxpose.phases import draws_bars, make_bar
 from jaxpose.run.paths import LOG_FILE, METRICS_FILE, TENSORBOARD_FOLDER
-from jaxpose.run.speed import SpeedWindow
+from jaxpose.run.step_progress import StepProgress, shown
+from jaxpose.terminal import WARNING, is_quiet, is_terminal, print_block, print_lines
+from jaxpose.text_table import block_lines
 
 if TYPE_CHECKING:
     from jaxpose.run.tensorboard import EventFile
-
-_WINDOW_S = 1.0  # speeds are averaged over this time on a terminal
-_LINE_S = 30.0  # between two lines of progress without a terminal
 
 
 class RunLog:
@@ -52,19 +49,16 @@ class RunLog:
         self.folder = folder
         self._every_steps = config.every_steps
         self._total_steps = total_steps
-        self._bar: Any = None
-        self._window: SpeedWindow | None = None
-        self._speed = ""
+        self._progress = StepProgress(total_steps, self.text)
         self._failed: set[str] = set()
         self._handling = contextlib.ExitStack()
-        self._terminal = draws_bars()
         self._events: EventFile | None = None
         if folder is None:
             log_again(earlier)
             return
         self._text_file = GrowingFile(folder / LOG_FILE)
         self._metrics_file = GrowingFile(folder / METRICS_FILE)
-        self._handling.enter_context(only_handler(_Records(self.text, self._warn)))
+        self._handling.enter_context(only_handler(_Records(self._emit)))
         log_again(earlier)
         spent_s = self._try(METRICS_FILE, _keep_until, folder / METRICS_FILE, first_step)
         self._started_at = time.monotonic() - (spent_s or 0.0)
@@ -72,13 +66,31 @@ class RunLog:
             self._events = self._try(TENSORBOARD_FOLDER, _event_file, folder / TENSORBOARD_FOLDER, first_step)
 
     def text(self, message: str) -> None:
-        """Prints a message and writes it to train.log with the time."""
-        self._say(message, sys.stdout)
+        """Prints a message and writes it to train.log with the time; --quiet leaves it to the file."""
+        self._log(message, logging.INFO)
+
+    def result(self, message: str) -> None:
+        """Does as `text`, also with --quiet."""
+        self._log(message, RESULT)
 
     def block(self, title: str, rows: Mapping[str, str]) -> None:
-        """Prints a title, and below it aligned rows of name and value."""
-        width = max((len(name) for name in rows), default=0)
-        self.text("\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows.items())]))
+        """Prints a title, and below it aligned rows of name and value; writes them to train.log."""
+        if self.folder is not None and not is_quiet():
+            self._try("the console", print_block, title, rows)
+        self._write("\n".join(block_lines(title, rows)))
+
+    def end(self, title: str, rows: Mapping[str, str], lines: Sequence[str]) -> None:
+        """Ends the progress, and tells the end of a training: a terminal shows rows of name and value, a pipe and
+        train.log have lines, of which the first is the result."""
+        self._progress.close()
+        shows_block = is_terminal(sys.stdout) and not is_quiet()
+        if self.folder is not None and shows_block:
+            self._try("the console", print_block, title, rows)
+        for place, line in enumerate(lines):
+            if shows_block:
+                self._write(line)
+            else:
+                self._log(line, logging.INFO if place else RESULT)
 
     def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int = 1) -> None:
         """Advances the progress bar, and records the metrics of every `log.every_steps`-th step and of the last one.
@@ -95,10 +107,7 @@ class RunLog:
             return
         if step % self._every_steps == 0 or step == self._total_steps:
             self.record(step, {name: float(value) for name, value in metrics.items()})
-        if self._terminal:
-            self._move_bar(step, _first(metrics, losses), images, wait_s)
-        else:
-            self._print_line(step, _first(metrics, max(losses, 3)), images, wait_s)
+        self._progress.step(step, metrics, images, wait_s, losses)
 
     def event(self, step: int, metrics: Mapping[str, Any], prefix: str = "") -> None:
         """Records and prints metrics that belong to a step, such as those of a validation."""
@@ -106,7 +115,7 @@ class RunLog:
             return
         values = {prefix + name: float(value) for name, value in metrics.items()}
         self.record(step, values)
-        self.text(f"step {step}  {_shown(values)}")
+        self.text(f"step {step}  {shown(values)}")
 
     def images(self, step: int, tag: str, images: np.ndarray) -> None:
         """Writes images (n, h, w, 3, uint8, RGB) to TensorBoard, if it is on."""
@@ -115,9 +124,7 @@ class RunLog:
 
     def close(self) -> None:
         """Ends the progress bar, closes the files and restores the logger."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        self._progress.close()
         if self._events is not None:
             self._events.close()
         self._handling.close()
@@ -141,47 +148,23 @@ class RunLog:
         if self._events is not None:
             self._try(TENSORBOARD_FOLDER, self._events.scalars, step, values)
 
-    def _move_bar(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
-        if self._bar is None:
-            self._bar = make_bar(total=self._total_steps, initial=step - 1, unit="step", dynamic_ncols=True)
-        if self._count(step, images, wait_s, _WINDOW_S):
-            self._bar.set_postfix_str(f"{_shown(metrics)}, {self._speed}", refresh=False)
-        self._bar.update(step - self._bar.n)
-
-    def _print_line(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
-        window = self._count(step, images, wait_s, _LINE_S, at_tenths_of=self._total_steps)
-        if window is None:
-            return
-        left_s = (self._total_steps - step) / window.steps_per_s()
-        self.text(
-            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {_shown(metrics)}  "
-            f"{window.steps_per_s():.3g} steps/s, {self._speed}, ETA {tqdm.tqdm.format_interval(left_s)}"
-        )
-
-    def _count(
-        self, step: int, images: int, wait_s: float, length_s: float, at_tenths_of: int = 0
-    ) -> SpeedWindow | None:
-        """Adds a step to the window over which speeds are averaged; returns the window if it ends here."""
-        if self._window is None:
-            # Speeds are measured from the end of the first step, which is slower than the others.
-            self._window = SpeedWindow()
-            return None
-        self._window.add(images, wait_s)
-        is_tenth = at_tenths_of > 0 and 10 * step // at_tenths_of > 10 * (step - 1) // at_tenths_of
-        if not is_tenth and self._window.length_s() < length_s:
-            return None
-        ended, self._window = self._window, SpeedWindow()
-        self._speed = ended.text()
-        return ended
-
-    def _say(self, message: str, stream: Any) -> None:
+    def _log(self, message: str, level: int) -> None:
+        """Prints a message, unless --quiet is given and the level is below RESULT, and writes it to train.log."""
         if self.folder is None:
             return
-        self._try("the console", print_above_bars, message, stream)
-        self._try(LOG_FILE, self._text_file.append, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n".encode())
+        if level >= (RESULT if is_quiet() else logging.INFO):
+            stream, style = (sys.stderr, WARNING) if level >= logging.WARNING else (sys.stdout, "")
+            self._try("the console", print_lines, message, stream, style)
+        self._write(message)
 
-    def _warn(self, message: str) -> None:
-        self._say(f"warning: {message}", sys.stderr)
+    def _write(self, message: str) -> None:
+        if self.folder is not None:
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n"
+            self._try(LOG_FILE, self._text_file.append, line.encode())
+
+    def _emit(self, message: str, level: int) -> None:
+        is_warning = level >= logging.WARNING
+        self._log(f"warning: {message}" if is_warning else message, level)
 
     def _try(self, name: str, function: Callable, *arguments: Any) -> Any:
         """Calls a function that writes. The first OSError for a name is a warning; later ones are silent."""
@@ -190,18 +173,19 @@ class RunLog:
         except OSError as error:
             if name not in self._failed:
                 self._failed.add(name)
-                self._warn(f"{name} cannot be written ({error}); the run continues, and that part is missing there")
+                missing = f"{name} cannot be written ({error}); the run continues, and that part is missing there"
+                self._emit(missing, logging.WARNING)
 
 
 class _Records(logging.Handler):
-    """Passes the package's log records to one function, and its warnings to another."""
+    """Passes the package's log records to a function, each as a message and its level."""
 
-    def __init__(self, tell: Callable[[str], None], warn: Callable[[str], None]):
+    def __init__(self, log: Callable[[str, int], None]):
         super().__init__(logging.INFO)
-        self._tell, self._warn = tell, warn
+        self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        (self._warn if record.levelno >= logging.WARNING else self._tell)(record.getMessage())
+        self._log(record.getMessage(), record.levelno)
 
 
 def _event_file(folder: Path, first_step: int) -> "EventFile":
@@ -209,14 +193,6 @@ def _event_file(folder: Path, first_step: int) -> "EventFile":
     from jaxpose.run.tensorboard import EventFile
 
     return EventFile(folder, first_step)
-
-
-def _shown(values: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name} {float(value):.4g}" for name, value in values.items())
-
-
-def _first(metrics: Mapping[str, Any], count: int) -> dict[str, Any]:
-    return dict(list(metrics.items())[:count])
 
 
 def _keep_until(file: Path, step: int) -> float:

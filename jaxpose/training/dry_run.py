@@ -7,6 +7,7 @@ import jax
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
+from jaxpose.terminal import print_lines
 from jaxpose.training.compiled_run import compile_step, put_on_devices, resume
 from jaxpose.training.setup import Setup
 from jaxpose.training.start_block import start_block
@@ -24,7 +25,8 @@ def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
         run, messages = resume(run, folder, checkpoints)
     if jax.process_index() == 0:
         rows = {"run folder": f"{folder.path}: {_prospect(folder, int(run.state.step))}"} | start_block(run)
-        print("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
+        # Below the report on the data, whose texts begin at the same column.
+        print_lines("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
     return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}
 
 

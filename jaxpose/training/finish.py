@@ -20,6 +20,7 @@ from jaxpose.run.paths import PARAMETERS_FILE
 from jaxpose.run.summary import read_summary
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.state import State, evaluated_weights
+from jaxpose.terminal import print_lines
 from jaxpose.training.loop import Outcome
 from jaxpose.training.setup import Setup
 from jaxpose.video.key_frames import Stopped
@@ -53,7 +54,7 @@ def finish(
     if outcome.reason == "interrupted":
         return summary | {"exit_code": _report_signal(outcome, checkpoints, interrupt, log)}
     if not outcome.is_saved:
-        log.text(_describe_loss(outcome, checkpoints))
+        log.result(_describe_loss(outcome, checkpoints))
         return summary | {"reason": "not saved", "exit_code": 1}
     if outcome.reason == "early stop":
         patience, monitor = config.train.early_stop_patience, config.train.monitor
@@ -65,14 +66,14 @@ def finish(
     log.text(f"best weights: step {best_step} ({_why_best(best, outcome, setup)})")
     try:
         results = evaluate_dataset(config, setup.data, predictor, folder.path, interrupt.stops_here)
+        log.text(f"predictions and figures are in {folder.path}")
         predict_project(predictor, folder.path, lambda: interrupt.signal is not None)
     except Stopped:
-        log.text(f"stopped by a signal; training is done and saved at step {step}, the same command does the rest")
+        log.result(f"stopped by a signal; training is done and saved at step {step}, the same command does the rest")
         return summary | {"reason": "interrupted", "exit_code": interrupt.exit_code}
     summary |= {"best_step": best_step, "sets": results}
     if folder.is_ours:
         folder.finish(summary)
-    log.text(f"everything is in {folder.path}")
     return summary
 
 
@@ -80,12 +81,11 @@ def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -
     """Reports that a run is finished, completes its remote copy, and returns its summary."""
     summary = read_summary(folder.path)
     if jax.process_index() == 0:
-        print(
+        text = (
             f"{folder.path} is finished; nothing to do (resume=extend with more train.steps or "
-            "train.epochs trains longer, resume=overwrite starts anew, jaxpose predict predicts videos)",
-            *folder.messages,
-            sep="\n",
+            "train.epochs trains longer, resume=overwrite starts anew, jaxpose predict predicts videos)"
         )
+        print_lines("\n".join([text, *folder.messages]))
     with interrupt, RemoteCopy(folder, config) as copy:
         # The folder may have been moved since.
         return copy.finish(summary | {"out": str(folder.path), "exit_code": 0}, interrupt)
@@ -118,9 +118,9 @@ def _report_signal(outcome: Outcome, checkpoints: Checkpoints, interrupt: Interr
     """Logs where a stopped run will resume, and returns the exit code: that of a signal only if the state was saved."""
     if outcome.is_saved:
         step = int(outcome.state.step)
-        log.text(f"stopped by a signal, saved at step {step}; the same command resumes from there")
+        log.result(f"stopped by a signal, saved at step {step}; the same command resumes from there")
         return interrupt.exit_code
-    log.text(f"stopped by a signal; {_describe_loss(outcome, checkpoints)}")
+    log.result(f"stopped by a signal; {_describe_loss(outcome, checkpoints)}")
     return 1
 
 

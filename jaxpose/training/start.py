@@ -16,6 +16,7 @@ from jaxpose.formats.project import prepare
 from jaxpose.phases import phase
 from jaxpose.prediction.evaluation import extra_projects
 from jaxpose.remote.hook import load_hook
+from jaxpose.terminal import print_lines
 from jaxpose.training.setup import Setup
 
 
@@ -51,7 +52,7 @@ def read_data(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:
     def read() -> tuple[Config, dataset.Dataset]:
         prepared, project = prepare(config)
         if shows and jax.process_index() == 0:
-            print("\n".join(data_report(prepared, project)), flush=True)
+            print_lines("\n".join(data_report(prepared, project)))
         # Refuse now what could not be evaluated, predicted or passed to the hook at the end.
         load_hook(prepared.log.remote_hook)
         extra_projects(prepared)

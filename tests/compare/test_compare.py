@@ -18,6 +18,7 @@ from jaxpose.checksums import write_csv
 from jaxpose.compare.__main__ import main
 from jaxpose.compare.bootstrap import bootstrap_means, interval_px
 from jaxpose.compare.comparison import compare
+from jaxpose.compare.listing import format_comparison
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_errors
 from jaxpose.run.identity import write_config
@@ -250,6 +251,17 @@ def test_all_runs_beside_a_wrong_folder_are_counted(tmp_path: Path) -> None:
         compare([tmp_path / "x", tmp_path / "a"])
 
 
+def test_columns_that_do_not_fit_a_terminal_follow_below(tmp_path: Path) -> None:
+    runs = [_run(tmp_path / f"r{place}", _errors_of(_split(9), place + 1), _split(9)) for place in range(4)]
+    found = compare(runs)
+    assert format_comparison(found) == format_comparison(found, 1000)
+    whole, narrow = format_comparison(found).split(), format_comparison(found, 60)
+    assert max(map(len, narrow.splitlines()[6:])) <= 60
+    for cell in ("B - A", "C - A", "D - A"):
+        assert narrow.count(cell) == 1
+    assert {word for word in whole if "px" not in word} - set(narrow.split()) <= {str(run) for run in runs}
+
+
 def test_start_weights_and_new_frames_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,8 +283,10 @@ def test_start_weights_and_new_frames_are_shown(
     assert cells[0] == ["", "run", "starts from", "frames: train", "validation", "test"]
     assert cells[1:3] == [["A", "r1", "r0", "3", "0", "5"], ["B", "r2", "run A", "4", "1", "5"]]
     assert ["train.init_from", "r0", "r1"] in cells and ["data.split", "r0", "r1"] in cells
-    # A long value is wrapped, and none of it is lost.
+    # A long value is whole in a pipe; a terminal wraps it, and none of it is lost.
+    assert ["data.video_crops_px", str(crops), "()"] in [re.split("   *", line) for line in lines]
+    lines = format_comparison(compare([Path("r1"), Path("r2")]), 80).splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("data.video_crops_px"))
-    assert max(map(len, lines)) < 100
+    assert max(map(len, lines)) <= 80
     shown = "".join("".join(lines[start : start + 9]).replace("data.video_crops_px", "").replace("()", "", 1).split())
     assert shown.startswith("".join(repr(crops).split()))

@@ -133,7 +133,7 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         ),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
         (["--optim.lr=1"], "there is no flag --optim.lr; did you mean optim.lr?"),
-        (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --help, --help_options"),
+        (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --quiet, --help, --help_options"),
         (["somewhere", "elsewhere"], "unexpected argument 'elsewhere': 'somewhere' is the project, and a run has one"),
         (["train.stpes=3"], "there is no option train.stpes; did you mean train.steps?"),
         (["train.accum_steps=4"], "there is no option train.accum_steps; give train.microbatch_size, which is"),

@@ -22,6 +22,7 @@ from jaxpose.report.facts import read_facts
 from jaxpose.report.project_labels import read_labels
 from jaxpose.report.worst import worst_rows
 from jaxpose.run.identity import read_config, write_config
+from tests.logged import logged
 
 
 @pytest.fixture
@@ -43,10 +44,10 @@ def test_a_report_that_fails_is_a_warning(run: Path, monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError("by chance")
 
     monkeypatch.setattr(writing, "write_report", fail)
-    lines: list[str] = []
-    folder, log = types.SimpleNamespace(path=run), types.SimpleNamespace(text=lines.append)
-    verb._write_report(folder, types.SimpleNamespace(data=types.SimpleNamespace(project=None)), log)  # pyright: ignore
-    assert lines == [
+    folder, setup = types.SimpleNamespace(path=run), types.SimpleNamespace(data=types.SimpleNamespace(project=None))
+    with logged("jaxpose.train") as log:
+        assert verb._write_report(folder, setup) is None  # pyright: ignore
+    assert log.lines == [
         "warning: the report is not written (ZeroDivisionError: by chance); write it by jaxpose report --run "
         f"{shlex.quote(str(run))}"
     ]

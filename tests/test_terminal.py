@@ -1,0 +1,204 @@
+"""What a terminal shows and what a pipe gets: on a real terminal (pty), read by a terminal emulator."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxpose import predict
+from jaxpose.evaluate import main as evaluate_main
+from jaxpose.report.__main__ import main as report_main
+from jaxpose.text_table import table_lines, wrapped
+from tests.small_run import command, environment, make_config
+from tests.terminal import Shown, show
+
+ESCAPE = "\x1b"
+# A run with names that a careless program would read as markup, emoji or numbers; a warning and a bar on the way.
+RUN = """
+import logging
+import sys
+import time
+from pathlib import Path
+from jaxpose.config import LogConfig
+from jaxpose import phases
+from jaxpose.phases import phase
+from jaxpose.run.log import RunLog
+from jaxpose.terminal import quiet
+
+phases.SHOWN_ON_TERMINAL_S = phases.TICK_S = 0.1
+folder = Path(sys.argv[1])
+with quiet("--quiet" in sys.argv), RunLog(folder, LogConfig(tensorboard=False), 20, 0) as log:
+    log.block("jaxpose", {"run folder": str(folder), "keypoints": "[bold]paw[/bold], :mouse:, [/]" + ", tail" * 30})
+    for step in range(1, 21):
+        log.step(step, {"loss": 1.0}, images=4, wait_s=0.0)
+        if step == 5:
+            logging.getLogger("jaxpose.run").warning("[red]session[0][/red] :cat: has gaps; " + "look at it " * 12)
+            log.text("step 5  " + "val_loss 0.5  " * 9)
+        time.sleep(0.04)
+    with phase("evaluating [bold]", 3):
+        time.sleep(0.5)
+    lines = [f"everything is in {folder}", f"report: {folder}/report.html; open it in a browser"]
+    log.end("training is done", {"run folder": str(folder), "open": f"{folder}/report.html"}, lines)
+"""
+NAMES = ("[bold]paw[/bold], :mouse:, [/]", "[red]session[0][/red] :cat: has gaps;")
+
+
+def words(lines: list[str]) -> str:
+    return " ".join(" ".join(lines).split())
+
+
+def plain(shown: Shown) -> str:
+    """What was written, without escape codes."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.text).replace("\r\n", "\n").replace("\r", "\n")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 300])
+def test_a_run_on_a_terminal(columns: int, tmp_path: Path) -> None:
+    shown = show([sys.executable, "-c", RUN, str(tmp_path)], columns)
+    assert shown.code == 0 and not shown.is_cursor_hidden, shown.text
+    text = words(shown.lines)
+    for name in (*NAMES, "jaxpose run folder", "training is done", "step 5 val_loss"):
+        assert name in text, text
+    # A path stays one word, which the terminal itself breaks.
+    assert f"\n  open        {tmp_path}/report.html\n" in plain(shown)
+    written = [line for line in plain(shown).splitlines() if str(tmp_path) not in line]
+    assert max(map(len, written)) <= columns
+    # The bar came, said how far it is and how long it takes, and went; so did that of the phase.
+    assert any(re.match(r"training \S*━", bar) and "ETA" in bar for bar in shown.bars), shown.bars
+    assert any("[bold]" in bar or columns == 40 for bar in shown.bars if "evaluating" in bar)
+    assert "evaluating" in shown.text and not [line for line in shown.lines if "━" in line or "evaluating" in line]
+    # The log has the same lines as that of a run in a pipe.
+    log = (tmp_path / "train.log").read_text()
+    assert f" everything is in {tmp_path}\n" in log and ESCAPE not in log and "training is done" not in log
+    assert ", tail" * 30 in log and "\n  run folder  " in log
+
+
+@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"TTY_COMPATIBLE": "1", "COLUMNS": "40"}])
+def test_a_pipe_gets_whole_lines_without_escape_codes(variables: dict[str, str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, str(tmp_path)],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ESCAPE not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[2] == f"  keypoints   {NAMES[0]}" + ", tail" * 30
+    assert lines[-2:] == [f"everything is in {tmp_path}", f"report: {tmp_path}/report.html; open it in a browser"]
+    assert any(re.match(r"step 10/20  50%  loss 1  .* ETA \d\d:\d\d$", line) for line in lines)
+    assert done.stderr.startswith(f"warning: {NAMES[1]} look at it ") and done.stderr.count("\n") == 1
+
+
+def test_colours_are_off_where_they_are_not_wanted(tmp_path: Path) -> None:
+    coloured = re.compile(r"\x1b\[[0-9;]*3[0-9]")
+    assert coloured.search(show([sys.executable, "-c", RUN, str(tmp_path / "a")]).text)
+    shown = show([sys.executable, "-c", RUN, str(tmp_path / "b")], environment={"NO_COLOR": "1"})
+    assert not coloured.search(shown.text) and shown.bars
+    shown = show([sys.executable, "-c", RUN, str(tmp_path / "c")], environment={"TERM": "dumb"})
+    assert ESCAPE not in shown.text and not shown.bars and "step 10/20  50%" in shown.text
+
+
+def test_quiet_leaves_warnings_and_the_result(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", RUN, str(tmp_path), "--quiet"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert done.stdout == f"everything is in {tmp_path}\n"
+    assert done.stderr.startswith(f"warning: {NAMES[1]}") and done.stderr.count("\n") == 1
+    log = (tmp_path / "train.log").read_text()
+    assert "step 20/20  100%" in log and "report: " in log and "  run folder  " in log
+    shown = show(program)
+    assert not shown.bars and words(shown.lines).endswith(f"everything is in {tmp_path}".replace("\n", ""))
+
+
+# A bar of two lines; a signal is told above it.
+STOPPED = """
+import sys
+import time
+from jaxpose.bars import Bar
+from jaxpose import early_signals
+early_signals.install("verb")
+from jaxpose.cluster.signals import Interrupt
+print("begins", flush=True)
+bar = Bar("training", 50, "step")
+bar.note = "loss 1"
+if sys.argv[1] == "early":
+    time.sleep(60)
+with Interrupt() as interrupt:
+    while interrupt.signal is None:
+        time.sleep(0.05)
+    time.sleep(1)
+bar.close()
+print("ends", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "code", "last"),
+    [
+        ("early", 130, ["verb: stopped by SIGINT; nothing is lost, the same command continues"]),
+        ("late", 0, ["SIGINT: saving at the next step, press Ctrl-C again to leave at once", "ends"]),
+    ],
+)
+def test_ctrl_c_leaves_a_clean_terminal(moment: str, code: int, last: list[str]) -> None:
+    sent = list[float]()
+
+    def stop(text: str, child: subprocess.Popen) -> None:
+        if "loss 1" in text and not sent:
+            sent.append(time.monotonic())
+            child.send_signal(signal.SIGINT)
+
+    shown = show([sys.executable, "-c", STOPPED, moment], on_text=stop)
+    assert shown.code == code and shown.bars and not shown.is_cursor_hidden
+    assert shown.lines == ["begins", *last]
+
+
+def test_a_training_on_a_terminal_ends_with_the_one_path_to_open(project: Path, tmp_path: Path) -> None:
+    config = make_config(project, tmp_path / "run", train__steps=4, train__val_every_epochs=1.0, log__report=True)
+    arguments = command(config, tmp_path)
+    shown = show([sys.executable, "-m", "jaxpose.train", *arguments], environment=environment(), seconds=300)
+    assert shown.code == 0 and not shown.is_cursor_hidden, shown.text
+    assert any(bar.startswith("training") and "/4 steps" in bar for bar in shown.bars), shown.bars
+    text = plain(shown)
+    assert text.rstrip().endswith(f"\n  open in a browser  {tmp_path}/run/report.html"), text[-2000:]
+    assert (tmp_path / "run" / "report.html").is_file()
+    lines = [line for line in text.splitlines() if str(tmp_path) not in line and str(project) not in line]
+    assert max(map(len, lines)) <= 80, max(lines, key=len)
+    assert shown.lines[0].startswith("jaxpose ") and "error in px  frames" in text
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict", "report"])
+def test_the_verbs_have_quiet(
+    verb: str, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    run = ["--run", str(trained_run), "--quiet"]
+    on_one = [*run, "--devices", "1", "--out", str(tmp_path)]
+    video = trained_run.parent / "project" / "videos" / "session00.mp4"
+    if verb == "evaluate":
+        assert evaluate_main(on_one) == 0
+    elif verb == "predict":
+        assert predict.main([*on_one, str(video)]) == 0
+    else:
+        assert report_main([*run, "--out", str(tmp_path / "page.html")]) == 0
+    out, err = capsys.readouterr()
+    assert (out.count("\n"), err) == (1, "") and str(tmp_path) in out
+
+
+def test_lines_are_wrapped_at_words_below_their_second_column() -> None:
+    assert wrapped("one two three", 80) == "one two three"
+    assert wrapped("name  one two three four", 14) == "name  one two\n      three\n      four"
+    assert wrapped("  note one two three", 12) == "  note one\n    two\n    three"
+    path = "/a" * 50
+    assert wrapped(f"  open  {path} now", 20).split() == ["open", path, "now"]
+
+
+def test_columns_that_do_not_fit_follow_in_further_tables() -> None:
+    rows = [["", "A", "B", "C"], ["nose", "1", "22", "333"], ["tail", "4", "55", "666"]]
+    assert table_lines(rows) == ["      A  B   C", "nose  1  22  333", "tail  4  55  666"]
+    narrow = ["      A  B", "nose  1  22", "tail  4  55", "", "      C", "nose  333", "tail  666"]
+    assert table_lines(rows, 12) == narrow
