@@ -1,10 +1,9 @@
 """The console command: `jaxpose train ...` does what `python -m jaxpose.train ...` does.
 
-It imports nothing that takes long, and a verb that handles signals early gets its handlers before anything else.
+It imports nothing that takes long, and handles Ctrl-C before anything else.
 """
 
 import importlib
-import importlib.util
 import sys
 
 # Each verb and its line in `jaxpose --help`, in the order of a first day's work.
@@ -34,13 +33,14 @@ _EARLY_SIGNALS = ("train", "evaluate", "predict", "launch")
 
 def main() -> int:
     """Runs the verb that the arguments of the process name and returns its exit code; 2 if there is no such verb."""
+    from jaxpose import early_signals
+
+    early_signals.leave_on_interrupt()
     verb, *rest = sys.argv[1:] or ["--help"]
     if verb in VERBS:
         # `arguments.program` reads the name.
         sys.argv = [f"jaxpose {verb}", *rest]
         if verb in _EARLY_SIGNALS:
-            from jaxpose import early_signals
-
             early_signals.install(f"jaxpose.{verb}")
         return _enter(verb) if verb in _ENTERED else _run(verb)
     from jaxpose.config.arguments import USERS_MISTAKE, did_you_mean, show_page
@@ -67,12 +67,13 @@ def _enter(verb: str) -> int:
 def _run(verb: str) -> int:
     from jaxpose.config.arguments import exit_code_of
 
-    # Ctrl-C while the verb is imported is a line, too.
     return exit_code_of(f"jaxpose.{verb}", lambda: importlib.import_module(_module(verb)).main())
 
 
 def _module(verb: str) -> str:
     """Returns the name of the module that `python -m jaxpose.VERB` runs; a verb may be a room."""
+    import importlib.util
+
     spec = importlib.util.find_spec(f"jaxpose.{verb}")
     is_room = spec is not None and spec.submodule_search_locations is not None
     return f"jaxpose.{verb}.__main__" if is_room else f"jaxpose.{verb}"

@@ -1,15 +1,19 @@
 """SIGTERM and Ctrl-C from the first moment of a verb: one line, and exit code 85 or 130.
 
+Verbs that save and resume `install` handlers for both. In the others, Ctrl-C is a KeyboardInterrupt once the packages
+are imported, so that they remove unfinished files; see `interruptible`.
+
 Imports only the standard library, so that it runs before the packages that take seconds to import. There is nothing to
 save until `cluster.signals.Interrupt` takes over: a signal ends the process at once, as a kill would, and every file is
 either whole or absent.
 """
 
 import collections
+import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from jaxpose import phases, terminal
@@ -47,6 +51,37 @@ def install(verb: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, EXIT_CODES)
 
 
+def leave_on_interrupt() -> None:
+    """Makes Ctrl-C end the process at once, with a line, until another handler is installed or `interruptible` begins.
+
+    Must be called in the main thread.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """A context in which Ctrl-C raises KeyboardInterrupt, but ends the process at once while a module is imported.
+
+    Packages turn a KeyboardInterrupt during their import into another error, such as numpy's ImportError, or lose it.
+    A handler that was installed before stays.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before not in (
+        signal.default_int_handler,
+        _interrupted,
+    ):
+        yield
+        return
+    signal.signal(signal.SIGINT, _interrupted_in_work)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is _interrupted_in_work:
+            signal.signal(signal.SIGINT, before)
+
+
 def before_leaving(inform_others: Callable[[int], None]) -> None:
     """Registers a function that informs the run's other processes of a signal; it is called with the exit code."""
     _inform_others.append(inform_others)
@@ -57,6 +92,19 @@ def ended(code: int) -> None:
     for number in EXIT_CODES:
         if signal.getsignal(number) is _caught:
             signal.signal(number, lambda *_: os._exit(code))
+
+
+def _interrupted(*_: object) -> None:
+    os.write(2, b"jaxpose: interrupted\n")
+    os._exit(EXIT_CODES[signal.SIGINT])
+
+
+def _interrupted_in_work(number: int, frame: FrameType | None) -> None:
+    while frame:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _interrupted()
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 def _watch(wakes: int) -> None:

@@ -136,6 +136,8 @@ def _run_one(given: argparse.Namespace, run: Path, out: Path, inputs: list[str],
         if listing.jobs:
             announce(predictor, listing.jobs, out)
             predictor.compile()
+            if not given.overwrite:
+                index.set_aside_edited(job.row for job in listing.jobs)
             index.begin([job.row for job in listing.jobs], given.overwrite)
             worker = Worker(predictor, listing.jobs, index, claims, lambda: interrupt.signal is not None)
             worker.run()

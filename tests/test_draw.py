@@ -88,6 +88,46 @@ def test_a_mistake_is_refused_by_name_and_nothing_is_written(
     assert run(video, table, "--overwrite") == 0
 
 
+HEADER = "scorer,s,s,s\nbodyparts,nose,nose,nose\ncoords,x,y,likelihood\n"
+LABELS = "scorer,,,s,s\nbodyparts,,,nose,nose\ncoords,,,x,y\nlabeled-data,day1,img0.png,1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "x.csv is empty; a table of predictions has three rows of header"),
+        (HEADER, "x.csv has no row below its header"),
+        (LABELS, "x.csv is a label file, without the columns likelihood; give a table of predictions"),
+        (HEADER.replace("bodyparts", "individuals,m,m,m\nbodyparts"), "x.csv has the row individuals"),
+        (HEADER + "0,1,2,.5\n1,a,2,.5\n", "x.csv, row 5, x of nose: 'a' is not a number; correct the cell"),
+        (HEADER + "0,1,2,.5\n1,1,2,7\n", "x.csv, row 5: nose: the likelihood is 7; it must be 0 to 1"),
+        (HEADER + "0,1,2,.5\n2,1,2,.5\n", "x.csv, row 5: the frame is '2'; it must be 1: a table of a video has a row"),
+        (HEADER + "".join(f"{frame},,,\n" for frame in range(FRAMES)), "x.csv has no position in any of its 12 rows"),
+    ],
+)
+def test_a_table_that_cannot_be_drawn_is_named_with_its_row(
+    text: str, message: str, video: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    error = fails(capsys, video, tmp_path / "x.csv")
+    assert message in error and error.count("\n") == 1
+    assert {file.name for file in tmp_path.iterdir()} == {"day1.mp4", "x.csv"}
+
+
+def test_arguments_that_do_not_fit_each_other_are_refused_by_name(
+    video: Path, table: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "day1_labeled.mp4").touch()
+    assert "a table, and TABLE is " in fails(capsys, table, video)
+    assert "dya1.csv does not exist; did you mean day1.csv?" in fails(capsys, video, tmp_path / "dya1.csv")
+    (tmp_path / "day1_labeled.mp4").unlink()
+    assert "but no point of" in fails(capsys, video, table, "--confidence", "1")
+    other = predicted_run(tmp_path / "run", tmp_path, {video: made()}, keypoint_names=["a", "b", "c", "d"])
+    message = fails(capsys, video, table, "--run", other)
+    assert f"the run {other} has the keypoints a, b, c, d, but {table} has nose" in message
+    assert not (tmp_path / "day1_labeled.mp4").exists()
+
+
 def test_points_outside_of_the_frames_are_warned_of(video: Path, tmp_path: Path, capsys: Capture) -> None:
     points, confidence = made()
     write_predictions(tmp_path / "other.csv", range(FRAMES), KEYPOINTS, points + [60, 0], confidence)

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,11 @@ OF_THE_PACKAGE |= {file.parent.name for file in PACKAGE.glob("*/__main__.py")}
 def called(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of the command in this process."""
     monkeypatch.setattr(sys, "argv", ["/anywhere/bin/jaxpose", *arguments])
-    return command.main(), *capsys.readouterr()
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        return command.main(), *capsys.readouterr()
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_help_has_a_line_for_every_verb(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -83,7 +88,10 @@ class Slow:
     def find_spec(self, name, path=None, target=None):
         if name == {slow!r}:
             print("importing", flush=True)
-            time.sleep(60)
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:  # as numpy does it
+                raise ImportError("failed to import") from None
 
 sys.meta_path.insert(0, Slow())
 sys.argv = ["jaxpose", {verb!r}, "--run", "x"]
@@ -102,7 +110,9 @@ sys.exit(main())
             "jaxpose.train: stopped by SIGINT; nothing is lost, the same command continues",
         ),
         ("predict", "jaxpose.flags", 130, "jaxpose.predict: stopped by SIGINT; nothing is lost"),
-        ("doctor", "jaxpose.doctor.disk", 130, "jaxpose.doctor: interrupted\n"),
+        # A package that a verb imports before it reads its arguments, and one that it imports later.
+        *((verb, "argparse", 130, "jaxpose") for verb in command.VERBS if verb not in ("train", "predict")),
+        *((verb, "jaxpose.run.identity", 130, "jaxpose") for verb in ("report", "crop", "suggest")),
     ],
 )
 def test_a_signal_during_the_import_of_a_verb_is_one_line(verb: str, slow: str, code: int, says: str) -> None:

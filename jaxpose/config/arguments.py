@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from jaxpose import early_signals
 from jaxpose.errors import UserError
 from jaxpose.terminal import ERROR, print_lines, quiet
 
@@ -106,7 +107,8 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
       work: does everything and returns the exit code.
     """
     try:
-        code = work()
+        with early_signals.interruptible():
+            code = work()
         # What is still in the buffer would meet a closed pipe only at the end of the process, with a traceback.
         sys.stdout.flush()
         return code

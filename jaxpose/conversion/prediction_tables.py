@@ -5,6 +5,7 @@ import datetime
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxpose.config.arguments import did_you_mean
 from jaxpose.errors import UserError
 from jaxpose.formats import nwb, parquet, sleap_predictions
 from jaxpose.formats.deeplabcut import prediction_file as deeplabcut
@@ -82,12 +83,19 @@ def read_table(file: Path) -> VideoPredictions:
         PARQUET: parquet.read_predictions,
     }
     if not file.is_file():
-        raise UserError(f"{file} is not a file")
+        beside = [name.name for name in file.parent.glob("*")]
+        absent = "is a folder, not a table" if file.is_dir() else f"does not exist{did_you_mean(file.name, beside)}"
+        raise UserError(f"the table {file} {absent}")
     form = _form_of(file)
     if form not in readers:
         suffixes = ", ".join(SUFFIXES[known] for known in readers)
         raise UserError(f"{file} is no table that can be read; its name must end in one of {suffixes}")
     return readers[form](file)
+
+
+def is_table(file: Path) -> bool:
+    """Returns whether a file has the name of a table, of any form."""
+    return bool(_form_of(file))
 
 
 def _form_of(file: Path) -> str:

@@ -2,6 +2,7 @@
 
 import unicodedata
 
+from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
 
 # A spreadsheet reads a cell that begins with one of these as a formula; the last four are full-width forms.
@@ -16,9 +17,12 @@ def parse_number(cell: str) -> float:
     Raises:
       ValueError: the cell is not a number, or only Python reads it as one (1_0, digits of other scripts).
     """
-    if not cell.isascii() or "_" in cell:
-        raise ValueError(f"{cell!r} is not a number")
-    return float(cell)
+    try:
+        if cell.isascii() and "_" not in cell:
+            return float(cell)
+    except ValueError:
+        pass
+    raise ValueError(f"{excerpt(cell)} is not a number")
 
 
 def refuse_unprintable(name: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxpose.config import Config, DataConfig
 from jaxpose.config.arguments import DONE
 from jaxpose.conversion.places import refuse_absent_project
-from jaxpose.conversion.prediction_tables import read_table
+from jaxpose.conversion.prediction_tables import is_table, read_table
 from jaxpose.data.skeleton import edges_given, known_pairs
 from jaxpose.drawing.labelled_video import draw_video
 from jaxpose.drawing.style import Style
@@ -41,13 +41,15 @@ def draw(given: argparse.Namespace) -> int:
     file = Path(given.out).expanduser() if given.out else table.with_name(f"{_stem(table)}_labeled{SUFFIX}")
     style = Style(given.trail, given.confidence)
     style.refuse_wrong_numbers()
-    _refuse_file(given, file, video)
-    config = _run_config(given, table)
+    if is_table(video) and not is_table(table):
+        raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; exchange them: jaxpose draw VIDEO TABLE")
     predictions = read_table(table)
+    _refuse_file(given, file, video)
+    config = _run_config(given, predictions)
     style = dataclasses.replace(style, edges=_edges(given, predictions, config))
     index = _rotated(read_index(video), given, config)
     refuse_other_length(index, predictions)
-    _warn_of_outside(index, predictions, style)
+    _look_at_points(index, predictions, style)
     frames = len(predictions.confidence)
     with phase(f"drawing {file.name}", frames, "frame") as progress:
         drawn = draw_video(index, predictions, file, style, progress=progress.update)
@@ -72,16 +74,30 @@ def _refuse_file(given: argparse.Namespace, file: Path, video: Path) -> None:
         raise UserError(f"{flag}, which exists already: --overwrite replaces it; or choose another --out")
 
 
-def _run_config(given: argparse.Namespace, table: Path) -> Config | None:
-    """Returns the config of the run that predicted a table: the one given, or that in whose folder the table lies."""
-    if given.run:
-        run = Path(given.run).expanduser()
-        refuse_no_run(run)
-        return read_config(run / CONFIG_FILE)
-    for folder in table.absolute().parents:
-        if folder.name == VIDEO_TABLES_FOLDER and (folder.parent / CONFIG_FILE).is_file():
-            return read_config(folder.parent / CONFIG_FILE)
-    return None
+def _run_config(given: argparse.Namespace, predictions: VideoPredictions) -> Config | None:
+    """Returns the config of the run that predicted a table: the one given, or that in whose folder the table lies.
+
+    Raises:
+      UserError: the run does not exist, or has other keypoints than the table.
+    """
+    run = Path(given.run).expanduser() if given.run else _run_around(predictions.file)
+    if run is None:
+        return None
+    refuse_no_run(run)
+    config = read_config(run / CONFIG_FILE)
+    names = config.data.keypoint_names
+    if set(names) != set(predictions.keypoint_names):
+        raise UserError(
+            f"the run {run} has the keypoints {', '.join(names)}, but {predictions.file} has "
+            f"{', '.join(predictions.keypoint_names)}; give with --run the run that predicted it"
+        )
+    return config
+
+
+def _run_around(table: Path) -> Path | None:
+    """Returns the run in whose folder of tables a table lies, None if it lies elsewhere."""
+    folders = [folder.parent for folder in table.absolute().parents if folder.name == VIDEO_TABLES_FOLDER]
+    return next((folder for folder in folders if (folder / CONFIG_FILE).is_file()), None)
 
 
 def _edges(
@@ -125,9 +141,24 @@ def _rotated(index: VideoIndex, given: argparse.Namespace, config: Config | None
     return as_labelled(index, sizes_px)
 
 
-def _warn_of_outside(index: VideoIndex, predictions: VideoPredictions, style: Style) -> None:
-    points = predictions.keypoints_frame_px[~(predictions.confidence < style.least_confidence)]
-    points = points[np.isfinite(points).all(axis=-1)]
+def _look_at_points(index: VideoIndex, predictions: VideoPredictions, style: Style) -> None:
+    """Warns of points that will not be seen.
+
+    Raises:
+      UserError: there is none to draw.
+    """
+    has_place = np.isfinite(predictions.keypoints_frame_px).all(axis=-1)
+    if not has_place.any():
+        raise UserError(
+            f"{predictions.file} has no position in any of its {len(has_place)} rows: there is nothing to draw"
+        )
+    points = predictions.keypoints_frame_px[has_place & ~(predictions.confidence < style.least_confidence)]
+    if not len(points):
+        most = np.nanmax(predictions.confidence[has_place])
+        raise UserError(
+            f"--confidence is {style.least_confidence:g}, but no point of {predictions.file} has more than {most:.3g}: "
+            "there is nothing to draw; lower it"
+        )
     is_outside = np.any((points < -0.5) | (points > np.array([index.width_px, index.height_px]) - 0.5), axis=-1)
     if len(points) and is_outside.mean() > _MOST_OUTSIDE:
         print(

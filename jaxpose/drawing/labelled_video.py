@@ -84,10 +84,10 @@ def draw_video(
             written += 1
             progress()
         if not written:
-            raise UserError(f"{index.path} has no frame that decodes: {'; '.join(drawing.lost)}")
+            raise UserError(f"{index.path} has no frame that decodes: {_listed(drawing.lost)}")
     problem = ""
     if lost := index.frame_count - written:
-        some = "; ".join(drawing.lost[:_LISTED]) + "; ..." * (len(drawing.lost) > _LISTED)
+        some = _listed(drawing.lost)
         problem = f"{index.path}: {lost} of {count(index.frame_count, 'frame')} cannot be drawn ({some})"
     return Drawn(written, drawing.width_px, drawing.height_px, problem)
 
@@ -98,12 +98,12 @@ class _Drawing:
     Attributes:
       width_px, height_px: of the drawn frames, even.
       form: how the source is stored.
-      lost: clauses about frames that do not decode, after the iteration.
+      lost: {number of a frame that does not decode: a clause about it, "" if it is missing}, after the iteration.
     """
 
     def __init__(self, index: VideoIndex, predictions: VideoPredictions, style: Style) -> None:
         self._index, self.form = index, _read_format(index)
-        self.lost: list[str] = []
+        self.lost: dict[int, str] = {}
         size_px, tags = (index.width_px, index.height_px), (self.form.colorspace, self.form.color_range)
         colours = keypoint_colours(len(predictions.keypoint_names))
         self._painter = PosePainter(predictions, to_yuv(colours, *tags), size_px, style)
@@ -117,11 +117,14 @@ class _Drawing:
         for item in Decoding(index, 0, is_stopped):
             if isinstance(item, Flaw):
                 if item.kind in (FlawKind.FAILED, FlawKind.LOST):
-                    self.lost.append(item.text)
+                    # A frame that fails is missing, too, when a later one comes.
+                    for number in range(item.first, item.last + 1):
+                        self.lost.setdefault(number, item.text * (item.first == item.last))
                 continue
             number, source = item
             if number >= index.frame_count:
                 break
+            self.lost.pop(number, None)
             frame, planes = new_frame(self.width_px, self.height_px)
             copy_frame(source, planes, converter, index.quarter_turns)
             self._painter.paint(planes, number)
@@ -134,6 +137,20 @@ class _Drawing:
 
     def _time_s(self, number: int) -> float:
         return float(self._time(number) * self.form.time_base)
+
+
+def _listed(lost: dict[int, str]) -> str:
+    """Returns the clauses about lost frames, in their order; missing frames that follow each other share one."""
+    clauses: list[str] = []
+    numbers, place = sorted(lost), 0
+    while place < len(numbers) and len(clauses) <= _LISTED:
+        first = last = numbers[place]
+        place += 1
+        while not lost[first] and lost.get(last + 1) == "":
+            last, place = last + 1, place + 1
+        missing = f"frame {first} is missing" if first == last else f"frames {first} to {last} are missing"
+        clauses.append(lost[first] or missing)
+    return "; ".join(clauses[:_LISTED]) + "; ..." * (len(clauses) > _LISTED)
 
 
 def _read_format(index: VideoIndex) -> Format:

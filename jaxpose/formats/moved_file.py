@@ -9,7 +9,7 @@ def is_absolute(name: str) -> bool:
     return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
 
 
-def locate(name: str, folders: Sequence[Path]) -> Path | None:
+def locate(name: str, folders: Sequence[Path], shorten_relative: bool = False) -> Path | None:
     """Returns the file that a path stands for, None if there is none.
 
     A relative path is looked up in each folder. An absolute path may be one of another machine: of its ends that exist
@@ -18,9 +18,10 @@ def locate(name: str, folders: Sequence[Path]) -> Path | None:
     Args:
       name: the path.
       folders: searched in this order.
+      shorten_relative: whether ends of a relative path count, too.
     """
     parts = [part for part in PurePosixPath(name.replace("\\", "/")).parts if part != "/" and not part.endswith(":")]
-    for first in range(len(parts) if is_absolute(name) else 1):
+    for first in range(len(parts) if shorten_relative or is_absolute(name) else 1):
         for folder in folders:
             if (folder / PurePosixPath(*parts[first:])).is_file():
                 return folder / PurePosixPath(*parts[first:])

@@ -36,7 +36,8 @@ class SleapVideo:
         self.image_stems = dict(enumerate(stems)) if len(set(stems)) == len(stems) else {}
 
     def find(self, name: str) -> Path | None:
-        return locate(name, [self.file.parent])
+        # A relative path starts in the folder where the labels were made, which may not be that of the file.
+        return locate(name, [self.file.parent], shorten_relative=True)
 
 
 def firsts_of_files(videos: list[SleapVideo]) -> list[int]:

@@ -77,25 +77,26 @@ def check_predictions(
         predictions; the message names the file and the row.
     """
     if not index or not keypoint_names:
-        raise UserError(f"{file} has no {'row' if keypoint_names else 'keypoint'}")
+        raise UserError(f"{file} has no {'row below its header' if keypoint_names else 'keypoint'}")
     for name in keypoint_names:
         if list(keypoint_names).count(name) > 1:
             raise UserError(f"{file} has two keypoints {name!r}")
     for frame, cell in enumerate(index):
         if str(cell) != str(frame):
             raise UserError(
-                f"{file}, row {first_row + frame}: the frame is {excerpt(str(cell))}; it must be {frame}, because only "
-                "tables of whole videos are converted"
+                f"{file}, row {first_row + frame}: the frame is {excerpt(str(cell))}; it must be {frame}: a "
+                "table of a video has a row for each frame, counted from 0"
             )
     x, y = keypoints_frame_px[..., 0], keypoints_frame_px[..., 1]
     flaws = {
         "x or y is infinite": np.isinf(x) | np.isinf(y),
         "it has only one of x and y": np.isnan(x) != np.isnan(y),
-        "the likelihood is not in 0 to 1": (confidence < 0) | (confidence > _LARGEST_CONFIDENCE),
+        "the likelihood is {}; it must be 0 to 1": (confidence < 0) | (confidence > _LARGEST_CONFIDENCE),
     }
     for reason, where in flaws.items():
         if where.any():
             row, place = np.argwhere(where)[0].tolist()
+            reason = reason.format(f"{confidence[row, place]:g}")
             raise UserError(f"{file}, row {first_row + row}: {keypoint_names[place]}: {reason}")
     return VideoPredictions(
         file, scorer, tuple(keypoint_names), keypoints_frame_px.astype(np.float64), confidence.astype(np.float64)

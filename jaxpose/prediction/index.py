@@ -6,6 +6,7 @@ By the index, a table is never mistaken for another, and a second command predic
 import csv
 import dataclasses
 import io
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from jaxpose.checksums import write_csv
 from jaxpose.config import config_hash
 from jaxpose.data.cells import path_cell
 from jaxpose.errors import UserError
-from jaxpose.files import open_regular
+from jaxpose.files import open_regular, sha256_of
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index_row import (
     CHECKSUM_DIGITS,
@@ -29,8 +30,10 @@ from jaxpose.prediction.index_row import (
     parse_rows,
 )
 from jaxpose.prediction.predictor import Predictor
-from jaxpose.prediction.table_files import size_of
+from jaxpose.prediction.table_files import edited_name, size_of
 from jaxpose.run.paths import INDEX_FILE
+
+_logger = logging.getLogger(__name__)
 
 
 class PredictionIndex:
@@ -88,6 +91,23 @@ class PredictionIndex:
             return False
         what = "other frames" if noted and noted.run == row.run else "another run, or of unknown origin"
         raise UserError(f"{table} exists already, of {what}: give --overwrite to replace it, or choose another --out")
+
+    def set_aside_edited(self, rows: Iterable[Row]) -> None:
+        """Renames the tables of inputs that are about to be predicted again if somebody changed them; reports each.
+
+        A table is changed if its checksum is not that of the index.
+
+        Raises:
+          OSError: a table cannot be read or renamed.
+        """
+        for row in rows:
+            noted, table = self.rows().get(row.table), self._out / row.table
+            if noted is None or noted.state != DONE or not table.is_file():
+                continue
+            if not sha256_of(table).startswith(noted.table_sha256):
+                kept = edited_name(table)
+                os.replace(table, kept)
+                _logger.warning(f"{table} was changed since it was written: it is written anew, and kept as {kept}")
 
     def bytes_of(self, table: Path) -> int:
         """Returns the size of a table of predictions and of the tables beside it, as far as they exist."""

@@ -121,6 +121,7 @@ def _predict(
         else:
             waiting.append(job)
     # Tables in their place are of other weights.
+    index.set_aside_edited(job.row for job in waiting)
     index.begin([job.row for job in waiting], overwrite=True)
     worker = Worker(predictor, waiting, index, claims, stops)
     worker.run()

@@ -1,5 +1,6 @@
 """The names of the tables that lie beside a table of predictions, <table>.csv: <table>_temporal_norm.csv and others."""
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,6 +41,12 @@ def size_of(table: Path, suffixes: Sequence[str]) -> int:
     """Returns the bytes of a table of predictions and of the tables beside it, as far as they exist."""
     files = [table, *(beside(table, suffix) for suffix in suffixes)]
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def edited_name(table: Path) -> Path:
+    """Returns a name that no file has, for a table that somebody changed: <table>.edited.csv, or .edited2.csv."""
+    names = (table.with_suffix(f".edited{number}.csv") for number in itertools.chain([""], itertools.count(2)))
+    return next(name for name in names if not name.exists())
 
 
 def smoothing_record(table: Path) -> Path:

@@ -158,7 +158,10 @@ def _announced(packets: Packets, container: InputContainer, stream: VideoStream)
         return count
     step_s = float((max(times) - min(times)) * stream.time_base) / (len(times) - 1)
     if len(container.streams) == 1:
-        lacking_s = (container.duration or 0) / av.time_base - len(times) * step_s
+        # Most writers of Matroska store the end of the last frame here, others its distance from the first frame's
+        # start. Taken as the end, it announces no frame that was never there.
+        first_s = max(0.0, float(min(times) * stream.time_base))
+        lacking_s = (container.duration or 0) / av.time_base - first_s - len(times) * step_s
     else:
         # The file's duration is that of the longest stream. Matroska also stores the end of each stream.
         lacking_s = _noted_end_s(stream) - float(max(times) * stream.time_base) - step_s

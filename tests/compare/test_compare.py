@@ -197,7 +197,7 @@ def test_a_real_run_is_read(trained_run: Path, tmp_path: Path, capsys: pytest.Ca
         ("other table", "t0.png is in the set test, but "),
         ("damaged split", "split.csv:2: the row was damaged"),
         ("no run", "b is not a run folder: it has no config.json; there are "),
-        ("a cell", "predictions_pixel_error.csv:2: could not convert string to float: 'many'"),
+        ("a cell", "predictions_pixel_error.csv:2: 'many' is not a number"),
         ("the same", "a is given twice; give each run once"),
         (
             "no split",

@@ -1,5 +1,6 @@
 """Labelled videos: marks where the table says, frames and times of the source, and no half file."""
 
+import re
 import resource
 import threading
 from collections.abc import Callable
@@ -309,3 +310,19 @@ def test_frames_that_do_not_decode_are_left_out_and_named(tmp_path: Path) -> Non
     if found.frames < 24:
         assert f"{24 - found.frames} of 24 frames cannot be drawn" in found.problem
     assert number_in(frames[-1][:48]) == 23
+
+
+def test_lost_frames_are_listed_once_and_in_their_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mkv", 24, options={"x264-params": "bframes=3:b-adapt=0:keyint=8"})
+    content = bytearray(path.read_bytes())
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+    for packet in (packets[2], packets[3], packets[4], packets[10]):
+        at = content.index(bytes(packet)[:24])
+        content[at : at + packet.size] = bytes(packet.size)
+    path.write_bytes(content)
+    found = draw_video(read_index(path), nothing(24), tmp_path / "b.mp4", Style())
+    lost = [
+        int(number) for part in re.findall(r"frames? (\d+)(?: to (\d+))?", found.problem) for number in part if number
+    ]
+    assert lost == sorted(set(lost)) and len(lost) > 2, found.problem

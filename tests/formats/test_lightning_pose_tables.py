@@ -127,13 +127,13 @@ HEADER = "scorer,s,s,s\nbodyparts,a,a,a\ncoords,x,y,likelihood\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must start with scorer, bodyparts, coords"),
-        ("a,b\n1,2\n", "must start with scorer, bodyparts, coords"),
-        ("scorer,s,s\nbodyparts,a,a\ncoords,x,y\n", "columns x, y, likelihood in this order"),
+        ("", "a.csv is empty"),
+        ("a,b\n1,2\n", "must start with scorer, bodyparts, coords, not with a, 1: is it a table of predictions"),
+        ("scorer,s,s\nbodyparts,a,a\ncoords,x,y\n", "a.csv is a label file"),
         ("scorer,s,s,s\nbodyparts,a,a,b\ncoords,x,y,likelihood\n", "columns x, y, likelihood in this order"),
         (HEADER + "0,1,2,3\n1,1,2\n", "row 5: 3 cells instead of 4"),
         (HEADER + "0,1,2,\udcff\n", "is no CSV file in UTF-8"),
-        (HEADER + "0,1,two,3\n", "row 4: could not convert string to float: 'two'"),
+        (HEADER + "0,1,two,3\n", "row 4, y of a: 'two' is not a number; correct the cell, or empty it"),
     ],
 )
 def test_a_file_that_is_no_prediction_file_is_refused_with_its_row(text: str, message: str, tmp_path: Path) -> None:

@@ -119,6 +119,20 @@ def test_a_moved_project_is_the_same(tmp_path: Path) -> None:
     assert len(read(tmp_path / "new/labels.slp", on_bad_frame="skip").images) == 3
 
 
+@pytest.mark.parametrize("place", ["videos/day.mp4", "day.mp4"])
+def test_a_relative_path_with_a_folder_is_found_there_or_beside_the_file(tmp_path: Path, place: str) -> None:
+    labels = make_labels(tmp_path)
+    labels.labeled_frames = labels.labeled_frames[:3]
+    labels.videos = labels.videos[:1]
+    labels.videos[0].replace_filename("videos/day.mp4", open=False)
+    (tmp_path / "project").mkdir()
+    file = save(labels, tmp_path / "project/labels.slp")
+    (file.parent / place).parent.mkdir(exist_ok=True)
+    (tmp_path / "cam1/day.mp4").rename(file.parent / place)
+    found = read(file)
+    assert found.problems == () and [number_in(decode_image(path.read_bytes())) for path in found.paths] == [3, 7, 12]
+
+
 def test_a_sequence_of_images_is_read_in_place(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     names = []
     for frame, pixels in enumerate(plain(write(tmp_path / "day.mp4", 5))):

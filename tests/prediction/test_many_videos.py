@@ -176,6 +176,18 @@ def test_the_verb_does_only_what_is_missing_or_changed(
     assert predict.main([*flags, *cut]) == 0
     assert "to do: 1 video with 50 frames" in capsys.readouterr().out and files_in(parts / "video_preds") == before
 
+    # Tables that somebody changed are kept, each under its own name.
+    table, whole_text = parts / "video_preds" / "b" / "x.csv", (parts / "video_preds" / "b" / "x.csv").read_text()
+    for number, name in enumerate(("x.edited.csv", "x.edited2.csv")):
+        table.write_text(whole_text.rstrip("\n") + "0" * (number + 1) + "\n")
+        assert predict.main([*flags, *cut]) == 0
+        shown = capsys.readouterr()
+        assert f"{table} was changed since it was written: it is written anew, and kept as " in shown.err
+        assert table.read_text() == whole_text and table.with_name(name).read_text().endswith("0" * (number + 1) + "\n")
+    table.write_text(whole_text[:-9])
+    assert predict.main([*flags, *cut, "--overwrite"]) == 0
+    assert "was changed" not in capsys.readouterr().err and not table.with_name("x.edited3.csv").exists()
+
 
 def test_what_was_stopped_goes_on_at_the_first_missing_segment(predictor: Predictor, tmp_path: Path) -> None:
     videos = [write(tmp_path / "v0.avi", 60, 1), write(tmp_path / "v1.avi", 30, 2)]

@@ -124,8 +124,14 @@ def test_a_table_of_other_weights_or_cut_short_is_replaced(predictor: Predictor,
     table, index = run / "video_preds" / "a.csv", run / "index.csv"
     whole = table.read_bytes()
     table.write_bytes(whole[:-9])
-    assert sum(line.endswith("exists already") for line in say_of(predictor, run)) == 3
+    with logged("jaxpose.prediction") as log:
+        predict_project(predictor, run, lambda: False)
+    assert sum(line.endswith("exists already") for line in log.lines) == 3
     assert table.read_bytes() == whole
+    # Somebody may have worked on it.
+    kept = table.with_name("a.edited.csv")
+    assert f"{table} was changed since it was written: it is written anew, and kept as {kept}" in log.warned
+    assert kept.read_bytes() == whole[:-9]
     table.write_bytes(whole.replace(b"1", b"2"))
     write_csv(index, pd.DataFrame(read_csv(index)).assign(model="0" * 16).to_csv(index=False))
     assert not [line for line in say_of(predictor, run) if line.endswith("exists already")]

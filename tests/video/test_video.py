@@ -246,6 +246,19 @@ def test_frames_left_out_at_the_end_of_an_avi_are_no_damage(tmp_path: Path, code
     assert " 45" in _whole(scan(path))[0].problem and " 45" in read_index(path).problem
 
 
+@pytest.mark.parametrize(("name", "codec"), [("s.mkv", "libx264"), ("s.webm", "libvpx")])
+def test_a_file_that_begins_late_is_whole(tmp_path: Path, name: str, codec: str):
+    # Matroska stores the end of the last frame: the seconds before the first one are no lost frames.
+    path = _write(tmp_path / name, 40, codec=codec, times=[4000 + 40 * i for i in range(40)])
+    reader, chunks = _whole(scan(path))
+    assert (reader.delivered, reader.problem) == (40, "")
+    np.testing.assert_array_equal(np.concatenate(chunks), _plain(path))
+    index = read_index(path)
+    assert (index.frame_count, index.announced_frames, index.problem) == (40, 40, "")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+    assert 30 < read_index(path).announced_frames <= 40 and "the file announces" in read_index(path).problem
+
+
 @pytest.mark.parametrize("name", ["s.mkv", "s.avi"])
 def test_a_truncated_file_with_sound_is_told(tmp_path: Path, name: str):
     path = _write_with_sound(tmp_path / name, 75, 6 if name == "s.mkv" else 3)

@@ -26,10 +26,25 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
     Raises:
       UserError: it is no such header.
     """
-    if [row[0] for row in header if row] != ["scorer", "bodyparts", "coords"]:
-        raise UserError(f"{file}: the first three rows must start with scorer, bodyparts, coords")
+    starts = [row[0] for row in header if row]
+    if not starts:
+        raise UserError(f"{file} is empty; a table of predictions has three rows of header, and a row for each frame")
+    if "individuals" in starts:
+        raise UserError(
+            f"{file} has the row individuals: it is of a project with several animals; give one of one animal"
+        )
+    if starts != ["scorer", "bodyparts", "coords"]:
+        raise UserError(
+            f"{file}: the first three rows must start with scorer, bodyparts, coords, not with {', '.join(starts)}: is "
+            "it a table of predictions?"
+        )
     columns = len(header[0]) - (header[0][-1] == "set")
     names, coords = list(header[1][1:columns]), list(header[2][1:columns])
+    if coords and set(coords) <= {"", "x", "y"}:
+        raise UserError(
+            f"{file} is a label file, without the columns likelihood; give a table of predictions, such as "
+            "video_preds/<video>.csv in the folder of a run"
+        )
     first = [place for place, coord in enumerate(coords) if coord == "x"]
     each = len(coords) // max(len(first), 1)
     is_regular = coords == coords[:each] * len(first) and coords[: len(COORDS)] in ([], COORDS)

@@ -232,10 +232,12 @@ def _read_rows(
     for number, row in enumerate(lines, 4):
         if len(row) != len(header[0]):
             raise UserError(f"{file}, row {number}: {len(row)} cells instead of {len(header[0])}")
-        try:
-            values.extend([parse_number(row[place]) if row[place] else math.nan for place in places])
-        except ValueError as error:
-            raise UserError(f"{file}, row {number}: {error}") from None
+        for place in places:
+            try:
+                values.append(parse_number(row[place]) if row[place] else math.nan)
+            except ValueError as error:
+                column = f"{header[2][place]} of {header[1][place]}"
+                raise UserError(f"{file}, row {number}, {column}: {error}; correct the cell, or empty it") from None
         index.append(path_of_cell(row[0]))
         if sets is not None:
             sets.append(row[-1])
