@@ -19,8 +19,10 @@ import numpy as np
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 CHROMIUM = "chromium"
-REPORT_PX, JPEG_QUALITY = (1280, 900), 80
+REPORT_PX, JPEG_QUALITY = (1280, 1330), 72
 TRAIL_FRAMES = 15
+# Small frames are enlarged by a whole factor up to this width.
+WIDTH_PX = 1200
 _VIEWS = ("top", "bot")
 _BONES = ("nose:tailBase", "tailBase:tailMid", "tailBase:paw1LH", "tailBase:paw4RH", "nose:paw2LF", "nose:paw3RF")
 SKELETON = tuple(f"{a}_{view}:{b}_{view}" for view in _VIEWS for a, b in (bone.split(":") for bone in _BONES))
@@ -38,16 +40,19 @@ def main(argv: list[str] | None = None) -> int:
     given = parser.parse_args(argv)
     work = given.work.resolve()
     work.mkdir(parents=True, exist_ok=True)
-    mouse = trained(work, given.project.resolve(), "mouse", list(MOUSE_OPTIONS))
+    runs = {
+        "mouse": trained(work, "mouse", [str(given.project.resolve()), *MOUSE_OPTIONS]),
+        "synthetic": trained(work, "synthetic", ["--config", "configs/pose.py"]),
+    }
     FOLDER.mkdir(exist_ok=True)
-    for name, make in PICTURES.items():
-        write(FOLDER / name, make(mouse))
+    for name, (of, make) in PICTURES.items():
+        write(FOLDER / name, make(runs[of]))
     return 0
 
 
-def trained(work: Path, project: Path, name: str, options: list[str]) -> Path:
-    """Trains a project, or finds that it is trained, and returns its run folder."""
-    jaxpose(["train", str(project), f"out={work / name}", *options], work)
+def trained(work: Path, name: str, arguments: list[str]) -> Path:
+    """Trains in the folder `name`, or finds that it is done, and returns this run folder."""
+    jaxpose(["train", *arguments, f"out={work / name}"], work)
     return work / name
 
 
@@ -62,6 +67,7 @@ def report_top(run: Path) -> np.ndarray:
     width, height = REPORT_PX
     shot = run.parent / "report.png"
     command = [shutil.which(CHROMIUM) or CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    # The time that scripts have to draw the figures, in ms.
     command += [f"--screenshot={shot}", f"--window-size={width},{height}", "--virtual-time-budget=15000"]
     subprocess.run([*command, (run / "report.html").as_uri()], check=True, capture_output=True)
     return read(shot)
@@ -76,15 +82,18 @@ def labelled_frame(run: Path) -> np.ndarray:
 def three_frames(run: Path) -> np.ndarray:
     """Three frames of the labelled video, of its beginning, its middle and its end, side by side."""
     frames = labelled_video(run, 0)
-    return np.hstack([frames[len(frames) * part // 6] for part in (1, 3, 5)])
+    picture = np.hstack([frames[len(frames) * part // 6] for part in (1, 3, 5)])
+    scale = max(1, WIDTH_PX // picture.shape[1])
+    return cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
 
 
 def labelled_video(run: Path, trail_frames: int) -> list[np.ndarray]:
-    """Draws the run's predictions of the project's video, and returns the frames."""
-    (table,) = [file for file in (run / "video_preds").glob("*.csv") if not file.stem.endswith(("_norm", "_error"))]
+    """Draws the run's predictions of the project's last video, and returns the frames."""
+    tables = [file for file in (run / "video_preds").glob("*.csv") if not file.stem.endswith(("_norm", "_error"))]
+    table = max(tables)
     project = Path(json.loads((run / "config.json").read_text())["data"]["project"])
     (video,) = (project / "videos").glob(f"{table.stem}.*")
-    out = run.parent / f"labelled-{trail_frames}.mp4"
+    out = run.parent / f"{run.name}-labelled-{trail_frames}.mp4"
     flags = ["--out", str(out), "--trail", str(trail_frames), "--run", str(run), "--overwrite"]
     jaxpose(["draw", str(video), str(table), *flags], run.parent)
     reader, frames = cv2.VideoCapture(str(out)), []
@@ -105,10 +114,12 @@ def write(file: Path, picture: np.ndarray) -> None:
     print(f"{file}: {picture.shape[1]} x {picture.shape[0]} px, {file.stat().st_size / 1000:.0f} kB")
 
 
-PICTURES: dict[str, Callable[[Path], np.ndarray]] = {
-    "report.jpg": report_top,
-    "labelled_frame.jpg": labelled_frame,
-    "three_frames.jpg": three_frames,
+# {file: (run, what makes the picture of it)}
+PICTURES: dict[str, tuple[str, Callable[[Path], np.ndarray]]] = {
+    "report.jpg": ("mouse", report_top),
+    "labelled_frame.jpg": ("mouse", labelled_frame),
+    "three_frames.jpg": ("mouse", three_frames),
+    "synthetic_frames.jpg": ("synthetic", three_frames),
 }
 
 if __name__ == "__main__":

@@ -95,12 +95,6 @@ def test_the_readme_has_the_two_lines_that_ci_runs() -> None:
     subprocess.run(["bash", "-n", script], check=True)
 
 
-def test_the_picture_of_the_readme_is_small() -> None:
-    (picture,) = re.findall(r"!\[[^]]+\]\((.+?)\)", README.read_text())
-    assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
-    assert (ROOT / picture).stat().st_size < 150_000
-
-
 def test_the_run_folders_of_the_first_runs_are_those_of_their_commands(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

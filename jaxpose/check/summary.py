@@ -19,14 +19,14 @@ from jaxpose.report.section import Section, escaped, paragraph, table
 _SIZES, _VIDEOS, _NAMES = 20, 1000, 20
 
 
-def headline(project: Project, frames: Sequence[Frame], refused: Sequence[RefusedRow]) -> str:
-    """Returns the result of the check in one line."""
-    outliers = sum(frame.outlier is not None for frame in frames)
-    parts = [
-        f"{count(len(project.images), 'labelled frame')} can be trained on",
-        f"{count(len(refused), 'row')} cannot",
-        f"{count(outliers, 'pose')} look{'s' * (outliers == 1)} unlike the others",
-    ]
+def headline(project: Project, frames: Sequence[Frame], refused: Sequence[RefusedRow], is_compared: bool) -> str:
+    """Returns the result of the check in one line; `is_compared` is whether the poses of all views were compared."""
+    outliers, parts = sum(frame.outlier is not None for frame in frames), [count(len(project.images), "usable frame")]
+    parts.append(f"{count(len(refused), 'row')} {'is' if len(refused) == 1 else 'are'} refused")
+    if outliers or is_compared:
+        parts.append(f"{count(outliers, 'pose')} look{'s' * (outliers == 1)} unlike the others")
+    else:
+        parts.append("poses are not compared")
     return "; ".join(parts)
 
 

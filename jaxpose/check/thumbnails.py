@@ -20,6 +20,8 @@ MOST_BYTES = 22_000_000
 _SIDES_PX = (360, 240, 160)
 # Frames that are drawn to find it.
 _SAMPLE = 12
+# The first marked frames are large in any case.
+_LARGE = 100
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +47,11 @@ def draw_thumbnails(frames: Sequence[Frame], skeleton: Skeleton, threads: int) -
     """
     side_px, drawn, size = _side_px(frames, skeleton), [], 0
 
-    def draw(frame: Frame) -> str:
-        return draw_thumbnail(frame, skeleton, side_px)
+    def draw(place: int) -> str:
+        is_large = place < _LARGE and frames[place].is_marked
+        return draw_thumbnail(frames[place], skeleton, _SIDES_PX[0] if is_large else side_px)
 
-    for figure in map_in_threads(draw, frames, threads, "drawing the frames"):
+    for figure in map_in_threads(draw, range(len(frames)), threads, "drawing the frames"):
         size += len(figure.encode())
         if size > MOST_BYTES:
             break
@@ -100,7 +103,8 @@ def _read(frame: Frame) -> np.ndarray:
 
 
 def _side_px(frames: Sequence[Frame], skeleton: Skeleton) -> int:
-    sample = [frames[place] for place in np.unique(np.linspace(0, len(frames) - 1, _SAMPLE).astype(int))]
+    usable = [frame for frame in frames if frame.is_usable]
+    sample = [usable[place] for place in np.unique(np.linspace(0, len(usable) - 1, _SAMPLE).astype(int))]
     for side_px in _SIDES_PX:
         mean = np.mean([len(draw_thumbnail(frame, skeleton, side_px).encode()) for frame in sample])
         # The sample may be of smaller ones than the others.

@@ -49,7 +49,7 @@ def write_check(config: Config, out: Path) -> str:
         frames, notes = make_frames(project, sets, refused, pairs)
     skeleton = Skeleton(project.keypoint_names, _edges(project, data))
     thumbnails = draw_thumbnails(frames, skeleton, data.threads)
-    result = headline(project, frames, refused)
+    result = headline(project, frames, refused, not notes)
     sections = [
         summary_section(project, data, result, pairs, reason),
         marked_section(frames, thumbnails, refused, notes),

@@ -79,7 +79,7 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     page = checked(project, "data.split=video", "data.train_share=0.34", "data.val_share=0.33", folder=tmp_path)
     out, err = capsys.readouterr()
     assert err == "" and re.fullmatch(
-        r"60 labelled frames can be trained on; 0 rows cannot; \d poses? looks? unlike the others\n"
+        r"60 usable frames; 0 rows are refused; \d poses? looks? unlike the others\n"
         r"check: \S+check\.html \([\d.]+ [kM]B\); open it in a browser\n",
         out,
     )
@@ -125,7 +125,7 @@ def test_refused_rows_are_listed_and_marked_and_markup_in_names_is_text(tmp_path
         write_image(project / "labeled-data/v" / f"{name}.png")
     (project / "CollectedData.csv").write_text(ROWS)
     page = checked(project, folder=tmp_path)
-    assert capsys.readouterr().out.startswith("2 labelled frames can be trained on; 5 rows cannot; 0 poses")
+    assert capsys.readouterr().out.startswith("2 usable frames; 5 rows are refused; poses are not compared\n")
     assert [int(row[0].rpartition(":")[2]) for row in page.rows("first")[1:]] == [5, 7, 8, 9, 10]
     by_image = {re.findall(r"<figcaption>(\S+)", figure)[0]: figure for figure in page.figures}
     assert all("class=marked" in figure for image, figure in by_image.items() if "1.png" not in image)
