@@ -33,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         "--smooth", type=int, default=5, metavar="N", help="frames of the running median over time; default: 5"
     )
     arguments.add_argument("--overwrite", action="store_true", help="replace existing files")
+    arguments.add_quiet()
     return arguments.run(_run, argv)
 
 

@@ -39,6 +39,7 @@ def _check_arguments() -> Arguments:
     arguments.add_argument(
         "--out", default="label_check", metavar="FOLDER", help="folder for the result; default: label_check"
     )
+    arguments.add_quiet()
     return arguments
 
 

@@ -44,8 +44,16 @@ _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_r
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
+_CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
 RUN_BY = {
+    "check": _CHECK,
+    "check --config": "tests/check/test_check.py::test_a_config_has_the_project_and_its_options",
+    "check --out": _CHECK,
+    "check data.split": "tests/check/test_check.py::test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set",
+    "check data.views": "tests/check/test_check.py::test_hidden_points_of_a_coco_file_and_views_of_a_moment_are_counted",
     "train": ".ci/run",
+    "train augment.preset": "tests/config/test_config.py::test_presets_are_complete",
+    "train out": _LOOP,
     "train --config": _SMALL,
     "train --dry_run": "tests/test_train.py::test_dry_run_tells_the_cost_and_writes_nothing",
     "train --dry_run=data": _SMALL,
@@ -114,6 +122,7 @@ RUN_BY = {
     "convert predictions --to nwb": _NWB,
     "convert predictions --to sleap-analysis": "tests/test_convert_predictions.py::"
     "test_the_analysis_file_is_read_by_sleap_io_and_comes_back",
+    "convert predictions --to parquet": "tests/test_convert_predictions.py::test_parquet_holds_the_same_bits",
     "convert predictions --to slp": "tests/test_convert_predictions.py::"
     "test_a_sleap_project_has_an_instance_in_each_frame",
     "convert predictions --video": _NWB,
@@ -134,6 +143,8 @@ OTHERS = {
     "pytest": ".ci/run runs the suite",
     "git": "gets sources from the network",
     "cd": "enters the sources",
+    "cmp": "compares two files byte for byte",
+    "sbatch": "needs a cluster; tests/cluster/test_slurm.py submits these files",
     "cp": "copies an example out of the sources of another tool",
     "python3": "makes an environment, as .ci/run does",
     "source": "enters that environment",

@@ -42,8 +42,8 @@ A program writes this page from the source. Change a message there, then run `{R
 GROUPS = (
     (
         "Arguments and options",
-        "Correct the argument or the option. [options.md](options.md) has every option with its limits; `jaxpose "
-        "VERB --help` has the flags.",
+        "Correct the argument or the option. [options.md](options.md) has every option with its limits; each "
+        "verb explains its flags with `--help`.",
         "config flags.py launch.py watch.py",
     ),
     (
@@ -66,12 +66,13 @@ GROUPS = (
     ),
     (
         "Projects of DeepLabCut, SLEAP and COCO",
-        "Correct the project in its own tool, save it and start again: [moving.md](moving.md).",
+        "Correct the project in its own tool, save it and start again: [from_deeplabcut.md](from_deeplabcut.md), "
+        "[from_sleap.md](from_sleap.md).",
         "formats",
     ),
     (
         "Configs and networks of Lightning Pose",
-        "Change the key that the line names: [lightning_pose.md](lightning_pose.md) has what each key becomes.",
+        "Change the key that the line names: [from_lightning_pose.md](from_lightning_pose.md) has what each key becomes.",
         "formats/lightning_pose model/lightning_pose.py",
     ),
     (

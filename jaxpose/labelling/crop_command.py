@@ -23,6 +23,7 @@ from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.tracks import find_table, read_run_configs
 from jaxpose.quantities import count
+from jaxpose.terminal import say
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 from jaxpose.video.video import scan
 
@@ -70,7 +71,7 @@ def crop(given: argparse.Namespace) -> int:
         print(f"{out / file.name}: {count(len(file.rows), 'frame')}, boxes of {width} x {height} px{cut}")
     if not given.videos:
         option = f"data.boxes={shlex.quote(str((out / _IMAGE_BOXES).absolute()))}"
-        print(f"train in them: {program('jaxpose.train')} {shlex.quote(config.data.project)} {option}")
+        say(f"train in them: {program('jaxpose.train')} {shlex.quote(config.data.project)} {option}")
     return DONE
 
 

@@ -12,6 +12,7 @@ from jaxpose.labelling.merging import merge as merge_labels
 from jaxpose.labelling.new_labels import count_untouched, read_new_labels
 from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
 from jaxpose.quantities import count
+from jaxpose.terminal import say
 
 _LISTED = 20
 _KINDS = {
@@ -45,20 +46,20 @@ def check(given: argparse.Namespace) -> int:
     rows = sum(len(table.images) for table in tables)
     pictures = write_findings(out, findings)
     files = [str(file) for of_view in project.files.values() for file in of_view]
-    print(f"{count(rows, 'labelled image')} in {', '.join(files)}")
+    say(f"{count(rows, 'labelled image')} in {', '.join(files)}")
     for note in (note for table in tables for note in table.notes):
-        print(note)
+        say(note)
     for note in dict.fromkeys(check.text for check in unchecked):
-        print(note)
+        say(note)
     found = Counter(finding.kind for finding in findings)
     for kind, (one, several) in _KINDS.items():
         # A check of one view alone counts.
         if found[kind] or sum(kind in check.kinds for check in unchecked) < len(project.tables):
-            print(f"{found[kind]:>6} {one if found[kind] == 1 else several}")
+            say(f"{found[kind]:>6} {one if found[kind] == 1 else several}")
     for finding in findings[:_LISTED]:
-        print(f"{finding.place}: {finding.image and finding.image + ': '}{finding.text}")
+        say(f"{finding.place}: {finding.image and finding.image + ': '}{finding.text}")
     if len(findings) > _LISTED:
-        print(f"... and {len(findings) - _LISTED} more")
+        say(f"... and {len(findings) - _LISTED} more")
     print(f"{out / LIST_FILE} has all of them; {count(pictures, 'picture')} beside it")
     return FAILED if findings else DONE
 

@@ -105,6 +105,21 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     assert page.rows("keypoints")[1] == [KEYPOINT_NAMES[0], "60", "100%", "0", "0"]
 
 
+def test_a_config_has_the_project_and_its_options(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project", videos=2, labelled_frames=2, video_frames=2, side_px=64)
+    config = tmp_path / "mine.py"
+    config.write_text(
+        "from jaxpose.config import Config\n\n\n"
+        "def get_config(project=''):\n"
+        "    config = Config()\n"
+        f"    config.data.label_file, config.data.train_share = {str(project / 'CollectedData.csv')!r}, 0.5\n"
+        "    config.data.val_share = 0.25\n"
+        "    return config\n"
+    )
+    page = checked("--config", config, folder=tmp_path)
+    assert page.rows("split")[-1] == ["all videos", "4", "2", "1", "1"]
+
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 ROWS = f"""scorer,me,me,me,me
 bodyparts,{HOSTILE},{HOSTILE},tail,tail
