@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _check_arguments() -> Arguments:
     arguments = Arguments("jaxpose.labels check", "Looks for labels that are wrong; writes a table and pictures.")
-    _add_project(arguments)
+    arguments.add_argument("project", metavar="PROJECT", help="project with the labels")
+    _add_layout(arguments)
     arguments.add_argument(
         "--like", metavar="PATH", help="another project, whose poses also count as plausible: that of earlier labels"
     )
@@ -46,12 +47,12 @@ def _check_arguments() -> Arguments:
 def _merge_arguments() -> Arguments:
     arguments = Arguments("jaxpose.labels merge", "Adds new rows to the label files of a project, with their images.")
     arguments.add_argument("new", metavar="NEW", help="a folder that jaxpose suggest wrote, or a label file")
-    _add_project(arguments)
+    arguments.add_argument("--project", required=True, metavar="PATH", help="project that gets the rows")
+    _add_layout(arguments)
     return arguments
 
 
-def _add_project(arguments: Arguments) -> None:
-    arguments.add_argument("--project", required=True, metavar="PATH", help="project with the labels")
+def _add_layout(arguments: Arguments) -> None:
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
     )

@@ -274,7 +274,7 @@ def test_mistakes_in_the_arguments_are_named(
     table: Path, video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert "invalid choice: 'h5'" in fails(capsys, table, "--to", "h5", "--out", out)
+    assert "--to is h5; it must be one of csv, deeplabcut, " in fails(capsys, table, "--to", "h5", "--out", out)
     assert "slp files describe the video of" in fails(capsys, table, "--to", "slp", "--out", out)
     assert "give --session_start, such as" in fails(capsys, table, "--to", "nwb", "--video", video, "--out", out)
     start = ("--session_start", "2026-05-04T14:30:00+00:00")

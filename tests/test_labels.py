@@ -50,7 +50,7 @@ def test_planted_mistakes_are_found_with_pictures(tmp_path: Path, capsys: Captur
     pd.DataFrame(poses.reshape(len(poses), -1), index=images, columns=COLUMNS).to_csv(file)
     (tmp_path / "project" / images[120]).unlink()
     out = tmp_path / "check"
-    assert labels.main(["check", "--project", str(tmp_path / "project"), "--out", str(out)]) == 1
+    assert labels.main(["check", str(tmp_path / "project"), "--out", str(out)]) == 1
     found = pd.read_csv(out / "label_check.csv", keep_default_na=False)
     rows = {int(Path(image).stem[3:]): row for image, row in zip(found["image"], found.itertuples(), strict=True)}
     assert rows[20].kind == "swap" and rows[20].keypoints == "left_hind_paw right_hind_paw"
@@ -66,8 +66,8 @@ def test_planted_mistakes_are_found_with_pictures(tmp_path: Path, capsys: Captur
     shown = capsys.readouterr().out
     assert "180 labelled images" in shown and "     1 image where left and right look exchanged" in shown
     # The same folder again takes the place of the earlier result; other folders are never replaced.
-    assert labels.main(["check", "--project", str(tmp_path / "project"), "--out", str(out)]) == 1
-    assert labels.main(["check", "--project", str(tmp_path / "project"), "--out", str(tmp_path / "project")]) == 2
+    assert labels.main(["check", str(tmp_path / "project"), "--out", str(out)]) == 1
+    assert labels.main(["check", str(tmp_path / "project"), "--out", str(tmp_path / "project")]) == 2
     assert file.is_file()
 
 
@@ -83,7 +83,7 @@ def test_a_few_new_labels_are_checked_against_the_poses_of_the_project(tmp_path:
         table = pd.DataFrame(poses[rows].reshape(-1, 2 * len(KEYPOINT_NAMES)), index=images[rows], columns=COLUMNS)
         table.to_csv(tmp_path / name / "CollectedData.csv")
     shutil.copytree(tmp_path / "project/labeled-data/v0", tmp_path / "new/labeled-data/v0")
-    arguments = ["check", "--project", str(tmp_path / "new"), "--out", str(tmp_path / "check")]
+    arguments = ["check", str(tmp_path / "new"), "--out", str(tmp_path / "check")]
     assert labels.main(arguments) == 0 and "poses are not checked: 8 labelled poses" in capsys.readouterr().out
     assert labels.main([*arguments, "--like", str(tmp_path / "project")]) == 1
     found = pd.read_csv(tmp_path / "check/label_check.csv").set_index("image")
@@ -96,14 +96,14 @@ def test_a_check_that_is_not_possible_is_said(tmp_path: Path, capsys: Capture) -
     (tmp_path / "CollectedData.csv").write_text(HEADER + "labeled-data/v/img1.png,3,4,5,6\n")
     _image(tmp_path / "labeled-data" / "v" / "img1.png")
     out = tmp_path / "check"
-    assert labels.main(["check", "--project", str(tmp_path), "--out", str(out)]) == 0
+    assert labels.main(["check", str(tmp_path), "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "left and right are not checked: no name of nose, tail contains a side (see --flip_pairs)" in shown
     assert "poses are not checked: 1 labelled poses of 4 coordinates; a PCA needs" in shown
     assert "--like PROJECT adds those of earlier labels" in shown
     # What was not checked is not counted as right.
     assert "0 rows that cannot be used" in shown and "exchanged" not in shown and "implausible" not in shown
-    assert labels.main(["check", "--project", str(tmp_path), "--out", str(out), "--flip_pairs", "nose:tial"]) == 2
+    assert labels.main(["check", str(tmp_path), "--out", str(out), "--flip_pairs", "nose:tial"]) == 2
     assert "has 'nose:tial'; it must be" in capsys.readouterr().err
 
 
@@ -292,4 +292,6 @@ def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: C
 def test_help_and_a_wrong_task(capsys: Capture) -> None:
     assert labels.main(["--help"]) == 0 and labels.main(["merge", "--help"]) == 0
     assert labels.main(["chek"]) == 2 and labels.main([]) == 2
-    assert "invalid choice: 'chek'" in capsys.readouterr().err
+    assert labels.main(["check", "--project", "x"]) == 2
+    assert "task is chek; it must be one of check, merge" in (errors := capsys.readouterr().err)
+    assert "there is no flag --project; give PROJECT without it: python -m jaxpose.labels check PROJECT" in errors

@@ -315,7 +315,7 @@ def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) 
         ("--processes 0 -- x", "--processes is 0; it must be at least 1"),
         ("--processes 2 --restarts=-1 -- x", "--restarts is -1; it must be at least 0"),
         ("--proceses 2 -- x", "there is no flag --proceses; did you mean --processes?"),
-        ("--processes 2 --verb evaluate -- x", "invalid choice: 'evaluate'"),
+        ("--processes 2 --verb evaluate -- x", "--verb is evaluate; it must be one of "),
         ("-- x", "the following arguments are required: --processes"),
     ],
 )

@@ -148,6 +148,11 @@ GROUPS = (
         "[report.md](report.md).",
         "report",
     ),
+    (
+        "The page about labels",
+        "Name one project, and a new name for the page that ends in .html: [check.md](check.md).",
+        "check",
+    ),
     ("Exporting a network", "Give the size of a frame and a new file: [export.md](export.md).", "export"),
     ("A config for a project", "Give one project and a new name for the config.", "init"),
     (

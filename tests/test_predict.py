@@ -408,7 +408,7 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
         (["--run", run, str(tmp_path / "break*")], "break\\n.png' has the character U+000A in place"),
         (["--run", run, "--devices", "gpu:1", video], "devices asks for 'gpu:1', but there is cpu:0"),
         (["--run", run, "--platform", "gpuu", video], "platform is 'gpuu'; it must be one of auto, cpu, gpu, tpu"),
-        (["--run", run, "--batch_size", "many", video], "argument --batch_size: invalid int value: 'many'"),
+        (["--run", run, "--batch_size", "many", video], "--batch_size is many; it must be a whole number"),
     ]:
         assert predict.main(arguments) == 2, arguments
         shown = capsys.readouterr()

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,14 @@ DONE, FAILED, USERS_MISTAKE, SOME_FAILED, INTERRUPTED = 0, 1, 2, 4, 130
 _HEAD_BYTES = 4096
 # Another process of the run was lost, through no fault of this one: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
+
+_SENTENCES = {
+    r"invalid int value: (.*)": "{} is {}; it must be a whole number",
+    r"invalid float value: (.*)": "{} is {}; it must be a number",
+    r"invalid choice: (.*) \(choose from (.*)\)": "{} is {}; it must be one of {}",
+    r"expected (?:one|at least one) argument": "{} has no value; give one behind it",
+    r"ignored explicit argument (.*)": "{} has the value {}; it takes none",
+}
 
 
 class Arguments(argparse.ArgumentParser):
@@ -37,7 +46,7 @@ class Arguments(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises a UserError; argparse would print the usage and exit."""
-        raise UserError(message)
+        raise UserError(_in_our_words(message))
 
     def read(self, argv: list[str]) -> argparse.Namespace:
         """Returns the values of the arguments; those without a name may stand before, between and behind the flags.
@@ -48,9 +57,11 @@ class Arguments(argparse.ArgumentParser):
         for argument in argv:
             flag = argument.partition("=")[0]
             if flag.startswith("-") and flag not in ("-", "-h", *self._flags):
-                hint = did_you_mean(f"--{flag.lstrip('-')}", self._flags) or f"; there is {', '.join(self._flags)}"
-                raise UserError(f"there is no flag {flag}{hint}")
-        return self.parse_intermixed_args(argv)
+                raise UserError(f"there is no flag {flag}{self._hint(flag)}")
+        given, more = self.parse_known_intermixed_args(argv)
+        if more:
+            raise UserError(f"unexpected argument {more[0]!r}{self._explain(more[0], argv)}")
+        return given
 
     def run(self, main: Callable[[argparse.Namespace], int], argv: list[str] | None) -> int:
         """Calls `main` with the arguments (None: the process's) and returns the exit code; see `exit_code_of`."""
@@ -64,6 +75,20 @@ class Arguments(argparse.ArgumentParser):
                 return main(given)
 
         return exit_code_of(self._verb, work)
+
+    def _hint(self, flag: str) -> str:
+        known = [action.metavar for action in self._get_positional_actions()]
+        if (name := flag.lstrip("-").upper()) in known:
+            return f"; give {name} without it: {self.prog} {name}"
+        return did_you_mean(f"--{flag.lstrip('-')}", self._flags) or f"; there is {', '.join(self._flags)}"
+
+    def _explain(self, more: str, argv: list[str]) -> str:
+        """Returns a clause about an argument that no place is left for."""
+        before = argv[: argv.index(more)]
+        if "--run" in before[-2:] or before[-1:] and before[-1].startswith("--run="):
+            return f": {self.prog} takes one run"
+        places = " ".join(str(action.metavar or action.dest) for action in self._get_positional_actions())
+        return f": {self.prog} takes {places or 'only flags'}{' and flags' * bool(places)}; see --help"
 
 
 class RunArguments(Arguments):
@@ -168,6 +193,16 @@ def refuse_other_file(page: Path, verb: str) -> None:
             head = file.read(_HEAD_BYTES)
         if f'content="{verb.replace(".", " ")} '.encode() not in head:
             raise UserError(f"--out is {page}, which {verb.replace('.', ' ')} did not write; choose another name")
+
+
+def _in_our_words(message: str) -> str:
+    """Returns a message of argparse as a sentence that names the argument, its value and the rule."""
+    for pattern, text in _SENTENCES.items():
+        if match := re.fullmatch(rf"argument ([^:/]+)(?:/[^:]+)?: {pattern}", message, re.DOTALL):
+            name, *values = match.groups()
+            # A choice is quoted in some versions of Python.
+            return text.format(name, *(value.replace("', '", ", ").strip("'") for value in values))
+    return message
 
 
 def did_you_mean(given: str, known: list[str]) -> str:

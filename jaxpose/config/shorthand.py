@@ -22,7 +22,9 @@ def expand(argv: list[str]) -> list[str]:
     flags: list[str] = []
     projects: list[str] = []
     is_value = False  # of the flag before
-    for argument in argv:
+    for place, argument in enumerate(argv):
+        if not is_value:
+            _refuse_dashes(argument, argv[place + 1 :], options)
         if is_value or argument.startswith("-"):
             is_value = not is_value and _takes_value(argument, options)
             flags.append(argument)
@@ -31,8 +33,26 @@ def expand(argv: list[str]) -> list[str]:
         else:
             projects.append(argument)
     if len(projects) > 1:
-        raise UserError(f"unexpected argument {projects[1]!r}: {projects[0]!r} is the project, and a run has one")
+        raise UserError(_explain_second(*projects[:2], list(options)))
     return _with_project(flags, projects[0]) if projects else flags
+
+
+def _refuse_dashes(argument: str, rest: list[str], options: dict) -> None:
+    """Raises UserError for an option with dashes, as other programs have them: --train.epochs=3 or --train.epochs 3."""
+    name, equals, value = argument.lstrip("-").partition("=")
+    if argument.startswith("-") and name in options:
+        value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
+        raise UserError(f"{argument} has dashes, but options have none: write {name}={value}")
+
+
+def _explain_second(first: str, second: str, options: list[str]) -> str:
+    """Returns what is wrong if two arguments stand where a project may."""
+    for name, other in ((first, second), (second, first)):
+        if name.endswith(".py"):
+            return f"{name} is a Python file; a config file is given as --config {name}:{other}"
+    if second in options:
+        return f"{second} has no value; write {second}=VALUE"
+    return f"unexpected argument {second!r}: {first!r} is the project, and a run has one"
 
 
 def _takes_value(flag: str, options: dict) -> bool:

@@ -109,12 +109,9 @@ def test_a_config_has_the_project_and_its_options(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", videos=2, labelled_frames=2, video_frames=2, side_px=64)
     config = tmp_path / "mine.py"
     config.write_text(
-        "from jaxpose.config import Config\n\n\n"
+        "from jaxpose import config as c\n\n\n"
         "def get_config(project=''):\n"
-        "    config = Config()\n"
-        f"    config.data.label_file, config.data.train_share = {str(project / 'CollectedData.csv')!r}, 0.5\n"
-        "    config.data.val_share = 0.25\n"
-        "    return config\n"
+        f"    return c.Config(data=c.DataConfig(project={str(project)!r}, train_share=0.5, val_share=0.25))\n"
     )
     page = checked("--config", config, folder=tmp_path)
     assert page.rows("split")[-1] == ["all videos", "4", "2", "1", "1"]

@@ -132,7 +132,7 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
             "--noconfig.log.tensorboard=1 has a value; a flag that begins with --no takes none",
         ),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
-        (["--optim.lr=1"], "there is no flag --optim.lr; did you mean optim.lr?"),
+        (["--optim.lr=1"], "--optim.lr=1 has dashes, but options have none: write optim.lr=1"),
         (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --quiet, --help, --help_options"),
         (["somewhere", "elsewhere"], "unexpected argument 'elsewhere': 'somewhere' is the project, and a run has one"),
         (["train.stpes=3"], "there is no option train.stpes; did you mean train.steps?"),

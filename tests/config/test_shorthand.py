@@ -43,6 +43,12 @@ def test_the_short_form_is_the_long_form(short: list[str], long: list[str]) -> N
     ("argv", "says"),
     [
         (["a", "b"], "unexpected argument 'b': 'a' is the project"),
+        (["a", "own.py"], "own.py is a Python file; a config file is given as --config own.py:a"),
+        (["own.py", "a"], "own.py is a Python file; a config file is given as --config own.py:a"),
+        (["a", "--train.epochs=3"], "--train.epochs=3 has dashes, but options have none: write train.epochs=3"),
+        (["a", "--train.epochs", "3"], "--train.epochs has dashes, but options have none: write train.epochs=3"),
+        (["--train.epochs"], "--train.epochs has dashes, but options have none: write train.epochs=VALUE"),
+        (["a", "train.epochs", "3"], "train.epochs has no value; write train.epochs=VALUE"),
         (["own.py"], "the project is 'own.py', a Python file; a config file is given as --config own.py"),
         (["mice", "--config=own.py:rats"], "given twice, as 'mice' and in --config own.py:rats"),
     ],

@@ -54,7 +54,7 @@ def test_suggested_frames_train_the_next_run(
     known = _table(project / "CollectedData.csv").index
     images = _correct(project, new)
     assert len(images) == FRAMES and not set(images) & set(known)
-    assert labels.main(["check", "--project", str(new), "--out", str(tmp_path / "check")]) == 0
+    assert labels.main(["check", str(new), "--out", str(tmp_path / "check")]) == 0
     capsys.readouterr()
     assert labels.main(["merge", str(new), "--project", str(project)]) == 0
     assert f"CollectedData.csv: {FRAMES} new rows" in (shown := capsys.readouterr().out) and "exactly as" not in shown

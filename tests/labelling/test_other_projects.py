@@ -280,7 +280,7 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[tuple[
 
 def _check(project: Path, out: Path) -> set[tuple[str, ...]]:
     """Returns frame, kind, keypoints and text of each finding; each has its picture."""
-    assert labels.main(["check", "--project", str(project), "--out", str(out)]) == 1
+    assert labels.main(["check", str(project), "--out", str(out)]) == 1
     found = pd.read_csv(out / "label_check.csv", keep_default_na=False)
     assert all(cv2.imread(str(out / picture)) is not None for picture in found["picture"])
     cells = found[["kind", "keypoints", "text"]].itertuples(index=False, name=None)
@@ -313,7 +313,7 @@ def test_a_wrong_row_of_sleap_is_named_by_its_frame(tmp_path: Path) -> None:
     made.labeled_frames[1].instances[0].points["xy"][0] = 100, 20
     made.labeled_frames[2].frame_idx = FRAMES
     project, out = save(made, tmp_path / "labels.slp"), tmp_path / "check"
-    assert labels.main(["check", "--project", str(project), "--out", str(out)]) == 1
+    assert labels.main(["check", str(project), "--out", str(out)]) == 1
     found = pd.read_csv(out / "label_check.csv", keep_default_na=False)
     assert sorted(zip(found["kind"], found["place"], found["keypoints"], strict=True)) == [
         ("outside", f"{project}:cam1_day frame 7", "nose"),

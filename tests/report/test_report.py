@@ -78,6 +78,10 @@ def test_what_is_missing_is_said(run: Path) -> None:
     [
         (["--run", "nowhere"], "nowhere is not a run folder: it has no config.json"),
         ([], "the following arguments are required: --run"),
+        (["--run", "a", "b"], "unexpected argument 'b': python -m jaxpose.report takes one run"),
+        (["--run=a", "b"], "unexpected argument 'b': python -m jaxpose.report takes one run"),
+        (["b", "--run=a"], "unexpected argument 'b': python -m jaxpose.report takes only flags; see --help"),
+        (["--run"], "--run has no value; give one behind it"),
     ],
 )
 def test_a_mistake_is_a_line_and_exit_code_2(argv: list[str], says: str, capsys: pytest.CaptureFixture) -> None:
