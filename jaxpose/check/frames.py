@@ -65,21 +65,21 @@ def make_frames(
             path=path,
             set="" if sets is None else str(sets[row]),
             keypoints_image_px=labelled_px[row] - (project.crop_px(row) or (0, 0))[:2],
-            refused=_texts(reasons.pop(path, []), project.folder),
+            refused=_texts(reasons.pop(path, [])),
             outlier=outliers.get(row),
             unusual=float(unusual[row]),
         )
         for row, (image, path) in enumerate(zip(project.images, project.paths, strict=True))
     ]
     frames += [
-        Frame(rows[0].image, path, "", rows[0].keypoints_image_px, _texts(rows, project.folder), is_usable=False)
+        Frame(rows[0].image, path, "", rows[0].keypoints_image_px, _texts(rows), is_usable=False)
         for path, rows in reasons.items()
     ]
     return sorted(frames, key=_order), notes
 
 
-def _texts(rows: Sequence[RefusedRow], folder: Path) -> tuple[str, ...]:
-    return tuple(f"{row.place}: {row.reason}".replace(f"{folder}/", "") for row in rows)
+def _texts(rows: Sequence[RefusedRow]) -> tuple[str, ...]:
+    return tuple(f"{row.place}: {row.reason}" for row in rows)
 
 
 def _order(frame: Frame) -> tuple[bool, float, float]:

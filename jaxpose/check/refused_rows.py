@@ -25,8 +25,8 @@ class RefusedRow:
     """A row that a training refuses.
 
     Attributes:
-      place: FILE:LINE, or FILE: and the entry of the file.
-      reason: for the user.
+      place: FILE:LINE, or FILE: and the entry of the file; files of the project are named from its folder.
+      reason: for the user, likewise.
       image: its name, "" if it is unknown.
       path: the image; None if it is unknown. It may not exist.
       keypoints_image_px: (k, 2) the points that have both coordinates, NaN for the others.
@@ -70,7 +70,12 @@ def refused_rows(project: Project, tables: Sequence[LabelTable]) -> list[Refused
             rows.append(RefusedRow(problem[:known], problem[known + 2 :], table.images[row], table.paths[row], points))
         else:
             rows.append(_from_csv(problem, project))
-    return rows
+    # The page names the folder once.
+    inside = f"{project.folder}/"
+    return [
+        dataclasses.replace(row, place=row.place.removeprefix(inside), reason=row.reason.replace(inside, ""))
+        for row in rows
+    ]
 
 
 def _from_csv(problem: str, project: Project) -> RefusedRow:

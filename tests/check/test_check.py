@@ -16,6 +16,7 @@ from jaxpose.check import thumbnails
 from jaxpose.check.__main__ import main
 from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.synthetic import make_project
+from jaxpose.labelling.pose_outliers import unusualness
 from tests.formats.other_projects import CROP, deeplabcut_project
 from tests.formats.test_coco import change, coco_project
 from tests.formats.test_sleap import make_labels, save
@@ -72,6 +73,7 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     table = pd.read_csv(file, header=[0, 1, 2], index_col=0)
     points = table.to_numpy().reshape(60, -1, 2)
     left, right = KEYPOINT_NAMES.index("left_hind_paw"), KEYPOINT_NAMES.index("right_hind_paw")
+    points = points.copy()
     points[20, [left, right]] = points[20, [right, left]]
     points[33, 0] = np.where(points[33, 0] > 32, 2, 60)
     table.iloc[:] = points.reshape(60, -1)
@@ -93,6 +95,10 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     others = re.findall(r"<figure>.*?</figure>", page.section("frames"), re.DOTALL)
     shown = [re.findall(r"<figcaption>(\S+) <span class=set>(\w+)", figure)[0] for figure in first + others]
     assert sorted(image for image, _ in shown) == sorted(table.index)
+    assert "the most unusual poses first" in page.text
+    unusual = dict(zip(table.index, unusualness(points), strict=True))
+    order = [unusual[image] for image, _ in shown[len(first) :]]
+    assert order == sorted(order, reverse=True) and len(set(order)) > 30
     assert page.section("keypoints").count("<text ") == len(KEYPOINT_NAMES)
     # The set of a frame is that of its video, and the table counts them.
     rows = page.rows("split")
