@@ -49,8 +49,10 @@ RUN_BY = {
     "check": _CHECK,
     "check --config": "tests/check/test_check.py::test_a_config_has_the_project_and_its_options",
     "check --out": _CHECK,
-    "check data.split": "tests/check/test_check.py::test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set",
-    "check data.views": "tests/check/test_check.py::test_hidden_points_of_a_coco_file_and_views_of_a_moment_are_counted",
+    "check data.split": "tests/check/test_check.py::"
+    "test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set",
+    "check data.views": "tests/check/test_check.py::"
+    "test_hidden_points_of_a_coco_file_and_views_of_a_moment_are_counted",
     "train": ".ci/run",
     "train augment.preset": "tests/config/test_config.py::test_presets_are_complete",
     "train out": _LOOP,
@@ -102,7 +104,6 @@ RUN_BY = {
     "suggest --out": _SUGGEST,
     "suggest --frames": "tests/test_suggest.py::test_images_are_the_frames_of_the_video_with_their_neighbours",
     "labels check": _LABELS,
-    "labels check --project": _LABELS,
     "labels check --like": _LABELS,
     "labels merge": _MERGE,
     "labels merge --project": _MERGE,
@@ -217,7 +218,7 @@ def test_the_parser_takes_the_command(text: str, folder: Path, mistakes: list[st
     assert verb in VERBS
     _parse(verb, argv)
     if not OURS[text].is_whole:
-        mistakes[:] = [one for one in mistakes if not re.search("arguments are required|expected one argument", one)]
+        mistakes[:] = [one for one in mistakes if not re.search("arguments are required|has no value", one)]
     assert mistakes == []
 
 

@@ -112,7 +112,7 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
 
 
 def test_a_config_has_the_project_and_its_options(tmp_path: Path) -> None:
-    project = make_project(tmp_path / "project", videos=2, labelled_frames=2, video_frames=2, side_px=64)
+    project = make_project(tmp_path / "project", videos=2, labelled_frames=4, video_frames=4, side_px=64)
     config = tmp_path / "mine.py"
     config.write_text(
         "from jaxpose import config as c\n\n\n"
@@ -120,7 +120,7 @@ def test_a_config_has_the_project_and_its_options(tmp_path: Path) -> None:
         f"    return c.Config(data=c.DataConfig(project={str(project)!r}, train_share=0.5, val_share=0.25))\n"
     )
     page = checked("--config", config, folder=tmp_path)
-    assert page.rows("split")[-1] == ["all videos", "4", "2", "1", "1"]
+    assert page.rows("split")[-1] == ["all videos", "8", "4", "2", "2"]
 
 
 HOSTILE = "<img src=x onerror=alert(1)>"
