@@ -120,7 +120,7 @@ def test_a_config_has_the_project_and_its_options(tmp_path: Path) -> None:
         f"    return c.Config(data=c.DataConfig(project={str(project)!r}, train_share=0.5, val_share=0.25))\n"
     )
     page = checked("--config", config, folder=tmp_path)
-    assert page.rows("split")[-1] == ["all videos", "8", "4", "2", "2"]
+    assert page.rows("split")[-1] == ["all videos", "8", "6", "2", "0"]
 
 
 HOSTILE = "<img src=x onerror=alert(1)>"
