@@ -66,12 +66,13 @@ GROUPS = (
     ),
     (
         "Projects of DeepLabCut, SLEAP and COCO",
-        "Correct the project in its own tool, save it and start again: [moving.md](moving.md).",
+        "Correct the project in its own tool, save it and start again: [data.md](data.md#projects-of-other-tools).",
         "formats",
     ),
     (
         "Configs and networks of Lightning Pose",
-        "Change the key that the line names: [lightning_pose.md](lightning_pose.md) has what each key becomes.",
+        "Change the key that the line names, or give another checkpoint. The page for those who come from Lightning Pose "
+        "has what each key becomes.",
         "formats/lightning_pose model/lightning_pose.py",
     ),
     (
