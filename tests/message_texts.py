@@ -8,7 +8,7 @@ import ast
 import functools
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxpose"
@@ -203,9 +203,11 @@ class _Module:
         return [f"'{name}'" if value.conversion == ord("r") and name.isupper() else name]
 
 
-def _assignments(nodes: Iterator[ast.AST] | list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
     """Yields (name, value) of each assignment to a name; of `a, b = x, y` both."""
     for node in nodes:
+        if not isinstance(node, ast.Assign | ast.AugAssign | ast.NamedExpr):
+            continue
         for target in _targets(node):
             if isinstance(target, ast.Name):
                 yield target.id, node.value
@@ -214,10 +216,8 @@ def _assignments(nodes: Iterator[ast.AST] | list[ast.stmt]) -> Iterator[tuple[st
                 yield from ((name.id, value) for name, value in pairs if isinstance(name, ast.Name))
 
 
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    return [node.target] if isinstance(node, ast.AugAssign | ast.NamedExpr) else []
+def _targets(node: ast.Assign | ast.AugAssign | ast.NamedExpr) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _imported_constants(node: ast.ImportFrom) -> dict[str, ast.expr]:
