@@ -41,9 +41,8 @@ def read_history(run: Path) -> History:
     }
 
 
-def learning_section(facts: RunFacts) -> Section:
-    """Returns the curves of loss, pixel error, losses on clips and learning rate."""
-    history = read_history(facts.run)
+def learning_section(facts: RunFacts, history: History) -> Section:
+    """Returns the curves of loss, pixel error, losses on clips and learning rate, from the `history` of the run."""
     on_clips = tuple(weights(facts.config.losses))
     rates = sorted(name for name in history if name.endswith("learning_rate"))
     panels = [

@@ -97,7 +97,7 @@ def test_the_curves_are_the_lines_of_the_metrics_and_a_line_that_was_cut_off_is_
     np.testing.assert_array_equal(history["loss"][0], steps)
     np.testing.assert_array_equal(history["loss"][1], losses)
     assert np.isnan(history["val_loss"][1]).all()
-    (figure,) = learning_section(read_facts(run)).figures
+    (figure,) = learning_section(read_facts(run), history).figures
     curve = next(trace for trace in figure.data if trace["name"] == "loss")
     np.testing.assert_array_equal(curve["y"], losses)
 
@@ -107,7 +107,7 @@ def test_a_long_curve_keeps_its_peaks_and_says_that_it_is_thinned(run: Path) -> 
     values[12_345] = 40.0
     lines = [json.dumps({"step": place + 1, "loss": value}) for place, value in enumerate(values.tolist())]
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    section = learning_section(read_facts(run))
+    section = learning_section(read_facts(run), read_history(run))
     curve = section.figures[0].data[0]
     assert len(curve["x"]) == len(curve["y"]) <= 4000 and max(curve["y"]) == 40.0 and min(curve["y"]) == values.min()
     assert abs(curve["x"][int(np.argmax(curve["y"]))] - 12_346) <= 10
