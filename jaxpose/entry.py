@@ -88,8 +88,10 @@ def _train_with(config: "Config", options: "Options", import_main: ImportMain) -
     speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", process.index == 0)
     with phase(_LOADING):
         from jaxpose.formats.project import refuse_absent
+        from jaxpose.run.out import refuse_unusable_out
 
         refuse_absent(config.data)
+        refuse_unusable_out(config.out)
         main = _load_report() if options.dry_run == "data" else import_main()
     _loaded()
     if process.count == 1 and options.dry_run != "data":

@@ -21,7 +21,7 @@ from jaxpose.config import Config, command_line, resolve
 from jaxpose.config.option import flat_options
 from jaxpose.config.weights import PUBLISHED
 from jaxpose.data import dataset, synthetic
-from jaxpose.run.folder import default_path
+from jaxpose.run.out import default_path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

@@ -105,6 +105,21 @@ def test_a_look_at_the_data_needs_no_jax_and_no_other_process_and_writes_nothing
     assert files_in(tmp_path) == before
 
 
+@pytest.mark.parametrize("dry_run", ["--dry_run=data", "--dry_run", "train.epochs=1"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_data_are_read(tmp_path: Path, dry_run: str) -> None:
+    project = make_project(tmp_path / "project", videos=1, labelled_frames=3, video_frames=5, side_px=64)
+    (tmp_path / "file").write_text("mine")
+    before = files_in(tmp_path)
+    for out, says in (
+        ("file", f"run folder {tmp_path / 'file'} cannot be used: {tmp_path / 'file'} is a file; choose another out"),
+        ("file/run", f"{tmp_path / 'file'} is a file; choose another out"),
+        ("run [1]", f"the run folder is {tmp_path / 'run [1]'}; checkpoints need a path without '['"),
+    ):
+        code, printed, err = verb_without(("jax",), "jaxpose", "train", str(project), f"out={tmp_path / out}", dry_run)
+        assert code == 2 and says in err and err.count("\n") == 1 and printed.count("\n") == 1, (printed, err)
+    assert files_in(tmp_path) == before
+
+
 def start(arguments: list[str], folder: Path, **options: object) -> subprocess.Popen:
     variables = environment() | {"JAXPOSE_CACHE": str(folder / "cache")}
     return subprocess.Popen(

@@ -8,7 +8,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from jaxpose import __version__
 from jaxpose.config.arguments import DONE, Arguments, make_folder, refuse_other_file
+from jaxpose.phases import phase, speak
 from jaxpose.quantities import size
 
 
@@ -23,11 +25,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(given: argparse.Namespace) -> int:
+    speak(f"jaxpose {__version__}: writes the report of {given.run}")
     # These imports take seconds, which --help does not need.
-    import jax
+    with phase("loading the packages"):
+        import jax
 
-    from jaxpose.console import console
-    from jaxpose.report.writing import write_report
+        from jaxpose.console import console
+        from jaxpose.report.writing import write_report
 
     # The little that is computed needs no GPU, which a training may be using.
     jax.config.update("jax_platforms", "cpu")

@@ -41,9 +41,8 @@ def read_history(run: Path) -> History:
     }
 
 
-def learning_section(facts: RunFacts) -> Section:
-    """Returns the curves of loss, pixel error, losses on clips and learning rate."""
-    history = read_history(facts.run)
+def learning_section(facts: RunFacts, history: History) -> Section:
+    """Returns the curves of loss, pixel error, losses on clips and learning rate, from the `history` of the run."""
     on_clips = tuple(weights(facts.config.losses))
     rates = sorted(name for name in history if name.endswith("learning_rate"))
     panels = [
@@ -76,7 +75,13 @@ def _figure(history: History, panels: Sequence[tuple[str, list[str], str]], best
     for place, (title, names, scale) in enumerate(panels, 1):
         axis = "" if place == 1 else str(place)
         top = 1 - (place - 1) * share
-        layout[f"yaxis{axis}"] = {"title": {"text": title}, "type": scale, "domain": [top - 0.86 * share, top]}
+        layout[f"yaxis{axis}"] = {
+            "title": {"text": title},
+            "type": scale,
+            "domain": [top - 0.86 * share, top],
+            # Not 50µ for a learning rate.
+            "exponentformat": "e",
+        }
         for name in names:
             steps, values = history[name]
             block = block_length(len(steps), _MOST)

@@ -7,7 +7,11 @@
   const narrow = window.matchMedia("(max-width: 600px)");
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   // Plotly's own bar would offer to send a figure to its makers.
-  const options = { responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "" };
+  const options = {
+    responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+    // On a narrow page it would cover the figure; a drag zooms, and a double tap shows all.
+    displayModeBar: narrow.matches ? false : "hover",
+  };
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -16,14 +20,17 @@
     const text = css("--text"), line = css("--line");
     const full = {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: text, size: narrow.matches ? 11 : 13 },
-      margin: { l: narrow.matches ? 50 : 70, r: 10, t: 10, b: 50 },
+      // Room above the figure for Plotly's bar; a legend above it makes its own.
+      margin: { l: narrow.matches ? 50 : 70, r: 10, t: narrow.matches ? 10 : 34, b: 50 },
       hoverlabel: { bgcolor: css("--panel"), font: { color: text } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: text },
-      legend: narrow.matches ? { orientation: "h", y: -0.25 } : {},
+      legend: narrow.matches ? { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } : {},
       colorway: ["#6b7fd7", "#c2853d", "#3d9e78", "#b3668f", "#8a8a8a"], ...layout,
     };
     for (const key of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
       full[key] = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...layout[key] };
+      // Away from the labels of the ticks, however long they are.
+      if (full[key].title) full[key].title = { standoff: 10, ...full[key].title };
     }
     for (const shape of full.shapes || []) if (shape.line && !shape.line.color) shape.line.color = text;
     return full;

@@ -11,7 +11,7 @@ from jaxpose.checksums import DamagedFile
 from jaxpose.files import read_bytes
 from jaxpose.quantities import count, duration
 from jaxpose.report.facts import RunFacts
-from jaxpose.report.learning import read_history
+from jaxpose.report.learning import History
 from jaxpose.report.section import Section, escaped, folded, paragraph, table
 from jaxpose.run.extension import entries
 from jaxpose.run.paths import LOG_FILE
@@ -71,15 +71,15 @@ def read_times(text: str) -> RunTimes:
     )
 
 
-def running_section(facts: RunFacts) -> Section:
-    """Returns how a run was run."""
+def running_section(facts: RunFacts, history: History) -> Section:
+    """Returns how a run was run; `history` is that of its metrics."""
     title, file = "How it was run", facts.run / LOG_FILE
     if not file.is_file():
         return Section("running", title, paragraph(f"The run has no {LOG_FILE}."))
     text = read_bytes(file, most_bytes=None).decode("utf-8", "replace")
     found = read_times(text)
     rows = [[name, value] for name, value in found.block.items()]
-    rows += _time_rows(facts, found)
+    rows += _time_rows(facts, found, history)
     body = table(["what", "value"], rows)
     if found.warnings:
         lines = "".join(f"<li>{escaped(line)}</li>" for line in list(dict.fromkeys(found.warnings))[:_WARNINGS])
@@ -90,8 +90,7 @@ def running_section(facts: RunFacts) -> Section:
     return Section("running", title, body + folded(named, f'<pre tabindex="0">{escaped(text[-_SHOWN:])}</pre>'))
 
 
-def _time_rows(facts: RunFacts, found: RunTimes) -> list[list[str]]:
-    history = read_history(facts.run)
+def _time_rows(facts: RunFacts, found: RunTimes, history: History) -> list[list[str]]:
     trained_s = float(history["time_s"][1].max()) if "time_s" in history else 0.0
     rows = [["starts", f"{found.starts}; stopped by a signal: {count(found.stops, 'time')}"]]
     if extended := _extensions(facts.run):

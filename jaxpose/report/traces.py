@@ -101,7 +101,7 @@ def _stretches(facts: RunFacts, recordings: list[Recording]) -> str:
     text = f"{count(len(found), 'suspicious stretch', 'suspicious stretches')} in all."
     text += f" Only the {_MARKED} most unusual ones of a video are shaded: {', '.join(many)}." if many else ""
     rows = [_row(one, stretch, names) for one, stretch in found[:_LISTED]]
-    head = ["video", "frames", "worst frame", "what", "keypoint", "step px", "confidence"]
+    head = ["video", "frames", "worst frame", "what", "keypoint", "largest step px", "confidence"]
     listed = table(head, rows, "The most unusual stretches" if len(found) > _LISTED else "Suspicious stretches")
     if len(found) > _LISTED:
         listed = paragraph(f"The table has the {_LISTED} most unusual of them.") + listed
@@ -110,7 +110,9 @@ def _stretches(facts: RunFacts, recordings: list[Recording]) -> str:
 
 def _row(recording: Recording, stretch: Stretch, names: tuple[str, ...]) -> list[object]:
     frames = f"{stretch.first:,} to {stretch.last:,}" if stretch.last > stretch.first else f"{stretch.first:,}"
-    step_px = number(float(recording.steps_px[stretch.worst, stretch.keypoint]), 1)
+    # A jump may be the step out of the worst frame, or lie at another frame of the stretch.
+    steps_px = recording.steps_px[stretch.first : stretch.last + 2, stretch.keypoint]
+    step_px = number(float(np.fmax.reduce(steps_px)), 1)
     confidence = number(float(recording.tracks.confidence[stretch.worst, stretch.keypoint]))
     keypoint = names[stretch.keypoint]
     return [recording.name, frames, f"{stretch.worst:,}", stretch.signal, keypoint, step_px, confidence]

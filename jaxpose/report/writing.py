@@ -13,7 +13,7 @@ from jaxpose.report.confusions import confusions_section
 from jaxpose.report.errors import errors_section
 from jaxpose.report.facts import RunFacts, read_facts
 from jaxpose.report.headline import headline_section
-from jaxpose.report.learning import learning_section
+from jaxpose.report.learning import learning_section, read_history
 from jaxpose.report.page import make_page
 from jaxpose.report.project_labels import ProjectLabels, read_labels
 from jaxpose.report.running import running_section
@@ -42,11 +42,12 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
     with phase("writing the report"):
         facts = read_facts(run)
         labels, problem = _labels(facts, project)
+        history = read_history(facts.run)
         traces, videos = traces_section(facts)
         sections = [
             headline_section(facts),
             *([comparing_section(facts, other)] if other else []),
-            learning_section(facts),
+            learning_section(facts, history),
             errors_section(facts),
             worst_section(facts, labels),
             confidence_section(facts),
@@ -55,7 +56,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
             augmented_section(facts, labels),
             sets_section(facts),
             settings_section(facts),
-            running_section(facts),
+            running_section(facts, history),
         ]
         if problem:
             sections.insert(1, Section("problem", "Not everything is here", paragraph(problem)))

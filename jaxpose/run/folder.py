@@ -13,13 +13,14 @@ from typing import Any
 
 from jaxpose.checksums import write_csv, write_json
 from jaxpose.cluster.agreement import broadcast_from_0, refuse_unshared
-from jaxpose.config import Config, config_hash
+from jaxpose.config import Config
 from jaxpose.errors import UserError
 from jaxpose.files import temporary_name
 from jaxpose.run.action import decide_action, refuse_foreign
 from jaxpose.run.extension import find_run, settle
 from jaxpose.run.identity import write_config
 from jaxpose.run.lock import lock_folder
+from jaxpose.run.out import default_path, refuse_pattern, refuse_unusable_out
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, RESULTS, SPLIT_FILE, WRITTEN
 from jaxpose.run.pointer import write_pointer
 from jaxpose.run.status import Status, status_of, write_status
@@ -109,13 +110,15 @@ def open_run(
 def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
     path, lock = _path(config), -1
     try:
+        refuse_unusable_out(str(path))
         refuse_foreign(path)
         lock = lock_folder(path)
         fetched = fetch(path)
         # Check again: another process may have written here in between.
         refuse_foreign(path)
         action, messages, extension = decide_action(path, config, split_text)
-        _refuse_pattern(path, action)
+        if action != "finished":
+            refuse_pattern(path)
         if config.resume == "overwrite":
             _remove(path, WRITTEN)
         if extension:
@@ -139,22 +142,15 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
         raise
 
 
-def _refuse_pattern(path: Path, action: str) -> None:
-    """Raises UserError if checkpoints could not be read again: Orbax takes their path for a pattern of file names."""
-    if action != "finished" and "[" in str(path.absolute()):
-        raise UserError(f"the run folder is {path.absolute()}; checkpoints need a path without '[': choose another out")
-
-
 def _look_at(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
     path = _path(config)
     try:
+        refuse_unusable_out(str(path))
         refuse_foreign(path)
-        there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            raise UserError(f"run folder {path} cannot be used: {there} cannot be written to; choose another out")
         fetched = fetch(path)
         action, messages, _ = decide_action(path, config, split_text)
-        _refuse_pattern(path, action)
+        if action != "finished":
+            refuse_pattern(path)
         return RunFolder(path, action, messages=(*fetched, *messages))
     except OSError as error:
         raise UserError(f"run folder {path} cannot be used: {error}; choose another out") from None
@@ -165,12 +161,6 @@ def _path(config: Config) -> Path:
         return Path(config.out).expanduser()
     default = default_path(config)
     return find_run(default.parent, config) if config.resume == "extend" else default
-
-
-def default_path(config: Config) -> Path:
-    """Returns the run folder of a config whose `out` is empty: runs/<project>/<hash of the config>."""
-    project = Path(config.data.project).name or "synthetic"
-    return Path("runs") / project / config_hash(config)
 
 
 def _remove(path: Path, patterns: tuple[str, ...]) -> None:

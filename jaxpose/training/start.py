@@ -16,6 +16,7 @@ from jaxpose.formats.project import prepare
 from jaxpose.phases import phase
 from jaxpose.prediction.evaluation import extra_projects
 from jaxpose.remote.hook import load_hook
+from jaxpose.run.out import refuse_unusable_out
 from jaxpose.terminal import print_lines
 from jaxpose.training.setup import Setup
 
@@ -46,10 +47,12 @@ def read_data(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:
       shows: print the report on the data, on process 0.
 
     Raises:
-      UserError: on some process, the project, an extra label file, the hook or the videos cannot be used.
+      UserError: on some process, the place of the run folder, the project, an extra label file, the hook or the videos
+        cannot be used.
     """
 
     def read() -> tuple[Config, dataset.Dataset]:
+        refuse_unusable_out(config.out)
         prepared, project = prepare(config)
         if shows and jax.process_index() == 0:
             print_lines("\n".join(data_report(prepared, project)))

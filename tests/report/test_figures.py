@@ -1,6 +1,7 @@
 """The figures of the report are those of numpy, scipy and scikit-learn on the same tables."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from jaxpose.report.learning import learning_section, read_history
 from jaxpose.report.recordings import find_stretches, least_evidence
 from jaxpose.report.running import read_times
 from jaxpose.report.sets import count_by_folder
-from tests.written_runs import write_run
+from jaxpose.report.traces import traces_section
+from tests.written_runs import write_run, write_video
 
 NAMES = ("nose", "tail_left", "tail_right")
 
@@ -97,7 +99,7 @@ def test_the_curves_are_the_lines_of_the_metrics_and_a_line_that_was_cut_off_is_
     np.testing.assert_array_equal(history["loss"][0], steps)
     np.testing.assert_array_equal(history["loss"][1], losses)
     assert np.isnan(history["val_loss"][1]).all()
-    (figure,) = learning_section(read_facts(run)).figures
+    (figure,) = learning_section(read_facts(run), history).figures
     curve = next(trace for trace in figure.data if trace["name"] == "loss")
     np.testing.assert_array_equal(curve["y"], losses)
 
@@ -107,11 +109,21 @@ def test_a_long_curve_keeps_its_peaks_and_says_that_it_is_thinned(run: Path) -> 
     values[12_345] = 40.0
     lines = [json.dumps({"step": place + 1, "loss": value}) for place, value in enumerate(values.tolist())]
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    section = learning_section(read_facts(run))
+    section = learning_section(read_facts(run), read_history(run))
     curve = section.figures[0].data[0]
     assert len(curve["x"]) == len(curve["y"]) <= 4000 and max(curve["y"]) == 40.0 and min(curve["y"]) == values.min()
     assert abs(curve["x"][int(np.argmax(curve["y"]))] - 12_346) <= 10
     assert "the smallest and the largest of every 10 points" in section.body
+
+
+def test_the_table_of_stretches_has_the_jump_also_if_the_worst_frame_lies_before_it(run: Path) -> None:
+    points = np.zeros((200, 3, 2))
+    points[100:, 0] = [30.0, 40.0]
+    write_video(run, "v", NAMES, points, np.ones((200, 3)))
+    section, _ = traces_section(read_facts(run))
+    (row,) = re.findall(r'<tr><th scope="row">v</th>(.*?)</tr>', section.body)
+    cells = re.findall("<td>(.*?)</td>", row)
+    assert cells[2:5] == ["jump", NAMES[0], "50.0"], cells
 
 
 def test_stretches_are_frames_with_evidence_close_together() -> None:

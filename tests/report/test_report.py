@@ -57,7 +57,9 @@ def test_the_verb_writes_the_page_and_names_it(run: Path, tmp_path: Path, capsys
     out = tmp_path / "pages" / "page.html"
     assert main(["--run", str(run), "--out", str(out)]) == 0
     printed = capsys.readouterr()
-    assert re.fullmatch(rf"report: {re.escape(str(out))} \([\d.]+ MB\); open it in a browser\n", printed.out)
+    first, line = printed.out.splitlines()
+    assert first.endswith(f": writes the report of {run}")
+    assert re.fullmatch(rf"report: {re.escape(str(out))} \([\d.]+ MB\); open it in a browser", line)
     assert "Learning curves" in out.read_text()
 
 

@@ -13,8 +13,9 @@ import pytest
 from jaxpose.checksums import signed_csv
 from jaxpose.config import Config, config_hash, resolve
 from jaxpose.files import write_atomic
-from jaxpose.run.folder import default_path, open_run
+from jaxpose.run.folder import open_run
 from jaxpose.run.identity import read_config
+from jaxpose.run.out import default_path
 from jaxpose.run.summary import read_summary
 
 SPLIT = "path,bytes,sha256,set\na.png,10,aa,train\nb.png,20,bb,train\nc.png,30,cc,val\n"
@@ -219,7 +220,7 @@ def test_dry_run_says_the_same_and_writes_and_locks_nothing(tmp_path: Path, resu
             if config.train.seed == 0:
                 assert foreseen == outcome(config)
     inside = config_for(tmp_path / "file" / "run", "never")
-    assert f"{tmp_path}/file cannot be written to; choose another out" in outcome(inside, dry_run=True)
+    assert f"{tmp_path}/file is a file; choose another out" in outcome(inside, dry_run=True)
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path):
@@ -264,6 +265,7 @@ def test_a_path_that_checkpoints_cannot_have_is_refused_before_any_step(tmp_path
         for dry_run in (True, False):
             with pytest.raises(ValueError, match=r"need a path without '\['"):
                 open_run(config_for(out), SPLIT, dry_run=dry_run)
+            assert not out.exists()
     begin(tmp_path / "run", finished=True)
     (tmp_path / "run").rename(tmp_path / "done [1]")
     with open_run(config_for(tmp_path / "done [1]"), SPLIT) as run:
@@ -287,7 +289,7 @@ except ValueError as error:
     print(error)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "cannot be used" in out and "ermission denied" in out and "choose another out" in out
+    assert "cannot be used" in out and "cannot be written to" in out and "choose another out" in out
 
 
 def test_default_folder_is_named_after_the_project_and_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -298,6 +300,10 @@ def test_default_folder_is_named_after_the_project_and_the_config(tmp_path: Path
     with open_run(other, SPLIT) as run:
         assert run.path == Path("runs/mouse") / config_hash(other)
     assert (tmp_path / run.path / "config.json").exists()
+    # Checkpoints are not found below every name.
+    odd = dataclasses.replace(config, data=dataclasses.replace(config.data, project="/data/mice [2024]"))
+    with open_run(odd, SPLIT) as run:
+        assert run.path == Path("runs/mice _2024_") / config_hash(odd)
 
 
 def test_write_atomic_leaves_no_temporary_file_when_it_fails(tmp_path: Path):
