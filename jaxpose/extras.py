@@ -8,11 +8,14 @@ from jaxpose.errors import UserError
 EXTRAS = {
     "deeplabcut": ("h5py", "pandas", "tables"),
     "export": ("flatbuffers",),
+    "mlflow": ("mlflow",),
     "nwb": ("sleap_io", "pynwb", "ndx_pose"),
     "pandas": ("pandas",),
     "parquet": ("pyarrow",),
     "sleap": ("sleap_io", "h5py"),
+    "tensorboard": ("tensorboard",),
     "torch": ("torch",),
+    "wandb": ("wandb",),
 }
 
 
@@ -27,7 +30,13 @@ def need(extra: str, what: str, *modules: str) -> None:
     Raises:
       UserError: a package is not installed.
     """
-    absent = [module for module in modules or EXTRAS[extra] if importlib.util.find_spec(module) is None]
+    absent = [module for module in modules or EXTRAS[extra] if not _is_installed(module)]
     if absent:
         are = "which is" if len(absent) == 1 else "which are"
         raise UserError(f"{what} needs {' and '.join(absent)}, {are} not installed: pip install 'jaxpose[{extra}]'")
+
+
+def _is_installed(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    # A folder of that name, such as the one that wandb leaves where it was used, is a package without a file.
+    return spec is not None and spec.origin is not None

@@ -24,6 +24,7 @@ import logging
 import os
 import shlex
 import sys
+import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ import jax
 from jaxpose.cluster.agreement import broadcast_from_0, on_all_processes, require_same
 from jaxpose.cluster.processes import run_distributed
 from jaxpose.cluster.signals import Interrupt
-from jaxpose.config import Config
+from jaxpose.config import Config, to_json
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
 from jaxpose.console import HeldWarnings, console
@@ -46,11 +47,12 @@ from jaxpose.remote.restore import restore
 from jaxpose.run.checkpoint import Checkpoints, order, published
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
-from jaxpose.run.paths import CHECKPOINTS_FOLDER
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, REPORT_FILE
 from jaxpose.run.pca import save_subspaces
 from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.run.status import Status
 from jaxpose.run.weights import checksum
+from jaxpose.tracking.tracker import Tracker
 from jaxpose.training.clip_setup import require_usable_clips
 from jaxpose.training.closing import report_end
 from jaxpose.training.compiled_run import CompiledRun, compile_step, put_on_devices, resume
@@ -123,9 +125,11 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
             RunLog(
                 folder.path if folder.is_ours else None, config.log, total_steps, int(run.state.step), held.take()
             ) as log,
+            Tracker(folder.path if folder.is_ours else None, config) as tracker,
             RemoteCopy(folder, config.log) as copy,
             folder.noting_failures(),
         ):
+            log.follow(tracker.record)
             _begin_log(run, messages, folder, log)
             if setup.clips and (first_step := int(run.state.step)) < total_steps:
                 require_usable_clips(setup.clips, first_step * config.video.clips_per_step)
@@ -136,8 +140,10 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
             # 7. Export and evaluate the best weights, predict the project's videos, and write the report.
             summary = finish(outcome, setup, runner, folder, checkpoints, log, interrupt)
             if "sets" in summary:
+                log.show(summary["steps"], _set_figures(summary["sets"]))
                 is_reported = folder.is_ours and config.log.report
                 report_end(log, summary, _write_report(folder, setup) if is_reported else None)
+            _finish_tracking(tracker, folder, summary, interrupt)
             folder.note_end(Status(summary["exit_code"], summary["reason"]))
             return copy.finish(summary, interrupt)
 
@@ -154,6 +160,7 @@ def _begin_log(run: CompiledRun, messages: list[str], folder: RunFolder, log: Ru
     log.block("jaxpose", {"run folder": str(folder.path)} | start_block(run))
     for message in messages:
         log.text(message)
+    log.page("config", textwrap.indent(to_json(run.setup.config), " " * 4))
     if folder.is_ours and run.setup.subspaces:
         save_subspaces(folder.path, run.setup.subspaces)
 
@@ -169,6 +176,18 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
         again = f"jaxpose report --run {shlex.quote(str(folder.path))}"
         _logger.warning(f"the report is not written ({type(error).__name__}: {error}); write it by {again}")
         return None
+
+
+def _set_figures(sets: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Returns the mean errors of the sets by tag, as the network has them at the end."""
+    return {f"result/{name}_mean_px_error": figures["mean_px_error"] for name, figures in sets.items()}
+
+
+def _finish_tracking(tracker: Tracker, folder: RunFolder, summary: dict[str, Any], interrupt: Interrupt) -> None:
+    reached = "interrupted" if summary["reason"] == "interrupted" else "done" if "sets" in summary else "failed"
+    report = folder.path / REPORT_FILE
+    is_new = "sets" in summary and report.is_file()
+    tracker.finish(reached, report if is_new else None, lambda: interrupt.signal is not None)
 
 
 def main(config: Config, options: Options) -> int:

@@ -31,3 +31,11 @@ def test_what_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(UserError, match="needs pandas and tables, which are not installed"):
         need("deeplabcut", "a.h5")
+
+
+def test_a_folder_of_the_same_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wandb leaves a folder `wandb` where it was used, and Python takes it for a package without files."""
+    (tmp_path / "not_a_package").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"^log.tracker=wandb needs not_a_package, .*: pip install 'jaxpose\[wandb\]'"):
+        need("wandb", "log.tracker=wandb", "not_a_package")

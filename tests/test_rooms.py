@@ -29,6 +29,7 @@ BELOW = {
     "run": [*FRAMES, *NETWORK, "steps"],
     "prediction": [*FRAMES, *NETWORK, "steps", "run"],
     "remote": [*FRAMES, *NETWORK, "steps", "run"],
+    "tracking": ["run"],
     "training": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
     "conversion": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote", "training"],
     "doctor": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],

@@ -17,7 +17,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from jaxpose.config import from_json
 from jaxpose.config.train import METRICS
+from jaxpose.run.load import read_run_config
+from jaxpose.run.tags import tag_of
 from tests.cut_images import cut
 from tests.log_files import events_of
 from tests.small_run import call, files_in, log_of, make_config, metrics_of, train
@@ -62,7 +65,15 @@ def test_tensorboard_has_the_metrics_and_predicted_frames(whole: Path):
     scalars = {(step, value.tag): value.simple_value for step, value in values if value.HasField("simple_value")}
     for line in metrics_of(whole):
         for name in line.keys() - {"step"}:
-            assert scalars[line["step"], name] == pytest.approx(line[name], rel=1e-6)
+            assert scalars[line["step"], tag_of(name)] == pytest.approx(line[name], rel=1e-6)
+    assert {tag.partition("/")[0] for _, tag in scalars} == {"train", "validation", "learning_rate", "speed", "result"}
+    assert [step for step, tag in scalars if tag == "speed/images_per_s"] == [*range(2, 81)]
+    summary = json.loads((whole / "finished.json").read_text())
+    error_px = summary["sets"]["test"]["mean_px_error"]
+    assert scalars[80, "result/test_mean_px_error"] == pytest.approx(error_px, rel=1e-6)
+    (page,) = [value for _, value in values if value.tag == "config"]
+    assert page.metadata.plugin_data.plugin_name == "text"
+    assert from_json(page.tensor.string_val[0].decode()) == read_run_config(whole)
     pictures = [(step, value) for step, value in values if value.HasField("image")]
     assert {(step, value.tag) for step, value in pictures} == {
         (step, f"validation/{n}") for step in range(10, 81, 10) for n in range(3)

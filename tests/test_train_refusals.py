@@ -1,5 +1,6 @@
 """What a training refuses before it compiles or writes anything, in one line."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ def test_mistakes_are_refused_before_anything_is_compiled_or_written(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], message: str
 ):
     assert message in refusal_of(make_config(project, tmp_path / "run", **options), tmp_path, capsys)
+
+
+def test_a_tracker_whose_package_is_missing_is_refused_with_its_extra(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    message = "log.tracker=mlflow needs mlflow, which is not installed: pip install 'jaxpose[mlflow]'"
+    assert message in refusal_of(make_config(project, tmp_path / "run", log__tracker="mlflow"), tmp_path, capsys)
 
 
 def test_an_early_stop_without_frames_that_validate_is_refused(

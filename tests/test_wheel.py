@@ -1,10 +1,13 @@
-"""The package as a wheel, in an environment of its own and away from the checkout."""
+"""The package as a source distribution and a wheel, in an environment of its own and away from the checkout."""
 
+import email
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -15,6 +18,8 @@ import jaxpose
 from tests.small_run import environment
 
 ROOT = Path(__file__).resolve().parents[1]
+# What a checkout may hold that is not its own.
+NOT_COPIED = ("__pycache__", ".git", ".*_cache", ".hypothesis", ".venv", "build", "dist", "*.egg-info", "runs", "logs")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
@@ -27,15 +32,21 @@ def run(*command: object, folder: Path, **variables: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: setuptools leaves a folder that later wheels would take old files from."""
-    folder = tmp_path_factory.mktemp("wheel")
-    for name in ("jaxpose", "configs"):
-        shutil.copytree(ROOT / name, folder / "copy" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder / "copy")
-    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, folder / "copy", folder=folder)
-    (found,) = folder.glob("*.whl")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution and the wheel that is built from it, as for a release.
+
+    Built from a copy: setuptools leaves a folder that later wheels would take old files from.
+    """
+    folder = tmp_path_factory.mktemp("distributions")
+    copy = folder / "copy"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", copy, folder=folder)
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    (found,) = distributions.glob("*.whl")
     return found
 
 
@@ -59,6 +70,34 @@ def test_the_wheel_holds_every_module_the_configs_and_the_mark_of_types(wheel: P
     configs = {f"jaxpose/configs/{file.name}" for file in (ROOT / "configs").glob("*.py")}
     assert len(configs) >= 7
     assert names == modules | configs | {"jaxpose/py.typed", "jaxpose/report/page.css", "jaxpose/report/page.js"}
+
+
+def test_the_source_distribution_holds_the_package_the_pages_and_the_tests(distributions: Path) -> None:
+    (file,) = distributions.glob("*.tar.gz")
+    with tarfile.open(file) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    folders = ("benchmarks", "configs", "docs", "jaxpose", "launch", "tests")
+    expected = {str(file.relative_to(ROOT)) for name in folders for file in (ROOT / name).rglob("*.*")}
+    expected = {name for name in expected if "__pycache__" not in name and (ROOT / name).is_file()}
+    assert len(expected) > 500
+    assert not expected - names
+    assert {"CITATION.cff", "Dockerfile", "LICENSE", "README.md", "conda/recipe.yaml", "setup.py"} <= names
+    assert not [name for name in names if "__pycache__" in name or name.startswith(("runs/", ".git/"))]
+
+
+def test_a_package_index_takes_both(distributions: Path) -> None:
+    files = sorted(distributions.iterdir())
+    assert len(files) == 2
+    checked = run(sys.executable, "-m", "twine", "check", "--strict", *files, folder=distributions)
+    assert checked.count("PASSED") == 2
+
+
+def test_the_description_for_an_index_has_no_link_to_a_file_of_the_checkout(wheel: Path) -> None:
+    (name,) = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]
+    text = email.message_from_bytes(zipfile.ZipFile(wheel).read(name)).get_payload()
+    assert isinstance(text, str) and text.startswith("# jaxpose\n") and "pip install" in text
+    links = re.findall(r"\]\(([^)]*)\)", text)
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
 
 
 def test_the_command_answers_from_any_folder(command: Path, tmp_path: Path) -> None:

@@ -8,8 +8,14 @@ from jaxpose.config.option import Section, option
 @dataclasses.dataclass
 class LogConfig(Section):
     every_steps: int = option(10, "steps between two lines of metrics", minimum=1, harmless=True)
-    tensorboard: bool = option(True, "write TensorBoard files", harmless=True)
+    tensorboard: bool = option(True, "write TensorBoard files; the viewer is in the extra `tensorboard`", harmless=True)
     frames: int = option(4, "validation frames with predictions shown in TensorBoard", minimum=0, harmless=True)
+    tracker: str = option(
+        "none",
+        "where else metrics, config and report go; wandb and mlflow are extras of the same name",
+        choices=("none", "wandb", "mlflow"),
+        harmless=True,
+    )
     report: bool = option(True, "write report.html at the end of a training", harmless=True)
     profile_steps: str = option("", "first and last step of a profiler trace, such as 10:15; '' = none", harmless=True)
     pace_s: float = option(

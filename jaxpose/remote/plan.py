@@ -20,6 +20,7 @@ from jaxpose.run.paths import (
     SPLIT_FILE,
     STATUS_FILE,
     TENSORBOARD_FOLDER,
+    TRACKER_LOG_FILE,
     WRITTEN,
 )
 
@@ -80,7 +81,7 @@ def stamp_of(file: Path) -> Stamp | None:
 
 def is_growing(path: str) -> bool:
     """Returns whether a file grows as long as the run continues; its copies are snapshots."""
-    return path in (LOG_FILE, METRICS_FILE, STATUS_FILE) or path.startswith(
+    return path in (LOG_FILE, METRICS_FILE, STATUS_FILE, TRACKER_LOG_FILE) or path.startswith(
         (f"{TENSORBOARD_FOLDER}/", f"{PROFILE_FOLDER}/")
     )
 

@@ -4,7 +4,6 @@ A file that cannot be written does not stop a run: it gives one warning, and the
 """
 
 import contextlib
-import json
 import logging
 import sys
 import time
@@ -17,9 +16,12 @@ import numpy as np
 from jaxpose.checksums import json_text
 from jaxpose.config import LogConfig
 from jaxpose.console import RESULT, log_again, only_handler
-from jaxpose.files import GrowingFile, write_atomic
+from jaxpose.files import GrowingFile
+from jaxpose.run.metrics_file import keep_until
 from jaxpose.run.paths import LOG_FILE, METRICS_FILE, TENSORBOARD_FOLDER
+from jaxpose.run.speed import SpeedWindow
 from jaxpose.run.step_progress import StepProgress, shown
+from jaxpose.run.tags import tag_of
 from jaxpose.terminal import WARNING, is_quiet, is_terminal, print_block, print_lines
 from jaxpose.text_table import block_lines
 
@@ -50,6 +52,8 @@ class RunLog:
         self._every_steps = config.every_steps
         self._total_steps = total_steps
         self._progress = StepProgress(total_steps, self.text)
+        self._recorded: SpeedWindow | None = None
+        self._followers: list[Callable[[int, dict[str, float]], None]] = []
         self._failed: set[str] = set()
         self._handling = contextlib.ExitStack()
         self._events: EventFile | None = None
@@ -60,7 +64,7 @@ class RunLog:
         self._metrics_file = GrowingFile(folder / METRICS_FILE)
         self._handling.enter_context(only_handler(_Records(self._emit)))
         log_again(earlier)
-        spent_s = self._try(METRICS_FILE, _keep_until, folder / METRICS_FILE, first_step)
+        spent_s = self._try(METRICS_FILE, keep_until, folder / METRICS_FILE, first_step)
         self._started_at = time.monotonic() - (spent_s or 0.0)
         if config.tensorboard:
             self._events = self._try(TENSORBOARD_FOLDER, _event_file, folder / TENSORBOARD_FOLDER, first_step)
@@ -105,8 +109,15 @@ class RunLog:
         """
         if self.folder is None:
             return
-        if step % self._every_steps == 0 or step == self._total_steps:
+        if self._recorded:
+            self._recorded.add(images, wait_s)
+        is_due = step % self._every_steps == 0 or step == self._total_steps
+        if is_due:
             self.record(step, {name: float(value) for name, value in metrics.items()})
+            # Not in metrics.jsonl, which is the same for every run of a config.
+            self.show(step, self._recorded.figures() if self._recorded else {})
+        if is_due or self._recorded is None:
+            self._recorded = SpeedWindow()
         self._progress.step(step, metrics, images, wait_s, losses)
 
     def event(self, step: int, metrics: Mapping[str, Any], prefix: str = "") -> None:
@@ -116,6 +127,15 @@ class RunLog:
         values = {prefix + name: float(value) for name, value in metrics.items()}
         self.record(step, values)
         self.text(f"step {step}  {shown(values)}")
+
+    def follow(self, follower: Callable[[int, dict[str, float]], None]) -> None:
+        """Calls a function, which must be quick, with the step and the numbers by tag of every later record."""
+        self._followers.append(follower)
+
+    def page(self, tag: str, markdown: str) -> None:
+        """Writes a text to TensorBoard, if it is on."""
+        if self._events is not None:
+            self._try(TENSORBOARD_FOLDER, self._events.page, tag, markdown)
 
     def images(self, step: int, tag: str, images: np.ndarray) -> None:
         """Writes images (n, h, w, 3, uint8, RGB) to TensorBoard, if it is on."""
@@ -145,8 +165,14 @@ class RunLog:
         spent_s = round(time.monotonic() - self._started_at, 3)
         line = json_text({"step": step, "time_s": spent_s, **values}) + "\n"
         self._try(METRICS_FILE, self._metrics_file.append, line.encode())
-        if self._events is not None:
-            self._try(TENSORBOARD_FOLDER, self._events.scalars, step, values)
+        self.show(step, {tag_of(name): value for name, value in values.items()})
+
+    def show(self, step: int, numbers: dict[str, float]) -> None:
+        """Writes numbers by tag to TensorBoard and to the followers, but not to metrics.jsonl."""
+        if self._events is not None and numbers:
+            self._try(TENSORBOARD_FOLDER, self._events.scalars, step, numbers)
+        for follower in self._followers:
+            follower(step, numbers)
 
     def _log(self, message: str, level: int) -> None:
         """Prints a message, unless --quiet is given and the level is below RESULT, and writes it to train.log."""
@@ -193,23 +219,3 @@ def _event_file(folder: Path, first_step: int) -> "EventFile":
     from jaxpose.run.tensorboard import EventFile
 
     return EventFile(folder, first_step)
-
-
-def _keep_until(file: Path, step: int) -> float:
-    """Drops incomplete lines and the lines after a step (0: all lines); returns time_s of the last line, or 0."""
-    try:
-        before = file.read_bytes()
-    except FileNotFoundError:
-        return 0.0
-    kept, spent_s = [], 0.0
-    for line in before.split(b"\n"):
-        try:
-            entry = json.loads(line)
-            if 0 < step >= entry["step"]:
-                spent_s = float(entry["time_s"])
-                kept.append(line + b"\n")
-        except (ValueError, TypeError, KeyError, RecursionError):
-            continue  # cut off when the process was killed
-    if b"".join(kept) != before:
-        write_atomic(file, b"".join(kept))
-    return spent_s

@@ -20,6 +20,8 @@ SUBSPACES_FILE = "pca.json"
 LOG_FILE = "train.log"
 METRICS_FILE = "metrics.jsonl"
 TENSORBOARD_FOLDER = "tensorboard"
+TRACKER_FILE = "tracker.json"
+TRACKER_LOG_FILE = "tracker.log"
 PROFILE_FOLDER = "profile"
 
 EVALUATION_FILE = "evaluation.json"
@@ -47,6 +49,8 @@ WRITTEN = (
     *RESULTS,
     LOG_FILE,
     METRICS_FILE,
+    TRACKER_FILE,
+    TRACKER_LOG_FILE,
     EXTENSIONS_FILE,
     f"{VIDEO_TABLES_FOLDER}/*.csv",
     f"{VIDEO_TABLES_FOLDER}/*.csv.partial",

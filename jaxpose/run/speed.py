@@ -26,6 +26,15 @@ class SpeedWindow:
         """Returns the mean speed in steps."""
         return self._steps / self.length_s()
 
+    def figures(self) -> dict[str, float]:
+        """Returns the speeds by tag, and the share of time spent waiting for data."""
+        length_s = self.length_s()
+        return {
+            "speed/steps_per_s": self._steps / length_s,
+            "speed/images_per_s": self._images / length_s,
+            "speed/waiting_share": min(self._wait_s / length_s, 1.0),
+        }
+
     def text(self) -> str:
         """Returns the speed in images and the share of time spent waiting, for people."""
         share = min(self._wait_s / self.length_s(), 1.0)

@@ -1,4 +1,4 @@
-"""TensorBoard event files: scalars and images, written at once and whole.
+"""TensorBoard event files: scalars, texts and images, written at once and whole.
 
 tensorboardX gives the message types and the checksum. Its writer is not used: it hands events to a thread that dies on
 the first error, after which the run hangs in a full queue.
@@ -14,7 +14,7 @@ from typing import Any
 
 import cv2
 import numpy as np
-from tensorboardX.proto import event_pb2, summary_pb2
+from tensorboardX.proto import event_pb2, summary_pb2, tensor_pb2
 from tensorboardX.record_writer import masked_crc32c
 
 from jaxpose.files import GrowingFile
@@ -23,6 +23,8 @@ from jaxpose.files import GrowingFile
 Event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
 SessionLog = event_pb2.SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 Summary = summary_pb2.Summary  # pyright: ignore[reportAttributeAccessIssue]
+SummaryMetadata = summary_pb2.SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
+TensorProto = tensor_pb2.TensorProto  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class EventFile:
@@ -40,6 +42,12 @@ class EventFile:
         """Writes one number for each tag."""
         entries = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
         self._append(step=step, summary=Summary(value=entries))
+
+    def page(self, tag: str, markdown: str) -> None:
+        """Writes a text, which TensorBoard reads as Markdown."""
+        plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        text = TensorProto(dtype="DT_STRING", string_val=[markdown.encode()])
+        self._append(step=0, summary=Summary(value=[Summary.Value(tag=tag, metadata=plugin, tensor=text)]))
 
     def images(self, step: int, tag: str, images: np.ndarray) -> None:
         """Writes images (n, h, w, 3, uint8, RGB) under the tags <tag>/0, <tag>/1 and so on."""

@@ -12,6 +12,7 @@ from jaxpose.data.boxes import boxes_checksum
 from jaxpose.data.report import data_report
 from jaxpose.data.sessions import sessions
 from jaxpose.data.video_boxes import boxes_of_videos
+from jaxpose.extras import need
 from jaxpose.formats.project import prepare
 from jaxpose.phases import phase
 from jaxpose.prediction.evaluation import extra_projects
@@ -58,6 +59,8 @@ def read_data(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:
             print_lines("\n".join(data_report(prepared, project)))
         # Refuse now what could not be evaluated, predicted or passed to the hook at the end.
         load_hook(prepared.log.remote_hook)
+        if prepared.log.tracker != "none":
+            need(prepared.log.tracker, f"log.tracker={prepared.log.tracker}")
         extra_projects(prepared)
         if prepared.eval.predict_videos != "no":
             sessions(prepared.data, prepared.video)

@@ -133,7 +133,8 @@ def test_only_options_that_change_no_number_are_harmless() -> None:
         "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "eval.predict_videos", "video.cache",
         "predict.stretch_minutes", "predict.decoders", "predict.smooth",
         "predict.smooth_min_confidence", "predict.smooth_window", "log.every_steps", "log.tensorboard",
-        "log.frames", "log.report", "log.profile_steps", "log.pace_s", "log.remote_url", "log.remote_every_s",
+        "log.tracker", "log.frames", "log.report", "log.profile_steps", "log.pace_s", "log.remote_url",
+        "log.remote_every_s",
         "log.remote_stop_s", "log.remote_hook", "mesh.coordinator", "mesh.processes", "mesh.process", "mesh.start_s",
     }  # fmt: skip
 

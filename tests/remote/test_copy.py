@@ -583,4 +583,4 @@ def test_tensorboard_and_metrics_are_read_from_the_copy(tmp_path: Path):
             log.step(step, {"loss": 1 / step}, images=1, wait_s=0.0)
     there = tmp_path / "mounted" / "run"
     assert [line["step"] for line in lines_of(there)] == [1, 2, 3, 4, 5]
-    assert [step for step, tag, _ in scalars_of(there) if tag == "loss"] == [1, 2, 3, 4, 5]
+    assert [step for step, tag, _ in scalars_of(there) if tag == "train/loss"] == [1, 2, 3, 4, 5]

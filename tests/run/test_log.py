@@ -16,6 +16,7 @@ from tensorboardX.proto.event_pb2 import SessionLog
 from jaxpose.config import LogConfig
 from jaxpose.console import HeldWarnings
 from jaxpose.run.log import RunLog
+from jaxpose.run.tags import tag_of
 from tests.log_files import events_of, lines_of, scalars_of
 from tests.terminal import show
 
@@ -32,8 +33,12 @@ def test_metrics_of_every_nth_step_and_the_last(tmp_path: Path):
     assert [line["step"] for line in lines] == [10, 20, 25]
     assert [set(line) for line in lines] == [{"step", "time_s", "loss", "lr"}] * 3
     assert lines[1]["loss"] == float(np.float32(1 / 20))
-    assert scalars_of(tmp_path)[:2] == [(10, "loss", float(np.float32(0.1))), (10, "lr", 0.5)]
-    assert len(scalars_of(tmp_path)) == 6
+    scalars = scalars_of(tmp_path)
+    assert scalars[:2] == [(10, "train/loss", float(np.float32(0.1))), (10, "train/lr", 0.5)]
+    speeds = ["speed/steps_per_s", "speed/images_per_s", "speed/waiting_share"]
+    assert [tag for step, tag, _ in scalars if step == 20] == ["train/loss", "train/lr", *speeds]
+    speed = {tag: value for step, tag, value in scalars if step == 20}
+    assert speed["speed/images_per_s"] == pytest.approx(4 * speed["speed/steps_per_s"])
     assert events_of(tmp_path)[0].file_version == "brain.Event:2"
 
 
@@ -69,7 +74,7 @@ def test_no_step_is_there_twice_after_a_resume(tmp_path: Path):
     assert [line["time_s"] for line in lines] == sorted(line["time_s"] for line in lines)
     starts = [event.step for event in events_of(tmp_path) if event.session_log.status == SessionLog.START]
     assert starts[-1] == 9
-    assert [step for step, tag, _ in scalars_of(tmp_path) if tag == "loss"][-6:] == [10, 12, 14, 16, 18, 20]
+    assert [step for step, tag, _ in scalars_of(tmp_path) if tag == "train/loss"][-6:] == [10, 12, 14, 16, 18, 20]
 
 
 def test_start_at_zero_drops_the_lines_of_a_run_killed_before_its_first_checkpoint(tmp_path: Path):
@@ -87,6 +92,24 @@ def test_damaged_metrics_do_not_stop_a_resume(tmp_path: Path, text: str):
         log.event(2, {"a": 1})
     lines = lines_of(tmp_path)
     assert [line["step"] for line in lines] == [1, 2] and lines[1]["time_s"] >= 7.5
+
+
+@pytest.mark.parametrize(
+    ("name", "tag"),
+    [
+        ("loss", "train/loss"),
+        ("supervised_loss", "train/supervised_loss"),
+        ("val_mean_px_error", "validation/mean_px_error"),
+        ("temporal", "clips/temporal"),
+        ("pca_singleview_count", "clips/pca_singleview_count"),
+        ("clip_factor", "clips/clip_factor"),
+        ("learning_rate", "learning_rate/head"),
+        ("backbone_learning_rate", "learning_rate/backbone"),
+        ("process0_wait_s", "speed/process0_wait_s"),
+    ],
+)
+def test_a_viewer_shows_metrics_in_groups(name: str, tag: str):
+    assert tag_of(name) == tag
 
 
 def test_nan_and_infinity_are_null_in_json(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -220,6 +243,6 @@ def test_full_disk_is_one_warning_and_the_files_go_on_when_there_is_room(tmp_pat
     assert len(ended.stderr.splitlines()) == 3
     expected = [*range(1, 31), *range(61, 91)]
     assert [line["step"] for line in lines_of(tmp_path)] == expected
-    assert [step for step, _, _ in scalars_of(tmp_path)] == expected
+    assert [step for step, tag, _ in scalars_of(tmp_path) if tag == "train/loss"] == expected
     texts = [line.split(" ", 2)[2] for line in (tmp_path / "train.log").read_text().splitlines()]
     assert [text for text in texts if text.startswith("text")] == [f"text {step}" for step in expected]
