@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jaxpose.config.arguments import DONE, Arguments, make_folder, refuse_other_file
 from jaxpose.quantities import size
+from jaxpose.terminal import print_lines
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def _run(given: argparse.Namespace) -> int:
         make_folder(out.absolute().parent)
     with console("jaxpose.report"):
         file = write_report(Path(given.run), out, Path(given.compare) if given.compare else None)
-    print(f"report: {file} ({size(file.stat().st_size)}); open it in a browser")
+    print_lines(f"report: {file} ({size(file.stat().st_size)}); open it in a browser")
     return DONE
 
 
