@@ -1,9 +1,10 @@
 """Bars of long work, below the lines of a terminal or in a notebook; several are drawn below each other.
 
-See `terminal.draws_bars` for where they can be drawn. The cursor is hidden meanwhile. rich draws them, from a thread of
-its own; it is imported with the first bar.
+See `terminal.draws_bars` for where they can be drawn. rich draws them, from a thread of its own; it is imported with
+the first bar.
 """
 
+import shutil
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REFRESHES_PER_S = 5
+# Characters of a short title, of the bar with its figures, and of a terminal that has place for units and percentages.
+_LEAST_TITLE, _FIGURES, _WIDE = 10, 48, 60
 _lock = threading.RLock()
 _drawn: list["Bar"] = []
 _live: "Live | None" = None
@@ -59,18 +62,24 @@ class Bar:
 
 
 def _columns(total: int, unit: str) -> Any:
+    """Returns the columns of a bar; a long title gives way to the other ones, and so do unit and percentage on a
+    narrow terminal."""
     from rich import progress
     from rich.table import Column
 
-    title = progress.TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-    counts = "{task.completed:,.0f}/{task.total:,.0f}" + f" {unit}s" * bool(unit)
+    width = shutil.get_terminal_size().columns
+    title_width = max(_LEAST_TITLE, width - (_FIGURES if total else len("-  0:00:00")))
+    column = Column(no_wrap=True, max_width=title_width)
+    title = progress.TextColumn("{task.description}", markup=False, table_column=column)
     if not total:
         return progress.Progress(progress.SpinnerColumn("line"), title, progress.TimeElapsedColumn())
+    counts = "{task.completed:,.0f}/{task.total:,.0f}"
+    if width >= _WIDE:
+        counts += (f" {unit}s" if unit else "") + " {task.percentage:.0f}%"
     return progress.Progress(
         title,
         progress.BarColumn(None),
         progress.TextColumn(counts, markup=False),
-        progress.TextColumn("{task.percentage:.0f}%", markup=False),
         progress.TextColumn("ETA"),
         progress.TimeRemainingColumn(compact=True),
         expand=True,
@@ -94,6 +103,8 @@ def _draw(bar: Bar) -> None:
                 refresh_per_second=_REFRESHES_PER_S,
             )
             _live.start(refresh=True)
+            # rich hides the cursor, and a process that is killed would leave it hidden.
+            console.show_cursor(True)
 
 
 def _wipe(bar: Bar) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, show_page
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
+from jaxpose.terminal import print_lines
 
 _VERB = "jaxpose.convert"
 
@@ -77,7 +78,7 @@ def _labels(given: argparse.Namespace) -> int:
         from jaxpose.config import DataConfig
         from jaxpose.conversion.label_files import convert_labels
     data = DataConfig(project=given.project, **({"labels": given.labels} if given.labels else {}))
-    print("\n".join(convert_labels(data, given.to, Path(given.out).expanduser(), given.scorer, start)))
+    print_lines("\n".join(convert_labels(data, given.to, Path(given.out).expanduser(), given.scorer, start)))
     return DONE
 
 
@@ -110,7 +111,7 @@ def _predictions(given: argparse.Namespace) -> int:
         from jaxpose.conversion.prediction_tables import Target, convert_predictions
     video = Path(given.video).expanduser() if given.video else None
     target = Target(given.to, Path(given.out).expanduser(), given.scorer, start)
-    print("\n".join(convert_predictions(Path(given.source).expanduser(), target, video)))
+    print_lines("\n".join(convert_predictions(Path(given.source).expanduser(), target, video)))
     return DONE
 
 

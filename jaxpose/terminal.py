@@ -5,6 +5,7 @@ bar or a colour is drawn, so that a verb's first line does not wait for it.
 """
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -30,7 +31,8 @@ _bar_lines = 0
 
 def is_terminal(stream: TextIO) -> bool:
     """Returns whether a stream is a terminal on which the cursor can move."""
-    return stream.isatty() and os.environ.get("TERM", "").lower() not in _DUMB
+    # A program that imports jaxpose may have put anything in the place of sys.stdout.
+    return getattr(stream, "isatty", bool)() and os.environ.get("TERM", "").lower() not in _DUMB
 
 
 def is_notebook() -> bool:
@@ -48,7 +50,7 @@ def draws_bars() -> bool:
     if _is_quiet:
         return False
     if is_notebook():
-        return "ipywidgets" in sys.modules or _is_installed("ipywidgets")
+        return importlib.util.find_spec("ipywidgets") is not None
     return is_terminal(sys.stdout) and is_terminal(sys.stderr)
 
 
@@ -97,15 +99,15 @@ def print_lines(text: str, stream: TextIO | None = None, style: str = "") -> Non
     Raises:
       OSError: the reader of the stream is gone.
     """
-    stream = stream or sys.stdout
-    if is_terminal(stream):
+    out: TextIO = stream if stream is not None else sys.stdout
+    if is_terminal(out):
         text = wrapped(text, shutil.get_terminal_size().columns)
         if style or _bars_console:
             from rich.text import Text
 
-            _print_rich(Text(text, style), stream)
+            _print_rich(Text(text, style), out)
             return
-    print(text, file=stream, flush=True)
+    print(text, file=out, flush=True)
 
 
 def say(text: str) -> None:
@@ -141,21 +143,15 @@ def set_bars(console: "Console | None", lines: int = 0) -> None:
 
 
 def above_bars(message: str) -> bytes:
-    """Returns what shows a line on the terminal of stderr at once, from a handler of a signal: the bars are wiped, the
-    cursor is shown again, and behind the line there is place for the next bars."""
+    """Returns what shows a line on the terminal of stderr at once, from a handler of a signal: the bars are wiped, and
+    below the line there is place for the next ones."""
     wipes = "\r\x1b[K" if is_terminal(sys.stderr) else ""
     if _bars_console is None:
         return f"{wipes}{message}\n".encode()
-    wipes += "\x1b[A\x1b[K" * (_bar_lines - 1) + "\x1b[?25h"
+    wipes += "\x1b[A\x1b[K" * (_bar_lines - 1)
     return (wipes + message + "\n" * max(_bar_lines, 1)).encode()
 
 
 def _print_rich(text: Any, stream: TextIO) -> None:
     # While bars are drawn, their console knows how to print above them; both streams are terminals then.
     (_bars_console or console_of(stream)).print(text, soft_wrap=True)
-
-
-def _is_installed(module: str) -> bool:
-    import importlib.util
-
-    return importlib.util.find_spec(module) is not None

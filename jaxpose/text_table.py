@@ -4,6 +4,8 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 
+# Of a line with a command, which stays whole so that it can be copied.
+_COMMAND = re.compile(r"\b(?:jaxpose [a-z]+ (?:.*--\w|\S*/)|python -m \S+ |eks [a-z]+ --|pip install )")
 # The first column of a line, behind which its next lines are indented, has at most this width.
 _WIDEST_FIRST = 30
 
@@ -15,11 +17,13 @@ def block_lines(title: str, rows: Mapping[str, str]) -> list[str]:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Returns a text whose lines have at most `width` characters, wrapped at spaces; a longer word stays whole.
+    """Returns a text whose lines have at most `width` characters, wrapped at spaces.
 
-    The next lines of a line are indented as far as its second column, if two spaces end its first one.
+    Longer words, such as paths, and lines with a command stay whole: a terminal breaks them without a new line. The
+    next lines of a line are indented as far as its second column, if two spaces end its first one.
     """
-    return "\n".join(line if len(line) <= width else _wrap(line, width) for line in text.split("\n"))
+    fits = (len(line) <= width or _COMMAND.search(line) is not None for line in text.split("\n"))
+    return "\n".join(line if fit else _wrap(line, width) for line, fit in zip(text.split("\n"), fits, strict=True))
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int = 0, keys: int = 1) -> list[str]:

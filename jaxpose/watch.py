@@ -26,6 +26,8 @@ from jaxpose.errors import UserError
 from jaxpose.flags import watch_arguments
 from jaxpose.remote.run_state import FINISHED, SILENT, RunState, RunStates
 from jaxpose.remote.watched import Watched, number
+from jaxpose.terminal import columns, is_terminal
+from jaxpose.text_table import block_lines, wrapped
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -53,10 +55,9 @@ def _watch(given: argparse.Namespace) -> int:
 def _show(where: str, state: RunState, shown: str) -> str:
     """Draws the screen, or prints a line if it is new; returns the line that was shown, without the time of silence."""
     text, progress = state.text(), state.progress
-    if sys.stdout.isatty():
+    if is_terminal(sys.stdout):
         rows = progress.rows() if progress else {}
-        width = max(map(len, rows), default=0)
-        print("\x1b[H\x1b[J" + "\n".join([f"{where}: {text}", *(f"  {k:<{width}}  {v}" for k, v in rows.items())]))
+        print("\x1b[H\x1b[J" + wrapped("\n".join(block_lines(f"{where}: {text}", rows)), columns()))
     else:
         line = f"{progress.line()}  " if progress else ""
         if (new := line + (SILENT if state.name == SILENT else text)) != shown:

@@ -31,7 +31,7 @@ sys.meta_path.insert(0, Refusal())
 sys.argv[0] = "jaxpose"
 runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
-HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "grain", "cv2", "av", "numpy", "pandas")
+HEAVY = ("jax", "jaxlib", "flax", "optax", "orbax", "grain", "cv2", "av", "numpy", "pandas", "rich")
 
 
 def verb_without(absent: tuple[str, ...], *arguments: str, **variables: str) -> tuple[int, str, str]:

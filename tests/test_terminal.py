@@ -1,17 +1,19 @@
 """What a terminal shows and what a pipe gets: on a real terminal (pty), read by a terminal emulator."""
 
+import importlib.machinery
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jaxpose import predict
+from jaxpose import predict, terminal
 from jaxpose.evaluate import main as evaluate_main
 from jaxpose.report.__main__ import main as report_main
 from jaxpose.text_table import table_lines, wrapped
@@ -70,9 +72,10 @@ def test_a_run_on_a_terminal(columns: int, tmp_path: Path) -> None:
     written = [line for line in plain(shown).splitlines() if str(tmp_path) not in line]
     assert max(map(len, written)) <= columns
     # The bar came, said how far it is and how long it takes, and went; so did that of the phase.
-    assert any(re.match(r"training \S*━", bar) and "ETA" in bar for bar in shown.bars), shown.bars
-    assert any("[bold]" in bar or columns == 40 for bar in shown.bars if "evaluating" in bar)
-    assert "evaluating" in shown.text and not [line for line in shown.lines if "━" in line or "evaluating" in line]
+    assert any(re.match(r"training ━.* \d+/20 .*ETA", bar) for bar in shown.bars), shown.bars
+    assert any(re.search(r" 0/3 .*ETA", bar) and bar.startswith("evaluatin") for bar in shown.bars), shown.bars
+    assert columns == 40 or any(bar.startswith("evaluating [bold]") for bar in shown.bars)
+    assert not [line for line in shown.lines if "━" in line or "evaluating" in line]
     # The log has the same lines as that of a run in a pipe.
     log = (tmp_path / "train.log").read_text()
     assert f" everything is in {tmp_path}\n" in log and ESCAPE not in log and "training is done" not in log
@@ -189,12 +192,32 @@ def test_the_verbs_have_quiet(
     assert (out.count("\n"), err) == (1, "") and str(tmp_path) in out
 
 
+def test_a_notebook_draws_bars_if_it_has_ipywidgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """IPython on a terminal is no notebook; here, no stream is a terminal."""
+    widgets = types.ModuleType("ipywidgets")
+    widgets.__spec__ = importlib.machinery.ModuleSpec("ipywidgets", None)
+    for config, installed, draws in (
+        (None, widgets, False),
+        ({"TerminalIPythonApp": {}}, widgets, False),
+        ({"IPKernelApp": {}}, widgets, True),
+        ({"IPKernelApp": {}}, None, False),
+    ):
+        shell = None if config is None else types.SimpleNamespace(config=config)
+        monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda shell=shell: shell))
+        monkeypatch.setitem(sys.modules, "ipywidgets", installed)
+        assert terminal.draws_bars() is draws
+        with terminal.quiet(True):
+            assert not terminal.draws_bars()
+
+
 def test_lines_are_wrapped_at_words_below_their_second_column() -> None:
     assert wrapped("one two three", 80) == "one two three"
     assert wrapped("name  one two three four", 14) == "name  one two\n      three\n      four"
     assert wrapped("  note one two three", 12) == "  note one\n    two\n    three"
     path = "/a" * 50
     assert wrapped(f"  open  {path} now", 20).split() == ["open", path, "now"]
+    command = "the next step: jaxpose labels merge suggested --project 'my mice'"
+    assert wrapped(command, 20) == command
 
 
 def test_columns_that_do_not_fit_follow_in_further_tables() -> None:

@@ -20,7 +20,7 @@ from jaxpose.phases import phase
 from jaxpose.quantities import count
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CONFIG_FILE, VIDEO_TABLES_FOLDER
-from jaxpose.terminal import say
+from jaxpose.terminal import print_lines, say
 from jaxpose.video.encoding import SUFFIX
 from jaxpose.video.file import turned_size_px
 from jaxpose.video.index import VideoIndex, read_index
@@ -54,9 +54,10 @@ def draw(given: argparse.Namespace) -> int:
     with phase(f"drawing {file.name}", frames, "frame") as progress:
         drawn = draw_video(index, predictions, file, style, progress=progress.update)
     if drawn.problem:
-        print(drawn.problem)
+        print_lines(drawn.problem)
     lines = count(len(style.edges), "line") if style.edges else "no line"
-    print(f"{file}: {count(drawn.frames, 'frame')} of {drawn.width_px} x {drawn.height_px} px, {lines} of a skeleton")
+    size = f"{drawn.width_px} x {drawn.height_px} px"
+    print_lines(f"{file}: {count(drawn.frames, 'frame')} of {size}, {lines} of a skeleton")
     return DONE
 
 
@@ -161,7 +162,7 @@ def _look_at_points(index: VideoIndex, predictions: VideoPredictions, style: Sty
         )
     is_outside = np.any((points < -0.5) | (points > np.array([index.width_px, index.height_px]) - 0.5), axis=-1)
     if len(points) and is_outside.mean() > _MOST_OUTSIDE:
-        print(
+        print_lines(
             f"{round(100 * is_outside.mean())} % of the points of {predictions.file} lie outside of the frames of "
             f"{index.path} ({index.width_px} x {index.height_px} px): is it a table of another video?"
         )

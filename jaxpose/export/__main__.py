@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jaxpose.config.arguments import DONE, Arguments
 from jaxpose.phases import phase
+from jaxpose.terminal import print_lines
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +41,7 @@ def _run(given: argparse.Namespace) -> int:
         platform=given.platform,
         overwrite=given.overwrite,
     )
-    print("\n".join(lines))
+    print_lines("\n".join(lines))
     return DONE
 
 

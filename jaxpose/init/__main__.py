@@ -13,6 +13,7 @@ from jaxpose.config import command_line, validate
 from jaxpose.config.arguments import DONE, Arguments
 from jaxpose.config.shorthand import expand
 from jaxpose.errors import UserError
+from jaxpose.terminal import print_lines
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,7 +61,8 @@ def _write(given: argparse.Namespace) -> int:
             file.write(text)
     except OSError as error:
         raise UserError(f"--out is {out}, which cannot be written: {error.strerror}") from None
-    print(f"{facts.sentence()}\nwrote {out}; read it, then: jaxpose train --config {shlex.quote(str(out))} --dry_run")
+    command = f"jaxpose train --config {shlex.quote(str(out))} --dry_run"
+    print_lines(f"{facts.sentence()}\nwrote {out}; read it, then: {command}")
     return DONE
 
 

@@ -23,7 +23,7 @@ from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.tracks import find_table, read_run_configs
 from jaxpose.quantities import count
-from jaxpose.terminal import say
+from jaxpose.terminal import print_lines, say
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 from jaxpose.video.video import scan
 
@@ -68,7 +68,7 @@ def crop(given: argparse.Namespace) -> int:
         width, height = file.boxes_px[:, 2:].max(axis=0).tolist()
         is_cut = bool(given.size and min(width, height) < given.size)
         cut = f", which the frames allow of --size {given.size}" * is_cut
-        print(f"{out / file.name}: {count(len(file.rows), 'frame')}, boxes of {width} x {height} px{cut}")
+        print_lines(f"{out / file.name}: {count(len(file.rows), 'frame')}, boxes of {width} x {height} px{cut}")
     if not given.videos:
         option = f"data.boxes={shlex.quote(str((out / _IMAGE_BOXES).absolute()))}"
         say(f"train in them: {program('jaxpose.train')} {shlex.quote(config.data.project)} {option}")
@@ -148,7 +148,7 @@ def _of_project_videos(given: argparse.Namespace, run: Path, config: Config, sid
         try:
             find_table(run, video)
         except UserError as error:
-            print(f"no boxes of {video.name}: {error}")
+            print_lines(f"no boxes of {video.name}: {error}")
             continue
         yield _of_video(given, run, config, video, sides)
 

@@ -12,7 +12,7 @@ from jaxpose.labelling.merging import merge as merge_labels
 from jaxpose.labelling.new_labels import count_untouched, read_new_labels
 from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
 from jaxpose.quantities import count
-from jaxpose.terminal import say
+from jaxpose.terminal import print_lines, say
 
 _LISTED = 20
 _KINDS = {
@@ -60,7 +60,7 @@ def check(given: argparse.Namespace) -> int:
         say(f"{finding.place}: {finding.image and finding.image + ': '}{finding.text}")
     if len(findings) > _LISTED:
         say(f"... and {len(findings) - _LISTED} more")
-    print(f"{out / LIST_FILE} has all of them; {count(pictures, 'picture')} beside it")
+    print_lines(f"{out / LIST_FILE} has all of them; {count(pictures, 'picture')} beside it")
     return FAILED if findings else DONE
 
 
@@ -77,16 +77,16 @@ def merge(given: argparse.Namespace) -> int:
     found = read_new_labels(new, project)
     merged = merge_labels(new, found, project)
     for file, rows in merged.rows.items():
-        print(f"{file}: {count(rows, 'new row')}")
-    print(f"{count(merged.images, 'image')} copied, neighbours included")
+        print_lines(f"{file}: {count(rows, 'new row')}")
+    print_lines(f"{count(merged.images, 'image')} copied, neighbours included")
     if empty := sum(file.empty for file in found):
-        print(f"left out: {count(empty, 'row')} without any label")
+        print_lines(f"left out: {count(empty, 'row')} without any label")
     if untouched := count_untouched(new, found):
-        print(
+        print_lines(
             f"{count(untouched, 'row')} exactly as jaxpose suggest predicted: correct them now if nobody looked at them"
         )
     if merged.backups:
-        print(f"the label files before: {', '.join(map(str, merged.backups))}")
+        print_lines(f"the label files before: {', '.join(map(str, merged.backups))}")
     for file in merged.stale:
-        print(f"{file} lacks the new rows: make it again, in DeepLabCut by convertcsv2h5")
+        print_lines(f"{file} lacks the new rows: make it again, in DeepLabCut by convertcsv2h5")
     return DONE

@@ -24,7 +24,7 @@ from jaxpose.labelling.suggested_labels import COCO_FILE, SLEAP_FILE, Points
 from jaxpose.labelling.suggestion_folder import refuse_used, write_suggestions
 from jaxpose.labelling.tracks import Tracks, read_run_configs, read_tracks
 from jaxpose.quantities import count
-from jaxpose.terminal import say
+from jaxpose.terminal import print_lines, say
 from jaxpose.video.file import scan
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 
@@ -164,9 +164,10 @@ def _report(
         say(f"{recording.name}: {count(frames, 'frame')}")
     if len(choices) < given.frames:
         say(f"only {len(choices)} of {given.frames} frames: the others are labelled or too near (see --apart)")
-    print(f"{out}: {count(images, 'image')}, neighbours included")
+    print_lines(f"{out}: {count(images, 'image')}, neighbours included")
     if project and (bad := sum(len(table.problems) for of_view in project.tables.values() for table in of_view)):
-        print(f"{count(bad, 'row')} of the labels cannot be used (see jaxpose labels check); their frames may be here")
+        which = f"{count(bad, 'row')} of the labels"
+        print_lines(f"{which} cannot be used (see jaxpose labels check); their frames may be here")
     say(_next_step(given, out, project))
 
 

@@ -12,6 +12,7 @@ from jaxpose import __version__
 from jaxpose.config.arguments import DONE, Arguments, make_folder, refuse_other_file
 from jaxpose.phases import phase, speak
 from jaxpose.quantities import size
+from jaxpose.terminal import print_lines
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,7 +42,7 @@ def _run(given: argparse.Namespace) -> int:
         make_folder(out.absolute().parent)
     with console("jaxpose.report"):
         file = write_report(Path(given.run), out, Path(given.compare) if given.compare else None)
-    print(f"report: {file} ({size(file.stat().st_size)}); open it in a browser")
+    print_lines(f"report: {file} ({size(file.stat().st_size)}); open it in a browser")
     return DONE
 
 
