@@ -148,7 +148,7 @@ def _look_at_points(index: VideoIndex, predictions: VideoPredictions, style: Sty
     Raises:
       UserError: there is none to draw.
     """
-    has_place = np.isfinite(predictions.keypoints_frame_px).all(axis=-1)
+    has_place = np.asarray(np.isfinite(predictions.keypoints_frame_px).all(axis=-1))
     if not has_place.any():
         raise UserError(
             f"{predictions.file} has no position in any of its {len(has_place)} rows: there is nothing to draw"
