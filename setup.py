@@ -13,7 +13,7 @@ def description() -> str:
     """README.md without its pictures and links to files here, which a package index would not find."""
     text = (Path(__file__).resolve().parent / "README.md").read_text(encoding="utf-8")
     # A picture may have a caption in italics below it.
-    text = re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)\n\n(?:\*[^*]+\*\n\n)?", "", text)
+    text = re.sub(r"!\[[^]]*\]\((?!https?:)[^)]*\)(?:\n\n\*[^*]+\*(?=\n))?", "", text)
     return re.sub(r"\[([^]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+import jaxpose
 from jaxpose.extras import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,7 +41,7 @@ def test_the_conda_recipe_needs_what_the_package_needs(declared: dict[str, Any],
 
 def test_the_conda_recipe_is_of_this_package(declared: dict[str, Any], recipe: dict[str, Any]) -> None:
     assert recipe["schema_version"] == 1
-    assert recipe["context"]["version"] == declared["version"]
+    assert recipe["context"]["version"] == declared["version"] == jaxpose.__version__
     assert recipe["package"] == {"name": declared["name"], "version": "${{ version }}"}
     assert (ROOT / "conda" / recipe["source"]["path"]).resolve() == ROOT
     scripts = [f"{name} = {function}" for name, function in declared["scripts"].items()]

@@ -98,6 +98,7 @@ def test_the_description_for_an_index_has_no_link_to_a_file_of_the_checkout(whee
     assert isinstance(text, str) and text.startswith("# jaxpose\n") and "pip install" in text
     links = re.findall(r"\]\(([^)]*)\)", text)
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert "![" not in text and "src=" not in text
 
 
 def test_the_command_answers_from_any_folder(command: Path, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ _EXIT_CODES = {"done": 0, "interrupted": 255, "failed": 1}
 class WandbClient:
     """See `client.Client`. The library's variables (WANDB_MODE, WANDB_ENTITY, WANDB_API_KEY, ...) hold as usual.
 
-    Only what `log` and `report` are given is sent, and the config: no console, code, git state, or system metrics.
+    Only what `log` and `report` are given is sent, and the config: no console, code, git state, list of packages,
+    or system metrics.
     """
 
     def __init__(self, opening: Opening):
@@ -31,6 +32,7 @@ class WandbClient:
                 x_disable_meta=True,
                 x_disable_machine_info=True,
                 x_disable_stats=True,
+                x_save_requirements=False,
             ),
         )
         self.id = str(self._run.id)

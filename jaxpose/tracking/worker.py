@@ -9,6 +9,7 @@ A process of its own, because a library may crash, hang or take Python's lock fo
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def main() -> None:
         client = _client(opening)
     # A library may raise anything, also SystemExit.
     except BaseException as error:
+        traceback.print_exc()
         answer(failed=_reason(error))
         sys.exit(1)
     answer(id=client.id, url=client.url)
@@ -56,6 +58,7 @@ def _attempt(function: Callable[[Any], None], argument: Any, answer: Callable[..
     try:
         function(argument)
     except Exception as error:
+        traceback.print_exc()
         answer(problem=_reason(error))
 
 
