@@ -9,7 +9,7 @@ from jaxpose.config.arguments import DONE, FAILED
 from jaxpose.labelling.check_folder import LIST_FILE, refuse_foreign, write_findings
 from jaxpose.labelling.label_check import OUTLIER, OUTSIDE, ROW, SWAP, check_labels
 from jaxpose.labelling.merging import merge as merge_labels
-from jaxpose.labelling.new_labels import count_untouched, read_new_labels
+from jaxpose.labelling.new_labels import count_untouched, count_untouched_in, read_new_labels
 from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
 from jaxpose.quantities import count
 
@@ -48,6 +48,8 @@ def check(given: argparse.Namespace) -> int:
     print(f"{count(rows, 'labelled image')} in {', '.join(files)}")
     for note in (note for table in tables for note in table.notes):
         print(note)
+    if untouched := count_untouched_in(project):
+        print(_untouched_text(untouched))
     for note in dict.fromkeys(check.text for check in unchecked):
         print(note)
     found = Counter(finding.kind for finding in findings)
@@ -81,11 +83,13 @@ def merge(given: argparse.Namespace) -> int:
     if empty := sum(file.empty for file in found):
         print(f"left out: {count(empty, 'row')} without any label")
     if untouched := count_untouched(new, found):
-        print(
-            f"{count(untouched, 'row')} exactly as jaxpose suggest predicted: correct them now if nobody looked at them"
-        )
+        print(_untouched_text(untouched))
     if merged.backups:
         print(f"the label files before: {', '.join(map(str, merged.backups))}")
     for file in merged.stale:
         print(f"{file} lacks the new rows: make it again, in DeepLabCut by convertcsv2h5")
     return DONE
+
+
+def _untouched_text(rows: int) -> str:
+    return f"{count(rows, 'row')} exactly as jaxpose suggest predicted: correct them now if nobody looked at them"
