@@ -33,7 +33,7 @@ def expand(argv: list[str]) -> list[str]:
         else:
             projects.append(argument)
     if len(projects) > 1:
-        raise UserError(_explain_second(*projects[:2], list(options)))
+        raise UserError(_explain_second(projects[0], projects[1], list(options)))
     return _with_project(flags, projects[0]) if projects else flags
 
 
