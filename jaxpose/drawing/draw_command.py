@@ -151,7 +151,7 @@ def _look_at_points(index: VideoIndex, predictions: VideoPredictions, style: Sty
     has_place = np.asarray(np.isfinite(predictions.keypoints_frame_px).all(axis=-1))
     if not has_place.any():
         raise UserError(
-            f"{predictions.file} has no position in any of its {len(has_place)} rows: there is nothing to draw"
+            f"{predictions.file} has no position in any of its {len(predictions.confidence)} rows: nothing to draw"
         )
     points = predictions.keypoints_frame_px[has_place & ~(predictions.confidence < style.least_confidence)]
     if not len(points):

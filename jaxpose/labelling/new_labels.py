@@ -68,11 +68,31 @@ def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
 
 
 def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
-    """Returns how many rows are exactly the predictions that jaxpose.suggest wrote."""
-    suggested = read_suggested(_folder_of(new))
-    checksums = {image: digest for file in found for image, digest in read_checksums(file.labels.file).items()}
+    """Returns how many new rows are exactly the predictions that jaxpose.suggest wrote."""
     images = [image for file in found for image in file.labels.images]
-    return sum(suggested.get(image) == checksums[image] for image in images)
+    return _count_untouched(_folder_of(new), [file.labels.file for file in found], images)
+
+
+def count_untouched_in(project: ProjectLabels) -> int:
+    """Returns how many labelled rows are exactly the predictions, if jaxpose.suggest wrote the folder; else 0."""
+    if project.layout is None:
+        return 0
+    tables = [table for of_view in project.tables.values() for table in of_view]
+    images = [
+        image
+        for table in tables
+        for image, visibility in zip(table.images, table.visibility, strict=True)
+        if (visibility > NOT_USED).any()
+    ]
+    files = [file for of_view in project.files.values() for file in of_view if file.suffix == ".csv"]
+    return _count_untouched(project.folder, files, images)
+
+
+def _count_untouched(folder: Path, files: Sequence[Path], images: Sequence[str]) -> int:
+    if not (suggested := read_suggested(folder)):
+        return 0
+    checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
+    return sum(suggested[image] == checksums.get(image) for image in images if image in suggested)
 
 
 def image_file(new: Path, project: ProjectLabels, image: str) -> Path:
