@@ -47,6 +47,7 @@ _LONGEST = (
     "test_train.py",
     "video/test_clips.py",
     "test_train_not_finite.py",
+    "test_terminal.py",
     "steps/test_collectives.py",
     "prediction/test_many_videos.py",
     "run/test_checkpoint.py",

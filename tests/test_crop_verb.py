@@ -67,6 +67,9 @@ def test_a_second_run_reads_the_boxes_of_the_first(
     out = tmp_path / "boxes"
     assert crop.main(["--run", str(predicted), "--out", str(out), "--ratio", "1.2", "--confidence", "0"]) == 0
     said = capsys.readouterr().out
+    quiet = ["--ratio", "1.2", "--confidence", "0", "--overwrite", "--quiet"]
+    assert crop.main(["--run", str(predicted), "--out", str(out), *quiet]) == 0
+    assert "train in them" in said and "train in them" not in capsys.readouterr().out
     assert sorted(file.name for file in out.iterdir()) == ["bbox.csv", "bbox_new.csv", "session01_bbox.csv"]
     assert "no boxes of session00.mp4" in said and f"data.boxes={out / 'bbox.csv'}" in said
     config = read_config(predicted / "config.json")

@@ -134,7 +134,7 @@ def test_files_are_in_the_form_of_deeplabcut(walked: Path, tmp_path: Path) -> No
     assert not set(read.images) & set(labels.index)
 
 
-def test_without_a_run_frames_that_look_different_are_chosen(tmp_path: Path) -> None:
+def test_without_a_run_frames_that_look_different_are_chosen(tmp_path: Path, capsys: Capture) -> None:
     """A long video with three scenes and a short one: each scene is among the chosen frames."""
     folder = tmp_path / "videos"
     folder.mkdir()
@@ -150,8 +150,11 @@ def test_without_a_run_frames_that_look_different_are_chosen(tmp_path: Path) -> 
     assert any(video == "long" and frame >= 48 for video, frame in frames)
     assert not (out / "CollectedData.csv").exists()
     again = tmp_path / "again"
-    assert suggest.main([str(folder), "--frames", "5", "--apart", "3", "--out", str(again)]) == 0
+    capsys.readouterr()
+    assert suggest.main([str(folder), "--frames", "5", "--apart", "3", "--out", str(again), "--quiet"]) == 0
     assert _suggested(again) == frames
+    shown = capsys.readouterr()
+    assert shown.out.startswith(f"{again}: ") and shown.out.count("\n") == 1 and not shown.err
 
 
 def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from jaxpose.doctor.disk import cache, clock, run_folder, shared_memory, space
 from jaxpose.doctor.finding import PROBLEM
 from jaxpose.doctor.machine import cores, devices, versions
 from jaxpose.doctor.others import coordinator, count_processes, processes, proxies
+from jaxpose.terminal import print_lines
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -37,12 +38,12 @@ def _run(given: argparse.Namespace) -> int:
         "cache": cache,
         "clock": lambda: clock(out),
     }
-    print(f"{'host':12} {socket.gethostname()}", flush=True)
+    print_lines(f"{'host':12} {socket.gethostname()}")
     verdicts = []
     for name, look in checks.items():
         verdict, text = look()
         verdicts.append(verdict)
-        print(f"{name:12} {verdict:8} {text}", flush=True)
+        print_lines(f"{name:12} {verdict:8} {text}")
     return FAILED if PROBLEM in verdicts else DONE
 
 
