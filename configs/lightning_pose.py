@@ -1,7 +1,7 @@
 """An existing Lightning Pose project, run by its own config.yaml.
 
 For:      people who have such a project. Each key that is not taken over is printed with the reason; see
-          docs/lightning_pose.md.
+          docs/from_lightning_pose.md.
 Reached:  mirror-mouse-example with Lightning Pose's own config: not measured. With a smaller network:
           configs/small.py.
 Cost:     not measured; --dry_run shows the cost of a step.

@@ -26,6 +26,7 @@ from jaxpose.run.folder import default_path
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 START = ROOT / "docs" / "start.md"
+TEN_MINUTES = ROOT / "docs" / "ten_minutes.md"
 OTHERS = [ROOT / file for file in ("CHANGELOG.md", "CONTRIBUTING.md", "launch/README.md", "benchmarks/README.md")]
 OTHERS += [ROOT / "tests" / "features.md"]
 PAGES = [README, *OTHERS, *sorted(ROOT.glob("docs/*.md"))]
@@ -98,12 +99,14 @@ def test_the_run_folders_of_the_first_runs_are_those_of_their_commands(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    text = START.read_text().replace("\\\n", " ")
     small = synthetic.make_project(tmp_path / "synthetic-project", videos=1, labelled_frames=1, video_frames=2)
-    for command, project in (
-        (r"jaxpose train (--config configs/pose.py)$", small),
-        (r"jaxpose train (mirror-mouse-example .*)$", real_data / "mirror-mouse-example"),
+    mouse = real_data / "mirror-mouse-example"
+    for page, command, project in (
+        (START, r"jaxpose train (--config configs/pose.py)$", small),
+        (START, r"jaxpose train (mirror-mouse-example .*)$", mouse),
+        (TEN_MINUTES, r"jaxpose train (mirror-mouse-example .* train.epochs=60)$", mouse),
     ):
+        text = page.read_text().replace("\\\n", " ")
         (arguments,) = re.findall(command, text, re.MULTILINE)
         config, _ = command_line.read(arguments.split())
         config.data.project = str(project)

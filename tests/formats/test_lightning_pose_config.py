@@ -698,7 +698,7 @@ def test_a_mistake_is_a_line_each_and_exit_code_2(
 
 
 def test_the_page_tells_what_becomes_of_every_key() -> None:
-    page = (ROOT / "docs" / "lightning_pose.md").read_text()
+    page = (ROOT / "docs" / "from_lightning_pose.md").read_text()
     told = {"hydra", "creation_datetime"}
     for section in page.partition("## Every key")[2].partition("## Transforms")[0].split("### ")[1:]:
         name, *lines = section.splitlines()

@@ -1,7 +1,7 @@
 """Converts the config of a Lightning Pose project: each key sets an option, or a message says why it is not used.
 
 Input: its YAML file. Output: a checked `Config`, and messages. The keys mean what they mean in Lightning Pose 2.4;
-docs/lightning_pose.md lists all of them.
+docs/from_lightning_pose.md lists all of them.
 """
 
 import os

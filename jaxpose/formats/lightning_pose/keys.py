@@ -104,7 +104,7 @@ UNUSED = {
     ),
     "only the backbone vitb_imagenet reads it": ("model.backbone_checkpoint",),
     "data.seed decides the order of the clips": ("dali.general.seed",),
-    "jaxpose does not draw keypoints into videos": (
+    "jaxpose predict --labeled draws videos": (
         "eval.save_vids_after_training",
         "eval.colormap",
         "eval.confidence_thresh_for_vid",
