@@ -42,8 +42,8 @@ A program writes this page from the source. Change a message there, then run `{R
 GROUPS = (
     (
         "Arguments and options",
-        "Correct the argument or the option. [options.md](options.md) has every option with its limits; `jaxpose "
-        "VERB --help` has the flags.",
+        "Correct the argument or the option. [options.md](options.md) has every option with its limits; "
+        "`--help` after a verb has its flags.",
         "config flags.py launch.py watch.py",
     ),
     (
