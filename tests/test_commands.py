@@ -62,6 +62,7 @@ RUN_BY = {
     "train losses.temporal.weight": _CLIPS,
     "train model.backbone": _REAL,
     "train model.weights": "tests/training/test_pretrained.py::test_a_run_starts_from_the_backbone_of_a_file",
+    "train out": "tests/config/test_shorthand.py::test_both_forms_give_the_same_config",
     "train resume": "tests/test_train_vit.py::test_a_run_ends_goes_on_and_predicts",
     "train train.batch_size": "tests/config/test_command_line.py::"
     "test_the_config_file_gets_its_argument_and_the_options_change_it",
@@ -112,6 +113,7 @@ RUN_BY = {
     "convert predictions --to deeplabcut": "tests/test_convert_predictions.py::"
     "test_a_run_becomes_a_file_for_each_of_its_videos",
     "convert predictions --to nwb": _NWB,
+    "convert predictions --to parquet": "tests/test_convert_predictions.py::test_parquet_holds_the_same_bits",
     "convert predictions --to sleap-analysis": "tests/test_convert_predictions.py::"
     "test_the_analysis_file_is_read_by_sleap_io_and_comes_back",
     "convert predictions --to slp": "tests/test_convert_predictions.py::"
@@ -134,6 +136,8 @@ OTHERS = {
     "pytest": ".ci/run runs the suite",
     "git": "gets sources from the network",
     "cd": "enters the sources",
+    "cmp": "compares two files",
+    "sbatch": "needs SLURM; tests/cluster/test_slurm.py runs the starters",
     "cp": "copies an example out of the sources of another tool",
     "python3": "makes an environment, as .ci/run does",
     "source": "enters that environment",

@@ -71,8 +71,8 @@ GROUPS = (
     ),
     (
         "Configs and networks of Lightning Pose",
-        "Change the key that the line names, or give another checkpoint. The page for those who come from Lightning "
-        "Pose has what each key becomes.",
+        "Change the key that the line names, or give another checkpoint: "
+        "[from_lightning_pose.md](from_lightning_pose.md) has what each key becomes.",
         "formats/lightning_pose model/lightning_pose.py",
     ),
     (
