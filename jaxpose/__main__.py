@@ -10,6 +10,7 @@ import sys
 # Each verb and its line in `jaxpose --help`, in the order of a first day's work.
 VERBS = {
     "init": "writes a config file for a project, each choice with its reason",
+    "check": "writes a page about the labels of a project: pictures, outliers, the split",
     "train": "trains a network on a project of labelled frames",
     "evaluate": "measures the errors of a trained run on labelled frames",
     "predict": "writes the keypoints of images and videos",

@@ -44,6 +44,7 @@ _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_r
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
+_CHECK = "tests/check/test_check.py::test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set"
 RUN_BY = {
     "train": ".ci/run",
     "train --config": _SMALL,
@@ -84,6 +85,11 @@ RUN_BY = {
     "draw --out": _DRAW,
     "draw --skeleton": "tests/test_draw.py::test_the_skeleton_is_that_of_the_flag_the_project_or_the_run",
     "draw --trail": "tests/drawing/test_labelled_video.py::test_a_trail_fades_with_its_age_and_stops_at_gaps",
+    "check": _CHECK,
+    "check --config": _SMALL,
+    "check --out": _CHECK,
+    "check data.split": _CHECK,
+    "check data.views": "tests/check/test_check.py::test_hidden_points_of_a_coco_file_and_views_of_a_moment_are_counted",
     "crop": _CROP,
     "crop --run": _CROP,
     "crop --out": _CROP,

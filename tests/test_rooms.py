@@ -36,6 +36,7 @@ BELOW = {
     "compare": [*FRAMES, "pose", "run"],
     "labelling": [*FRAMES, "pose", "run", "prediction"],
     "report": [*FRAMES, "pose", "steps", "run", "prediction", "compare", "labelling"],
+    "check": [*FRAMES, "labelling", "init", "report"],
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],
 }

@@ -170,13 +170,7 @@ def _unlike_others(
             continue
         table, row = rows[outlier.row]
         wrong = tuple(names[k] for k in outlier.keypoints)
-        if outlier.is_swap:
-            text = f"left and right look exchanged: {', '.join(wrong)}"
-        else:
-            text = (
-                f"{wrong[0]} is {outlier.distance_px:.1f} px from the nearest plausible pose (usual: "
-                f"{outlier.usual_px:.1f} px)"
-            )
+        text = outlier.text(names)
         kind, first_px = SWAP if outlier.is_swap else OUTLIER, offsets_px[outlier.row]
         of_image = labelled_px[outlier.row] - first_px, outlier.expected_px - first_px
         findings.append(Finding(kind, table.sources[row], table.images[row], wrong, text, table.paths[row], *of_image))

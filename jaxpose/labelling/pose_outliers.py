@@ -1,6 +1,7 @@
 """Labelled poses that are unlike the others: keypoints far from the pose PCA, and left and right swapped."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -37,6 +38,34 @@ class PoseOutlier:
     usual_px: float
     expected_px: np.ndarray
 
+    def text(self, keypoint_names: Sequence[str]) -> str:
+        """Returns what looks wrong, for the user."""
+        wrong = [keypoint_names[place] for place in self.keypoints]
+        if self.is_swap:
+            return f"left and right look exchanged: {', '.join(wrong)}"
+        return (
+            f"{wrong[0]} is {self.distance_px:.1f} px from the nearest plausible pose (usual: {self.usual_px:.1f} px)"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """Poses as measured by the subspaces of the others.
+
+    Attributes:
+      subspaces: (n,) of each pose.
+      nearest_px: (n, k, 2) plausible poses.
+      distances_px: (n, k) from them, NaN where missing.
+      usual_px: (k,) medians of these distances.
+      deviations: (n, k) of the distances from `usual_px` in robust standard deviations, 0 where missing.
+    """
+
+    subspaces: list[Pca]
+    nearest_px: np.ndarray
+    distances_px: np.ndarray
+    usual_px: np.ndarray
+    deviations: np.ndarray
+
 
 def find_outliers(labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> list[PoseOutlier]:
     """Returns the poses that look wrong, the worst first.
@@ -60,6 +89,19 @@ def find_outliers(labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> list
     return sorted(found, key=lambda outlier: -outlier.distance_px / max(outlier.usual_px, _LEAST_PX))
 
 
+def unusualness(labelled_px: np.ndarray) -> np.ndarray:
+    """Returns how unlike the others each pose is (n,): robust standard deviations of its most unusual keypoint.
+
+    Args:
+      labelled_px: (n, k, 2), NaN where missing.
+
+    Raises:
+      UserError: there are too few labels for a PCA.
+    """
+    fit_pose(labelled_px)  # as in find_outliers
+    return _measure(labelled_px, np.ones(len(labelled_px), bool)).deviations.max(axis=1)
+
+
 def nearest_pose_px(pca: Pca, pose_px: np.ndarray) -> np.ndarray:
     """Returns the pose (k, 2) of the subspace that is nearest to the labelled keypoints of a pose (k, 2), if any."""
     flat = pose_px.ravel()
@@ -70,25 +112,30 @@ def nearest_pose_px(pca: Pca, pose_px: np.ndarray) -> np.ndarray:
     return (pca.mean_px + scores @ pca.components).reshape(-1, 2)
 
 
-def _find(labelled_px: np.ndarray, pairs: list[tuple[int, int]], is_usual: np.ndarray) -> list[PoseOutlier]:
+def _measure(labelled_px: np.ndarray, is_usual: np.ndarray) -> _Measured:
+    """Measures each pose (n, k, 2) by the other poses that are usual (n,)."""
     folds = np.arange(len(labelled_px)) % _FOLDS
-    subspaces = [fit_pose(labelled_px[is_usual & (folds != fold)]) for fold in range(_FOLDS)]
-    nearest_px = np.stack(
-        [nearest_pose_px(subspaces[fold], pose) for fold, pose in zip(folds, labelled_px, strict=True)]
-    )
-    distances = np.linalg.norm(labelled_px - nearest_px, axis=-1)
-    usual_px, spread_px = _usual(distances[is_usual])
-    deviations = np.nan_to_num((distances - usual_px) / spread_px)
-    found = []
+    of_fold = [fit_pose(labelled_px[is_usual & (folds != fold)]) for fold in range(_FOLDS)]
+    subspaces = [of_fold[fold] for fold in folds.tolist()]
+    nearest_px = np.stack([nearest_pose_px(pca, pose) for pca, pose in zip(subspaces, labelled_px, strict=True)])
+    distances_px = np.linalg.norm(labelled_px - nearest_px, axis=-1)
+    usual_px, spread_px = _usual(distances_px[is_usual])
+    deviations = np.nan_to_num((distances_px - usual_px) / spread_px)
+    return _Measured(subspaces, nearest_px, distances_px, usual_px, deviations)
+
+
+def _find(labelled_px: np.ndarray, pairs: list[tuple[int, int]], is_usual: np.ndarray) -> list[PoseOutlier]:
+    measured = _measure(labelled_px, is_usual)
+    deviations, found = measured.deviations, []
     for row in np.flatnonzero(deviations.max(axis=1) > _DOUBTFUL).tolist():
-        wrong, expected_px = (int(deviations[row].argmax()),), nearest_px[row]
-        swap = _find_swap(subspaces[folds[row]], labelled_px[row], pairs)
+        wrong, expected_px = (int(deviations[row].argmax()),), measured.nearest_px[row]
+        swap = _find_swap(measured.subspaces[row], labelled_px[row], pairs)
         if swap:
             wrong, expected_px = swap
         elif deviations[row].max() <= _OUTLIER:
             continue
         worst = wrong[int(deviations[row, list(wrong)].argmax())]
-        distance, usual = float(distances[row, worst]), float(usual_px[worst])
+        distance, usual = float(measured.distances_px[row, worst]), float(measured.usual_px[worst])
         found.append(PoseOutlier(row, wrong, bool(swap), distance, usual, expected_px))
     return found
 

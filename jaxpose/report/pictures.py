@@ -2,7 +2,7 @@
 
 import base64
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import cv2
 import numpy as np
@@ -14,6 +14,8 @@ _QUALITY = 80
 _NAMED = 3
 # Names are written where the error is above this share of the picture's longer side.
 _NAMED_SHARE = 0.03
+# Names of points beyond this share of the width are written to the left of them.
+_RIGHT = 0.7
 # Pictures are cut to this many times the extent of the points, and to so many pixels at least.
 _MARGIN, _LEAST_SIDE_PX = 1.6, 160
 
@@ -27,12 +29,14 @@ class Drawing:
       edges: pairs of numbers of keypoints with a line between their predictions (their labels, without predictions).
       predicted_px: (k, 2) in pixels of the picture, NaN is not drawn; None without predictions.
       labelled_px: (k, 2), likewise.
+      named: keypoints whose names are written beside their labels.
     """
 
     keypoint_names: Sequence[str]
     edges: Sequence[tuple[int, int]]
     predicted_px: np.ndarray | None
     labelled_px: np.ndarray | None
+    named: Collection[int] = ()
 
 
 def cut_around(image: np.ndarray, points_px: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -71,11 +75,11 @@ def draw_picture(image: np.ndarray, drawing: Drawing, alt: str, longest_px: int)
     return (
         f'<svg class="frame" viewBox="-0.5 -0.5 {width} {height}" role="img" aria-label="{escaped(alt)}">'
         f'<image x="-0.5" y="-0.5" width="{width}" height="{height}" preserveAspectRatio="none" '
-        f'href="data:image/jpeg;base64,{source}"/>{_marks(drawing, radius, max(height, width))}</svg>'
+        f'href="data:image/jpeg;base64,{source}"/>{_marks(drawing, radius, (width, height))}</svg>'
     )
 
 
-def _marks(drawing: Drawing, radius: float, longest_px: int) -> str:
+def _marks(drawing: Drawing, radius: float, size_px: tuple[int, int]) -> str:
     names, palette = drawing.keypoint_names, colours(len(drawing.keypoint_names))
     absent = np.full((len(names), 2), np.nan)
     predicted = absent if drawing.predicted_px is None else drawing.predicted_px
@@ -86,7 +90,7 @@ def _marks(drawing: Drawing, radius: float, longest_px: int) -> str:
             parts.append(_line(joined[first], joined[second], f"edge kp-{first} kp-{second}", radius / 3))
     distances = np.linalg.norm(predicted - labelled, axis=1)
     far = np.argsort(-np.nan_to_num(distances, nan=-1.0), kind="stable")[:_NAMED]
-    named = {place for place in far.tolist() if distances[place] > _NAMED_SHARE * longest_px}
+    named = {place for place in far.tolist() if distances[place] > _NAMED_SHARE * max(size_px)}
     for place, (name, colour) in enumerate(zip(names, palette, strict=True)):
         marks = []
         if np.isfinite(labelled[place]).all():
@@ -95,6 +99,8 @@ def _marks(drawing: Drawing, radius: float, longest_px: int) -> str:
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{1.6 * radius:.1f}" fill="none" stroke="{colour}" '
                 f'stroke-width="{radius / 2:.1f}"><title>{escaped(name)}, label</title></circle>'
             )
+            if place in drawing.named:
+                marks.append(_name(name, labelled[place], radius, size_px[0]))
         if np.isfinite(predicted[place]).all():
             x, y = predicted[place]
             if np.isfinite(distances[place]):
@@ -105,11 +111,18 @@ def _marks(drawing: Drawing, radius: float, longest_px: int) -> str:
                 f'stroke-width="{radius / 6:.1f}"><title>{escaped(name)}, prediction{error}</title></circle>'
             )
             if place in named:
-                at = f'x="{x + 1.6 * radius:.1f}" y="{y - radius:.1f}" font-size="{3.4 * radius:.1f}"'
-                marks.append(f"<text {at}>{escaped(name)}</text>")
+                marks.append(_name(name, predicted[place], radius, size_px[0]))
         if marks:
             parts.append(f'<g class="kp-{place}">{"".join(marks)}</g>')
     return "".join(parts)
+
+
+def _name(name: str, point_px: np.ndarray, radius: float, width_px: int) -> str:
+    x, y = point_px.tolist()
+    # A name at the right edge would be cut off.
+    side, anchor = (-1, ' text-anchor="end"') if x > _RIGHT * width_px else (1, "")
+    at = f'x="{x + side * 1.6 * radius:.1f}" y="{y - radius:.1f}" font-size="{3.4 * radius:.1f}"{anchor}'
+    return f"<text {at}>{escaped(name)}</text>"
 
 
 def _line(start: np.ndarray, end: np.ndarray, kind: str, width: float) -> str:

@@ -44,6 +44,15 @@ def test_names_are_text_and_lines_of_the_skeleton_need_both_ends() -> None:
     assert not ET.fromstring(draw_picture(np.zeros((64, 64, 3), np.uint8), drawing, "x", 300)).findall("line")
 
 
+def test_names_of_labels_stand_inside_of_the_picture() -> None:
+    drawing = Drawing(NAMES, ((0, 1),), None, np.array([[5.0, 50.0], [95.0, 50.0]]), named=(0, 1))
+    root = ET.fromstring(draw_picture(np.zeros((100, 100, 3), np.uint8), drawing, "x", 300))
+    left, right = root.iter("text")
+    assert (left.text, right.text) == NAMES and float(left.attrib["x"]) > 5 and "text-anchor" not in left.attrib
+    assert float(right.attrib["x"]) < 95 and right.attrib["text-anchor"] == "end"
+    assert [line.attrib["class"] for line in root.findall("line")] == ["edge kp-0 kp-1"]
+
+
 def test_a_cut_has_all_points_and_says_where_it_begins() -> None:
     image = np.random.default_rng(0).integers(0, 255, (400, 600, 3), np.uint8)
     points = np.array([[590.0, 10.0], [500.0, 30.0], [np.nan, np.nan]])

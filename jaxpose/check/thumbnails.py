@@ -1,0 +1,113 @@
+"""Thumbnails of labelled frames, as large as fits into a page of a bearable size."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxpose.check.frames import Frame
+from jaxpose.data.image_file import decode_image
+from jaxpose.data.labelled_image import check_image
+from jaxpose.errors import UserError
+from jaxpose.files import read_bytes
+from jaxpose.report.pictures import Drawing, cut_around, draw_picture
+from jaxpose.report.section import escaped, paragraph
+from jaxpose.threads import map_in_threads
+
+# Of all thumbnails; with the rest of the page, the file stays below 25 MB.
+MOST_BYTES = 22_000_000
+# Sides of thumbnails: the largest is taken with which all fit. With the smallest, the last ones are left out.
+_SIDES_PX = (360, 240, 160)
+# Frames that are drawn to find it.
+_SAMPLE = 12
+# The first marked frames are large in any case.
+_LARGE = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Skeleton:
+    """What all thumbnails have in common.
+
+    Attributes:
+      keypoint_names: k names.
+      edges: pairs of numbers of keypoints.
+    """
+
+    keypoint_names: Sequence[str]
+    edges: Sequence[tuple[int, int]]
+
+
+def draw_thumbnails(frames: Sequence[Frame], skeleton: Skeleton, threads: int) -> list[str]:
+    """Returns figures (HTML) of the first frames, of all of them if they fit into a page.
+
+    Args:
+      frames: in their order.
+      skeleton: what is drawn over them.
+      threads: as `data.threads`.
+    """
+    side_px, drawn, size = _side_px(frames, skeleton), [], 0
+
+    def draw(place: int) -> str:
+        is_large = place < _LARGE and frames[place].is_marked
+        return draw_thumbnail(frames[place], skeleton, _SIDES_PX[0] if is_large else side_px)
+
+    for figure in map_in_threads(draw, range(len(frames)), threads, "drawing the frames"):
+        size += len(figure.encode())
+        if size > MOST_BYTES:
+            break
+        drawn.append(figure)
+    return drawn
+
+
+def draw_thumbnail(frame: Frame, skeleton: Skeleton, side_px: int, is_named: bool = False) -> str:
+    """Returns a frame with its points, cut to them, as a figure with its name, set and marks.
+
+    Args:
+      frame: the frame.
+      skeleton: what is drawn over it.
+      side_px: of the picture, at most.
+      is_named: whether all names are written, not only those of a keypoint that looks wrong.
+    """
+    points = frame.keypoints_image_px
+    known = int(np.isfinite(points).all(axis=1).sum())
+    alt = f"{frame.image} with {known} of {len(points)} keypoints"
+    try:
+        image, corner_px = cut_around(_read(frame), points)
+    except (UserError, OSError) as error:
+        picture = paragraph(f"no picture: {error}")
+    else:
+        wrong = frame.outlier.keypoints if frame.outlier else ()
+        named = range(len(points)) if is_named else wrong
+        picture = draw_picture(
+            image, Drawing(skeleton.keypoint_names, skeleton.edges, None, points - corner_px, named), alt, side_px
+        )
+    return f"<figure{' class=marked' * frame.is_marked}>{picture}{_caption(frame, skeleton)}</figure>"
+
+
+def _caption(frame: Frame, skeleton: Skeleton) -> str:
+    lines = [escaped(frame.image) + (f" <span class=set>{escaped(frame.set)}</span>" if frame.set else "")]
+    lines += [f"<strong>refused</strong> {escaped(text)}" for text in frame.refused]
+    if frame.refused and frame.is_usable:
+        lines.append("The row that is shown is used.")
+    if frame.outlier:
+        lines.append(f"<strong>outlier</strong> {escaped(frame.outlier.text(skeleton.keypoint_names))}")
+    return f"<figcaption>{'<br>'.join(lines)}</figcaption>"
+
+
+def _read(frame: Frame) -> np.ndarray:
+    """Returns the image (h, w, 3); raises UserError or OSError if it cannot be used."""
+    if not frame.is_usable:
+        # Not known to be intact, nor to lie in the project.
+        check_image(frame.path, frame.image, {})
+    return decode_image(read_bytes(frame.path, most_bytes=None), is_known=True)
+
+
+def _side_px(frames: Sequence[Frame], skeleton: Skeleton) -> int:
+    usable = [frame for frame in frames if frame.is_usable]
+    sample = [usable[place] for place in np.unique(np.linspace(0, len(usable) - 1, _SAMPLE).astype(int))]
+    for side_px in _SIDES_PX:
+        mean = np.mean([len(draw_thumbnail(frame, skeleton, side_px).encode()) for frame in sample])
+        # The sample may be of smaller ones than the others.
+        if 1.1 * mean * len(frames) < MOST_BYTES:
+            return side_px
+    return _SIDES_PX[-1]
