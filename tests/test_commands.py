@@ -89,7 +89,8 @@ RUN_BY = {
     "check --config": _SMALL,
     "check --out": _CHECK,
     "check data.split": _CHECK,
-    "check data.views": "tests/check/test_check.py::test_hidden_points_of_a_coco_file_and_views_of_a_moment_are_counted",
+    "check data.views": "tests/check/test_check.py::"
+    "test_hidden_points_of_a_coco_file_and_views_of_a_moment_are_counted",
     "crop": _CROP,
     "crop --run": _CROP,
     "crop --out": _CROP,
