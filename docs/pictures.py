@@ -19,7 +19,9 @@ import numpy as np
 
 FOLDER = Path(__file__).resolve().parent / "pictures"
 CHROMIUM = "chromium"
-REPORT_PX, JPEG_QUALITY = (1280, 1330), 72
+PAGE_PX = (1280, 1330)
+# The best of these qualities with which the file is small enough.
+JPEG_QUALITIES, MOST_BYTES = (72, 64, 56, 48), 149_000
 TRAIL_FRAMES = 15
 # Small frames are enlarged by a whole factor up to this width.
 WIDTH_PX = 1200
@@ -64,12 +66,24 @@ def jaxpose(arguments: list[str], folder: Path) -> None:
 def report_top(run: Path) -> np.ndarray:
     """The first screen of a run's report, (h, w, 3) BGR."""
     jaxpose(["report", "--run", str(run)], run.parent)
-    width, height = REPORT_PX
-    shot = run.parent / "report.png"
+    return screenshot(run / "report.html")
+
+
+def label_page_top(run: Path) -> np.ndarray:
+    """The first screen of the page about the labels of the run's project, (h, w, 3) BGR."""
+    page = run.parent / "labels.html"
+    jaxpose(["check", str(project_of(run)), "--out", str(page), f"data.skeleton={SKELETON}"], run.parent)
+    return screenshot(page)
+
+
+def screenshot(page: Path) -> np.ndarray:
+    """The top of a page as a light browser shows it."""
+    width, height = PAGE_PX
+    shot = page.with_suffix(".png")
     command = [shutil.which(CHROMIUM) or CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     # The time that scripts have to draw the figures, in ms.
     command += [f"--screenshot={shot}", f"--window-size={width},{height}", "--virtual-time-budget=15000"]
-    subprocess.run([*command, (run / "report.html").as_uri()], check=True, capture_output=True)
+    subprocess.run([*command, page.as_uri()], check=True, capture_output=True)
     return read(shot)
 
 
@@ -91,8 +105,7 @@ def labelled_video(run: Path, trail_frames: int) -> list[np.ndarray]:
     """Draws the run's predictions of the project's last video, and returns the frames."""
     tables = [file for file in (run / "video_preds").glob("*.csv") if not file.stem.endswith(("_norm", "_error"))]
     table = max(tables)
-    project = Path(json.loads((run / "config.json").read_text())["data"]["project"])
-    (video,) = (project / "videos").glob(f"{table.stem}.*")
+    (video,) = (project_of(run) / "videos").glob(f"{table.stem}.*")
     out = run.parent / f"{run.name}-labelled-{trail_frames}.mp4"
     flags = ["--out", str(out), "--trail", str(trail_frames), "--run", str(run), "--overwrite"]
     jaxpose(["draw", str(video), str(table), *flags], run.parent)
@@ -100,6 +113,11 @@ def labelled_video(run: Path, trail_frames: int) -> list[np.ndarray]:
     while (answer := reader.read())[0]:
         frames.append(answer[1])
     return frames
+
+
+def project_of(run: Path) -> Path:
+    """The project that a run was trained on."""
+    return Path(json.loads((run / "config.json").read_text())["data"]["project"])
 
 
 def read(file: Path) -> np.ndarray:
@@ -110,13 +128,17 @@ def read(file: Path) -> np.ndarray:
 
 
 def write(file: Path, picture: np.ndarray) -> None:
-    cv2.imwrite(str(file), picture, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    for quality in JPEG_QUALITIES:
+        cv2.imwrite(str(file), picture, [cv2.IMWRITE_JPEG_QUALITY, quality])
+        if file.stat().st_size <= MOST_BYTES:
+            break
     print(f"{file}: {picture.shape[1]} x {picture.shape[0]} px, {file.stat().st_size / 1000:.0f} kB")
 
 
 # {file: (run, what makes the picture of it)}
 PICTURES: dict[str, tuple[str, Callable[[Path], np.ndarray]]] = {
     "report.jpg": ("mouse", report_top),
+    "labels.jpg": ("mouse", label_page_top),
     "labelled_frame.jpg": ("mouse", labelled_frame),
     "three_frames.jpg": ("mouse", three_frames),
     "synthetic_frames.jpg": ("synthetic", three_frames),

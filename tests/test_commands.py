@@ -121,9 +121,9 @@ RUN_BY = {
     "convert predictions --to deeplabcut": "tests/test_convert_predictions.py::"
     "test_a_run_becomes_a_file_for_each_of_its_videos",
     "convert predictions --to nwb": _NWB,
+    "convert predictions --to parquet": "tests/test_convert_predictions.py::test_parquet_holds_the_same_bits",
     "convert predictions --to sleap-analysis": "tests/test_convert_predictions.py::"
     "test_the_analysis_file_is_read_by_sleap_io_and_comes_back",
-    "convert predictions --to parquet": "tests/test_convert_predictions.py::test_parquet_holds_the_same_bits",
     "convert predictions --to slp": "tests/test_convert_predictions.py::"
     "test_a_sleap_project_has_an_instance_in_each_frame",
     "convert predictions --video": _NWB,
@@ -137,6 +137,7 @@ RUN_BY = {
     "init": _INIT,
     "init --gpu_gib": _INIT,
     "init data.views": _INIT,
+    "train log.tracker": "tests/tracking/test_tracker.py::test_a_resumed_run_may_be_tracked_and_keeps_its_numbers",
 }  # fmt: skip
 # Each other program, and why no test runs its command.
 OTHERS = {
@@ -146,6 +147,7 @@ OTHERS = {
     "cd": "enters the sources",
     "cmp": "compares two files byte for byte",
     "sbatch": "needs a cluster; tests/cluster/test_slurm.py submits these files",
+    "export": "names the server of MLflow",
     "cp": "copies an example out of the sources of another tool",
     "python3": "makes an environment, as .ci/run does",
     "source": "enters that environment",

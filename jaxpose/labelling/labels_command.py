@@ -12,6 +12,7 @@ from jaxpose.labelling.merging import merge as merge_labels
 from jaxpose.labelling.new_labels import count_untouched, count_untouched_in, read_new_labels
 from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
 from jaxpose.quantities import count
+from jaxpose.terminal import print_lines, say
 
 _LISTED = 20
 _KINDS = {
@@ -45,23 +46,23 @@ def check(given: argparse.Namespace) -> int:
     rows = sum(len(table.images) for table in tables)
     pictures = write_findings(out, findings)
     files = [str(file) for of_view in project.files.values() for file in of_view]
-    print(f"{count(rows, 'labelled image')} in {', '.join(files)}")
+    say(f"{count(rows, 'labelled image')} in {', '.join(files)}")
     for note in (note for table in tables for note in table.notes):
-        print(note)
+        say(note)
     if untouched := count_untouched_in(project):
-        print(_untouched_text(untouched))
+        print_lines(_untouched_text(untouched))
     for note in dict.fromkeys(check.text for check in unchecked):
-        print(note)
+        say(note)
     found = Counter(finding.kind for finding in findings)
     for kind, (one, several) in _KINDS.items():
         # A check of one view alone counts.
         if found[kind] or sum(kind in check.kinds for check in unchecked) < len(project.tables):
-            print(f"{found[kind]:>6} {one if found[kind] == 1 else several}")
+            say(f"{found[kind]:>6} {one if found[kind] == 1 else several}")
     for finding in findings[:_LISTED]:
-        print(f"{finding.place}: {finding.image and finding.image + ': '}{finding.text}")
+        say(f"{finding.place}: {finding.image and finding.image + ': '}{finding.text}")
     if len(findings) > _LISTED:
-        print(f"... and {len(findings) - _LISTED} more")
-    print(f"{out / LIST_FILE} has all of them; {count(pictures, 'picture')} beside it")
+        say(f"... and {len(findings) - _LISTED} more")
+    print_lines(f"{out / LIST_FILE} has all of them; {count(pictures, 'picture')} beside it")
     return FAILED if findings else DONE
 
 
@@ -78,16 +79,16 @@ def merge(given: argparse.Namespace) -> int:
     found = read_new_labels(new, project)
     merged = merge_labels(new, found, project)
     for file, rows in merged.rows.items():
-        print(f"{file}: {count(rows, 'new row')}")
-    print(f"{count(merged.images, 'image')} copied, neighbours included")
+        print_lines(f"{file}: {count(rows, 'new row')}")
+    print_lines(f"{count(merged.images, 'image')} copied, neighbours included")
     if empty := sum(file.empty for file in found):
-        print(f"left out: {count(empty, 'row')} without any label")
+        print_lines(f"left out: {count(empty, 'row')} without any label")
     if untouched := count_untouched(new, found):
-        print(_untouched_text(untouched))
+        print_lines(_untouched_text(untouched))
     if merged.backups:
-        print(f"the label files before: {', '.join(map(str, merged.backups))}")
+        print_lines(f"the label files before: {', '.join(map(str, merged.backups))}")
     for file in merged.stale:
-        print(f"{file} lacks the new rows: make it again, in DeepLabCut by convertcsv2h5")
+        print_lines(f"{file} lacks the new rows: make it again, in DeepLabCut by convertcsv2h5")
     return DONE
 
 
