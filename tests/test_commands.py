@@ -149,7 +149,7 @@ OTHERS = {
     "conda": "installs from the network",
     "docker": "needs its daemon; .ci/run builds and starts the image where there is one",
     "rattler-build": "gets packages from the network; tests/test_packaging.py compares the recipe with pyproject.toml",
-    "tensorboard": "serves until it is stopped; tests/run/test_tensorboard.py reads the files by its own reader",
+    "tensorboard": "serves until it is stopped; tests/run/test_log.py reads the files",
     "wandb": "needs an account; tests/tracking/test_tracker.py runs the library offline",
     "export": "names the server of MLflow",
     "cp": "copies an example out of the sources of another tool",
