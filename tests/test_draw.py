@@ -17,7 +17,7 @@ from jaxpose.prediction.claims import Claims
 from jaxpose.run.identity import read_config
 from jaxpose.video.index import read_index
 from tests.formats.other_projects import KEYPOINTS, deeplabcut_project
-from tests.painted_videos import number_in, plain, write
+from tests.painted_videos import plain, write
 from tests.predicted_runs import predicted_run, true_track, walking_project
 from tests.video.test_rotation import write as write_rotated
 
@@ -52,16 +52,25 @@ def fails(capsys: Capture, *arguments: object) -> str:
     return capsys.readouterr().err
 
 
+def changed_share(one: Path, other: Path) -> float:
+    """The share of a frame's pixels that differ for an eye; x264 gives narrow frames other bytes now and then."""
+    differences = np.abs(plain(one)[:, :48].astype(int) - plain(other)[:, :48]).max(axis=-1)
+    return float((differences > 32).mean())
+
+
 def test_tables_of_all_tools_give_the_same_video(video: Path, table: Path, tmp_path: Path, capsys: Capture) -> None:
     assert run(video, table) == 0
     file = tmp_path / "day1_labeled.mp4"
     assert f"{file}: 12 frames of 64 x " in capsys.readouterr().out
-    assert [number_in(frame[:48]) for frame in plain(file)[[0, 5, 11]]] != []
+    points, confidence = made()
+    write_predictions(tmp_path / "moved.csv", range(FRAMES), KEYPOINTS, points + 6, confidence)
+    assert run(video, tmp_path / "moved.csv", "--out", tmp_path / "moved.mp4") == 0
+    assert changed_share(tmp_path / "moved.mp4", file) > 0.02
     for form, suffix in (("deeplabcut", "h5"), ("sleap-analysis", "analysis.h5"), ("parquet", "parquet")):
         other = tmp_path / f"other.{suffix}"
         assert convert.main(["predictions", str(table), "--to", form, "--out", str(other)]) == 0
         assert run(video, other) == 0
-        assert (tmp_path / "other_labeled.mp4").read_bytes() == file.read_bytes(), form
+        assert changed_share(tmp_path / "other_labeled.mp4", file) < 1e-3, form
         (tmp_path / "other_labeled.mp4").unlink()
 
 
@@ -137,7 +146,6 @@ def test_points_outside_of_the_frames_are_warned_of(video: Path, tmp_path: Path,
 
 def test_a_rotation_is_applied_as_the_run_does_it(tmp_path: Path, capsys: Capture) -> None:
     project = walking_project(tmp_path / "project", 1, 2, 1)
-    # Larger than elsewhere: x264 gives narrow frames other bytes now and then.
     video = write_rotated(tmp_path / "phone.mp4", 1, (128, 96))
     frames = read_index(video).frame_count
     points = np.random.default_rng(0).uniform(0, 40, (frames, 7, 2))
@@ -150,7 +158,7 @@ def test_a_rotation_is_applied_as_the_run_does_it(tmp_path: Path, capsys: Captur
     assert "90 degrees clockwise; it is applied" in capsys.readouterr().out
     assert read_index(tmp_path / "b.mp4").width_px == 96
     assert run(video, tmp_path / "phone.csv", "--out", tmp_path / "c.mp4", "--stored") == 0
-    assert (tmp_path / "c.mp4").read_bytes() == (tmp_path / "a.mp4").read_bytes()
+    assert changed_share(tmp_path / "c.mp4", tmp_path / "a.mp4") < 1e-3
 
 
 def test_the_skeleton_is_that_of_the_flag_the_project_or_the_run(
@@ -177,9 +185,10 @@ def test_the_skeleton_is_that_of_the_flag_the_project_or_the_run(
     }.items():
         assert run(video, *arguments, "--out", tmp_path / f"{name}.mp4") == 0
         assert "1 line of a skeleton" in capsys.readouterr().out, name
-        outs[name] = (tmp_path / f"{name}.mp4").read_bytes()
-    assert len(set(outs.values())) == 1
-    assert run(video, table) == 0 and (tmp_path / "day1_labeled.mp4").read_bytes() not in outs.values()
+        outs[name] = tmp_path / f"{name}.mp4"
+    assert max(changed_share(out, outs["run"]) for out in outs.values()) < 1e-3
+    assert run(video, table) == 0
+    assert min(changed_share(out, tmp_path / "day1_labeled.mp4") for out in outs.values()) > 0.01
     message = fails(capsys, video, table, "--project", tmp_path / "dlc", "--skeleton", "nose:tail", "--overwrite")
     assert "both set the lines: give one" in message
 
