@@ -194,7 +194,7 @@ def test_the_verbs_have_quiet(
     elif verb == "report":
         assert report_main([*run, "--out", str(tmp_path / "page.html")]) == 0
     else:
-        project = ["--project", str(trained_run.parent / "project"), "--out", str(tmp_path / "checked")]
+        project = [str(trained_run.parent / "project"), "--out", str(tmp_path / "checked")]
         assert labels_main(["check", *project, "--quiet"]) in (0, 1)
     out, err = capsys.readouterr()
     assert (out.count("\n"), err) == (1, "") and str(tmp_path) in out
