@@ -47,7 +47,7 @@ from jaxpose.remote.restore import restore
 from jaxpose.run.checkpoint import Checkpoints, order, published
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
-from jaxpose.run.paths import CHECKPOINTS_FOLDER, REPORT_FILE
+from jaxpose.run.paths import CHECKPOINTS_FOLDER
 from jaxpose.run.pca import save_subspaces
 from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.run.status import Status
@@ -139,11 +139,12 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
             outcome = Loop(run, runner, checkpoints, log, interrupt).run()
             # 7. Export and evaluate the best weights, predict the project's videos, and write the report.
             summary = finish(outcome, setup, runner, folder, checkpoints, log, interrupt)
+            report = None
             if "sets" in summary:
                 log.show(summary["steps"], _set_figures(summary["sets"]))
-                is_reported = folder.is_ours and config.log.report
-                report_end(log, summary, _write_report(folder, setup) if is_reported else None)
-            _finish_tracking(tracker, folder, summary, interrupt)
+                report = _write_report(folder, setup) if folder.is_ours and config.log.report else None
+                report_end(log, summary, report)
+            _finish_tracking(tracker, report, summary, interrupt)
             folder.note_end(Status(summary["exit_code"], summary["reason"]))
             return copy.finish(summary, interrupt)
 
@@ -179,15 +180,14 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
 
 
 def _set_figures(sets: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Returns the mean errors of the sets by tag, as the network has them at the end."""
-    return {f"result/{name}_mean_px_error": figures["mean_px_error"] for name, figures in sets.items()}
+    """Returns the mean errors of the sets by tag, as the network has them at the end; of those that have one."""
+    errors_px = {name: figures["mean_px_error"] for name, figures in sets.items()}
+    return {f"result/{name}_mean_px_error": error for name, error in errors_px.items() if error is not None}
 
 
-def _finish_tracking(tracker: Tracker, folder: RunFolder, summary: dict[str, Any], interrupt: Interrupt) -> None:
+def _finish_tracking(tracker: Tracker, report: Path | None, summary: dict[str, Any], interrupt: Interrupt) -> None:
     reached = "interrupted" if summary["reason"] == "interrupted" else "done" if "sets" in summary else "failed"
-    report = folder.path / REPORT_FILE
-    is_new = "sets" in summary and report.is_file()
-    tracker.finish(reached, report if is_new else None, lambda: interrupt.signal is not None)
+    tracker.finish(reached, report, lambda: interrupt.signal is not None)
 
 
 def main(config: Config, options: Options) -> int:

@@ -290,8 +290,10 @@ def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: C
     # The folder itself says so before; the project does not know which of its rows were suggestions.
     assert labels.main(["check", str(new), "--out", str(tmp_path / "check")]) == 0
     assert "2 rows exactly as jaxpose suggest predicted: correct them now" in capsys.readouterr().out
-    assert labels.main(["check", str(project), "--out", str(tmp_path / "check")]) == 0
-    assert "exactly as" not in capsys.readouterr().out
+    for foreign in ("", "image,labels\n", "café;1\n"):
+        (project / "suggestions.csv").write_text(foreign, encoding="latin-1")
+        assert labels.main(["check", str(project), "--out", str(tmp_path / "check")]) == 0
+        assert "exactly as" not in capsys.readouterr().out
 
 
 def test_help_and_a_wrong_task(capsys: Capture) -> None:

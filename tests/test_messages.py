@@ -136,7 +136,7 @@ GROUPS = (
     (
         "Suggesting, checking and merging labels",
         "Name the project, the table or the folder that the line asks for: [labelling.md](labelling.md).",
-        "labelling check",
+        "labelling",
     ),
     (
         "Comparing runs",

@@ -102,14 +102,20 @@ def read_checksums(file: Path) -> dict[str, str]:
 def read_suggested(folder: Path) -> dict[str, str]:
     """Returns {image: SHA-256 of its labels} as a folder of suggestions was written; {} if it is none.
 
+    A project may have a file of that name that has nothing to do with jaxpose.
+
     Raises:
       OSError: its list cannot be read.
     """
     file = folder / LIST_FILE
     if not file.is_file():
         return {}
-    with file.open(newline="", encoding="utf-8") as stream:
-        return {path_of_cell(row.get("image") or ""): row.get(_CHECKSUM) or "" for row in csv.DictReader(stream)}
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+    except (UnicodeDecodeError, csv.Error):
+        return {}
+    return {path_of_cell(row["image"] or ""): row[_CHECKSUM] or "" for row in rows if {"image", _CHECKSUM} <= row.keys()}
 
 
 def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: set[int]) -> int:

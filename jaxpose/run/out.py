@@ -28,9 +28,10 @@ def refuse_unusable_out(out: str) -> None:
       UserError: a file is in the way, a folder cannot be written in, or checkpoints would not be found there.
     """
     path = Path(out).expanduser() if out else _RUNS
-    if not (path / FINISHED_FILE).exists():
+    # os.path takes a folder that cannot be looked into, and a name that is too long, for one that is not there.
+    if not os.path.exists(path / FINISHED_FILE):
         refuse_pattern(path)
-    there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    there = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     if not there.is_dir():
         raise UserError(f"run folder {path} cannot be used: {there} is a file; choose another out")
     if not os.access(there, os.W_OK | os.X_OK):

@@ -190,7 +190,8 @@ def test_a_resumed_run_may_be_tracked_and_keeps_its_numbers(
     whole: Path, stopped: Path, project: Path, store: Path, tmp_path: Path
 ) -> None:
     run = copy_of(stopped, tmp_path)
-    assert train(make_config(project, run, log__tracker="mlflow"))["exit_code"] == 0
+    (run / "report.html").write_text("of another time")
+    assert train(make_config(project, run, log__tracker="mlflow", log__report=False))["exit_code"] == 0
     assert_same_run(run, whole)
     client, known = mlflow.MlflowClient(), read_json(run / "tracker.json")
     assert f"mlflow tracks this run as {known['id']}" in log_of(run)
@@ -203,7 +204,7 @@ def test_a_resumed_run_may_be_tracked_and_keeps_its_numbers(
     summary = json.loads((run / "finished.json").read_text())
     assert found.data.metrics["result/test_mean_px_error"] == summary["sets"]["test"]["mean_px_error"]
     assert found.data.metrics["speed/images_per_s"] > 0
-    assert found.info.status == "FINISHED"
+    assert found.info.status == "FINISHED" and client.list_artifacts(known["id"]) == []
 
 
 def test_a_run_ends_well_without_its_tracker(
