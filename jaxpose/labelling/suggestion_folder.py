@@ -115,7 +115,8 @@ def read_suggested(folder: Path) -> dict[str, str]:
             rows = list(csv.DictReader(stream))
     except (UnicodeDecodeError, csv.Error):
         return {}
-    return {path_of_cell(row["image"] or ""): row[_CHECKSUM] or "" for row in rows if {"image", _CHECKSUM} <= row.keys()}
+    ours = [row for row in rows if {"image", _CHECKSUM} <= row.keys()]
+    return {path_of_cell(row["image"] or ""): row[_CHECKSUM] or "" for row in ours}
 
 
 def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: set[int]) -> int:

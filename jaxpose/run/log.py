@@ -51,7 +51,7 @@ class RunLog:
         self.folder = folder
         self._every_steps = config.every_steps
         self._total_steps = total_steps
-        self._progress = StepProgress(total_steps, self.text)
+        self._progress = StepProgress(total_steps, self.text, self._write)
         self._recorded: SpeedWindow | None = None
         self._followers: list[Callable[[int, dict[str, float]], None]] = []
         self._failed: set[str] = set()

@@ -1,4 +1,7 @@
-"""How far a training has come: a bar on a terminal or in a notebook, elsewhere a line now and then."""
+"""How far a training has come: a bar on a terminal or in a notebook, elsewhere a line now and then.
+
+train.log has the lines in either case.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,22 +21,30 @@ class StepProgress:
 
     Args:
       total_steps: length of the training.
-      print_line: prints a line.
+      tell: prints a line and writes it to train.log; beside a bar, only `write` it there.
+      write: writes a line to train.log.
     """
 
-    def __init__(self, total_steps: int, print_line: Callable[[str], None]):
-        self._total_steps, self._print_line = total_steps, print_line
+    def __init__(self, total_steps: int, tell: Callable[[str], None], write: Callable[[str], None]):
+        self._total_steps = total_steps
         self._draws = draws_bars()
+        self._line = write if self._draws else tell
         self._bar: Bar | None = None
-        self._window: SpeedWindow | None = None
-        self._speed = ""
+        self._of_bar: SpeedWindow | None = None
+        self._of_line: SpeedWindow | None = None
 
     def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int) -> None:
         """Moves the bar or prints a line; arguments as those of `RunLog.step`."""
-        if self._draws:
-            self._move_bar(step, _first(metrics, losses), images, wait_s)
+        if self._of_line is None:
+            # Speeds are measured from the end of the first step, which is slower than the others.
+            self._of_bar, self._of_line = SpeedWindow(), SpeedWindow()
         else:
-            self._print(step, _first(metrics, max(losses, _LEAST_METRICS)), images, wait_s)
+            self._of_line.add(images, wait_s)
+            if self._is_line_due(step, self._of_line):
+                self._line(self._text(step, _first(metrics, max(losses, _LEAST_METRICS)), self._of_line))
+                self._of_line = SpeedWindow()
+        if self._draws:
+            self._move_bar(step, metrics, images, wait_s, losses)
 
     def close(self) -> None:
         """Wipes the bar."""
@@ -41,40 +52,28 @@ class StepProgress:
             self._bar.close()
             self._bar = None
 
-    def _move_bar(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
+    def _move_bar(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int) -> None:
         if self._bar is None:
             self._bar = Bar("training", self._total_steps, "step", done=step - 1)
-        if self._count(step, images, wait_s, _WINDOW_S):
-            self._bar.note = f"{shown(metrics)}  {self._speed}"
+        elif self._of_bar is not None:
+            self._of_bar.add(images, wait_s)
+            if self._of_bar.length_s() >= _WINDOW_S:
+                self._bar.note = f"{shown(_first(metrics, losses))}  {self._of_bar.text()}"
+                self._of_bar = SpeedWindow()
         self._bar.update(step)
         if step == self._total_steps:
             self.close()
 
-    def _print(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float) -> None:
-        window = self._count(step, images, wait_s, _LINE_S, at_tenths_of=self._total_steps)
-        if window is None:
-            return
-        left_s = (self._total_steps - step) / window.steps_per_s()
-        self._print_line(
-            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {shown(metrics)}  "
-            f"{window.steps_per_s():.3g} steps/s, {self._speed}, ETA {clock(left_s)}"
-        )
+    def _is_line_due(self, step: int, window: SpeedWindow) -> bool:
+        is_tenth = 10 * step // self._total_steps > 10 * (step - 1) // self._total_steps
+        return is_tenth or window.length_s() >= _LINE_S
 
-    def _count(
-        self, step: int, images: int, wait_s: float, length_s: float, at_tenths_of: int = 0
-    ) -> SpeedWindow | None:
-        """Adds a step to the window over which speeds are averaged; returns the window if it ends here."""
-        if self._window is None:
-            # Speeds are measured from the end of the first step, which is slower than the others.
-            self._window = SpeedWindow()
-            return None
-        self._window.add(images, wait_s)
-        is_tenth = at_tenths_of > 0 and 10 * step // at_tenths_of > 10 * (step - 1) // at_tenths_of
-        if not is_tenth and self._window.length_s() < length_s:
-            return None
-        ended, self._window = self._window, SpeedWindow()
-        self._speed = ended.text()
-        return ended
+    def _text(self, step: int, metrics: Mapping[str, Any], window: SpeedWindow) -> str:
+        left_s = (self._total_steps - step) / window.steps_per_s()
+        return (
+            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {shown(metrics)}  "
+            f"{window.steps_per_s():.3g} steps/s, {window.text()}, ETA {clock(left_s)}"
+        )
 
 
 def shown(values: Mapping[str, Any]) -> str:

@@ -214,6 +214,8 @@ def test_progress_bar_on_a_terminal(tmp_path: Path):
     assert last.startswith("training \u2501") and re.search(r" 2\d\d/300 steps \d\d% ETA 00:0\d$", last), last
     assert re.search(r"loss 1  temporal 2  [\d,.]+ images/s, \d+% waiting for data", shown.text)
     assert "step 110/300" not in shown.text
+    lines = re.findall(r"step (\d+)/300 .* images/s, \d+% waiting for data", (tmp_path / "train.log").read_text())
+    assert lines == [str(step) for step in range(120, 301, 30)]
     assert [line["step"] for line in lines_of(tmp_path)] == [*range(110, 201, 10), 200, *range(210, 301, 10)]
 
 
