@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _REFRESHES_PER_S = 5
+# The time left is estimated from as many seconds; an item may take long.
+_SPEED_S = 300.0
 # Characters of a short title, of the bar with its figures, and of a terminal that has place for units and percentages.
 _LEAST_TITLE, _FIGURES, _WIDE = 10, 48, 60
 _lock = threading.RLock()
@@ -83,6 +85,7 @@ def _columns(total: int, unit: str) -> Any:
         progress.TextColumn("ETA"),
         progress.TimeRemainingColumn(compact=True),
         expand=True,
+        speed_estimate_period=_SPEED_S,
     )
 
 

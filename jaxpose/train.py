@@ -51,6 +51,7 @@ from jaxpose.run.paths import CHECKPOINTS_FOLDER
 from jaxpose.run.pca import save_subspaces
 from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.run.status import Status
+from jaxpose.run.tags import RESULTS
 from jaxpose.run.weights import checksum
 from jaxpose.tracking.tracker import Tracker
 from jaxpose.training.clip_setup import require_usable_clips
@@ -182,7 +183,7 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
 def _set_figures(sets: dict[str, dict[str, Any]]) -> dict[str, float]:
     """Returns the mean errors of the sets by tag, as the network has them at the end; of those that have one."""
     errors_px = {name: figures["mean_px_error"] for name, figures in sets.items()}
-    return {f"result/{name}_mean_px_error": error for name, error in errors_px.items() if error is not None}
+    return {f"{RESULTS}{name}_mean_px_error": error for name, error in errors_px.items() if error is not None}
 
 
 def _finish_tracking(tracker: Tracker, report: Path | None, summary: dict[str, Any], interrupt: Interrupt) -> None:

@@ -21,6 +21,7 @@ _METHODS = {"get", "strip", "rstrip", "splitlines", "partition", "as_posix", "wi
 _PLAIN = {
     "error": "REASON", "strerror": "REASON", "n": "N", "i": "N", "k": "N", "count": "N", "gethostname": "HOST",
     "OURS": "VARIABLE", "there": "PATH", "given": "VALUE",
+    "hint": "[; did you mean NAME?]", "explain": ": VERB takes LIST",
     "before": "", "full_name": "OPTION", "type_name": "a KIND",
 }  # fmt: skip
 _MOST_TEXTS, _MOST_INSERTED, _DEEPEST = 4, 160, 8
@@ -264,6 +265,8 @@ def _placeholder(node: ast.expr) -> str:
             return _placeholder(node.value)
         case ast.Constant():
             return str(node.value)
+        case ast.BinOp(left=ast.Constant(value=int(base)), op=ast.Pow(), right=ast.Constant(value=int(power))):
+            return str(base**power)
         case ast.BinOp():
             return _placeholder(node.left)
     word = _name(node).strip("_")

@@ -8,12 +8,14 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import convert, predict
+from jaxpose.console import console
 from jaxpose.draw import main
 from jaxpose.drawing import run_videos
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.formats.project import prepare
 from jaxpose.prediction.claims import Claims
+from jaxpose.prediction.job import key_of
 from jaxpose.run.identity import read_config
 from jaxpose.video.index import read_index
 from tests.formats.other_projects import KEYPOINTS, deeplabcut_project
@@ -227,6 +229,22 @@ def test_labelled_videos_of_a_run_are_drawn_once_and_again_after_a_change(
         videos[0].unlink()
         assert run_videos.draw_tables(data, sources, folder, claims) == 1
     assert not list(folder.rglob(".partial*"))
+
+
+def test_the_claim_of_a_killed_process_is_waited_for_and_taken_over(tmp_path: Path, capsys: Capture) -> None:
+    project = walking_project(tmp_path / "project", 1, 8, 1)
+    (video,) = (project / "videos").iterdir()
+    folder = predicted_run(tmp_path / "run", project, {video: (true_track(video, 8), np.ones((8, 7)))})
+    data, table = read_config(folder / "config.json").data, folder / "video_preds" / f"{video.stem}.csv"
+    file = run_videos.labelled_file(table, folder)
+    with Claims(folder, 0.5) as claims, console("test"):
+        # As a process that was killed leaves it: nobody touches it.
+        dead = claims.take(f"labeled-{key_of(file.relative_to(folder).as_posix())}")
+        assert dead is not None
+        claims.drop(dead)
+        assert run_videos.draw_tables(data, {table: video}, folder, claims) == 0
+    assert f"{file}: another process draws it; waiting for it\n" in capsys.readouterr().out
+    assert read_index(file).frame_count == 8 and not (folder / ".claims").exists()
 
 
 def test_predict_writes_labelled_videos(trained_run: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from jaxpose import train
 from jaxpose.config import command_line
+from jaxpose.config.arguments import REFUSED_ARGUMENTS
 from tests.message_texts import PACKAGE, messages, raises_user_error
 
 PAGE = PACKAGE.parent / "docs" / "messages.md"
@@ -178,6 +179,8 @@ def messages_page() -> str:
     for file in sorted(PACKAGE.rglob("*.py")):
         if heading := heading_of(file):
             texts[heading] += messages(file)
+        if heading_of(file) == HEADING_OF["config"] and file.name == "arguments.py":
+            texts[heading] += [text.format("FLAG", "VALUE", "LIST") for text in REFUSED_ARGUMENTS.values()]
     lines = [INTRODUCTION]
     for heading, mend, _ in GROUPS:
         lines += ["", f"## {heading}", "", mend, ""]
@@ -236,7 +239,7 @@ def _run(verb: str, arguments: list[str]) -> int:
         "report --run nowhere",
         "draw clip.mp4 clip.csv --out clip.avi",
         "compare one",
-        "labels check --project nowhere",
+        "labels check nowhere",
     ],
 )
 def test_a_message_of_a_verb_is_on_the_page(

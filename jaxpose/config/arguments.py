@@ -18,7 +18,7 @@ _HEAD_BYTES = 4096
 # Another process of the run was lost, through no fault of this one: start again (EX_TEMPFAIL of sysexits.h).
 LOST = 75
 
-_SENTENCES = {
+REFUSED_ARGUMENTS = {
     r"invalid int value: (.*)": "{} is {}; it must be a whole number",
     r"invalid float value: (.*)": "{} is {}; it must be a number",
     r"invalid choice: (.*) \(choose from (.*)\)": "{} is {}; it must be one of {}",
@@ -197,7 +197,7 @@ def refuse_other_file(page: Path, verb: str) -> None:
 
 def _in_our_words(message: str) -> str:
     """Returns a message of argparse as a sentence that names the argument, its value and the rule."""
-    for pattern, text in _SENTENCES.items():
+    for pattern, text in REFUSED_ARGUMENTS.items():
         if match := re.fullmatch(rf"argument ([^:/]+)(?:/[^:]+)?: {pattern}", message, re.DOTALL):
             name, *values = match.groups()
             # A choice is quoted in some versions of Python.

@@ -38,12 +38,12 @@ def draw(given: argparse.Namespace) -> int:
       OSError: the file cannot be written.
     """
     video, table = Path(given.video).expanduser(), Path(given.table).expanduser()
-    file = Path(given.out).expanduser() if given.out else table.with_name(f"{_stem(table)}_labeled{SUFFIX}")
     style = Style(given.trail, given.confidence)
     style.refuse_wrong_numbers()
     if is_table(video) and not is_table(table):
         raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; exchange them: jaxpose draw VIDEO TABLE")
     predictions = read_table(table)
+    file = Path(given.out).expanduser() if given.out else table.with_name(f"{_stem(table)}_labeled{SUFFIX}")
     _refuse_file(given, file, video)
     config = _run_config(given, predictions)
     style = dataclasses.replace(style, edges=_edges(given, predictions, config))

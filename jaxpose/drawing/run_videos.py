@@ -4,6 +4,7 @@ Several processes share the work by claims. A video that is newer than its table
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from jaxpose.video.encoding import SUFFIX
 from jaxpose.video.index import read_index
 from jaxpose.video.key_frames import Stopped
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
+
+# Seconds between two looks at what others draw.
+_LOOK_S = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -45,25 +49,32 @@ def draw_tables(
       OSError: the claims cannot be written.
     """
     style = Style(edges=edges_given("data.skeleton", data.skeleton, data.keypoint_names))
-    failed = 0
-    for table, video in videos.items():
-        file = labelled_file(table, out)
-        name = f"labeled-{key_of(file.relative_to(out).as_posix())}"
-        if _is_newer(file, table):
-            claims.forget(name)  # a killed process may have left it
-            continue
-        claim = claims.take(name)
-        if claim is None:
-            _logger.info(f"{file}: another process draws it")
-            continue
-        with claim:
-            try:
-                _draw(data, table, video, file, style, is_stopped)
-            except Stopped:
-                return failed
-            except (UserError, OSError) as error:
-                failed += 1
-                _logger.warning(f"{file} is not written: {error}")
+    waiting, failed, reported = dict(videos), 0, set[Path]()
+    while waiting and not is_stopped():
+        left = len(waiting)
+        for table, video in list(waiting.items()):
+            file = labelled_file(table, out)
+            name = f"labeled-{key_of(file.relative_to(out).as_posix())}"
+            if _is_newer(file, table):
+                claims.forget(name)  # a killed process may have left it
+            elif claim := claims.take(name):
+                with claim:
+                    try:
+                        _draw(data, table, video, file, style, is_stopped)
+                    except Stopped:
+                        return failed
+                    except (UserError, OSError) as error:
+                        failed += 1
+                        _logger.warning(f"{file} is not written: {error}")
+            else:
+                # Of a dead process, too, until its claim is silent for long enough.
+                if file not in reported:
+                    _logger.info(f"{file}: another process draws it; waiting for it")
+                reported.add(file)
+                continue
+            del waiting[table]
+        if len(waiting) == left:
+            time.sleep(min(_LOOK_S, claims.beat_s))
     return failed
 
 

@@ -100,14 +100,19 @@ class PredictionIndex:
         Raises:
           OSError: a table cannot be read or renamed.
         """
-        for row in rows:
-            noted, table = self.rows().get(row.table), self._out / row.table
-            if noted is None or noted.state != DONE or not table.is_file():
-                continue
-            if not sha256_of(table).startswith(noted.table_sha256):
-                kept = edited_name(table)
-                os.replace(table, kept)
-                _logger.warning(f"{table} was changed since it was written: it is written anew, and kept as {kept}")
+        rows = list(rows)
+
+        def change(known: dict[str, Row]) -> None:
+            for row in rows:
+                noted, table = known.get(row.table), self._out / row.table
+                if noted is None or noted.state != DONE or not table.is_file():
+                    continue
+                if not sha256_of(table).startswith(noted.table_sha256):
+                    kept = edited_name(table)
+                    os.replace(table, kept)
+                    _logger.warning(f"{table} was changed since it was written: it is written anew, and kept as {kept}")
+
+        self._write(change)
 
     def bytes_of(self, table: Path) -> int:
         """Returns the size of a table of predictions and of the tables beside it, as far as they exist."""

@@ -83,10 +83,13 @@ class RunLog:
             self._try("the console", print_block, title, rows)
         self._write("\n".join(block_lines(title, rows)))
 
-    def end(self, title: str, rows: Mapping[str, str], lines: Sequence[str]) -> None:
-        """Ends the progress, and tells the end of a training: a terminal shows rows of name and value, a pipe and
-        train.log have lines, of which the first is the result."""
+    def end_steps(self) -> None:
+        """Wipes the bar of the training."""
         self._progress.close()
+
+    def end(self, title: str, rows: Mapping[str, str], lines: Sequence[str]) -> None:
+        """Reports the end of a training: a terminal shows rows of name and value, a pipe and
+        train.log have lines, of which the first is the result."""
         shows_block = is_terminal(sys.stdout) and not is_quiet()
         if self.folder is not None and shows_block:
             self._try("the console", print_block, title, rows)

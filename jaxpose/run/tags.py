@@ -2,6 +2,8 @@
 
 from jaxpose.config.losses import NAMES
 
+# Of the errors that a finished run has.
+RESULTS = "result/"
 _RATES = {"learning_rate": "learning_rate/head", "backbone_learning_rate": "learning_rate/backbone"}
 
 

@@ -147,7 +147,7 @@ class Tracker:
             return ""
         try:
             known = read_json(file)
-        except DamagedFile as error:
+        except (DamagedFile, OSError) as error:
             self._warn(f"the run begins anew there: {error}")
             return ""
         return known["id"] if known["tracker"] == self._name else ""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import wandb
 
+from jaxpose.run.tags import RESULTS
 from jaxpose.tracking.client import Opening
 
 _EXIT_CODES = {"done": 0, "interrupted": 255, "failed": 1}
@@ -41,7 +42,11 @@ class WandbClient:
     def log(self, records: list[tuple[int, dict[str, float]]]) -> None:
         """Sends numbers; the library drops steps before the last one, which a resumed run takes again."""
         for step, numbers in records:
-            self._run.log(numbers, step=step)
+            # A run that is resumed at its end has no later step for its results.
+            results = {tag: number for tag, number in numbers.items() if tag.startswith(RESULTS)}
+            self._run.summary.update(results)
+            if len(results) < len(numbers):
+                self._run.log({tag: number for tag, number in numbers.items() if tag not in results}, step=step)
 
     def report(self, file: Path) -> None:
         """Sends the report as a page of the run."""

@@ -8,6 +8,7 @@ A process of its own, because a library may crash, hang or take Python's lock fo
 
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ _READ_BYTES = 1 << 16
 
 def main() -> None:
     """Reads stdin to its end; the exit code is 1 if the tracker did not take the run."""
+    # SLURM signals every process of a job; the training says when its tracker ends.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     # The library must not write between the answers.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -50,6 +50,7 @@ def finish(
       The run's summary: out, steps, reason and exit_code; if all is done, also best_step and the metrics of the sets.
     """
     config, step = setup.config, int(outcome.state.step)
+    log.end_steps()
     summary = {"out": str(folder.path), "steps": step, "reason": outcome.reason, "exit_code": 0}
     if outcome.reason == "interrupted":
         return summary | {"exit_code": _report_signal(outcome, checkpoints, interrupt, log)}

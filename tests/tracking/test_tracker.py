@@ -103,8 +103,12 @@ def test_wandb_has_the_numbers_the_config_and_the_report(tmp_path: Path, monkeyp
         with Tracker(run, config) as tracker:
             for step in steps:
                 tracker.record(step, {"train/loss": 1 / step})
+            # The results have the step of the last loss.
+            tracker.record(steps[-1], {"result/test_mean_px_error": 7.0 - steps[-1]})
             tracker.finish(outcome, report if outcome == "done" else None)
     records = records_of(run)
+    (*_, summary) = [item for record in records for item in record.summary.update if item.key.startswith("result")]
+    assert summary.value_json == "4.0"
     (first, second) = [record.run for record in records if record.HasField("run")]
     assert first.run_id == second.run_id == read_json(run / "tracker.json")["id"]
     assert (first.project, first.display_name) == ("mice", "run")
