@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose import geometry
-from jaxpose.codes import TEST, UNUSED, VALIDATION
+from jaxpose.codes import NOT_USED, TEST, UNUSED, VALIDATION
 from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data import context, images, project, sessions, split, synthetic, video_boxes, windows
@@ -15,6 +15,7 @@ from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
 from jaxpose.data.skeleton import edge_text, edges_given, known_pairs
 from jaxpose.errors import UserError
+from jaxpose.quantities import count
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
 # Number of sizes of labelled images that a run keeps: in a project of unrelated images, all may differ.
@@ -67,6 +68,11 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
     if data.project == SYNTHETIC:
         data = dataclasses.replace(data, project=str(synthetic.make_project(SYNTHETIC_FOLDER.resolve())))
     found = select_keypoints(found or project.read_project(data), data)
+    if not (found.visibility > NOT_USED).any():
+        raise UserError(
+            f"{found.label_file} has {count(len(found.images), 'image')}, and no keypoint is labelled in any of them: "
+            "label some first"
+        )
     if data.video_crops_px and data.video_crops_px != found.video_crops_px:
         raise UserError(
             f"data.video_crops_px is {data.video_crops_px}, but the labelled images of {found.folder} are the crops "

@@ -89,15 +89,15 @@ class RunLog:
 
     def end(self, title: str, rows: Mapping[str, str], lines: Sequence[str]) -> None:
         """Reports the end of a training: a terminal shows rows of name and value, a pipe and
-        train.log have lines, of which the first is the result."""
+        train.log have lines, also with --quiet."""
         shows_block = is_terminal(sys.stdout) and not is_quiet()
         if self.folder is not None and shows_block:
             self._try("the console", print_block, title, rows)
-        for place, line in enumerate(lines):
+        for line in lines:
             if shows_block:
                 self._write(line)
             else:
-                self._log(line, logging.INFO if place else RESULT)
+                self._log(line, RESULT)
 
     def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int = 1) -> None:
         """Advances the progress bar, and records the metrics of every `log.every_steps`-th step and of the last one.

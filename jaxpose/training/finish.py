@@ -16,7 +16,7 @@ from jaxpose.remote.copy import RemoteCopy
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.log import RunLog
-from jaxpose.run.paths import PARAMETERS_FILE
+from jaxpose.run.paths import PARAMETERS_FILE, REPORT_FILE
 from jaxpose.run.summary import read_summary
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.state import State, evaluated_weights
@@ -86,6 +86,8 @@ def leave_finished(folder: RunFolder, config: LogConfig, interrupt: Interrupt) -
             f"{folder.path} is finished; nothing to do (resume=extend with more train.steps or "
             "train.epochs trains longer, resume=overwrite starts anew, jaxpose predict predicts videos)"
         )
+        report = folder.path / REPORT_FILE
+        text += f"\nreport: {report}; open it in a browser" if report.is_file() else ""
         print_lines("\n".join([text, *folder.messages]))
     with interrupt, RemoteCopy(folder, config) as copy:
         # The folder may have been moved since.

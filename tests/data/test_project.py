@@ -23,6 +23,7 @@ from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets, read_split, split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_predictions
+from jaxpose.formats.project import prepare
 from tests.cut_images import cut
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
@@ -415,3 +416,13 @@ def test_files_spoilt_at_random_are_read_or_refused_but_never_a_fault(tmp_path: 
         assert len(load_frames(project, data, (32, 32)).pixels) == len(project.images)
         usable += len(project.images) - 3
     assert 0 < refused < 66 and 0 < usable < 45
+
+
+def test_a_project_without_a_labelled_keypoint_is_refused(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    file = tmp_path / "CollectedData.csv"
+    *header, _ = lines = file.read_text().splitlines()
+    images = [line.split(",")[0] for line in lines[3:]]
+    file.write_text("\n".join([*header[:3], *(image + "," * lines[1].count(",") for image in images)]) + "\n")
+    with pytest.raises(UserError, match="CollectedData.csv has 3 images, and no keypoint is labelled in any of them"):
+        prepare(resolve(Config(data=data)))
