@@ -162,7 +162,7 @@ def test_refused_rows_are_listed_and_marked_and_markup_in_names_is_text(tmp_path
     assert "<svg" not in beyond and "leaves the project folder" in beyond
     assert not {"img", "b"} & {tag for tag, _ in page.elements} and HOSTILE in page.text
     assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
-    assert "poses are not compared: 2 labelled poses of 4 coordinates; a PCA needs" in page.text
+    assert "Poses are not compared: 2 labelled poses of 4 coordinates; a PCA needs" in page.text
 
 
 def test_crops_of_a_deeplabcut_project_have_their_points_in_their_own_pixels(tmp_path: Path) -> None:
@@ -256,6 +256,18 @@ def test_a_page_has_the_name_of_its_project(tmp_path: Path, capsys: Capture, mon
     ]  # fmt: skip
     out, err = capsys.readouterr()
     assert err == "" and out.count("\n") == 6 and "checks the labels" not in out
+
+
+def test_a_project_without_a_label_is_told_so_first(tmp_path: Path, capsys: Capture) -> None:
+    rows = [f"labeled-data/v/{number}.png" for number in range(3)]
+    for row in rows:
+        write_image(tmp_path / "project" / row)
+    header = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
+    (tmp_path / "project/CollectedData.csv").write_text(header + "".join(f"{row},,\n" for row in rows))
+    page = checked(tmp_path / "project", folder=tmp_path)
+    says = "No keypoint has a label in 3 usable frames: a training would learn nothing; 0 rows are refused"
+    assert says in capsys.readouterr().out and says in page.section("labels")
+    assert "No row is refused, but no keypoint has a label" in page.section("first")
 
 
 def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Path, capsys: Capture) -> None:
