@@ -1,16 +1,25 @@
 """Writes a page about the labels of a project before any training: `jaxpose check PROJECT`.
 
-Input: a project, and options as `jaxpose train` takes them. Output: check.html, one file that needs no network, with
-every labelled frame as a picture, rows that a training would refuse, counts, pairs, sizes and the split.
+Input: a project, and options as `jaxpose train` takes them. Output: check_<project>.html, one file that needs no
+network, with every labelled frame as a picture, rows that a training would refuse, counts, pairs, sizes and the split.
 """
 
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from jaxpose import __version__
 from jaxpose.config.arguments import DONE, Arguments, make_folder, refuse_other_file
 from jaxpose.errors import UserError
+from jaxpose.phases import phase, speak
 from jaxpose.quantities import size
+from jaxpose.terminal import print_lines
+
+if TYPE_CHECKING:
+    from jaxpose.config import Config
+
+_OPTION = "data.project="
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,34 +32,67 @@ def main(argv: list[str] | None = None) -> int:
         help="the project, and options as jaxpose train takes them, such as data.split=video",
     )
     arguments.add_argument("--config", metavar="FILE.py[:PROJECT]", help="experiment, as jaxpose train takes it")
-    arguments.add_argument("--out", default="check.html", metavar="FILE", help="the page; default: check.html")
+    arguments.add_argument("--out", metavar="FILE", help="the page; default: check_PROJECT.html")
+    arguments.add_quiet()
     return arguments.run(_run, argv)
 
 
 def _run(given: argparse.Namespace) -> int:
-    from jaxpose.config import command_line, validate
-
-    if not given.config and not any("=" not in word or Path(word).exists() for word in given.words):
-        raise UserError("no project is given: jaxpose check PROJECT")
-    config, _ = command_line.read([*(["--config", given.config] if given.config else []), *given.words])
-    validate(config)
-    out = Path(given.out).expanduser()
+    config = _read_config(given)
+    out = Path(given.out).expanduser() if given.out else Path(f"check_{_name(config.data.project)}.html")
     refuse_other_file(out, "jaxpose.check")
     make_folder(out.absolute().parent)
+    speak(f"jaxpose {__version__}: checks the labels of {config.data.project}")
     # These imports take seconds, which --help does not need.
-    import jax
+    with phase("loading the packages"):
+        import jax
 
-    from jaxpose.check.writing import write_check
-    from jaxpose.console import console
-    from jaxpose.formats.project import refuse_absent
+        from jaxpose.check.writing import write_check
+        from jaxpose.console import console
+        from jaxpose.formats.project import refuse_absent
 
     # The little that is computed needs no GPU, which a training may be using.
     jax.config.update("jax_platforms", "cpu")
     with console("jaxpose.check"):
         refuse_absent(config.data)
         sentence = write_check(config, out)
-    print(f"{sentence}\ncheck: {out} ({size(out.stat().st_size)}); open it in a browser")
+    print_lines(f"{sentence}\ncheck: {out} ({size(out.stat().st_size)}); open it in a browser")
     return DONE
+
+
+def _read_config(given: argparse.Namespace) -> "Config":
+    """Returns the config that the arguments describe.
+
+    Raises:
+      UserError: there is no project, or an option is wrong.
+    """
+    from jaxpose.config import SYNTHETIC, command_line, validate
+
+    words = list(given.words)
+    if not given.config and not any(_is_project(word) for word in words):
+        # Without an experiment, the option names the project as the first argument does.
+        words = [word.removeprefix(_OPTION) for word in words if word != _OPTION]
+    projects = [word for word in words if _is_project(word)]
+    if not given.config and not projects:
+        raise UserError("no project is given: jaxpose check PROJECT")
+    config, _ = command_line.read([*(["--config", given.config] if given.config else []), *words])
+    project = config.data.project
+    if project in projects and project != SYNTHETIC and not (path := Path(project).expanduser()).exists():
+        raise UserError(
+            f"PROJECT is {project!r}, but {path.absolute()} does not exist; give the folder of a project, or its file"
+        )
+    validate(config)
+    return config
+
+
+def _is_project(word: str) -> bool:
+    return "=" not in word or Path(word).exists()
+
+
+def _name(project: str) -> str:
+    """Returns the name of a project in the name of its page: that of its folder, or of its file of several."""
+    path = Path(project).expanduser().absolute()
+    return path.parent.name if path.suffix in (".yaml", ".yml") else path.stem if path.is_file() else path.name
 
 
 if __name__ == "__main__":

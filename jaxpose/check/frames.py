@@ -101,5 +101,5 @@ def _outliers(project: Project, pairs: list[tuple[int, int]]) -> tuple[dict[int,
             unusual[rows] = unusualness(labelled_px[rows])
         except UserError as error:
             reason = str(error).removeprefix("losses.pca_singleview: ").partition(": choose")[0]
-            notes.append(f"poses{f' of the view {view}' if view else ''} are not compared: {reason}")
+            notes.append(f"Poses{f' of the view {view}' if view else ''} are not compared: {reason}.")
     return found, unusual, notes

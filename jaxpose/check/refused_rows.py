@@ -1,10 +1,11 @@
-"""Rows of labels that a training refuses, with the image and the points that they still tell."""
+"""Rows of labels that a training refuses, with the image and the points that can still be read from them."""
 
 import csv
 import dataclasses
+import functools
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -39,6 +40,21 @@ class RefusedRow:
     keypoints_image_px: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class _LabelCsv:
+    """A label file, read once for all its refused rows.
+
+    Attributes:
+      index_columns: 1 (the image's path) or 3 (labeled-data, folder, image).
+      columns: (keypoint, coordinate) of the others, each once.
+      cells: {line in which a row begins, counted from 1: its cells}.
+    """
+
+    index_columns: int
+    columns: list[tuple[str, str]]
+    cells: dict[int, list[str]]
+
+
 def read_tables(data: DataConfig) -> list[LabelTable]:
     """Returns the tables of all views, whose images are not opened.
 
@@ -59,7 +75,8 @@ def refused_rows(project: Project, tables: Sequence[LabelTable]) -> list[Refused
       tables: the tables that it was made of.
     """
     places = {source: (table, row) for table in tables for row, source in enumerate(table.sources)}
-    rows = []
+    rows: list[RefusedRow] = []
+    read_csv = functools.cache(_read_csv)
     for problem in project.problems:
         # A name of a file may contain what separates the place from the reason.
         ends = [match.start() for match in re.finditer(": ", problem)]
@@ -69,7 +86,7 @@ def refused_rows(project: Project, tables: Sequence[LabelTable]) -> list[Refused
             points = _in_order(table.keypoint_names, table.keypoints_image_px[row], project.keypoint_names)
             rows.append(RefusedRow(problem[:known], problem[known + 2 :], table.images[row], table.paths[row], points))
         else:
-            rows.append(_from_csv(problem, project))
+            rows.append(_from_csv(problem, project, read_csv))
     # The page names the folder once.
     inside = f"{project.folder}/"
     return [
@@ -78,7 +95,7 @@ def refused_rows(project: Project, tables: Sequence[LabelTable]) -> list[Refused
     ]
 
 
-def _from_csv(problem: str, project: Project) -> RefusedRow:
+def _from_csv(problem: str, project: Project, read_csv: Callable[[Path], _LabelCsv]) -> RefusedRow:
     """Returns the row of a problem, "FILE.csv:LINE: reason", as far as it can be read; others name no image."""
     unknown = np.full((len(project.keypoint_names), 2), np.nan)
     match = re.match(r"(.+?\.csv):(\d{1,9}): (.*)", problem, re.DOTALL)
@@ -86,12 +103,12 @@ def _from_csv(problem: str, project: Project) -> RefusedRow:
         place, _, reason = problem.partition(": ")
         return RefusedRow(place, reason, "", None, unknown)
     file, line, reason = Path(match[1]), int(match[2]), match[3]
-    header, index_columns = read_header(file)
-    cells = _cells(file, line)
-    image = PurePosixPath("/".join(cells[:index_columns]).replace("\\", "/")).as_posix()
-    columns = dict.fromkeys(zip(header[-2][index_columns:], header[-1][index_columns:], strict=True))
-    found = {name: np.full(2, np.nan) for name, _ in columns}
-    for (name, coord), cell in zip(columns, cells[index_columns:], strict=False):
+    table = read_csv(file)
+    cells = table.cells.get(line, [])
+    index, values = cells[: table.index_columns], cells[table.index_columns :]
+    image = PurePosixPath("/".join(index).replace("\\", "/")).as_posix()
+    found = {name: np.full(2, np.nan) for name, _ in table.columns}
+    for (name, coord), cell in zip(table.columns, values, strict=False):
         if coord in "xy":
             found[name]["xy".index(coord)] = _number(cell)
     points = np.array(list(found.values())).reshape(-1, 2)
@@ -100,18 +117,18 @@ def _from_csv(problem: str, project: Project) -> RefusedRow:
     beside, inside = file.parent / PurePosixPath(image).name, project.folder / image
     path = inside if inside.is_file() or not beside.is_file() else beside
     points = _in_order(tuple(found), points, project.keypoint_names)
-    return RefusedRow(f"{file}:{line}", reason, image, path if any(cells[:index_columns]) else None, points)
+    return RefusedRow(f"{file}:{line}", reason, image, path if any(index) else None, points)
 
 
-def _cells(file: Path, line: int) -> list[str]:
-    """Returns the cells of the row that begins in a line, counted from 1."""
+def _read_csv(file: Path) -> _LabelCsv:
+    header, index_columns = read_header(file)
+    columns = list(dict.fromkeys(zip(header[-2][index_columns:], header[-1][index_columns:], strict=True)))
     reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
-    first = 1
+    cells, first = {}, 1
     for row in reader:
-        if first == line:
-            return [cell.strip(" \t") for cell in row]
+        cells[first] = [cell.strip(" \t") for cell in row]
         first = reader.line_num + 1
-    return []
+    return _LabelCsv(index_columns, columns, cells)
 
 
 def _number(cell: str) -> float:

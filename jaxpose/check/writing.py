@@ -1,4 +1,4 @@
-"""Writes the check of a project: check.html, with everything that it shows inside."""
+"""Writes the page about a project, with everything that it shows inside."""
 
 import dataclasses
 from pathlib import Path

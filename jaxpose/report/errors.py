@@ -119,7 +119,9 @@ def _pck_figure(frames: LabelledFrames, shown: str, facts: RunFacts) -> Figure:
     for name in SETS:
         if len(rows := frames.rows(name)):
             dash = "solid" if name == shown else "dot"
-            data.append(line(f"all, {name}", frames.errors_px[rows], {"width": 3, "dash": dash}))
+            # First in the legend, of which the page may show only the beginning.
+            first = {"legendrank": 1 + SETS.index(name)}
+            data.append(line(f"all, {name}", frames.errors_px[rows], {"width": 3, "dash": dash}, **first))
     layout = {
         "xaxis": {"title": {"text": "distance in px"}},
         "yaxis": {"title": {"text": "share of points nearer"}, "range": [0, 1.02], "tickformat": ".0%"},

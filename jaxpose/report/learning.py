@@ -16,6 +16,8 @@ from jaxpose.run.paths import METRICS_FILE
 
 # Points of a curve.
 _MOST = 4000
+# The share of a panel's room that its curves take; the rest is below them.
+_PANEL = 0.86
 _ERROR, _VALIDATION_LOSS = "val_mean_px_error", "val_loss"
 
 # {metric: (steps, values)}
@@ -78,7 +80,7 @@ def _figure(history: History, panels: Sequence[tuple[str, list[str], str]], best
         layout[f"yaxis{axis}"] = {
             "title": {"text": title},
             "type": scale,
-            "domain": [top - 0.86 * share, top],
+            "domain": [top - _PANEL * share, top],
             # Not 50µ for a learning rate.
             "exponentformat": "e",
         }
@@ -97,12 +99,13 @@ def _figure(history: History, panels: Sequence[tuple[str, list[str], str]], best
                 }
             )  # fmt: skip
     if isinstance(best, int):
-        line = {"dash": "dash", "width": 1}
-        layout["shapes"] = [{"type": "line", "x0": best, "x1": best, "y0": 0, "y1": 1, "yref": "paper", "line": line}]
-    ends = [
+        # From the axis up: below it are the labels of the ticks.
+        ends = {"x0": best, "x1": best, "y0": (1 - _PANEL) * share, "y1": 1, "yref": "paper"}
+        layout["shapes"] = [{"type": "line", **ends, "line": {"dash": "dash", "width": 1}}]
+    texts = [
         f"{name} begins at {history[name][1][0]:.4g} and ends at {history[name][1][-1]:.4g}"
         for _, names, _ in panels
         for name in names
     ]
-    alt = f"Curves over training steps. {'; '.join(ends)}."
+    alt = f"Curves over training steps. {'; '.join(texts)}."
     return Figure("learning", "Training and validation by step", alt, data, layout, 220 * len(panels) + 60), largest

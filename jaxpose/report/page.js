@@ -100,18 +100,20 @@
     const first = Math.max(0, Math.floor(left / step) - 1), end = Math.min(points, Math.ceil(right / step) + 2);
     const blocks = Math.max(200, Math.min(800, element.clientWidth));
     const data = [];
+    // The shares of the height that a series has, and that its panel takes of it; the rest is below the panel.
+    const share = 1 / video.series.length, panel = 0.88;
     const layout = {
       showlegend: false, hovermode: "closest", uirevision: video.name,
       xaxis: { title: { text: "frame" }, anchor: `y${video.series.length}`, range: [left, right] },
       shapes: video.stretches.map(([begin, last]) => ({
-        type: "rect", x0: begin - 0.5, x1: last + 0.5, y0: 0, y1: 1, yref: "paper", layer: "below",
+        type: "rect", x0: begin - 0.5, x1: last + 0.5, y0: (1 - panel) * share, y1: 1, yref: "paper", layer: "below",
         line: { width: 0 }, fillcolor: css("--mark"),
       })),
     };
     video.series.forEach((series, row) => {
       const axis = row ? String(row + 1) : "";
-      const share = 1 / video.series.length, top = 1 - row * share;
-      layout[`yaxis${axis}`] = { title: { text: series.title }, domain: [top - 0.88 * share, top] };
+      const top = 1 - row * share;
+      layout[`yaxis${axis}`] = { title: { text: series.title }, domain: [top - panel * share, top] };
       content.names.forEach((name, keypoint) => {
         const values = series.values.subarray(keypoint * points, (keypoint + 1) * points);
         data.push(shownTrace({

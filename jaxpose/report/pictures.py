@@ -16,6 +16,8 @@ _NAMED = 3
 _NAMED_SHARE = 0.03
 # Names of points beyond this share of the width are written to the left of them.
 _RIGHT = 0.7
+# Names of points nearer to the top than this are written below them; in radii of a mark.
+_TOP = 4.5
 # Pictures are cut to this many times the extent of the points, and to so many pixels at least.
 _MARGIN, _LEAST_SIDE_PX = 1.6, 160
 
@@ -121,7 +123,9 @@ def _name(name: str, point_px: np.ndarray, radius: float, width_px: int) -> str:
     x, y = point_px.tolist()
     # A name at the right edge would be cut off.
     side, anchor = (-1, ' text-anchor="end"') if x > _RIGHT * width_px else (1, "")
-    at = f'x="{x + side * 1.6 * radius:.1f}" y="{y - radius:.1f}" font-size="{3.4 * radius:.1f}"{anchor}'
+    # So would one at the top edge.
+    line = y + 4.4 * radius if y < _TOP * radius else y - radius
+    at = f'x="{x + side * 1.6 * radius:.1f}" y="{line:.1f}" font-size="{3.4 * radius:.1f}"{anchor}'
     return f"<text {at}>{escaped(name)}</text>"
 
 

@@ -11,6 +11,8 @@ from jaxpose.report.section import Figure, Section, folded, in_figure, number, p
 
 # Frames in the list.
 _LISTED = 2000
+# Height of an entry of the legend, which gets a scroll bar if the figure is lower.
+_LEGEND_PX = 24
 _COLOURS = {"train": "#6b7fd7", "validation": "#c2853d", "test": "#3d9e78", "unused": "#8a8a8a"}
 
 
@@ -57,7 +59,8 @@ def _figure(counts: dict[str, dict[str, int]], present: list[str]) -> Figure:
         "showlegend": True,
     }
     alt = f"Labelled frames of each of {len(counts)} folders by set. The list below has every frame."
-    return Figure("sets", "Labelled frames by folder", alt, data, layout, 120 + 24 * min(len(counts), 60))
+    height_px = 120 + max(24 * min(len(counts), 60), _LEGEND_PX * len(present))
+    return Figure("sets", "Labelled frames by folder", alt, data, layout, height_px)
 
 
 def _list(facts: RunFacts, sets: dict[str, str]) -> str:

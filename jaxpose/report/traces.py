@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxpose.config.losses import weights
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
 from jaxpose.report.facts import RunFacts
@@ -21,8 +22,15 @@ from jaxpose.report.thinning import block_length, keep_extremes
 _MOST_NUMBERS = 2_500_000
 # Stretches that are marked in a video, and those in the table.
 _MARKED, _LISTED = 200, 30
-# Edges of the bins of steps, in px.
+# Edges of the bins of steps, in px; those above the percentile of all steps are left out.
 _STEP_EDGES_PX = np.geomspace(0.05, 2000, 47)
+_STEP_PERCENTILE = 99.9
+_PCA_LOSSES = ("pca_singleview", "pca_multiview")
+_NO_PCA_LOSS = (
+    "There is no PCA error, because the run has neither of the losses that it comes from, losses.pca_singleview and "
+    "losses.pca_multiview."
+)
+_NO_PCA_TABLE = "There is no PCA error, because its tables are not in video_preds/: predict the videos again."
 
 
 def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
@@ -46,6 +54,10 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
         text += (
             f" The page holds {count(frames, 'frame')} of {count(len(recordings), 'video')} as the smallest and the "
             f"largest value of every {block} frames; the tables in the run folder have every frame."
+        )
+    if series == 4:
+        text += (
+            f" {_NO_PCA_TABLE if any(name in weights(facts.config.losses) for name in _PCA_LOSSES) else _NO_PCA_LOSS}"
         )
     if left_out:
         text += f" Not shown, because the page would be too large: {', '.join(left_out)}."
@@ -121,27 +133,37 @@ def _row(recording: Recording, stretch: Stretch, names: tuple[str, ...]) -> list
 def _steps_figure(recordings: list[Recording], names: tuple[str, ...]) -> Figure:
     """Returns how often each keypoint makes steps of a length, over all videos."""
     steps_px = np.concatenate([one.steps_px for one in recordings])
+    all_px = steps_px[np.isfinite(steps_px)]
+    middle_px, high_px, last_px = (
+        np.percentile(all_px, [50, 99, _STEP_PERCENTILE]) if all_px.size else (np.nan, np.nan, 1.0)
+    )
+    edges_px = _STEP_EDGES_PX[: max(2, int(np.searchsorted(_STEP_EDGES_PX, last_px)) + 1)]
     data: list[dict[str, Any]] = []
     for place, (name, colour) in enumerate(zip(names, colours(len(names)), strict=True)):
         known = steps_px[:, place][np.isfinite(steps_px[:, place])]
-        counts, _ = np.histogram(np.clip(known, _STEP_EDGES_PX[0], _STEP_EDGES_PX[-1]), _STEP_EDGES_PX)
+        counts, _ = np.histogram(np.clip(known, edges_px[0], edges_px[-1]), edges_px)
         data.append(
             {
                 "name": in_figure(name), "meta": place, "type": "scatter", "mode": "lines",
                 "line": {"shape": "hvh", "color": colour, "width": 1.5},
-                "x": np.sqrt(_STEP_EDGES_PX[1:] * _STEP_EDGES_PX[:-1]).tolist(), "y": counts.tolist(),
+                "x": np.sqrt(edges_px[1:] * edges_px[:-1]).tolist(), "y": counts.tolist(),
                 "hovertemplate": "about %{x:.2g} px: %{y:,} steps<extra>%{fullData.name}</extra>",
             }
         )  # fmt: skip
     layout = {
         "xaxis": {
-            "title": {"text": "step from one frame to the next in px; the outer bins have all beyond"},
+            "title": {"text": "step to the next frame in px"},
             "type": "log",
         },
         "yaxis": {"title": {"text": "steps"}, "rangemode": "tozero"},
         "showlegend": True,
     }
-    known = steps_px[np.isfinite(steps_px)]
-    middle, high = np.percentile(known, [50, 99]) if known.size else (np.nan, np.nan)
-    alt = f"Histogram of step lengths: half of {known.size:,} steps are below {middle:.2f} px, 1 % above {high:.2f} px."
-    return Figure("steps", "Lengths of steps, all videos", alt, data, layout, 380)
+    alt = (
+        f"Histogram of step lengths: half of {all_px.size:,} steps are below {middle_px:.2f} px, 1 % above "
+        f"{high_px:.2f} px."
+    )
+    title = (
+        f"Lengths of steps, all videos. The last bin has all steps above {edges_px[-2]:,.0f} px, the first one all "
+        f"below {edges_px[1]:.2f} px."
+    )
+    return Figure("steps", title, alt, data, layout, 380)

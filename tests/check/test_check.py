@@ -81,6 +81,7 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     page = checked(project, "data.split=video", "data.train_share=0.34", "data.val_share=0.33", folder=tmp_path)
     out, err = capsys.readouterr()
     assert err == "" and re.fullmatch(
+        r"jaxpose \S+: checks the labels of .+my project\n"
         r"60 usable frames; 0 rows are refused; \d poses? looks? unlike the others\n"
         r"check: \S+check\.html \([\d.]+ [kM]B\); open it in a browser\n",
         out,
@@ -143,7 +144,7 @@ def test_refused_rows_are_listed_and_marked_and_markup_in_names_is_text(tmp_path
         write_image(project / "labeled-data/v" / f"{name}.png")
     (project / "CollectedData.csv").write_text(ROWS)
     page = checked(project, folder=tmp_path)
-    assert capsys.readouterr().out.startswith("2 usable frames; 5 rows are refused; poses are not compared\n")
+    assert "\n2 usable frames; 5 rows are refused; poses are not compared\n" in capsys.readouterr().out
     assert [int(row[0].rpartition(":")[2]) for row in page.rows("first")[1:]] == [5, 7, 8, 9, 10]
     by_image = {re.findall(r"<figcaption>(\S+)", figure)[0]: figure for figure in page.figures}
     assert all("class=marked" in figure for image, figure in by_image.items() if "1.png" not in image)
@@ -161,7 +162,7 @@ def test_refused_rows_are_listed_and_marked_and_markup_in_names_is_text(tmp_path
     assert "<svg" not in beyond and "leaves the project folder" in beyond
     assert not {"img", "b"} & {tag for tag, _ in page.elements} and HOSTILE in page.text
     assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
-    assert "poses are not compared: 2 labelled poses of 4 coordinates; a PCA needs" in page.text
+    assert "Poses are not compared: 2 labelled poses of 4 coordinates; a PCA needs" in page.text
 
 
 def test_crops_of_a_deeplabcut_project_have_their_points_in_their_own_pixels(tmp_path: Path) -> None:
@@ -242,6 +243,33 @@ def test_a_large_project_says_how_many_frames_are_shown(tmp_path: Path, monkeypa
     assert f"Shown are {shown} of 130 frames" in page.text and f"with the other {130 - shown}." in page.text
 
 
+def test_a_page_has_the_name_of_its_project(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_project(tmp_path / "first", videos=1, labelled_frames=3, video_frames=3, side_px=64)
+    (tmp_path / "coco").mkdir()
+    coco_project(tmp_path / "coco").rename(tmp_path / "coco/second.json")
+    deeplabcut_project(tmp_path / "third")
+    monkeypatch.chdir(tmp_path)
+    assert main(["data.project=first", "--quiet"]) == 0
+    assert main(["coco/second.json", "--quiet"]) == main(["third/config.yaml", "--quiet"]) == 0
+    assert sorted(file.name for file in tmp_path.glob("*.html")) == [
+        "check_first.html", "check_second.html", "check_third.html",
+    ]  # fmt: skip
+    out, err = capsys.readouterr()
+    assert err == "" and out.count("\n") == 6 and "checks the labels" not in out
+
+
+def test_a_project_without_a_label_is_told_so_first(tmp_path: Path, capsys: Capture) -> None:
+    rows = [f"labeled-data/v/{number}.png" for number in range(3)]
+    for row in rows:
+        write_image(tmp_path / "project" / row)
+    header = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
+    (tmp_path / "project/CollectedData.csv").write_text(header + "".join(f"{row},,\n" for row in rows))
+    page = checked(tmp_path / "project", folder=tmp_path)
+    says = "No keypoint has a label in 3 usable frames: a training would learn nothing; 0 rows are refused"
+    assert says in capsys.readouterr().out and says in page.section("labels")
+    assert "No row is refused, but no keypoint has a label" in page.section("first")
+
+
 def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Path, capsys: Capture) -> None:
     project = make_project(tmp_path / "project", videos=1, labelled_frames=3, video_frames=3, side_px=64)
     checked(project, folder=tmp_path)
@@ -250,7 +278,9 @@ def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Pat
     for argv, says in (
         ([project, "--out", tmp_path / "report.html"], "which jaxpose check did not write"),
         ([project, "--out", project / "CollectedData.csv"], "ends in .html"),
-        ([tmp_path / "absent", "--out", tmp_path / "x.html"], "has no folder 'absent'"),
+        ([tmp_path / "absent", "--out", tmp_path / "x.html"], "does not exist; give the folder of a project"),
+        (["nosuch"], "PROJECT is 'nosuch', but "),
+        (["data.project="], "no project is given"),
         (["data.split=video"], "no project is given"),
         ([project, "data.spilt=video"], "there is no option data.spilt; did you mean data.split?"),
         ([project, "data.flip_pairs=nose:tial"], "must be 'left_name:right_name'"),
@@ -258,7 +288,8 @@ def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Pat
         capsys.readouterr()
         assert main([*map(str, argv)]) == 2
         out, err = capsys.readouterr()
-        assert out == "" and err.startswith("jaxpose.check: ") and says in err and err.count("\n") == 1, (argv, err)
+        assert "check: " not in out and err.startswith("jaxpose.check: ") and says in err, (argv, err)
+        assert err.count("\n") == 1
     # A split that cannot be made is said in its place.
     page = checked(project, "data.train_frames=1.5", folder=tmp_path)
     assert "There is no split: data.train_frames is 1.5" in page.section("split")
