@@ -68,9 +68,13 @@ def test_tables_of_all_tools_give_the_same_video(video: Path, table: Path, tmp_p
     write_predictions(tmp_path / "moved.csv", range(FRAMES), KEYPOINTS, points + 6, confidence)
     assert run(video, tmp_path / "moved.csv", "--out", tmp_path / "moved.mp4") == 0
     assert changed_share(tmp_path / "moved.mp4", file) > 0.02
+    (tmp_path / "excel.csv").write_bytes("\ufeff".encode() + table.read_bytes())
+    assert run(video, tmp_path / "excel.csv") == 0 and changed_share(tmp_path / "excel_labeled.mp4", file) < 1e-3
     for form, suffix in (("deeplabcut", "h5"), ("sleap-analysis", "analysis.h5"), ("parquet", "parquet")):
         other = tmp_path / f"other.{suffix}"
         assert convert.main(["predictions", str(table), "--to", form, "--out", str(other)]) == 0
+        if form == "sleap-analysis":  # which SLEAP writes under any name
+            other = other.rename(tmp_path / "other.h5")
         assert run(video, other) == 0
         assert changed_share(tmp_path / "other_labeled.mp4", file) < 1e-3, form
         (tmp_path / "other_labeled.mp4").unlink()
@@ -114,6 +118,7 @@ LABELS = "scorer,,,s,s\nbodyparts,,,nose,nose\ncoords,,,x,y\nlabeled-data,day1,i
         (HEADER + "0,1,2,.5\n1,1,2,7\n", "x.csv, row 5: nose: the likelihood is 7; it must be 0 to 1"),
         (HEADER + "0,1,2,.5\n2,1,2,.5\n", "x.csv, row 5: the frame is '2'; it must be 1: a table of a video has a row"),
         (HEADER + "".join(f"{frame},,,\n" for frame in range(FRAMES)), "x.csv has no position in any of its 12 rows"),
+        (HEADER.replace(",", ";"), "not with scorer;"),
     ],
 )
 def test_a_table_that_cannot_be_drawn_is_named_with_its_row(

@@ -86,7 +86,7 @@ def read_table(file: Path) -> VideoPredictions:
         beside = [name.name for name in file.parent.glob("*")]
         absent = "is a folder, not a table" if file.is_dir() else f"does not exist{did_you_mean(file.name, beside)}"
         raise UserError(f"the table {file} {absent}")
-    form = _form_of(file)
+    form = _form_in(file)
     if form not in readers:
         suffixes = ", ".join(SUFFIXES[known] for known in readers)
         raise UserError(f"{file} is no table that can be read; its name must end in one of {suffixes}")
@@ -100,6 +100,12 @@ def is_table(file: Path) -> bool:
 
 def _form_of(file: Path) -> str:
     return next((form for form, suffix in SUFFIXES.items() if file.name.lower().endswith(suffix)), "")
+
+
+def _form_in(file: Path) -> str:
+    """Returns the form of a table that exists; SLEAP writes its analysis under any name that ends in .h5."""
+    form = _form_of(file)
+    return SLEAP_ANALYSIS if form == DEEPLABCUT and sleap_predictions.is_analysis(file) else form
 
 
 def _convert(table: Path, video: Path | None, place: Path, target: Target) -> list[str]:
@@ -125,7 +131,7 @@ def _dropped(predictions: VideoPredictions, target: Target) -> str:
     dropped = []
     if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
         dropped.append(f"the scorer {predictions.scorer}, in whose place is {target.scorer}")
-    if _form_of(predictions.file) == SLEAP_ANALYSIS:
+    if _form_in(predictions.file) == SLEAP_ANALYSIS:
         dropped.append("edges, the name of the track, and scores of instances and tracks")
     return "; ".join(dropped)
 

@@ -3,6 +3,7 @@
 SLEAP counts frames from 0, and since version 1.1 of its format integer coordinates are pixel centres, as here.
 """
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,19 @@ def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage |
         for name, text in texts.items():
             opened[name] = text
         opened.attrs["preset"], opened.attrs["format"] = "matlab", "analysis"
+
+
+def is_analysis(file: Path) -> bool:
+    """Returns whether an HDF5 file looks like SLEAP's analysis; False where that cannot be known."""
+    if importlib.util.find_spec("h5py") is None:
+        return False
+    import h5py
+
+    try:
+        with h5py.File(file, "r") as opened:
+            return "tracks" in opened and "point_scores" in opened
+    except OSError:
+        return False
 
 
 def read_analysis(file: Path) -> VideoPredictions:

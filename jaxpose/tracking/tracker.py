@@ -181,13 +181,15 @@ def _start(log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "jaxpose.tracking.worker"]
     # Of the libraries' makers, nobody is told about the run.
     silent = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
+    # MLflow waits 2, 4, 8, 16 s for a server: its reason comes before the end of the run stops to wait.
+    patient = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4"}
     with open(log, "wb") as stream:
         return subprocess.Popen(
             [sys.executable, "-m", "jaxpose.cluster.die_with_parent", str(os.getpid()), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stream,
-            env=silent | os.environ,
+            env=silent | patient | os.environ,
             start_new_session=True,
         )
 

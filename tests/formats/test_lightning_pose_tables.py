@@ -128,7 +128,7 @@ HEADER = "scorer,s,s,s\nbodyparts,a,a,a\ncoords,x,y,likelihood\n"
     ("text", "message"),
     [
         ("", "a.csv is empty"),
-        ("a,b\n1,2\n", "must start with scorer, bodyparts, coords, not with a, 1: is it a table of predictions"),
+        ("a,b\n1,2\n", "must start with scorer, bodyparts, coords, not with a; 1: is it a table of predictions"),
         ("scorer,s,s\nbodyparts,a,a\ncoords,x,y\n", "a.csv is a label file"),
         ("scorer,s,s,s\nbodyparts,a,a,b\ncoords,x,y,likelihood\n", "columns x, y, likelihood in this order"),
         (HEADER + "0,1,2,3\n1,1,2\n", "row 5: 3 cells instead of 4"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from jaxpose.errors import UserError
 
 COORDS = ["x", "y", "likelihood"]
+_MOST_SHOWN = 40  # characters of a wrong cell
 
 
 def header_rows(scorer: str, keypoint_names: Sequence[str], coords: Sequence[str] = COORDS) -> list[list[str]]:
@@ -34,9 +35,11 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
             f"{file} has the row individuals: it is of a project with several animals; give one of one animal"
         )
     if starts != ["scorer", "bodyparts", "coords"]:
+        found = "; ".join(start[:_MOST_SHOWN] for start in starts)
+        has_semicolons = starts[0].startswith("scorer;")
+        why = "separate its cells by commas" if has_semicolons else "is it a table of predictions?"
         raise UserError(
-            f"{file}: the first three rows must start with scorer, bodyparts, coords, not with {', '.join(starts)}: is "
-            "it a table of predictions?"
+            f"{file}: the first three rows must start with scorer, bodyparts, coords, not with {found}: {why}"
         )
     columns = len(header[0]) - (header[0][-1] == "set")
     names, coords = list(header[1][1:columns]), list(header[2][1:columns])

@@ -153,7 +153,8 @@ def read_predictions(file: Path) -> Predictions:
     if not file.is_file():
         raise UserError(f"{file}: there is no such prediction file")
     try:
-        with file.open(newline="", encoding="utf-8") as stream:
+        # Excel begins its files with a mark of the encoding.
+        with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = csv.reader(stream)
             header = [row for _, row in zip(range(3), lines, strict=False)]
             names, places = keypoint_columns(file, header)
