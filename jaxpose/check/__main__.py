@@ -5,6 +5,7 @@ network, with every labelled frame as a picture, rows that a training would refu
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,7 +92,8 @@ def _is_project(word: str) -> bool:
 
 def _name(project: str) -> str:
     """Returns the name of a project in the name of its page: that of its folder, or of its file of several."""
-    path = Path(project).expanduser().absolute()
+    # Also of .., whose own name says nothing.
+    path = Path(os.path.abspath(Path(project).expanduser()))
     return path.parent.name if path.suffix in (".yaml", ".yml") else path.stem if path.is_file() else path.name
 
 

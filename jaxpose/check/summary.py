@@ -135,7 +135,7 @@ def _sizes(project: Project) -> str:
     rows = [[f"{width} x {height} px", f"{number:,}"] for (width, height), number in sizes[:_SIZES]]
     if len(sizes) > _SIZES:
         rows.append([f"{len(sizes) - _SIZES} other sizes", f"{sum(number for _, number in sizes[_SIZES:]):,}"])
-    return table(["size", "images"], rows, f"Sizes of the images, {size(sum(project.byte_counts))} in all")
+    return table(["size", "images"], rows, f"Image sizes, {size(sum(project.byte_counts))} in all")
 
 
 def _hidden(project: Project, tables: Sequence[LabelTable]) -> np.ndarray:

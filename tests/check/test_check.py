@@ -258,6 +258,20 @@ def test_a_page_has_the_name_of_its_project(tmp_path: Path, capsys: Capture, mon
     assert err == "" and out.count("\n") == 6 and "checks the labels" not in out
 
 
+def test_refused_rows_of_two_label_files_have_the_points_of_their_own_file(tmp_path: Path) -> None:
+    header = "scorer,me,me,me,me\nbodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\n"
+    for view in ("top", "side"):
+        rows = [f"labeled-data/s_{view}/{number}.png" for number in range(3)]
+        for row in rows:
+            write_image(tmp_path / "project" / row)
+        lines = [f"{row},3,{'4' if place else ''},{len(view)},6\n" for place, row in enumerate(rows)]
+        (tmp_path / f"project/CollectedData_{view}.csv").write_text(header + "".join(lines))
+    page = checked(tmp_path / "project", "data.views=top,side", folder=tmp_path)
+    refused = re.findall(r"<figure class=marked>.*?</figure>", page.section("first"), re.DOTALL)
+    shown = {re.findall(r"<figcaption>([^<]+)", one)[0]: circles_px(one).tolist() for one in refused}
+    assert shown == {f"labeled-data/s_{view}/0.png": [[len(view), 6]] for view in ("top", "side")}
+
+
 def test_a_project_without_a_label_is_told_so_first(tmp_path: Path, capsys: Capture) -> None:
     rows = [f"labeled-data/v/{number}.png" for number in range(3)]
     for row in rows:

@@ -1,5 +1,6 @@
 """The figures of the report are those of numpy, scipy and scikit-learn on the same tables."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -58,6 +59,20 @@ def test_the_errors_of_keypoints_are_the_means_of_the_table(run: Path) -> None:
         shares = [(known < threshold).mean() for threshold in trace["x"]]
         np.testing.assert_allclose(trace["y"], shares)
     assert f"{means.means_px[-1]:.2f} px from the labels" in result(facts) and "20 test frames" in result(facts)
+
+
+def test_the_sets_come_first_in_the_legend_of_the_pck_curves(run: Path) -> None:
+    curves = errors_section(read_facts(run)).figures[1].data
+    shown = sorted(curves, key=lambda trace: trace.get("legendrank", 1000))
+    assert [trace["name"] for trace in shown] == ["all, train", "all, test", *NAMES]
+
+
+def test_the_line_of_the_best_step_ends_at_the_axis_of_the_lowest_panel(run: Path) -> None:
+    (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "val_mean_px_error": 3.0}\n')
+    facts = dataclasses.replace(read_facts(run), summary={"best_step": 1})
+    (figure,) = learning_section(facts, read_history(run)).figures
+    (line,) = figure.layout["shapes"]
+    assert (line["x0"], line["y0"]) == (1, pytest.approx(figure.layout["yaxis2"]["domain"][0])) and line["y0"] > 0
 
 
 def test_without_errors_there_is_no_share() -> None:
@@ -124,6 +139,19 @@ def test_the_table_of_stretches_has_the_jump_also_if_the_worst_frame_lies_before
     (row,) = re.findall(r'<tr><th scope="row">v</th>(.*?)</tr>', section.body)
     cells = re.findall("<td>(.*?)</td>", row)
     assert cells[2:5] == ["jump", NAMES[0], "50.0"], cells
+
+
+def test_bins_of_steps_end_at_a_high_percentile_and_the_last_one_has_all_beyond(run: Path) -> None:
+    rng = np.random.default_rng(0)
+    points = np.zeros((4000, 3, 2))
+    points[:, :, 0] = rng.uniform(2, 4, (4000, 3)).cumsum(axis=0)
+    points[2000:, 0] += 5000
+    write_video(run, "v", NAMES, points, np.ones((4000, 3)))
+    section, _ = traces_section(read_facts(run))
+    (figure,) = section.figures
+    assert max(figure.data[0]["x"]) < 6 and all(sum(trace["y"]) == 3999 for trace in figure.data)
+    assert re.search(r"The last bin has all steps above \d px, the first one all below 0\.06 px", figure.title)
+    assert "There is no PCA error, because the run has neither of the losses" in section.body
 
 
 def test_stretches_are_frames_with_evidence_close_together() -> None:

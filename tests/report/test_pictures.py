@@ -53,6 +53,14 @@ def test_names_of_labels_stand_inside_of_the_picture() -> None:
     assert [line.attrib["class"] for line in root.findall("line")] == ["edge kp-0 kp-1"]
 
 
+def test_a_name_at_the_top_edge_stands_below_its_point() -> None:
+    drawing = Drawing(NAMES, (), None, np.array([[5.0, 1.0], [5.0, 50.0]]), named=(0, 1))
+    root = ET.fromstring(draw_picture(np.zeros((100, 100, 3), np.uint8), drawing, "x", 300))
+    top, other = root.iter("text")
+    # The letters stand on the line at y and are lower than the size of the font.
+    assert float(top.attrib["y"]) - float(top.attrib["font-size"]) > 1 and float(other.attrib["y"]) < 50
+
+
 def test_a_cut_has_all_points_and_says_where_it_begins() -> None:
     image = np.random.default_rng(0).integers(0, 255, (400, 600, 3), np.uint8)
     points = np.array([[590.0, 10.0], [500.0, 30.0], [np.nan, np.nan]])
