@@ -155,7 +155,7 @@ def test_importing_the_package_imports_nothing() -> None:
 
 def test_what_the_package_offers_is_the_same_whoever_imports_it_first() -> None:
     done = subprocess.run([sys.executable, "-c", FROM_THE_PACKAGE], capture_output=True, text=True)
-    assert done.stdout.splitlines() == ["data.project"] * 3 + ["nowhere is not a run folder: it has no config.json"], (
+    assert done.stdout.splitlines() == ["data.project"] * 3 + ["nowhere is not a run folder: it does not exist"], (
         done.stdout, done.stderr,
     )  # fmt: skip
     # Here, other tests have imported the modules first.

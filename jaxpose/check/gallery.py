@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from jaxpose.check.frames import Frame
 from jaxpose.check.refused_rows import RefusedRow
 from jaxpose.quantities import count
@@ -29,8 +27,6 @@ def marked_section(
     parts = [paragraph(note) for note in notes]
     if not marked and not refused:
         nothing = "Nothing: no row is refused" + ("." if notes else ", and no pose is unlike the others.")
-        if not any(np.isfinite(frame.keypoints_image_px).any() for frame in frames):
-            nothing = "No row is refused, but no keypoint has a label: give labels before you train."
         return Section("first", "To look at first", paragraph(nothing) + "".join(parts))
     if refused:
         more = f" The first {_LISTED:,} are listed." if len(refused) > _LISTED else ""

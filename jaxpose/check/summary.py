@@ -22,8 +22,6 @@ _SIZES, _VIDEOS, _NAMES = 20, 1000, 20
 def headline(project: Project, frames: Sequence[Frame], refused: Sequence[RefusedRow], is_compared: bool) -> str:
     """Returns the result of the check in one line; `is_compared` is whether the poses of all views were compared."""
     outliers, parts = sum(frame.outlier is not None for frame in frames), [count(len(project.images), "usable frame")]
-    if not (project.visibility == VISIBLE).any():
-        parts = [f"No keypoint has a label in {parts[0]}: a training would learn nothing"]
     parts.append(f"{count(len(refused), 'row')} {'is' if len(refused) == 1 else 'are'} refused")
     if outliers or is_compared:
         parts.append(f"{count(outliers, 'pose')} look{'s' * (outliers == 1)} unlike the others")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose import geometry
-from jaxpose.codes import NOT_USED, TEST, UNUSED, VALIDATION
+from jaxpose.codes import TEST, UNUSED, VALIDATION, VISIBLE
 from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data import context, images, project, sessions, split, synthetic, video_boxes, windows
@@ -68,7 +68,7 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
     if data.project == SYNTHETIC:
         data = dataclasses.replace(data, project=str(synthetic.make_project(SYNTHETIC_FOLDER.resolve())))
     found = select_keypoints(found or project.read_project(data), data)
-    if not (found.visibility > NOT_USED).any():
+    if not (found.visibility == VISIBLE).any():
         raise UserError(
             f"{found.label_file} has {count(len(found.images), 'image')}, and no keypoint is labelled in any of them: "
             "label some first"

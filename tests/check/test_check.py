@@ -272,18 +272,6 @@ def test_refused_rows_of_two_label_files_have_the_points_of_their_own_file(tmp_p
     assert shown == {f"labeled-data/s_{view}/0.png": [[len(view), 6]] for view in ("top", "side")}
 
 
-def test_a_project_without_a_label_is_told_so_first(tmp_path: Path, capsys: Capture) -> None:
-    rows = [f"labeled-data/v/{number}.png" for number in range(3)]
-    for row in rows:
-        write_image(tmp_path / "project" / row)
-    header = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
-    (tmp_path / "project/CollectedData.csv").write_text(header + "".join(f"{row},,\n" for row in rows))
-    page = checked(tmp_path / "project", folder=tmp_path)
-    says = "No keypoint has a label in 3 usable frames: a training would learn nothing; 0 rows are refused"
-    assert says in capsys.readouterr().out and says in page.section("labels")
-    assert "No row is refused, but no keypoint has a label" in page.section("first")
-
-
 def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Path, capsys: Capture) -> None:
     project = make_project(tmp_path / "project", videos=1, labelled_frames=3, video_frames=3, side_px=64)
     checked(project, folder=tmp_path)

@@ -78,7 +78,7 @@ def test_what_is_missing_is_said(run: Path) -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--run", "nowhere"], "nowhere is not a run folder: it has no config.json"),
+        (["--run", "nowhere"], "nowhere is not a run folder: it does not exist"),
         ([], "the following arguments are required: --run"),
         (["--run", "a", "b"], "unexpected argument 'b': python -m jaxpose.report takes one run"),
         (["--run=a", "b"], "unexpected argument 'b': python -m jaxpose.report takes one run"),
