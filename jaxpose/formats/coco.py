@@ -60,7 +60,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
             kept.append(annotation)
         except UserError as error:
             problems.append(f"{source}: {error}")
-    table = _table(file, names, rows, problems, data.missing, len(images))
+    table = _table(file, names, rows, problems, data.missing, len(images) - len(animals))
     skeleton = coco_extras.read_skeleton(categories, names)
     return dataclasses.replace(
         table,
@@ -76,15 +76,15 @@ def _table(
     rows: list[tuple[str, dict[str, Any], np.ndarray]],
     problems: list[str],
     missing: str,
-    image_count: int,
+    unlabelled: int,
 ) -> LabelTable:
-    """Returns the table of rows (source, entry of the image, keypoints (k, 3))."""
+    """Returns the table of rows (source, entry of the image, keypoints (k, 3)); `unlabelled` images are left out."""
     keypoints = np.array([keypoints for *_, keypoints in rows], np.float64).reshape(-1, len(names), 3)
     labelled = keypoints[..., 2] > 0
     places = [_locate(file.parent, image["file_name"]) for _, image, _ in rows]
     sizes_px = {name: _size_px(image) for (name, _), (_, image, _) in zip(places, rows, strict=True)}
     notes = []
-    if unlabelled := image_count - len(rows) - len(problems):
+    if unlabelled:
         notes.append(f"left out: {count(unlabelled, 'image')} without any label")
     return LabelTable(
         file=file,

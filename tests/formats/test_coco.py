@@ -130,6 +130,7 @@ def test_an_image_with_two_animals_is_left_out_whole(tmp_path: Path) -> None:
         read(file)
     found = read(file, on_bad_frame="skip")
     assert len(found.images) == 5 and "day1/img03.png" not in "".join(found.images)
+    assert found.notes == ("left out: 1 image without any label",)
 
 
 @pytest.mark.parametrize(
