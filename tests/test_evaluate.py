@@ -157,7 +157,7 @@ def _foreign_project(trained_run: Path, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--run", "{tmp}/nope"], "nope is not a run folder: it has no config.json"),
+        (["--run", "{tmp}/nope"], "nope is not a run folder: it does not exist"),
         (["--run", "{tmp}/damaged"], "damaged/config.json is damaged: it cannot be read as JSON ("),
         ([], "the following arguments are required: --run"),
         (["--run", "{run}", "--lables=a.csv"], "there is no flag --lables; did you mean --labels?"),

@@ -1,7 +1,6 @@
 """The files for other ways to install and to cite agree with pyproject.toml, and the Dockerfile is clean."""
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -59,11 +58,6 @@ def test_the_citation_is_of_this_version(declared: dict[str, Any]) -> None:
     assert citation["version"] == declared["version"]
     assert (citation["title"], citation["license"]) == (declared["name"], declared["license"])
     assert (citation["abstract"], citation["keywords"]) == (declared["description"], declared["keywords"])
-
-
-def test_the_dockerfile_is_clean() -> None:
-    done = subprocess.run(["hadolint", "Dockerfile"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_image_takes_only_the_package_and_runs_as_nobody_special() -> None:

@@ -385,7 +385,7 @@ def test_mistakes_are_one_line_and_exit_code_2(trained_run: Path, tmp_path: Path
     os.symlink("loop.mp4", tmp_path / "loop.mp4")
     (tmp_path / "break\n.png").write_text("")
     for arguments, message in [
-        (["--run", str(tmp_path / "nope"), video], "nope is not a run folder: it has no config.json"),
+        (["--run", str(tmp_path / "nope"), video], "nope is not a run folder: it does not exist"),
         (["--run", str(tmp_path / "damaged"), video], "damaged/config.json is damaged: it cannot be read as JSON ("),
         (["--run", run], "the following arguments are required: FRAMES_OR_VIDEO"),
         (["--run", run, "--overwrit", video], "there is no flag --overwrit; did you mean --overwrite?"),

@@ -1,4 +1,4 @@
-"""Writes a trained run as one file that runs without jaxpose: `jaxpose export --run RUN --out FILE`.
+"""Writes a trained run as one file that runs without jaxpose: `jaxpose export --run RUN`.
 
 Input: a run. Output: FILE.stablehlo, a program from frames to keypoints and confidence that was compared with the run,
 and FILE.stablehlo.json, which describes it.
@@ -19,7 +19,9 @@ def main(argv: list[str] | None = None) -> int:
         "jaxpose.export", "Writes a trained run as one file that runs without jaxpose, and checks it against the run."
     )
     arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
-    arguments.add_argument("--out", required=True, metavar="FILE", help="file to write, *.stablehlo; JAX runs it")
+    arguments.add_argument(
+        "--out", metavar="FILE", help="file to write, *.stablehlo, which JAX runs; default: the name of the run folder"
+    )
     arguments.add_argument(
         "--frame_size", default="", metavar="WxH", help="size of the frames in px; default: that of the labelled images"
     )
@@ -33,10 +35,12 @@ def _run(given: argparse.Namespace) -> int:
     # These imports take seconds, which --help does not need.
     with phase("loading the packages"):
         from jaxpose.export.command import export, read_frame_size
+        from jaxpose.export.stablehlo import SUFFIX
 
+    run = Path(given.run).expanduser()
     lines = export(
-        Path(given.run).expanduser(),
-        Path(given.out).expanduser(),
+        run,
+        Path(given.out).expanduser() if given.out else Path(f"{run.resolve().name}{SUFFIX}"),
         frame_size_px=read_frame_size(given.frame_size),
         platform=given.platform,
         overwrite=given.overwrite,

@@ -1,5 +1,6 @@
 """The verb, on a trained run: its files, run by the examples of the documentation, and what it refuses."""
 
+import contextlib
 import hashlib
 import json
 import re
@@ -29,7 +30,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
 def folder(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """mouse.stablehlo of the run."""
     folder = tmp_path_factory.mktemp("exported")
-    assert main(["--run", str(trained_run), "--out", str(folder / "mouse.stablehlo")]) == 0
+    with contextlib.chdir(folder):
+        assert main(["--run", str(trained_run)]) == 0
+    for suffix in (".stablehlo", ".stablehlo.json"):
+        (folder / f"{trained_run.name}{suffix}").rename(folder / f"mouse{suffix}")
     return folder
 
 
