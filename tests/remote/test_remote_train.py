@@ -140,7 +140,7 @@ def test_machine_is_lost_again_and_again(whole: Path, project: Path, tmp_path: P
     there = tmp_path / "mounted" / "run"
     assert metrics_of(there) == metrics_of(whole)
     # TensorBoard drops what came after the step that a later file begins with; nothing is missing.
-    assert {step for step, tag, _ in scalars_of(there) if tag == "loss"} == set(range(1, STEPS + 1))
+    assert {step for step, tag, _ in scalars_of(there) if tag == "train/loss"} == set(range(1, STEPS + 1))
 
 
 UPLOADING = """
