@@ -30,13 +30,14 @@ def need(extra: str, what: str, *modules: str) -> None:
     Raises:
       UserError: a package is not installed.
     """
-    absent = [module for module in modules or EXTRAS[extra] if not _is_installed(module)]
+    absent = [module for module in modules or EXTRAS[extra] if not is_installed(module)]
     if absent:
         are = "which is" if len(absent) == 1 else "which are"
         raise UserError(f"{what} needs {' and '.join(absent)}, {are} not installed: pip install 'jaxpose[{extra}]'")
 
 
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
+    """Returns whether a package can be imported, without importing it."""
     spec = importlib.util.find_spec(module)
     # A folder of that name, such as the one that wandb leaves where it was used, is a package without a file.
     return spec is not None and spec.origin is not None

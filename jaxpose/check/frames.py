@@ -9,7 +9,7 @@ import numpy as np
 from jaxpose.check.refused_rows import RefusedRow
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
-from jaxpose.labelling.pose_outliers import PoseOutlier, find_outliers, unusualness
+from jaxpose.labelling.pose_outliers import PoseOutlier, find_outliers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +97,8 @@ def _outliers(project: Project, pairs: list[tuple[int, int]]) -> tuple[dict[int,
     for view in dict.fromkeys(project.views):
         rows = np.flatnonzero(views == view)
         try:
-            found |= {int(rows[one.row]): one for one in find_outliers(labelled_px[rows], pairs)}
-            unusual[rows] = unusualness(labelled_px[rows])
+            outliers, unusual[rows] = find_outliers(labelled_px[rows], pairs)
+            found |= {int(rows[one.row]): one for one in outliers}
         except UserError as error:
             reason = str(error).removeprefix("losses.pca_singleview: ").partition(": choose")[0]
             notes.append(f"Poses{f' of the view {view}' if view else ''} are not compared: {reason}.")

@@ -23,9 +23,6 @@ from jaxpose.video.index import read_index
 from jaxpose.video.key_frames import Stopped
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 
-# Seconds between two looks at what others draw.
-_LOOK_S = 1.0
-
 _logger = logging.getLogger(__name__)
 
 
@@ -74,7 +71,7 @@ def draw_tables(
                 continue
             del waiting[table]
         if len(waiting) == left:
-            time.sleep(min(_LOOK_S, claims.beat_s))
+            time.sleep(claims.look_s)
     return failed
 
 

@@ -3,7 +3,6 @@
 SLEAP counts frames from 0, and since version 1.1 of its format integer coordinates are pixel centres, as here.
 """
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.errors import UserError
-from jaxpose.extras import need
+from jaxpose.extras import is_installed, need
 from jaxpose.files import replace_whole
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
 
@@ -100,7 +99,7 @@ def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage |
 
 def is_analysis(file: Path) -> bool:
     """Returns whether an HDF5 file looks like SLEAP's analysis; False where that cannot be known."""
-    if importlib.util.find_spec("h5py") is None:
+    if not is_installed("h5py"):
         return False
     import h5py
 

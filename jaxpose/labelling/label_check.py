@@ -165,7 +165,7 @@ def _unlike_others(
     labelled_px = np.concatenate([frame_keypoints_px(project, table, names) for table in of_view])
     offsets_px = np.concatenate([project.offsets_px(table) for table in of_view])
     findings = []
-    for outlier in find_outliers(np.concatenate([labelled_px, others_px]), pairs):
+    for outlier in find_outliers(np.concatenate([labelled_px, others_px]), pairs)[0]:
         if outlier.row >= len(rows):
             continue
         table, row = rows[outlier.row]

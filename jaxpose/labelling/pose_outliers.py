@@ -67,8 +67,10 @@ class _Measured:
     deviations: np.ndarray
 
 
-def find_outliers(labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> list[PoseOutlier]:
-    """Returns the poses that look wrong, the worst first.
+def find_outliers(labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> tuple[list[PoseOutlier], np.ndarray]:
+    """Returns the poses that look wrong, the worst first, and how unlike the others each pose is.
+
+    The latter (n,) are robust standard deviations of the most unusual keypoint of each pose, from the first pass.
 
     The poses found in a first pass are left out of the PCA of a second one, which decides.
 
@@ -81,25 +83,11 @@ def find_outliers(labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> list
     """
     fit_pose(labelled_px)  # too few labels in all are reported with their number
     is_usual = np.ones(len(labelled_px), bool)
-    found: list[PoseOutlier] = []
-    for _ in range(2):
-        found = _find(labelled_px, pairs, is_usual)
-        is_usual = np.ones(len(labelled_px), bool)
-        is_usual[[outlier.row for outlier in found]] = False
-    return sorted(found, key=lambda outlier: -outlier.distance_px / max(outlier.usual_px, _LEAST_PX))
-
-
-def unusualness(labelled_px: np.ndarray) -> np.ndarray:
-    """Returns how unlike the others each pose is (n,): robust standard deviations of its most unusual keypoint.
-
-    Args:
-      labelled_px: (n, k, 2), NaN where missing.
-
-    Raises:
-      UserError: there are too few labels for a PCA.
-    """
-    fit_pose(labelled_px)  # as in find_outliers
-    return _measure(labelled_px, np.ones(len(labelled_px), bool)).deviations.max(axis=1)
+    first = _measure(labelled_px, is_usual)
+    is_usual[[outlier.row for outlier in _find(first, labelled_px, pairs)]] = False
+    found = _find(_measure(labelled_px, is_usual), labelled_px, pairs)
+    found.sort(key=lambda outlier: -outlier.distance_px / max(outlier.usual_px, _LEAST_PX))
+    return found, first.deviations.max(axis=1)
 
 
 def nearest_pose_px(pca: Pca, pose_px: np.ndarray) -> np.ndarray:
@@ -124,8 +112,7 @@ def _measure(labelled_px: np.ndarray, is_usual: np.ndarray) -> _Measured:
     return _Measured(subspaces, nearest_px, distances_px, usual_px, deviations)
 
 
-def _find(labelled_px: np.ndarray, pairs: list[tuple[int, int]], is_usual: np.ndarray) -> list[PoseOutlier]:
-    measured = _measure(labelled_px, is_usual)
+def _find(measured: _Measured, labelled_px: np.ndarray, pairs: list[tuple[int, int]]) -> list[PoseOutlier]:
     deviations, found = measured.deviations, []
     for row in np.flatnonzero(deviations.max(axis=1) > _DOUBTFUL).tolist():
         wrong, expected_px = (int(deviations[row].argmax()),), measured.nearest_px[row]

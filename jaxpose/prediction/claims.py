@@ -19,6 +19,8 @@ from jaxpose.run.paths import CLAIMS_FOLDER
 
 # A holder touches its claim, and others look at it, this many times before the holder counts as dead.
 _BEATS = 5
+# At most these seconds between two looks at work that others hold.
+_LOOK_S = 1.0
 # Seconds between two attempts to take a claim that is held only briefly.
 _MOMENT_S = 0.02
 
@@ -79,11 +81,13 @@ class Claims:
     Attributes:
       out, folder: the folder that all workers write to, and that of the claims in it.
       beat_s: seconds between two touches of a claim that this process holds.
+      look_s: seconds between two looks at work that other processes hold.
     """
 
     def __init__(self, out: Path, silent_s: float | int):
         self.out, self.folder = out, out / CLAIMS_FOLDER
         self.beat_s = silent_s / _BEATS
+        self.look_s = min(_LOOK_S, self.beat_s)
         self._silent_s = silent_s
         self._held: set[Claim] = set()
         # File of another process's claim -> time and inode, when it was looked at, for how long it is unchanged.

@@ -24,7 +24,7 @@ from jaxpose.prediction.segment_folder import folder_of, is_uncut, write_segment
 from jaxpose.video.key_frames import Stopped
 from jaxpose.video.segments import Segment, cut
 
-# How often a worker without work looks whether another has left some.
+# How often the main thread, which handles signals, looks whether the workers have ended.
 _LOOK_S = 1.0
 
 _logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Worker:
                 # Jobs that nobody has begun come first, so that workers rarely read the same file.
                 did = [self._go_through(jobs, fresh) for fresh in (True, False)]
                 if not any(did):
-                    time.sleep(min(_LOOK_S, self._claims.beat_s))
+                    time.sleep(self._claims.look_s)
         except BaseException:
             self._is_ended = True
             raise

@@ -16,7 +16,7 @@ from jaxpose.check import thumbnails
 from jaxpose.check.__main__ import main
 from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.synthetic import make_project
-from jaxpose.labelling.pose_outliers import unusualness
+from jaxpose.labelling.pose_outliers import find_outliers
 from tests.formats.other_projects import CROP, deeplabcut_project
 from tests.formats.test_coco import change, coco_project
 from tests.formats.test_sleap import make_labels, save
@@ -97,7 +97,7 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     shown = [re.findall(r"<figcaption>(\S+) <span class=set>(\w+)", figure)[0] for figure in first + others]
     assert sorted(image for image, _ in shown) == sorted(table.index)
     assert "the most unusual poses first" in page.text
-    unusual = dict(zip(table.index, unusualness(points), strict=True))
+    unusual = dict(zip(table.index, find_outliers(points, [])[1], strict=True))
     order = [unusual[image] for image, _ in shown[len(first) :]]
     assert order == sorted(order, reverse=True) and len(set(order)) > 30
     assert page.section("keypoints").count("<text ") == len(KEYPOINT_NAMES)

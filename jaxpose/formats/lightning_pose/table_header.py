@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
 
 COORDS = ["x", "y", "likelihood"]
@@ -35,7 +36,7 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
             f"{file} has the row individuals: it is of a project with several animals; give one of one animal"
         )
     if starts != ["scorer", "bodyparts", "coords"]:
-        found = "; ".join(start[:_MOST_SHOWN] for start in starts)
+        found = "; ".join(excerpt(start, quoted=False, longest=_MOST_SHOWN) for start in starts)
         has_semicolons = starts[0].startswith("scorer;")
         why = "separate its cells by commas" if has_semicolons else "is it a table of predictions?"
         raise UserError(
