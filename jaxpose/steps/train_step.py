@@ -139,9 +139,14 @@ def _gradients(
     if not weights(losses):
         # Without clips, it equals the loss.
         del means["supervised_loss"]
-    # Reduce one vector: XLA would merge reductions of single tensors with those of the norm layers.
-    vector, restore = ravel_pytree((gradients, means, statistics if has_local_statistics else {}))
-    gradients, reduced, mean_statistics = restore(lax.pmean(vector, AXIS))
+    sums = (gradients, means, statistics if has_local_statistics else {})
+    if devices == 1:
+        # Nothing is sent, so the copy into one vector would only take time.
+        gradients, reduced, mean_statistics = lax.pmean(sums, AXIS)
+    else:
+        # Reduce one vector: XLA would merge reductions of single tensors with those of the norm layers.
+        vector, restore = ravel_pytree(sums)
+        gradients, reduced, mean_statistics = restore(lax.pmean(vector, AXIS))
     metrics = dict(reduced)
     if has_local_statistics:
         statistics = mean_statistics

@@ -99,7 +99,9 @@ class Loop:
                 # A signal arrived while a video was being decoded for this step.
                 return state, "interrupted"
             waited_s = time.monotonic() - started
-            state, metrics = self._step(state, batch)
+            # On the CPU, this call lasts until the step is computed, which includes waiting for other processes.
+            with self._stragglers.elsewhere():
+                state, metrics = self._step(state, batch)
             step += 1
             # Log the previous step while the devices compute this one.
             self._log_pending()

@@ -1,5 +1,6 @@
 """The network against torchvision's published structure and against the same arithmetic in numpy and scipy, float64."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -154,6 +155,28 @@ def test_convolution_and_its_gradients() -> None:
         inside = np.s_[:, before : before + x.shape[1], before : before + x.shape[2]]
         np.testing.assert_allclose(dx, d_padded[inside], rtol=0, atol=1e-12, err_msg=str(case))
         np.testing.assert_allclose(dkernel, d_kernel, rtol=0, atol=1e-12, err_msg=str(case))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradient_of_a_large_convolution(stride: int) -> None:
+    """The gradient of a kernel is a sum over groups of rows, the last of which is smaller; against XLA's gradient."""
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(2, 33 * stride, 70 * stride, 3)), rng.normal(size=(3, 3, 3, 64))
+    given = rng.normal(size=(2, 33, 70, 64))
+
+    def plain(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        axes = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, kernel, (stride, stride), [(1, 1)] * 2, dimension_numbers=axes)
+
+    def gradients(function: Callable) -> list[np.ndarray]:
+        found = jax.jit(lambda *arrays: jax.vjp(function, *arrays[:2])[1](arrays[2]))(x, kernel, given)
+        return [np.asarray(gradient) for gradient in found]
+
+    with jax.enable_x64(True):
+        for found, expected in zip(
+            gradients(lambda x, kernel: convolve(x, kernel, stride, (1, 1))), gradients(plain), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("sides", [(7, 8), (1, 9)])
