@@ -22,6 +22,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
+
 # A test loads this file by its path.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -52,6 +54,8 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             return {"framework": "torch", "error": f"the comparison is with {rule}"}
         from gpu_parts.torch_step import measure_torch_predict
 
+        # Only the FLOP are counted with jax here; it must not reserve the memory of the GPU.
+        jax.config.update("jax_platforms", "cpu")
         return measure_torch(given) if given.measure == "step" else measure_torch_predict(given)
     if given.measure in ("step", "predict", "option"):
         ways = {"step": measure_jaxpose, "predict": measure_jaxpose_predict, "option": measure_option}

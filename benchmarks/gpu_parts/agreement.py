@@ -77,5 +77,6 @@ def _points(
         model=config.model, train=type(config.train)(batch_size=config.train.batch_size, precision=precision)
     )
     batch = {"frames": bench.samples.pixels, "frame_from_input": bench.samples.frame_from_input}
-    found = build_predict_step(config, graphdef, mesh)(*replicate(mesh, weights), put_batch(mesh, batch))
+    params, statistics = replicate(mesh, weights)
+    found = build_predict_step(config, graphdef, mesh)(params, statistics, put_batch(mesh, batch))
     return np.asarray(found["keypoints_px"])[:, 0], np.asarray(found["confidence"])[:, 0]

@@ -97,6 +97,7 @@ class Vit(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(1, 1, form.channels))
         self.positions = nn.Parameter(0.02 * torch.randn(1 + form.grid**2, form.channels))
         one = bicubic_matrix(self.side, form.grid)
+        self.resize: torch.Tensor
         self.register_buffer("resize", torch.from_numpy(np.kron(one, one)).float())
         self.blocks = nn.Sequential(*[VitBlock(form) for _ in range(form.depth)])
         self.norm = nn.LayerNorm(form.channels, form.epsilon)

@@ -75,7 +75,7 @@ def _write_videos(folder: Path, frames: int, count: int) -> list[Path]:
     paths = [folder / f"video{number}.mp4" for number in range(count)]
     absent = [(number, path) for number, path in enumerate(paths) if not path.exists()]
     with concurrent.futures.ThreadPoolExecutor(max(1, count)) as pool:
-        list(pool.map(lambda item: _write_video(*item, frames), absent))
+        list(pool.map(lambda item: _write_video(item[0], item[1], frames), absent))
     return paths
 
 
