@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxpose import config as c
 from jaxpose.cluster.devices import compile_options, start_backend
+from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.data.loader import Samples
 from jaxpose.model.pose_net import make_network
@@ -79,6 +80,7 @@ def config_of(given: argparse.Namespace) -> c.Config:
 def make_bench(given: argparse.Namespace) -> Bench:
     """Returns the training of a cell; compiles nothing."""
     config = config_of(given)
+    keep_memory(config.mesh)
     mesh = make_mesh(start_backend(config.mesh))
     graphdef, params, statistics = make_network(config.model, given.keypoints, given.precision, seed=0)
     flops = forward_flops(params, given.size_px)
