@@ -29,20 +29,22 @@ FRAMES, INPUT_SIDE_PX, INPUT_BATCH, STEPS = 128, 128, 1024, 20
 Network = tuple[nnx.GraphDef, dict, dict]
 
 
-def lower_step(network: Network, backbone: str, norm: str, devices: int, passes: int) -> jax.stages.Lowered:
-    """Returns the step of a network, lowered for devices: 32 px, 64 frames a pass."""
-    config = _config(backbone, norm, passes)
+def lower_step(
+    network: Network, backbone: str, norm: str, devices: int, passes: int, side_px: int = SIDE_PX, batch: int = BATCH
+) -> jax.stages.Lowered:
+    """Returns the step of a network, lowered for devices; `batch` is the frames of a pass."""
+    config = _config(backbone, norm, passes, batch)
     graphdef, params, statistics = network
     mesh = make_mesh(jax.devices()[:devices])
     state = jax.eval_shape(lambda: initial_state(params, statistics, make_optimizer(config.optim), False))
-    dealt = slots(0, BATCH * passes, BATCH, devices).reshape(-1)
-    batch = _samples(1, SIDE_PX, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
+    dealt = slots(0, batch * passes, batch, devices).reshape(-1)
+    batch = _samples(1, side_px, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
 
     def on(spec: PartitionSpec, tree: Any) -> Any:
         sharding = NamedSharding(mesh, spec)
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree)
 
-    facts = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=100, total_steps=100_000)
+    facts = DataFacts(size_px=(side_px, side_px), passes=passes, steps_per_epoch=100, total_steps=100_000)
     step = build_train_step(config, graphdef, mesh, facts)
     return step.lower(on(PartitionSpec(), state), on(PartitionSpec(AXIS), batch))
 
@@ -109,10 +111,12 @@ def _host_batches(samples: Samples, hosts: int) -> Iterator[dict]:
     )  # fmt: skip
 
 
-def _config(backbone: str, norm: str, passes: int) -> c.Config:
+def _config(backbone: str, norm: str, passes: int, batch: int = BATCH) -> c.Config:
     model = c.ModelConfig(backbone=backbone, width=4 if backbone == TINY else 64, norm=norm)
-    train = c.TrainConfig(batch_size=BATCH * passes, microbatch_size=BATCH)
-    return c.resolve(c.Config(augment=c.AugmentConfig(preset="none"), model=model, train=train))
+    train = c.TrainConfig(batch_size=batch * passes, microbatch_size=batch)
+    # Not resolved as a whole: `frozen` asks for weights, which change nothing here.
+    augment = c.resolve(c.Config(augment=c.AugmentConfig(preset="none"))).augment
+    return c.Config(augment=augment, model=model, train=train)
 
 
 def _keypoints(params: dict) -> int:
