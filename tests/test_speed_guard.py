@@ -37,8 +37,8 @@ def test_a_step_computes_no_more_than_its_convolutions_and_keeps_little() -> Non
         lowered = lower_step(network, "resnet18", "sync", 1, 1, SIDE_PX, BATCH)
     step = lowered.compile({"xla_backend_optimization_level": 0})
     analytic = 3 * BATCH * forward_flops(network[1], SIDE_PX)
-    # Counted: 0.87. The analytic count has the products with the zeros around the maps and a gradient of the frames; one
-    # more forward pass would be 0.3.
+    # Counted: 0.87. The analytic count has the products with the zeros around the maps and a gradient of the frames;
+    # one more forward pass would be 0.3.
     for stage in (lowered, step):
         assert 0.8 < stage.cost_analysis()["flops"] / analytic < 1
     # Counted: 191 MiB and 2.51 GB with one pass; parameters and both moments of Adam are 129 MiB, and stay in place.
