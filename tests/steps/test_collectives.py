@@ -1,56 +1,17 @@
 """What crosses devices, read from the compiled program: one reduction of gradients, one of counts, nothing hidden."""
 
-import re
-from typing import NamedTuple
-
 import jax
 import pytest
 
+from benchmarks.collectives import Collective, collectives
 from tests.parallel import Layout, Trainer, make_config
 
-_BYTES = {"f32": 4, "f64": 8, "s32": 4, "u32": 4, "bf16": 2, "pred": 1}
 
-
-class Reduction(NamedTuple):
-    size_bytes: int
-    in_loop: bool
-
-
-def reductions(program: str) -> list[Reduction]:
+def reductions(program: str) -> list[Collective]:
     """The all-reduces of a compiled program; any other collective fails the test."""
-    computations: dict[str, list[str]] = {}
-    name = ""
-    for line in program.splitlines():
-        if match := re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
-            name = match[1]
-            computations[name] = []
-        elif name:
-            computations[name].append(line)
-    looped = {
-        body for lines in computations.values() for line in lines for body in re.findall(r"body=%?([\w.\-]+)", line)
-    }
-    reached: set[str] = set()
-    while looped - reached:
-        here = (looped - reached).pop()
-        reached.add(here)
-        for line in computations[here]:
-            looped |= {called for called in re.findall(r"%([\w.\-]+)", line) if called in computations}
-    found = []
-    for name, lines in computations.items():
-        for line in lines:
-            assert not re.search(r" (all-gather|all-to-all|collective-permute|reduce-scatter)(-start)?\(", line), line
-            if match := re.search(r"= (.*?) all-reduce(-start)?\(", line):
-                shapes = re.findall(r"(\w+)\[([\d,]*)\]", match[1])
-                size = sum(_BYTES[kind] * _product(dims) for kind, dims in shapes)
-                found.append(Reduction(size, name in reached))
+    found = collectives(program)
+    assert {each.kind for each in found} <= {"all-reduce"}
     return found
-
-
-def _product(dims: str) -> int:
-    result = 1
-    for dim in filter(None, dims.split(",")):
-        result *= int(dim)
-    return result
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""Reads what crosses devices from a compiled program: each collective with its bytes and how often it runs."""
+
+import math
+import re
+from typing import NamedTuple
+
+_BYTES = {"f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s8": 1, "u8": 1, "pred": 1}
+_KINDS = "all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter|collective-broadcast"
+
+
+class Collective(NamedTuple):
+    """One collective of a program.
+
+    Attributes:
+      kind: as XLA names it, all-reduce for example.
+      size_bytes: of its result on one device.
+      in_loop: whether it is in the body of a loop, or in what a body calls.
+    """
+
+    kind: str
+    size_bytes: int
+    in_loop: bool
+
+
+def collectives(program: str) -> list[Collective]:
+    """Returns the collectives of a compiled program, given as the text of its HLO."""
+    computations = _computations(program)
+    looped = _looped(computations)
+    found = []
+    for name, lines in computations.items():
+        for line in lines:
+            # Of an asynchronous one, the start alone.
+            if match := re.search(rf"= (.*?) ({_KINDS})(-start)?\(", line):
+                found.append(Collective(match[2], _size_bytes(match[1]), name in looped))
+    return found
+
+
+def _computations(program: str) -> dict[str, list[str]]:
+    """Returns the lines of each computation by its name."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in program.splitlines():
+        if match := re.match(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
+            name = match[1]
+            found[name] = []
+        elif name:
+            found[name].append(line)
+    return found
+
+
+def _looped(computations: dict[str, list[str]]) -> set[str]:
+    """Returns the computations that run once for each turn of a loop."""
+    waiting = {
+        body for lines in computations.values() for line in lines for body in re.findall(r"body=%?([\w.\-]+)", line)
+    }
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        reached.add(name)
+        for line in computations[name]:
+            called = {word for word in re.findall(r"%([\w.\-]+)", line) if word in computations}
+            waiting |= called - reached
+    return reached
+
+
+def _size_bytes(shapes: str) -> int:
+    return sum(
+        _BYTES[kind] * math.prod(int(side) for side in sides.split(",") if side)
+        for kind, sides in re.findall(r"(\w+)\[([\d,]*)\]", shapes)
+    )
