@@ -1,8 +1,8 @@
 """Predicts the time of a data-parallel step on many GPUs: its compute, and calls of T = latency + bytes / bandwidth.
 
-Nothing here is measured by jaxpose. The constants are fits to published tables for 8 H200 (one node) and 4 x 8 B200 (four
-nodes, one network card of 50 GB/s a GPU): NCCL all-reduce in network/README.md of stas00/ml-engineering, payloads of 16
-to 256 MiB, where the size is the payload, not the bus traffic.
+Nothing here is measured by jaxpose. The constants are fits to published tables for 8 H200 (one node) and 4 x 8 B200
+(four nodes, a network card of 50 GB/s for each GPU): NCCL all-reduce in network/README.md of stas00/ml-engineering,
+payloads of 16 to 256 MiB, where the size is the payload, not the bus traffic.
 """
 
 import math

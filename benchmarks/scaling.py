@@ -16,6 +16,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,15 @@ BUCKETS = (2, 4, 8, 16)
 AIMS = {8: 0.978, 32: 0.95}
 
 
-def count(backbone: str) -> list[dict[str, Any]]:
-    """Returns a line for each norm: the collectives of the step by number of devices, and of 2 passes on 8 devices."""
-    lines = []
+def count(backbone: str) -> Iterator[dict[str, Any]]:
+    """Yields a line for each norm: the collectives of the step by number of devices, and of 2 passes on 8 devices."""
     for norm in NORMS[backbone]:
         found: dict[str, Any] = {}
         started = time.process_time()
         for devices, passes in [*((devices, 1) for devices in DEVICES), (8, 2)]:
             network = make_network(c.ModelConfig(backbone=backbone, norm=norm), KEYPOINTS, "f32", 0)
             program = lower_step(network, backbone, norm, devices, passes).compile(
-                {"xla_backend_optimization_level": 0}
+                {"xla_backend_optimization_level": "0"}
             )
             crossing = collectives(program.as_text() or "")
             found[f"{devices} devices, {passes} pass{'es' * (passes > 1)}"] = {
@@ -71,10 +71,9 @@ def count(backbone: str) -> list[dict[str, Any]]:
                 "sizes_bytes": sorted(each.size_bytes for each in crossing),
             }
         parameters = sum(leaf.nbytes for leaf in jax.tree.leaves(network[1]))
-        lines.append({"answer": "collectives of the compiled step", "backbone": backbone, "norm": norm,
-                      "parameters_bytes": parameters, "found": found,
-                      "cpu_s": round(time.process_time() - started, 1)})  # fmt: skip
-    return lines
+        yield {"answer": "collectives of the compiled step", "backbone": backbone, "norm": norm,
+               "parameters_bytes": parameters, "found": found,
+               "cpu_s": round(time.process_time() - started, 1)}  # fmt: skip
 
 
 def predict(counted: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -157,6 +156,7 @@ def main() -> int:
     arguments.add_argument("--backbone", default="resnet18", choices=tuple(NORMS), help="of --part count")
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     given = arguments.parse_args()
+    lines: Iterable[dict[str, Any]]
     if given.part == "count":
         lines = count(given.backbone)
     elif given.part == "host":
@@ -168,11 +168,11 @@ def main() -> int:
             arguments.error(f"{given.out} has no counts: run --part count first")
         lines = predict(list(counted.values()))
     about = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib")}
-    about |= {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
-    with open(given.out, "a") as file:
-        for line in lines:
-            print(json.dumps(line), flush=True)
-            file.write(json.dumps(line | about) + "\n")
+    about |= {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    for line in lines:
+        print(json.dumps(line), flush=True)
+        with open(given.out, "a") as file:
+            file.write(json.dumps(line | about | {"load": os.getloadavg()[0]}) + "\n")
     return 0
 
 
