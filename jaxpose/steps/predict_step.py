@@ -35,7 +35,8 @@ def build_predict(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dic
 
     def predict(params: dict, statistics: dict, batch: Batch) -> Predictions:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
-            return _decode(_apply(config, graphdef, params, statistics, batch), config, batch)
+            outputs = _apply(config, graphdef, params, statistics, batch, is_folded=True)
+            return _decode(outputs, config, batch)
 
     return predict
 
@@ -52,7 +53,7 @@ def build_evaluate_step(
         dtype = DTYPES[config.train.precision][1]
         size_px = (batch["frames"].shape[2], batch["frames"].shape[3])
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
-            outputs = _apply(config, graphdef, params, statistics, batch)
+            outputs = _apply(config, graphdef, params, statistics, batch, is_folded=False)
             found = {name: value[:, 0] for name, value in _decode(outputs, config, batch).items()}
             keypoints_px = batch["keypoints_px"].astype(dtype)
             visibility = used_keypoints(keypoints_px, batch["visibility"], size_px, config.model)
@@ -68,10 +69,13 @@ def _jitted(work: Callable, mesh: Mesh) -> Callable:
     return jax.jit(jax.shard_map(work, mesh=mesh, in_specs=(P(), P(), P(AXIS)), out_specs=P(AXIS)))
 
 
-def _apply(config: Config, graphdef: nnx.GraphDef, params: dict, statistics: dict, batch: Batch) -> Outputs:
+def _apply(
+    config: Config, graphdef: nnx.GraphDef, params: dict, statistics: dict, batch: Batch, is_folded: bool
+) -> Outputs:
     frames = batch["frames"].astype(DTYPES[config.train.precision][1])
     all_counted = jnp.ones(frames.shape[:2], bool)
-    outputs, _ = apply_network(graphdef, params, statistics, [frames], [all_counted], jnp.ones((), frames.dtype), False)
+    one = jnp.ones((), frames.dtype)
+    outputs, _ = apply_network(graphdef, params, statistics, [frames], [all_counted], one, False, is_folded)
     return outputs[0]
 
 
