@@ -33,7 +33,7 @@ class Norm(nnx.Module):
       axis: name of the mesh axis that `sync` sums over.
 
     Attributes:
-      is_folded: whether the norm only adds its bias, except of the kind group (see `fold_norms`).
+      is_folded: whether the norm only adds its bias, because the weights are those of `fold_norms`.
     """
 
     def __init__(

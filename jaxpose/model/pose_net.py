@@ -165,6 +165,8 @@ def apply_network(
     """
     network = nnx.merge(graphdef, params, statistics)
     if is_folded:
-        network.set_attributes(Norm, is_folded=True, raise_if_not_found=False)
+        for _, module in nnx.iter_modules(network):
+            if isinstance(module, Norm):
+                module.is_folded = module.kind != "group"
     outputs = network(sequences, counted, count, train)
     return outputs, nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))
