@@ -103,7 +103,7 @@ def _usual_fit(frame: np.ndarray, predictor: Predictor, fit: FrameFit) -> np.nda
 def _predict(predictor: Predictor, pixels: np.ndarray, fit: FrameFit) -> list[np.ndarray]:
     span = span_of(predictor.config.model.kind)
     sequences = pixels if span == 1 else pixels.reshape(-1, span, *pixels.shape[1:])
-    (found,) = predictor.runner.frames(*predictor.weights, [(sequences, fit.frame_from_input)])
+    (found,) = predictor.runner.frames(*predictor.folded_weights, [(sequences, fit.frame_from_input)])
     return [found["keypoints_frame_px"], found["confidence"]]
 
 

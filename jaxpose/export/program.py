@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.export.frame_fit import FrameFit
+from jaxpose.model.fold import fold_norms
 from jaxpose.model.pose_net import make_network
 from jaxpose.run.load import LoadedNetwork
 from jaxpose.steps.predict_step import build_predict
@@ -21,6 +22,7 @@ Program = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 def make_program(network: LoadedNetwork, fit: FrameFit) -> Program:
     """Returns the program of a network for frames of one size; see `Program`."""
     config = network.config
+    weights = fold_norms(network.params, network.statistics)
     predict = build_predict(config, network.graphdef)
     frame_from_input = np.asarray(fit.frame_from_input, np.float32)
 
@@ -31,7 +33,7 @@ def make_program(network: LoadedNetwork, fit: FrameFit) -> Program:
             "frames": seen.reshape(count, span, *seen.shape[1:]),
             "frame_from_input": jnp.broadcast_to(jnp.asarray(frame_from_input)[None], (count, 2, 3)),
         }
-        params, statistics = (jax.tree.map(jnp.asarray, tree) for tree in (network.params, network.statistics))
+        params, statistics = (jax.tree.map(jnp.asarray, tree) for tree in weights)
         found = predict(params, statistics, batch)
         return found["keypoints_frame_px"][:, 0], found["confidence"][:, 0]
 

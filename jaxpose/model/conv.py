@@ -155,3 +155,9 @@ def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
     for offset in (1, 2):
         columns = jnp.maximum(columns, rows[:, :, offset : offset + 2 * width : 2])
     return columns
+
+
+def windowed_max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """Returns the same as `max_pool`, faster forward; not for training, see there."""
+    pads = ((0, 0), (1, 1), (1, 1), (0, 0))
+    return lax.reduce_window(x, jnp.array(-jnp.inf, x.dtype), lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)

@@ -31,6 +31,9 @@ class Norm(nnx.Module):
       dtype: type of the result; statistics are in `param_dtype`.
       param_dtype: type of the parameters and statistics.
       axis: name of the mesh axis that `sync` sums over.
+
+    Attributes:
+      is_folded: whether the norm only adds its bias, because the weights are those of `fold_norms`.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Norm(nnx.Module):
         self.kind = kind
         self.axis = axis
         self.dtype = dtype
+        self.is_folded = False
         self.scale = nnx.Param(jnp.ones(channels, param_dtype))
         self.bias = nnx.Param(jnp.zeros(channels, param_dtype))
         if kind == "group":
@@ -72,6 +76,8 @@ class Norm(nnx.Module):
             mean, var = self._group_moments(x)
             factor = _spread(lax.rsqrt(var + EPSILON)) * _spread(scale)
             return ((x - _spread(mean)) * factor + _spread(bias)).astype(self.dtype)
+        if self.is_folded:
+            return (x + _spread(bias)).astype(self.dtype)
         # Relative to the stored mean, so that a large mean costs no digits of the variance. It gets no gradient.
         x = x - _spread(self.mean[...])
         if self.kind == "frozen" or not train:

@@ -14,6 +14,7 @@ from jaxpose.config.model import CONTEXT_RADIUS, RESNETS, feature_stride
 from jaxpose.config.weights import pixel_scale
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
+from jaxpose.model.norm import Norm
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
 from jaxpose.model.vit import FORMS, Vit
@@ -156,8 +157,16 @@ def apply_network(
     counted: list[Bool[Array, "_ _"]],
     count: Float[Array, ""],
     train: bool,
+    is_folded: bool = False,
 ) -> tuple[list[Float[Array, "_ _ _ k ..."]], dict]:
-    """Returns (outputs of each group, updated batch statistics); see `PoseNet.__call__` for arguments and shapes."""
+    """Returns (outputs of each group, updated batch statistics); see `PoseNet.__call__` for arguments and shapes.
+
+    With `is_folded`, the weights are those that `fold_norms` returned, and norms only add their bias.
+    """
     network = nnx.merge(graphdef, params, statistics)
+    if is_folded:
+        for _, module in nnx.iter_modules(network):
+            if isinstance(module, Norm):
+                module.is_folded = module.kind != "group"
     outputs = network(sequences, counted, count, train)
     return outputs, nnx.to_pure_dict(nnx.state(network, nnx.BatchStat))

@@ -5,7 +5,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from jaxpose.model.conv import Conv, max_pool
+from jaxpose.model.conv import Conv, max_pool, windowed_max_pool
 from jaxpose.model.norm import Norm
 
 _BLOCKS = {
@@ -113,7 +113,12 @@ class ResNet(nnx.Module):
         self, x: Float[Array, "b h w 3"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
     ) -> Float[Array, "b h2 w2 c"]:
         """Returns features (b, h / 32, w / 32, out_channels) of normalised frames."""
-        x = max_pool(jax.nn.relu(self.bn1(self.conv1(x), counted, count, train)))
+        x = self.conv1(x)
+        if self.bn1.is_folded:
+            # The same as below: a maximum commutes with a bias and a ReLU, and here leaves less for them to do.
+            x = jax.nn.relu(self.bn1(windowed_max_pool(x), counted, count, train))
+        else:
+            x = max_pool(jax.nn.relu(self.bn1(x, counted, count, train)))
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             for block in stage:
                 x = block(x, counted, count, train)

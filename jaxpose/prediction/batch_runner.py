@@ -9,9 +9,10 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from jaxpose.cluster.mesh import put_batch
+from jaxpose.cluster.mesh import put_batch, replicate
 from jaxpose.config import Config, TrainConfig
 from jaxpose.data.loader import Samples, evaluation_batches
+from jaxpose.model.fold import fold_norms
 from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
 from jaxpose.steps.layout import microbatch_size
 from jaxpose.steps.predict_step import build_evaluate_step, build_predict_step
@@ -50,6 +51,11 @@ class BatchRunner:
         self.frames_per_step, self._labelled_per_step = (
             -(-frames // mesh.size) * mesh.size for frames in (frames_per_step, labelled_per_step or frames_per_step)
         )
+
+    def fold(self, params: dict, statistics: dict) -> tuple[dict, dict]:
+        """Returns weights on the mesh as `frames`, `one` and `video` need them; both kinds give the same results."""
+        with needed_types(self._precision):
+            return replicate(self._mesh, fold_norms(*jax.device_get((params, statistics))))
 
     def labelled(
         self,
@@ -90,8 +96,8 @@ class BatchRunner:
         A network that looks at five frames sees each frame five times.
 
         Args:
-          params: parameters on the mesh.
-          statistics: batch statistics on the mesh.
+          params: parameters that `fold` returned.
+          statistics: batch statistics, likewise.
           chunks: frames uint8 (m, h, w, 3), or each with its neighbours (m, 5, h, w, 3), m at most `frames_per_step`,
             with their frame_from_input: (m, 2, 3), or (2, 3) for all frames.
         """
@@ -120,8 +126,8 @@ class BatchRunner:
         A network that looks at five frames sees the first and the last frame repeated beyond the ends.
 
         Args:
-          params: parameters on the mesh.
-          statistics: batch statistics on the mesh.
+          params: parameters that `fold` returned.
+          statistics: batch statistics, likewise.
           chunks: uint8 arrays (m, h, w, 3), the frames of one video in order, m at least 1.
           frame_from_input: (2, 3), maps input pixels to frame pixels.
         """

@@ -88,7 +88,7 @@ def stream_boxes(
 
     Args:
       runner: the network.
-      weights: its parameters and batch statistics, on the mesh.
+      weights: its parameters and batch statistics, as `BatchRunner.fold` returned them.
       video: with the rotation that is applied.
       boxes_px: (n, 4) x, y, width and height inside of its frames; where width is 0, the position is NaN and the
         confidence 0.

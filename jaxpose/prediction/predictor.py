@@ -46,7 +46,8 @@ class Predictor:
       config: the run's config, with the requested devices and batch size.
       keypoint_names: k names, in the order of the results.
       runner: the network, compiled on first use.
-      weights: (parameters, batch statistics) on the mesh.
+      weights: (parameters, batch statistics) on the mesh, for labelled frames: as training validates.
+      folded_weights: the same for frames without labels, see `BatchRunner.fold`.
       devices: descriptions of its devices.
       subspaces: of the poses in the training labels, by the name of their loss, as far as the run has them.
       boxes: of the frames of videos, None for a run that sees whole frames.
@@ -67,6 +68,7 @@ class Predictor:
         self.keypoint_names = config.data.keypoint_names
         self.runner = runner
         self.weights = weights
+        self.folded_weights = runner.fold(*weights)
         self.subspaces = subspaces
         self.weights_label = weights_label
         folder = video_boxes_folder(config.data)
@@ -109,7 +111,7 @@ class Predictor:
         # Only the first call takes long: it compiles.
         showing = contextlib.nullcontext() if self._is_one_compiled else phase("compiling the network for one frame")
         with showing:
-            found = self.runner.one(*self.weights, *fitted)
+            found = self.runner.one(*self.folded_weights, *fitted)
         self._is_one_compiled = True
         return found["keypoints_frame_px"][0], found["confidence"][0]
 
@@ -169,12 +171,12 @@ class Predictor:
         fed = padded(segment, margin_frames=1, radius=radius, batch=most) if segment else None
         if self.boxes:
             of_frames = self.boxes.of(video)
-            reader, stream = stream_boxes(self.runner, self.weights, video, of_frames, self.config.data, fed)
+            reader, stream = stream_boxes(self.runner, self.folded_weights, video, of_frames, self.config.data, fed)
         else:
             crop_px = crop_of_video(self.config.data, video.path.stem)
             affine = self._input_from_frame((video.width_px, video.height_px), crop_px, f"a frame of {video.path}")
             reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=crop_px)
-            stream = self.runner.video(*self.weights, reader, geometry.invert(affine))
+            stream = self.runner.video(*self.folded_weights, reader, geometry.invert(affine))
         found = ((part["keypoints_frame_px"], part["confidence"]) for part in stream)
         return reader, found if segment is None or fed is None else _rows_of(segment, fed.first, found)
 
@@ -207,7 +209,7 @@ class Predictor:
             while chunk := list(itertools.islice(waiting, self.runner.frames_per_step)):
                 yield np.stack([pixels for pixels, _ in chunk]), np.stack([affine for _, affine in chunk])
 
-        for found in self.runner.frames(*self.weights, chunks()):
+        for found in self.runner.frames(*self.folded_weights, chunks()):
             yield found["keypoints_frame_px"], found["confidence"]
 
     def _joined(self, parts: Iterable[Found]) -> Found:

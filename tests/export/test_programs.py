@@ -82,7 +82,7 @@ def test_a_context_network_sees_five_consecutive_frames() -> None:
     network = network_of(kind="heatmap_context")
     run_file, predictor = through_a_file(network, SAME_SIZE)
     frames = random_frames(7, (32, 32))
-    chunks = predictor.runner.video(*predictor.weights, [frames[:4], frames[4:]], np.eye(2, 3))
+    chunks = predictor.runner.video(*predictor.folded_weights, [frames[:4], frames[4:]], np.eye(2, 3))
     video = np.concatenate([part["keypoints_frame_px"] for part in chunks])
     windows = np.stack([frames[start : start + 5] for start in range(3)])
     keypoints, _ = run_file(windows)

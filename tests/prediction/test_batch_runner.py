@@ -7,6 +7,7 @@ from jax.sharding import Mesh
 
 from jaxpose import config as c
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
+from jaxpose.model.fold import fold_norms
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.steps.predict_step import build_predict_step
@@ -29,6 +30,7 @@ def network() -> tuple:
     inputs = {name: params["context"][name] for name in ("layers", "forward_input", "backward_input")}
     params["context"] = params["context"] | jax.tree.map(lambda x: x * 100, inputs)
     pixels = samples().pixels[:, 0]
+    params, statistics = fold_norms(*jax.device_get((params, statistics)))
     return graphdef, params, statistics, pixels[np.arange(LENGTH) * 7 % len(pixels)]
 
 
