@@ -90,10 +90,15 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
     return run, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
 
 
+def needed_bytes(step: Any) -> int:
+    """Returns the bytes that a device needs for a compiled step and its arguments; 0 if the backend does not report it."""
+    memory = step.memory_analysis()
+    if memory is None:
+        return 0
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return used + memory.temp_size_in_bytes
+
+
 def _describe_needs(step: jax.stages.Compiled) -> str:
-    used, memory = 0, step.memory_analysis()
-    if memory is not None:  # some backends have none
-        used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-        used += memory.temp_size_in_bytes
     flops = (step.cost_analysis() or {}).get("flops", 0)
-    return f"a device needs {used / _MIB:,.0f} MiB and {flops / 1e9:.3g} GFLOP a pass"
+    return f"a device needs {needed_bytes(step) / _MIB:,.0f} MiB and {flops / 1e9:.3g} GFLOP a pass"

@@ -1,4 +1,4 @@
-"""Prints for `--dry_run` the start block of the compiled run, and what a run would do with its folder."""
+"""Prints for `--dry_run` the start block of the compiled run, the largest microbatch, and what becomes of the folder."""
 
 from typing import Any
 
@@ -9,12 +9,15 @@ from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
 from jaxpose.terminal import print_lines
 from jaxpose.training.compiled_run import compile_step, put_on_devices, resume
+from jaxpose.training.device_memory import describe_largest_microbatch
 from jaxpose.training.setup import Setup
 from jaxpose.training.start_block import start_block
 
 
 def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
     """Compiles the step, prints the start block and the messages of a real run, and returns an empty summary.
+
+    Also prints the largest microbatch that fits into the memory of a device.
 
     Args:
       setup: the set-up of the training.
@@ -23,8 +26,10 @@ def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
     run = compile_step(put_on_devices(setup))
     with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
         run, messages = resume(run, folder, checkpoints)
+    largest = describe_largest_microbatch(run)
     if jax.process_index() == 0:
         rows = {"run folder": f"{folder.path}: {_prospect(folder, int(run.state.step))}"} | start_block(run)
+        rows["microbatch"] = largest
         # Below the report on the data, whose texts begin at the same column.
         print_lines("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
     return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}

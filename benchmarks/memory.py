@@ -1,0 +1,111 @@
+"""Does the memory of a training grow with its steps and its saves?
+
+    python benchmarks/memory.py --out benchmarks/memory.jsonl
+
+Trains a tiny network by `jaxpose.train` for 5,000 steps with 1,000 saves, TensorBoard and validations on, and reads the
+resident memory every 500 steps. Appends one JSON line: MiB at each reading, the growth from 1,000 steps on (before, pools of
+threads and caches fill), and how many JAX arrays and Python objects are alive. --retain sets glibc's allocator to give no
+memory back and to have one arena, as for training on a CPU.
+"""
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import platform
+import shutil
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+from killed import last_step, make_config
+
+from jaxpose import train
+
+# glibc's names of its options, and their values.
+_RETAIN = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, 2_000_000_000), "M_ARENA_MAX": (-8, 1)}
+_SETTLED_STEP = 1000
+
+
+def main() -> int:
+    """Measures and prints."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
+    arguments.add_argument("--work", type=Path, default=Path("runs/memory"))
+    arguments.add_argument("--steps", type=int, default=5000)
+    arguments.add_argument("--save_every", type=int, default=5, help="steps between saves; 0: none")
+    arguments.add_argument("--retain", action="store_true", help="glibc gives no memory back and has one arena")
+    given = arguments.parse_args()
+    if given.retain:
+        for name, (option, value) in _RETAIN.items():
+            assert ctypes.CDLL(None).mallopt(option, value), name
+    shutil.rmtree(given.work, ignore_errors=True)
+    given.work.mkdir(parents=True)
+    config = make_config(given.work, "run", given.steps)
+    config.train.save_every_steps = given.save_every
+    config.train.save_every_minutes = 1000.0
+    config.log.tensorboard, config.log.report = True, False
+    readings: list[dict[str, float]] = []
+    watcher = threading.Thread(target=_watch, args=(Path(config.out), given.steps, readings), daemon=True)
+    watcher.start()
+    started, cpu_started = time.monotonic(), time.process_time()
+    summary = train(config)
+    assert summary["exit_code"] == 0, summary
+    settled = [reading["mib"] for reading in readings if reading["step"] >= _SETTLED_STEP]
+    line = {
+        "steps": given.steps, "save_every": given.save_every, "retain": given.retain,
+        "arenas": os.environ.get("MALLOC_ARENA_MAX", "default"),
+        "growth_mib": round(settled[-1] - settled[0], 1) if len(settled) > 1 else None, "readings": readings,
+        "wall_s": round(time.monotonic() - started), "cpu_s": round(time.process_time() - cpu_started),
+        "jax": jax.__version__, "machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0],
+    }  # fmt: skip
+    with given.out.open("a") as stream:
+        stream.write(json.dumps(line) + "\n")
+    print(json.dumps(line, indent=1))
+    return 0
+
+
+def _watch(run: Path, steps: int, readings: list[dict[str, float]]) -> None:
+    """Reads the memory of this process once a tenth of the steps has passed since the last reading."""
+    due = 1
+    while due <= steps:
+        if (step := last_step(run)) >= due:
+            gc.collect()
+            readings.append({
+                "step": step, "mib": round(_resident_mib(), 1), "allocated_mib": round(_allocated_mib(), 1),
+                "jax_arrays": len(jax.live_arrays()),
+                "python_objects": len(gc.get_objects()),
+            })  # fmt: skip
+            print(json.dumps(readings[-1]), flush=True)
+            due = (step // (steps // 10) + 1) * (steps // 10)
+        time.sleep(0.05)
+
+
+def _resident_mib() -> float:
+    """Returns the resident memory of this process that is not a file's, whose pages the kernel may drop at any time."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) / 1024
+
+
+class _Malloc(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keep")
+    ]
+
+
+def _allocated_mib() -> float:
+    """Returns what was allocated by malloc and not freed; the rest of the resident memory is free or not malloc's."""
+    function = ctypes.CDLL(None).mallinfo2
+    function.restype = _Malloc
+    found = function()
+    return (found.uordblks + found.hblkhd) / 2**20
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""The largest microbatch that fits into the memory of a device."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxpose.training.device_memory import largest_fitting
+from tests.small_run import call, make_config
+
+
+@pytest.mark.parametrize("limit", [119.0, 121.0, 1e3, 5e3, 5e4, 1e9])
+@pytest.mark.parametrize("now", [1, 16, 1024])
+def test_found_in_few_compilations_and_close_to_the_limit(limit: float, now: int):
+    """100 bytes, 20 for each frame, and 150 more from 64 frames on."""
+    asked = []
+
+    def needed(frames: int) -> int:
+        asked.append(frames)
+        return 100 + 20 * frames + 150 * (frames >= 64)
+
+    found = largest_fitting(needed, {0: 50, now: needed(now)}, limit)
+    best = max((frames for frames in range(1, 1025) if needed(frames) <= limit), default=0)
+    assert 0.9 * best <= found <= best
+    assert len(asked) - 1024 <= 1 + 4
+
+
+def test_dry_run_prints_the_largest_microbatch(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The network is tiny: as many frames as are searched fit. With two devices, twice as many are a microbatch."""
+    config = make_config(project, tmp_path / "run", mesh__devices=2, train__microbatch_size=2)
+    assert call(config, tmp_path, "--dry_run") == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("microbatch "))
+    assert re.search(r"at least 1,024 frames at once on a device \(train\.microbatch_size 2,048\) fit into [\d.]+ GiB", row)
