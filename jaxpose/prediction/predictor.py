@@ -67,8 +67,7 @@ class Predictor:
         self.devices = devices
         self.keypoint_names = config.data.keypoint_names
         self.runner = runner
-        self.weights = weights
-        self.folded_weights = runner.fold(*weights)
+        self.weights, self.folded_weights = weights, runner.fold(*weights)
         self.subspaces = subspaces
         self.weights_label = weights_label
         folder = video_boxes_folder(config.data)
