@@ -26,7 +26,7 @@ from pathlib import Path
 # (backbone, width, side of the input, size of the video, frames of it)
 CASES = {
     "resnet18": ("resnet18", 64, 128, (640, 480), 480),
-    "resnet50": ("resnet50", 64, 256, (640, 480), 128),
+    "resnet50": ("resnet50", 64, 256, (640, 480), 64),
     "tiny": ("resnet10", 8, 64, (1280, 1024), 320),
 }
 SHARE = 0.9
@@ -50,7 +50,7 @@ def measure_jaxpose(case: str, data: Path, turns: int) -> dict[str, object]:
         writing_s = time.process_time() - before
         predictor, _ = make_predictor(backbone, side_px, width)
         affine, batch = geometry.input_from_frame(size_px, (side_px, side_px), "pad"), predictor.runner.frames_per_step
-        predicting_s, decoding_s, share, started_s = [], [], [], 0.0
+        predicting_s, decoding_s, started_s = [], [], 0.0
         # The first turn compiles.
         for turn in range(turns + 1):
             began = time.process_time()
