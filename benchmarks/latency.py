@@ -89,7 +89,7 @@ def make_predictor(backbone: str, side_px: int, width: int = 64) -> tuple[Predic
     predictor = Predictor(config, runner, replicate(mesh, (params, batch_statistics)), ["one"], {}, "random")
     frame, counted, one = jnp.zeros((1, 1, side_px, side_px, 3)), jnp.ones((1, 1), bool), jnp.ones(())
     bare = jax.jit(
-        lambda weights, frame: apply_network(graphdef, *weights, [frame], [counted], one, False, is_folded=True)[0],
+        lambda weights, frame: apply_network(graphdef, weights[0], weights[1], [frame], [counted], one, False, True)[0],
         compiler_options=forward_options(mesh),
     )
     return predictor, lambda: jax.block_until_ready(bare(predictor.folded_weights, frame))
