@@ -15,6 +15,7 @@ reference trainer's, without its augmentation. Appends one JSON line.
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -57,15 +58,15 @@ REFERENCE_MS = {"8 labelled + 16 unlabelled frames": 1467, "8 windows of 5 frame
 SEMI_SUPERVISED, CONTEXT = REFERENCE_MS
 
 
-def write_scaled(source: Path, target: Path) -> None:
-    """Writes a video anew at SIZE_PX."""
+def write_scaled(source: Path, target: Path, size_px: tuple[int, int] = SIZE_PX, frames: int | None = None) -> None:
+    """Writes a video, or its first frames, anew at another size."""
     converter = VideoReformatter()
     with av.open(str(source)) as container, av.open(str(target), "w") as output:
         stream = output.add_stream("libx264", rate=container.streams.video[0].average_rate, options={"crf": "23"})
-        stream.width, stream.height = SIZE_PX
+        stream.width, stream.height = size_px
         stream.pix_fmt, stream.gop_size = "yuv420p", 250
-        for frame in container.decode(video=0):
-            output.mux(stream.encode(converter.reformat(frame, *SIZE_PX, format="yuv420p")))
+        for frame in itertools.islice(container.decode(video=0), frames):
+            output.mux(stream.encode(converter.reformat(frame, *size_px, format="yuv420p")))
         output.mux(stream.encode())
 
 

@@ -108,8 +108,7 @@ class Predictor:
 
     def _predict_one(self, fitted: tuple[np.ndarray, np.ndarray]) -> Found:
         # Only the first call takes long: it compiles.
-        showing = contextlib.nullcontext() if self._is_one_compiled else phase("compiling the network for one frame")
-        with showing:
+        with contextlib.nullcontext() if self._is_one_compiled else phase("compiling the network for one frame"):
             found = self.runner.one(*self.folded_weights, *fitted)
         self._is_one_compiled = True
         return found["keypoints_frame_px"][0], found["confidence"][0]
