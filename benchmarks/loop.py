@@ -1,14 +1,14 @@
-"""What does the training loop cost beside its compiled step, how long does a save hold it up, and what do microbatches cost?
+"""What does the training loop cost beside its compiled step, and what do saves and microbatches cost?
 
     taskset -c 1 python benchmarks/loop.py --out benchmarks/loop.jsonl
 
 Three lines of JSON, each with the median, least and most of the turns, by the clock and in CPU time of all threads:
 
-- loop: a tiny network in the real loop (loader, log, TensorBoard; no save, no validation), less the same compiled step in a
-  bare loop with one batch, in turns; microseconds a step.
+- loop: a tiny network in the real loop (loader, log, TensorBoard; no save, no validation), less the same compiled step
+  in a bare loop with one batch, in turns; microseconds a step.
 - save: milliseconds that `Checkpoints.save` holds up the caller, for a state of 100 MB.
-- microbatches: a step of 10 passes over 10 times a step of one pass, and the MiB that a device needs for both, and for the
-  whole batch in one pass.
+- microbatches: a step of 10 passes over 10 times a step of one pass, and the MiB that a device needs for both, and for
+  the whole batch in one pass.
 """
 
 import argparse
@@ -54,8 +54,14 @@ def main() -> int:
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
     for name, measure in (("loop", _loop), ("save", _saves), ("microbatches", _microbatches)):
-        line = {"what": name, **measure(given), "turns": given.turns, "jax": jax.__version__, "machine": platform.machine()}
-        line |= {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
+        line = {
+            "what": name,
+            **measure(given),
+            "turns": given.turns,
+            "jax": jax.__version__,
+            "machine": platform.machine(),
+        }
+        line |= {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
         with given.out.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         print(json.dumps(line), flush=True)

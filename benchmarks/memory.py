@@ -2,10 +2,10 @@
 
     python benchmarks/memory.py --out benchmarks/memory.jsonl
 
-Trains a tiny network by `jaxpose.train` for 5,000 steps with 1,000 saves, TensorBoard and validations on, and reads the
-resident memory every 500 steps. Appends one JSON line: MiB at each reading, the growth from 1,000 steps on (before, pools of
-threads and caches fill), and how many JAX arrays and Python objects are alive. --retain sets glibc's allocator to give no
-memory back and to have one arena, as for training on a CPU.
+Trains a tiny network by `jaxpose.train` for 5,000 steps with 1,000 saves, TensorBoard and validations on, and reads every
+500 steps the resident memory (without the pages of files), what malloc gave and did not get back, and how many JAX arrays
+and Python objects are alive. Appends one JSON line with the readings and the growth from step 1,000 on: before, the pools
+of threads and caches fill. --retain sets glibc's allocator to give no memory back and to have one arena.
 """
 
 import argparse
@@ -95,7 +95,18 @@ class _Malloc(ctypes.Structure):
 
     _fields_ = [
         (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keep")
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keep",
+        )
     ]
 
 

@@ -26,6 +26,7 @@ from jaxpose.errors import UserError
 from jaxpose.run.leaves import kinds, named_leaves, refuse_misfit, restore_target
 from jaxpose.run.manifest import find_damage, read_manifest, write_manifest
 from jaxpose.run.paths import MANIFEST_FILE
+from jaxpose.run.tensorstore_leak import avoid_leak
 
 KEPT_NEWEST = 2
 
@@ -43,6 +44,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         self._folder = Path(os.path.realpath(folder))
+        avoid_leak()
         # `save` itself makes the folders: in the background, a folder that cannot be made would hang for ten minutes.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
         self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler(), async_options=options)

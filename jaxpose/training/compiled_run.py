@@ -91,7 +91,7 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
 
 
 def needed_bytes(step: Any) -> int:
-    """Returns the bytes that a device needs for a compiled step and its arguments; 0 if the backend does not report it."""
+    """Returns the bytes that a device needs for a compiled step with its arguments; 0 if they are not reported."""
     memory = step.memory_analysis()
     if memory is None:
         return 0

@@ -1,4 +1,4 @@
-"""Prints for `--dry_run` the start block of the compiled run, the largest microbatch, and what becomes of the folder."""
+"""Prints for `--dry_run` the start block, the largest microbatch, and what a run would do with its folder."""
 
 from typing import Any
 

@@ -30,4 +30,6 @@ def test_dry_run_prints_the_largest_microbatch(project: Path, tmp_path: Path, ca
     config = make_config(project, tmp_path / "run", mesh__devices=2, train__microbatch_size=2)
     assert call(config, tmp_path, "--dry_run") == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("microbatch "))
-    assert re.search(r"at least 1,024 frames at once on a device \(train\.microbatch_size 2,048\) fit into [\d.]+ GiB", row)
+    assert re.search(
+        r"at least 1,024 frames at once on a device \(train\.microbatch_size 2,048\) fit into [\d.]+ GiB", row
+    )
