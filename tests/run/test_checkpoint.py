@@ -1,7 +1,7 @@
 """Checkpoints: real orbax, real files, real kills; every damaged byte has to be noticed."""
 
-import gc
 import dataclasses
+import gc
 import logging
 import os
 import shutil
