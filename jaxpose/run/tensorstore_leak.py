@@ -18,11 +18,10 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 def avoid_leak() -> None:
     """Makes orbax ask tensorstore for the JSON of a folder once, and never for its metrics."""
-    leakless = types.ModuleType(tensorstore.__name__)
-    vars(leakless).update(vars(tensorstore))
+    leakless = types.SimpleNamespace(**vars(tensorstore))
     leakless.KvStore = types.SimpleNamespace(Spec=_Spec, open=_open)
     leakless.experimental_collect_matching_metrics = lambda prefix: []
-    tensorstore_utils.ts = leakless
+    tensorstore_utils.ts = leakless  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class _Spec:
