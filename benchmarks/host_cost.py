@@ -38,7 +38,7 @@ def lower_step(
     mesh = make_mesh(jax.devices()[:devices])
     state = jax.eval_shape(lambda: initial_state(params, statistics, make_optimizer(config.optim), False))
     dealt = slots(0, batch * passes, batch, devices).reshape(-1)
-    batch = _samples(1, side_px, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
+    rows = _samples(1, side_px, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
 
     def on(spec: PartitionSpec, tree: Any) -> Any:
         sharding = NamedSharding(mesh, spec)
@@ -46,7 +46,7 @@ def lower_step(
 
     facts = DataFacts(size_px=(side_px, side_px), passes=passes, steps_per_epoch=100, total_steps=100_000)
     step = build_train_step(config, graphdef, mesh, facts)
-    return step.lower(on(PartitionSpec(), state), on(PartitionSpec(AXIS), batch))
+    return step.lower(on(PartitionSpec(), state), on(PartitionSpec(AXIS), rows))
 
 
 def dispatch(counts: tuple[int, ...]) -> list[dict[str, Any]]:

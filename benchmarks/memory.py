@@ -2,10 +2,11 @@
 
     python benchmarks/memory.py --out benchmarks/memory.jsonl
 
-Trains a tiny network by `jaxpose.train` for 5,000 steps with 1,000 saves, TensorBoard and validations on. Reads every 500
-steps the resident memory (without the pages of files), what malloc gave and did not get back, and how many JAX arrays and
-Python objects are alive. Appends one JSON line with the readings and the growth from step 1,000 on: before, the pools of
-threads and caches fill. --retain sets glibc's allocator to give no memory back and to have one arena.
+Trains a tiny network by `jaxpose.train` for 5,000 steps with 1,000 saves, TensorBoard and validations on, and reads
+every 500 steps the resident memory (without the pages of files), what malloc gave and did not get back, and how many
+JAX arrays and Python objects are alive. Appends one JSON line with the readings and the growth from step 1,000 on:
+before, the pools of threads and caches fill. --retain sets glibc's allocator to give no memory back and to have one
+arena.
 """
 
 import argparse

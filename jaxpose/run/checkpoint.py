@@ -191,11 +191,8 @@ class Checkpoints:
         found = find_damage(self._folder / name)
         if found:
             self._broken.add(name)
-            _logger.warning(
-                "checkpoint %s is damaged (%s); it is kept, and the previous checkpoint is tried",
-                self._folder / name,
-                found,
-            )
+            text = "checkpoint %s is damaged (%s); it is kept, and the previous checkpoint is tried"
+            _logger.warning(text, self._folder / name, found)
         return not found
 
 

@@ -18,11 +18,10 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 def avoid_leak() -> None:
     """Makes orbax ask tensorstore for the JSON of a folder once, and never for its metrics."""
-    leakless = types.ModuleType(tensorstore.__name__)
-    kv_store = types.SimpleNamespace(Spec=_Spec, open=_open)
-    changed = {"KvStore": kv_store, "experimental_collect_matching_metrics": lambda prefix: []}
-    vars(leakless).update(vars(tensorstore) | changed)
-    tensorstore_utils.ts = leakless
+    leakless = types.SimpleNamespace(**vars(tensorstore))
+    leakless.KvStore = types.SimpleNamespace(Spec=_Spec, open=_open)
+    leakless.experimental_collect_matching_metrics = lambda prefix: []
+    tensorstore_utils.ts = leakless  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class _Spec:

@@ -1,5 +1,8 @@
 """How many labelled frames fit at once into the memory of a device, from compiled steps of which none runs."""
 
+# pyright: reportInvalidTypeForm=false
+# (jaxlib has no stubs: pyright does not know jax.Device)
+
 import copy
 import dataclasses
 import socket
@@ -32,7 +35,7 @@ def describe_largest_microbatch(run: CompiledRun) -> str:
       run: the run with its step compiled.
     """
     devices = list(run.setup.mesh.devices.flat)
-    memory = _memory_bytes(devices)
+    memory = _memory_bytes(devices[0].platform)
     assert run.step is not None
     if not memory or not needed_bytes(run.step):
         return f"unknown: the memory of a device or the needs of a step are not reported ({devices[0].platform})"
@@ -84,12 +87,12 @@ def _bytes_with(run: CompiledRun, frames: int) -> int:
     return max(gather_lists([needed_bytes(step)]))
 
 
-def _memory_bytes(devices: list[jax.Device]) -> int:
+def _memory_bytes(platform: str) -> int:
     """Returns the memory of the device that has the least, 0 if none reports it.
 
     CPU devices share the memory of their machine, as far as it is available now.
     """
-    if devices[0].platform != "cpu":
+    if platform != "cpu":
         return min(gather_lists([(jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)]))
     hosts = gather_lists([[socket.gethostname(), _available_bytes()]])
     sharing = max([host for host, _ in hosts].count(name) for name, _ in hosts)
