@@ -26,10 +26,13 @@ def test_found_in_few_compilations_and_close_to_the_limit(limit: float, now: int
 
 
 def test_dry_run_prints_the_largest_microbatch(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """The network is tiny: as many frames as are searched fit. With two devices, twice as many are a microbatch."""
+    """How many fit depends on what else runs on this machine; with two devices, twice as many are a microbatch."""
     config = make_config(project, tmp_path / "run", mesh__devices=2, train__microbatch_size=2)
     assert call(config, tmp_path, "--dry_run") == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("microbatch "))
-    assert re.search(
-        r"at least 1,024 frames at once on a device \(train\.microbatch_size 2,048\) fit into [\d.]+ GiB", row
+    found = re.search(
+        r"([\d,]+) frames at once on a device \(train\.microbatch_size ([\d,]+)\) fit into [\d.]+ GiB", row
     )
+    assert found, row
+    frames, microbatch = (int(number.replace(",", "")) for number in found.groups())
+    assert 1 < frames <= 1024 and microbatch == 2 * frames
