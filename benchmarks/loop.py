@@ -30,6 +30,7 @@ import numpy as np
 from killed import make_config
 
 from jaxpose import config as c
+from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.run.checkpoint import Checkpoints
@@ -59,7 +60,6 @@ def main() -> int:
             **measure(given),
             "turns": given.turns,
             "jax": jax.__version__,
-            "machine": platform.machine(),
         }
         line |= {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
         with given.out.open("a") as stream:
@@ -138,6 +138,7 @@ def _microbatches(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _compiled(config: c.Config) -> CompiledRun:
+    keep_memory(config.mesh)
     config, mesh = start_devices(config)
     config, data = read_data(config, shows=False)
     return compile_step(put_on_devices(make_setup(config, mesh, data)))

@@ -5,8 +5,7 @@
 Trains a tiny network by `jaxpose.train` for 5,000 steps with 1,000 saves, TensorBoard and validations on, and reads
 every 500 steps the resident memory (without the pages of files), what malloc gave and did not get back, and how many
 JAX arrays and Python objects are alive. Appends one JSON line with the readings and the growth from step 1,000 on:
-before, the pools of threads and caches fill. --retain sets glibc's allocator to give no memory back and to have one
-arena.
+before, the pools of threads and caches fill. The memory of a step is kept, as the verb does; not with --as_library.
 """
 
 import argparse
@@ -25,9 +24,8 @@ import jax
 from killed import last_step, make_config
 
 from jaxpose import train
+from jaxpose.cluster.kept_memory import keep_memory
 
-# glibc's names of its options, and their values.
-_RETAIN = {"M_MMAP_MAX": (-4, 0), "M_TRIM_THRESHOLD": (-1, 2_000_000_000), "M_ARENA_MAX": (-8, 1)}
 _SETTLED_STEP = 1000
 
 
@@ -38,17 +36,16 @@ def main() -> int:
     arguments.add_argument("--work", type=Path, default=Path("runs/memory"))
     arguments.add_argument("--steps", type=int, default=5000)
     arguments.add_argument("--save_every", type=int, default=5, help="steps between saves; 0: none")
-    arguments.add_argument("--retain", action="store_true", help="glibc gives no memory back and has one arena")
+    arguments.add_argument("--as_library", action="store_true", help="as `train(config)` in a user's program")
     given = arguments.parse_args()
-    if given.retain:
-        for name, (option, value) in _RETAIN.items():
-            assert ctypes.CDLL(None).mallopt(option, value), name
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
     config = make_config(given.work, "run", given.steps)
     config.train.save_every_steps = given.save_every
     config.train.save_every_minutes = 1000.0
     config.log.tensorboard, config.log.report = True, False
+    if not given.as_library:
+        keep_memory(config.mesh)
     readings: list[dict[str, float]] = []
     watcher = threading.Thread(target=_watch, args=(Path(config.out), given.steps, readings), daemon=True)
     watcher.start()
@@ -57,7 +54,7 @@ def main() -> int:
     assert summary["exit_code"] == 0, summary
     settled = [reading["mib"] for reading in readings if reading["step"] >= _SETTLED_STEP]
     line = {
-        "steps": given.steps, "save_every": given.save_every, "retain": given.retain,
+        "steps": given.steps, "save_every": given.save_every, "as_library": given.as_library,
         "arenas": os.environ.get("MALLOC_ARENA_MAX", "default"),
         "growth_mib": round(settled[-1] - settled[0], 1) if len(settled) > 1 else None, "readings": readings,
         "wall_s": round(time.monotonic() - started), "cpu_s": round(time.process_time() - cpu_started),

@@ -58,13 +58,13 @@ def count(backbone: str) -> Iterator[dict[str, Any]]:
         started = time.process_time()
         for devices, passes in [*((devices, 1) for devices in DEVICES), (8, 2)]:
             network = make_network(c.ModelConfig(backbone=backbone, norm=norm), KEYPOINTS, "f32", 0)
-            program = lower_step(network, backbone, norm, devices, passes).compile(
-                {"xla_backend_optimization_level": "0"}
-            )
+            lowered = lower_step(network, backbone, norm, devices, passes)
+            program = lowered.compile({"xla_backend_optimization_level": "0"})
             crossing = collectives(program.as_text() or "")
             found[f"{devices} devices, {passes} pass{'es' * (passes > 1)}"] = {
                 "kinds": sorted({each.kind for each in crossing}),
                 "calls": len(crossing),
+                "calls_before_xla_merges": lowered.as_text().count("stablehlo.all_reduce"),
                 "bytes": sum(each.size_bytes for each in crossing),
                 "calls_in_loop": sum(each.in_loop for each in crossing),
                 "bytes_in_loop": sum(each.size_bytes for each in crossing if each.in_loop),
@@ -145,7 +145,7 @@ def _profile(backbone: str) -> list[tuple[float, float]]:
             parts[f"{name}{block}"] = inside
             work[f"{name}{block}"] = float(forward_flops({"backbone": {name: inside}}, 256))
     parts["head"] = params["head"]
-    work["head"] = float(forward_flops({"head": params["head"]}, 256))
+    work["head"] = float(forward_flops({"backbone": {}, "head": params["head"]}, 256))
     return backward_profile(parts, work)
 
 

@@ -32,6 +32,7 @@ from typing import Any
 import jax
 
 from jaxpose.cluster.agreement import broadcast_from_0, on_all_processes, require_same
+from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.processes import run_distributed
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, to_json
@@ -205,6 +206,8 @@ def main(config: Config, options: Options) -> int:
                 print(f"jaxpose.train: {error}", file=sys.stderr)
             return 1
 
+    # Not in `train`: it changes the whole process, which may be another's program.
+    keep_memory(config.mesh)
     with console(_VERB, logging.WARNING):
         return run_distributed(_VERB, config.mesh, work)
 

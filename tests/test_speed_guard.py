@@ -4,6 +4,7 @@ The compilations of a run are counted in tests/test_train.py, what crosses devic
 tests/steps/test_collectives.py.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,19 @@ def test_a_step_computes_no_more_than_its_convolutions_and_keeps_little() -> Non
     assert memory.temp_size_in_bytes < 210 * MIB
     assert memory.argument_size_in_bytes - memory.alias_size_in_bytes < MIB
     assert step.cost_analysis()["bytes accessed"] < 2.8e9
+
+
+def test_large_gradients_are_reduced_in_parts_of_which_xla_joins_no_two_on_a_gpu() -> None:
+    network = make_network(c.ModelConfig(backbone="resnet18", norm="group"), 17, "f32", 0)
+    with jax.numpy_dtype_promotion("standard"):
+        program = lower_step(network, "resnet18", "group", 2, 1).as_text()
+    sizes_bytes = [4 * int(size) for size in re.findall(r"\}\) : \(tensor<(\d+)xf32>\) -> tensor", program)]
+    counts, *buckets = sorted(sizes_bytes)
+    assert counts == 8 and len(buckets) == 2
+    # XLA's limit on GPU, in xla/service/gpu/gpu_compiler.cc.
+    assert sum(buckets) > 30 * MIB
+    parameters_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(network[1]))
+    assert parameters_bytes <= sum(buckets) < parameters_bytes + 16
 
 
 @pytest.mark.parametrize("norm", ["group", pytest.param("sync", marks=pytest.mark.slow)])

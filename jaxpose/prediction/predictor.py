@@ -27,7 +27,7 @@ from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.video.crop import describe_crop, describe_whole_frames
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
-from jaxpose.video.segments import Segment, padded
+from jaxpose.video.segments import Segment, padded, rows_of
 from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ class Predictor:
       keypoint_names: k names, in the order of the results.
       runner: the network, compiled on first use.
       weights: (parameters, batch statistics) on the mesh, for labelled frames: as training validates.
-      folded_weights: the same for frames without labels, see `BatchRunner.fold`.
       devices: descriptions of its devices.
       subspaces: of the poses in the training labels, by the name of their loss, as far as the run has them.
       boxes: of the frames of videos, None for a run that sees whole frames.
@@ -67,7 +66,7 @@ class Predictor:
         self.devices = devices
         self.keypoint_names = config.data.keypoint_names
         self.runner = runner
-        self.weights, self.folded_weights = weights, runner.fold(*weights)
+        self.weights = weights
         self.subspaces = subspaces
         self.weights_label = weights_label
         folder = video_boxes_folder(config.data)
@@ -176,7 +175,12 @@ class Predictor:
             reader = read_chunks(video, affine, self._size_px, most, segment=fed, crop_px=crop_px)
             stream = self.runner.video(*self.folded_weights, reader, geometry.invert(affine))
         found = ((part["keypoints_frame_px"], part["confidence"]) for part in stream)
-        return reader, found if segment is None or fed is None else _rows_of(segment, fed.first, found)
+        return reader, found if segment is None or fed is None else rows_of(segment, fed.first, found)
+
+    @functools.cached_property
+    def folded_weights(self) -> tuple[dict, dict]:
+        """The weights as frames without labels need them, see `BatchRunner.fold`."""
+        return self.runner.fold(*self.weights)
 
     @functools.cached_property
     def checksum(self) -> str:
@@ -238,12 +242,3 @@ def _counted(parts: Iterable[Found], progress: Phase) -> Iterator[Found]:
     for part in parts:
         progress.update(len(part[0]))
         yield part
-
-
-def _rows_of(segment: Segment, number: int, found: Iterable[Found]) -> Iterator[Found]:
-    """Yields the results from the frame before a segment to its end; `found` begins at frame `number`."""
-    for keypoints, confidence in found:
-        rows = slice(max(0, segment.first - 1 - number), max(0, segment.end - number))
-        number += len(keypoints)
-        if len(keypoints[rows]):
-            yield keypoints[rows], confidence[rows]

@@ -28,6 +28,7 @@ from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.outputs import used_keypoints
+from jaxpose.steps.reduction import mean_over_devices
 from jaxpose.steps.state import State
 
 # Streams and purposes that keep random numbers of different uses apart.
@@ -140,10 +141,7 @@ def _gradients(
         # Without clips, it equals the loss.
         del means["supervised_loss"]
     sums = (gradients, means, statistics if has_local_statistics else {})
-    # Reduce one vector: XLA would merge reductions of single tensors with those of the norm layers. With one device
-    # nothing is sent, so the copy into a vector would only take time.
-    vector, restore = ravel_pytree(sums) if devices > 1 else (sums, lambda averaged: averaged)
-    gradients, reduced, mean_statistics = restore(lax.pmean(vector, AXIS))
+    gradients, reduced, mean_statistics = mean_over_devices(sums)
     metrics = dict(reduced)
     if has_local_statistics:
         statistics = mean_statistics

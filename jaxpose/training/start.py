@@ -5,7 +5,6 @@ from jax.sharding import Mesh
 
 from jaxpose.cluster.agreement import on_all_processes, require_same
 from jaxpose.cluster.devices import start_backend
-from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.config import Config, portable_options, resolve
 from jaxpose.data import dataset, split
@@ -36,7 +35,6 @@ def start_devices(config: Config) -> tuple[Config, Mesh]:
         )
     config = resolve(config)
     with phase("starting the devices"):
-        keep_memory(config.mesh)
         mesh = make_mesh(start_backend(config.mesh))
     require_same({name: value for name, value in portable_options(config).items() if name != "mesh.process"})
     return config, mesh

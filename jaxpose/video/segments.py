@@ -2,6 +2,9 @@
 
 import bisect
 import dataclasses
+from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from jaxpose.video.file import Video, cut_short
 from jaxpose.video.index import VideoIndex, read_index
@@ -62,3 +65,20 @@ def padded(segment: Segment, margin_frames: int, radius: int, batch: int) -> Seg
     """
     first = max(0, segment.first - margin_frames - radius) // batch * batch
     return dataclasses.replace(segment, first=first, end=min(segment.index.frame_count, segment.end + radius))
+
+
+def rows_of(
+    segment: Segment, first: int, found: Iterable[tuple[np.ndarray, np.ndarray]]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the results from the frame before a segment to its end.
+
+    Args:
+      segment: whose rows are wanted.
+      first: number of the first frame of the results.
+      found: keypoints (m, k, 2) and confidences (m, k) of consecutive frames.
+    """
+    for keypoints, confidence in found:
+        rows = slice(max(0, segment.first - 1 - first), max(0, segment.end - first))
+        first += len(keypoints)
+        if len(keypoints[rows]):
+            yield keypoints[rows], confidence[rows]
