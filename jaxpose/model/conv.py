@@ -1,6 +1,7 @@
 """Convolution on NHWC arrays, in the form that XLA runs fastest on both CPU and GPU."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +10,13 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxpose.threads import allowed_cores
+
 _AXES = ("NHWC", "HWIO", "NHWC")
 # Numbers of a gradient that stay in the cache of one core (512 KiB in float32).
 _CACHED_NUMBERS = 1 << 17
+# Bytes of a kernel from which on XLA divides it among cores, and of maps that are worth the same effort here.
+_DIVIDED_BYTES, _WORTHWHILE_BYTES = 1 << 19, 1 << 20
 
 
 class Conv(nnx.Module):
@@ -70,8 +75,32 @@ def _convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, 
     return lax.conv_general_dilated(x, kernel, (stride, stride), (padding, padding), dimension_numbers=_AXES)
 
 
+def _convolve_on_cores(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> jax.Array:
+    """Returns the same as `_convolve`, bit for bit, with all cores of a CPU.
+
+    XLA's code divides the columns of the maps and the kernels among cores, but only if there are enough of them. So
+    samples with small kernels lie side by side, with zeros between.
+    """
+    if allowed_cores() == 1 or kernel.nbytes >= _DIVIDED_BYTES or x.nbytes < _WORTHWHILE_BYTES:
+        return _convolve(x, kernel, stride, padding)
+    batch, height, width, channels = x.shape
+    gap = max(padding)
+    gap += -(width + gap) % stride
+    rows = jnp.pad(x, ((0, 0), (0, 0), (0, gap), (0, 0))).transpose(1, 0, 2, 3)
+    found = _convolve(rows.reshape(1, height, batch * (width + gap), channels), kernel, stride, padding)
+    columns = (width + sum(padding) - kernel.shape[0]) // stride + 1
+    found = found[0, :, : batch * (width + gap) // stride]
+    return found.reshape(found.shape[0], batch, -1, found.shape[-1])[:, :, :columns].transpose(1, 0, 2, 3)
+
+
 def _convolve_forward(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> tuple:
-    return _convolve(x, kernel, stride, padding), (x, kernel)
+    def plain(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return _convolve(x, kernel, stride, padding)
+
+    def shared(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return _convolve_on_cores(x, kernel, stride, padding)
+
+    return lax.platform_dependent(x, kernel, cpu=shared, default=plain), (x, kernel)
 
 
 def _convolve_backward(stride: int, padding: tuple[int, int], saved: tuple, given: jax.Array) -> tuple:
@@ -79,46 +108,60 @@ def _convolve_backward(stride: int, padding: tuple[int, int], saved: tuple, give
         return jax.vjp(lambda x, kernel: _convolve(x, kernel, stride, padding), x, kernel)[1](given)
 
     def ordered(x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _input_gradient(x, kernel, given, stride, padding), _kernel_gradient(x, kernel, given, stride, padding)
+        # Conditions that XLA cannot know: it must have their arrays in memory first. Otherwise it computes the layers
+        # before x again for each number that a transposition moves, which took an eighth of the step, and moves numbers
+        # in slow loops, together with a flip or a slice.
+        return _walled(transposed, kernel.reshape(-1)[0], x, jnp.flip(kernel, (0, 1)), given)
 
-    def walled(x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # A condition that XLA cannot know: it must have all three arrays in memory first. Otherwise it computes the
-        # layers before x again for each number that a transposition moves, which took an eighth of the step.
-        first = kernel.reshape(-1)[0]
-        return lax.cond(first == first, ordered, _not_numbers, x, kernel, given)
+    def transposed(first: jax.Array, x: jax.Array, flipped: jax.Array, given: jax.Array) -> tuple:
+        images, gradients = x.transpose(3, 1, 2, 0), given.transpose(1, 2, 0, 3)
+        of_x, of_kernel = _walled(convolved, first, given, flipped.swapaxes(2, 3), images, gradients)
+        return of_x, of_kernel.transpose(1, 2, 0, 3)
 
-    return lax.platform_dependent(*saved, given, cpu=walled, default=plain)
+    def convolved(_: jax.Array, given: jax.Array, turned: jax.Array, images: jax.Array, gradients: jax.Array) -> tuple:
+        size, sides = turned.shape[0], images.shape[1:3]
+        of_x = _input_gradient(given, turned, sides, stride, padding)
+        return of_x, _kernel_gradient(images, gradients, size, stride, padding)
+
+    return lax.platform_dependent(*saved, given, cpu=ordered, default=plain)
 
 
-def _not_numbers(x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jnp.full_like(x, jnp.nan), jnp.full_like(kernel, jnp.nan)
+def _walled(function: Callable[..., tuple], first: jax.Array, *arrays: jax.Array) -> tuple:
+    """Returns function(first, *arrays), which XLA does not fuse with what made the arrays; if `first` is NaN, NaN."""
+
+    def not_numbers(*arrays: jax.Array) -> tuple:
+        return jax.tree.map(lambda like: jnp.broadcast_to(arrays[0], like.shape), jax.eval_shape(function, *arrays))
+
+    return lax.cond(first == first, function, not_numbers, first, *arrays)
 
 
 def _input_gradient(
-    x: jax.Array, kernel: jax.Array, given: jax.Array, stride: int, padding: tuple[int, int]
+    given: jax.Array, turned: jax.Array, sides: tuple[int, ...], stride: int, padding: tuple[int, int]
 ) -> jax.Array:
-    """Spreads the gradient to the input's grid and convolves it with the rotated kernel."""
-    size = kernel.shape[0]
+    """Spreads the gradient to the grid of an input with these sides, and convolves it with the rotated kernel."""
+    size = turned.shape[0]
     before = size - 1 - padding[0]
-    pads = [(before, side + size - 1 - before - (stride * (cells - 1) + 1)) for side, cells in _sides(x, given)]
-    turned = jnp.flip(kernel, (0, 1)).swapaxes(2, 3)
+    if stride == 1:
+        return _convolve_on_cores(given, turned, 1, (before, size - 1 - before))
+    pads = [
+        (before, side + size - 1 - before - (stride * (cells - 1) + 1))
+        for side, cells in zip(sides, given.shape[1:3], strict=True)
+    ]
     return lax.conv_general_dilated(given, turned, (1, 1), pads, lhs_dilation=(stride, stride), dimension_numbers=_AXES)
 
 
 def _kernel_gradient(
-    x: jax.Array, kernel: jax.Array, given: jax.Array, stride: int, padding: tuple[int, int]
+    images: jax.Array, gradients: jax.Array, size: int, stride: int, padding: tuple[int, int]
 ) -> jax.Array:
-    """Convolves the input with the gradient as the kernel; channels take the place of the batch.
+    """Convolves the input (c, h, w, b) with the gradient (h2, w2, b, d) as the kernel, and returns (c, n, n, d).
 
     It does so for some rows of the gradient at a time, because XLA reads the gradient once for a few numbers of the
     result: from the processor's cache, this is up to twice as fast.
     """
-    size = kernel.shape[0]
-    (height, rows), (width, columns) = _sides(x, given)
-    images, gradients = x.transpose(3, 1, 2, 0), given.transpose(1, 2, 0, 3)
+    (height, width), (rows, columns) = images.shape[1:3], gradients.shape[:2]
     pads = padding[0], size + stride * (columns - 1) - width - padding[0]
-    count = min(max(_CACHED_NUMBERS * rows // given.size, 1), rows)
-    total = jnp.zeros((), x.dtype)
+    count = min(max(_CACHED_NUMBERS * rows // gradients.size, 1), rows)
+    total = jnp.zeros((), images.dtype)
     for start in range(0, rows, count):
         part = gradients[start : start + count]
         first = start * stride - padding[0]
@@ -131,11 +174,7 @@ def _kernel_gradient(
             rhs_dilation=(stride, stride),
             dimension_numbers=_AXES,
         )
-    return total.transpose(1, 2, 0, 3)
-
-
-def _sides(x: jax.Array, given: jax.Array) -> zip:
-    return zip(x.shape[1:3], given.shape[1:3], strict=True)
+    return total
 
 
 convolve.defvjp(_convolve_forward, _convolve_backward)

@@ -11,6 +11,7 @@ import scipy.signal
 from numpy.lib.stride_tricks import sliding_window_view
 
 from jaxpose.config import ModelConfig
+from jaxpose.model import conv
 from jaxpose.model.conv import Conv, convolve, max_pool
 from jaxpose.model.head import SubPixelConv, pixel_shuffle
 from jaxpose.model.pose_net import apply_network, make_network
@@ -121,8 +122,12 @@ def reference_conv(x: np.ndarray, kernel: np.ndarray, stride: int, padding: tupl
     return np.moveaxis(np.array(maps), 1, -1)[:, ::stride, ::stride]
 
 
-def test_convolution_and_its_gradients() -> None:
+@pytest.mark.parametrize("side_by_side", [False, True])
+def test_convolution_and_its_gradients(side_by_side: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against scipy; the gradients against the definition, which is linear in both factors: one tap after the other."""
+    # With several cores, samples with large maps lie side by side; all maps are large here.
+    monkeypatch.setattr(conv, "allowed_cores", lambda: 1 + side_by_side)
+    monkeypatch.setattr(conv, "_WORTHWHILE_BYTES", 0)
     cases = [
         (size, stride, sides, (size // 2, size // 2) if size != 2 else (0, 1))
         for size in (1, 2, 3, 7)
