@@ -115,7 +115,10 @@ def _kernel_gradient(
     """
     size = kernel.shape[0]
     (height, rows), (width, columns) = _sides(x, given)
-    images, gradients = x.transpose(3, 1, 2, 0), given.transpose(1, 2, 0, 3)
+    # The same condition: otherwise rows of the input are transposed again for each group that reads them.
+    first = kernel.reshape(-1)[0]
+    images = lax.cond(first == first, lambda x: x, lambda x: jnp.full_like(x, jnp.nan), x.transpose(3, 1, 2, 0))
+    gradients = given.transpose(1, 2, 0, 3)
     pads = padding[0], size + stride * (columns - 1) - width - padding[0]
     count = min(max(_CACHED_NUMBERS * rows // given.size, 1), rows)
     total = jnp.zeros((), x.dtype)
