@@ -167,13 +167,22 @@ class Trainer:
         )
         self._layouts: dict[int, Layout] = {}
 
+    def lower(self, mesh: jax.sharding.Mesh) -> jax.stages.Lowered:
+        """The step lowered for the devices of a mesh."""
+        step = build_train_step(self.config, self._graphdef, mesh, self._facts)
+        batch = put_batch(mesh, batch_of(self.config, 0, mesh.size))
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+            (replicate(mesh, self._first_state), batch),
+        )
+        return step.lower(*abstract)
+
     def on(self, devices: int) -> "Layout":
         """The step compiled for so many devices, in its first state."""
         with needed_types(self.config.train.precision):
             if devices not in self._layouts:
                 mesh = make_mesh(jax.devices()[:devices])
-                step = build_train_step(self.config, self._graphdef, mesh, self._facts)
-                self._layouts[devices] = Layout(self.config, mesh, step, self._first_state)
+                self._layouts[devices] = Layout(self.config, mesh, self.lower(mesh), self._first_state)
             layout = self._layouts[devices]
             layout.restart()
         return layout
@@ -182,15 +191,11 @@ class Trainer:
 class Layout:
     """The compiled step of a config on the devices of a mesh, and its state."""
 
-    def __init__(self, config: c.Config, mesh: jax.sharding.Mesh, step: Any, first_state: State):
+    def __init__(self, config: c.Config, mesh: jax.sharding.Mesh, lowered: jax.stages.Lowered, first_state: State):
         self.config, self.mesh, self._first_state = config, mesh, first_state
         self.restart()
-        abstract = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-            (self.state, put_batch(mesh, batch_of(config, 0, mesh.size))),
-        )
         # The same program and the same order of sums, in machine code that takes half the time to make.
-        self.compiled = step.lower(*abstract).compile({"xla_backend_optimization_level": 0})
+        self.compiled = lowered.compile({"xla_backend_optimization_level": 0})
 
     def restart(self, rounding: bool = False) -> None:
         """Goes back to the first state; with rounding, every parameter is moved by about one unit of its last place."""

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from jax._src.array import ArrayImpl
+from jax.sharding import Mesh
 
 from benchmarks.collectives import collectives
 from benchmarks.gpu import forward_flops
@@ -21,10 +22,12 @@ from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.cluster import mesh
 from jaxpose.model.pose_net import make_network
+from jaxpose.prediction import batch_runner
+from jaxpose.steps.predict_step import build_predict_step
 from jaxpose.video import video as reading
 from tests import small_run
 from tests.painted_videos import write
-from tests.parallel import Trainer, make_config
+from tests.parallel import CLIP, Trainer, make_config
 from tests.test_entry import HEAVY, verb_without
 
 SIDE_PX, BATCH = 128, 8
@@ -75,6 +78,59 @@ def test_what_crosses_devices_is_the_same_for_any_number_of_them_and_of_passes(n
         assert [kind for kind, _ in in_passes] == [kind for kind, _ in whole] == ["all-reduce"] * 2
         # The counts have one number for each pass.
         assert in_passes[1] == whole[1] and in_passes[0][1] <= whole[0][1] + 4 * 4
+
+
+def test_windows_of_neighbouring_frames_share_the_backbone() -> None:
+    def flop(kind: str, batch: int, clips: int = 0) -> float:
+        config = make_config(kind=kind, batch=batch, clips=clips, preset="none")
+        # The heads are small beside it.
+        config.model.width = 32
+        return Trainer(config).lower(mesh.make_mesh(jax.devices()[:1])).cost_analysis()["flops"]
+
+    context = "heatmap_context"
+    # Differences leave out the rest, such as the optimizer.
+    frame = (flop("heatmap", 15) - flop("heatmap", 5)) / 10
+    window = (flop(context, 15) - flop(context, 5)) / 10
+    clip = flop(context, 5, clips=1) - flop(context, 5)
+    assert 5 < window / frame < 5.3
+    # Its windows without a shared frame would be 5 (CLIP - 4).
+    assert CLIP < clip / frame < 1.1 * CLIP
+
+
+def test_a_predicted_frame_goes_through_the_backbone_once_but_where_batches_meet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sequences: list[tuple[int, ...]] = []
+
+    def put(on: Mesh, batch: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+        sequences.append(batch["frames"].shape[:2])
+        return mesh.put_batch(on, batch)
+
+    monkeypatch.setattr(batch_runner, "put_batch", put)
+
+    def predict_video(kind: str, devices: int) -> float:
+        """Predicts 64 frames in batches of 32; returns the FLOP of a step."""
+        config = make_config(kind=kind)
+        config.model.width = 32
+        graphdef, *weights = make_network(config.model, 3, "f32", seed=0)
+        on = mesh.make_mesh(jax.devices()[:devices])
+        runner, pixels = batch_runner.BatchRunner(config, graphdef, on, 32), np.zeros((32, 32, 32, 3), np.uint8)
+        sequences.clear()
+        folded = runner.fold(*weights)
+        assert sum(len(part["confidence"]) for part in runner.video(*folded, [pixels, pixels], np.eye(2, 3))) == 64
+        frames = jax.ShapeDtypeStruct((*sequences[0], 32, 32, 3), np.uint8)
+        given = {"frames": frames, "frame_from_input": jax.ShapeDtypeStruct((sequences[0][0], 2, 3), np.float32)}
+        return build_predict_step(config, graphdef, on).lower(*folded, given).cost_analysis()["flops"]
+
+    single = predict_video("heatmap", 1)
+    assert sequences == [(32, 1)] * 2
+    # A batch is a sequence on each device, with the two frames before it and the two after it.
+    several = predict_video("heatmap_context", 1)
+    assert sequences == [(1, 36)] * 2
+    # The rest is the recurrent head.
+    assert 1 < several / single / (36 / 32) < 1.03
+    predict_video("heatmap_context", 2)
+    assert sequences == [(2, 20)] * 2
 
 
 @pytest.fixture

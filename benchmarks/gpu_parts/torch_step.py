@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
@@ -13,7 +14,12 @@ from jaxpose.model.pose_net import make_network
 
 
 def measure_torch_step(given: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the train step does in torch: forward and backward pass, and Adam."""
+    """Returns what the train step does in torch."""
+    return _measured(given, _device(given), torch_training(given), passes=3)
+
+
+def torch_training(given: argparse.Namespace) -> Callable[[int], None]:
+    """Returns the function that takes some train steps: forward and backward pass, and Adam."""
     device, network, frames = _prepare(given)
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-3)
     maps_side = given.size_px // 4
@@ -32,7 +38,7 @@ def measure_torch_step(given: argparse.Namespace) -> dict[str, Any]:
             optimizer.step()
         _wait(device)
 
-    return _measured(given, device, take_steps, passes=3)
+    return take_steps
 
 
 def measure_torch_predict(given: argparse.Namespace) -> dict[str, Any]:
@@ -54,10 +60,14 @@ def measure_torch_predict(given: argparse.Namespace) -> dict[str, Any]:
     return _measured(given, device, take_steps, passes=1)
 
 
+def _device(given: argparse.Namespace) -> Any:
+    is_gpu = torch.cuda.is_available() and given.platform != "cpu"
+    return torch.device("cuda" if is_gpu else "cpu")
+
+
 def _prepare(given: argparse.Namespace) -> tuple[Any, Any, Any]:
     """Returns (device, network, frames uint8 (b, 3, h, w)), both channels_last."""
-    is_gpu = torch.cuda.is_available() and given.platform != "cpu"
-    device = torch.device("cuda" if is_gpu else "cpu")
+    device = _device(given)
     torch.set_float32_matmul_precision("highest" if given.precision == "f32" else "high")
     torch.backends.cudnn.allow_tf32 = given.precision != "f32"
     torch.backends.cudnn.benchmark = True

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxpose.config import ModelConfig
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead, SubPixelConv
+from jaxpose.model.pose_net import apply_network, make_network
 
 KEYPOINTS = 3
 CHANNELS = 16
@@ -171,6 +173,36 @@ def test_a_window_alone_is_that_window_of_a_longer_sequence():
         for i in range(7):
             alone = run(head, features[1:2, i : i + 5])
             np.testing.assert_allclose(alone[0, 0], whole[1, i], rtol=1e-10, atol=1e-10 * np.abs(whole).max())
+
+
+def test_windows_that_share_the_backbone_give_the_numbers_of_windows_alone():
+    """Of the whole network in training: outputs and gradients, float64.
+
+    The norm is that of each frame. The statistics of a batch count a shared frame once, and so differ.
+    """
+    model = ModelConfig(kind="heatmap_context", backbone="resnet10", width=8, norm="group", head_width=4)
+    graphdef, params, statistics = make_network(model, KEYPOINTS, "f64", seed=0)
+    rng = np.random.default_rng(0)
+    clip = rng.uniform(0, 255, (1, 11, 32, 32, 3))
+    windows = np.stack([clip[0, first : first + 5] for first in range(7)])
+    weights = rng.normal(size=(7, 2, KEYPOINTS, 8, 8))
+
+    def outputs_and_gradients(frames):
+        def weighted(params):
+            counted = jnp.ones(frames.shape[:2], bool)
+            count = jnp.asarray(float(counted.size))
+            ((outputs,), _) = apply_network(graphdef, params, statistics, [jnp.asarray(frames)], [counted], count, True)
+            outputs = outputs.reshape(weights.shape)
+            return jnp.sum(outputs * weights), outputs
+
+        gradients, outputs = jax.jit(jax.grad(weighted, has_aux=True))(params)
+        return outputs, gradients
+
+    with jax.enable_x64(True):
+        shared, alone = outputs_and_gradients(clip), outputs_and_gradients(windows)
+    for got, expected in zip(jax.tree.leaves(shared), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+        assert np.abs(expected).max() > 0
 
 
 def test_a_frame_is_seen_by_its_five_windows_alone():
