@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import SessionLog
+from tensorboardX.proto.types_pb2 import DT_STRING
 
 from jaxpose.config import LogConfig
 from jaxpose.console import HeldWarnings
@@ -48,8 +49,30 @@ def test_no_tensorboard_when_it_is_off(tmp_path: Path):
     with RunLog(tmp_path, config, 10, 10) as log:
         log.images(10, "frames", np.zeros((1, 8, 8, 3), np.uint8))
     assert not (tmp_path / "tensorboard").exists()
-    code = "import sys, jaxpose.run.log; sys.exit('tensorboardX' in sys.modules)"
+
+
+def test_an_event_file_needs_no_package_that_imports_torch():
+    code = "import sys, jaxpose.run.tensorboard; sys.exit(bool({'tensorboardX', 'torch'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("value", [1e39, -1e39, 1e-46, float("inf"), -0.0, 2**31, 16777217.0])
+def test_a_scalar_is_the_nearest_float32(tmp_path: Path, value: float):
+    with RunLog(tmp_path, LogConfig(), 2**31, 2**31 - 2) as log:
+        log.event(2**31 - 1, {"a": value})
+    with np.errstate(over="ignore"):
+        nearest = float(np.float32(value))
+    assert [(step, number) for step, _, number in scalars_of(tmp_path)] == [(2**31 - 1, nearest)]
+
+
+def test_texts_come_back_from_tensorboard(tmp_path: Path):
+    with RunLog(tmp_path, LogConfig(), 10, 0) as log:
+        log.page("config", "größer " * 100)
+    page = events_of(tmp_path)[-1]
+    (value,) = page.summary.value
+    assert value.tag == "config" and value.metadata.plugin_data.plugin_name == "text"
+    assert [text.decode() for text in value.tensor.string_val] == ["größer " * 100]
+    assert value.tensor.dtype == DT_STRING and page.step == 0 and page.wall_time > 1.7e9
 
 
 def test_warnings_from_before_it_opens_come_first_and_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
