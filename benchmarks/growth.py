@@ -49,14 +49,18 @@ def main() -> int:
     arguments.add_argument("--hours", type=float, nargs="*", default=[0.2], help="length of the video of each project")
     arguments.add_argument("--starts", type=int, default=1, help="of each project, with full caches")
     arguments.add_argument("--steps", type=int, default=24)
+    arguments.add_argument("--again", action="store_true", help="with the projects and caches of an earlier call")
     given = arguments.parse_args()
-    shutil.rmtree(given.work, ignore_errors=True)
-    source = make_project(given.work / "source", 0, 1, _SOURCES, 256, _SIDE_PX)
     cases = [("rows", rows) for rows in given.rows]
     cases += [("videos", videos) for videos in given.videos] + [("hours", hours) for hours in given.hours]
-    projects = {case: _make(given.work / f"{case[0]}-{case[1]:g}", source, *case) for case in cases}
+    projects = {case: given.work / f"{case[0]}-{case[1]:g}" for case in cases}
+    if not given.again:
+        shutil.rmtree(given.work, ignore_errors=True)
+        source = make_project(given.work / "source", 0, 1, _SOURCES, 256, _SIDE_PX)
+        for case, project in projects.items():
+            _make(project, source, *case)
     starts = {case: [] for case in cases}
-    for number in range(1 + given.starts):
+    for number in range(int(given.again), 1 + given.starts):
         for case, project in projects.items():
             found = _start(project, given.work, case[0] != "rows", given.steps)
             print(json.dumps({case[0]: case[1], "caches": "full" if number else "empty", **found}), flush=True)
@@ -85,8 +89,8 @@ def _spread(values: list[float]) -> float:
     return round(max(values) - min(values), 2)
 
 
-def _make(project: Path, source: Path, kind: str, size: float) -> Path:
-    """Returns a project that has grown in one way."""
+def _make(project: Path, source: Path, kind: str, size: float) -> None:
+    """Writes a project that has grown in one way."""
     (project / "videos").mkdir(parents=True)
     _write_rows(project, source, int(size) if kind == "rows" else _ROWS)
     (video,) = (source / "videos").iterdir()
@@ -94,7 +98,6 @@ def _make(project: Path, source: Path, kind: str, size: float) -> Path:
         _repeat(video, project / "videos" / "long.mp4", round(size * 3600 * _FPS))
     for number in range(int(size) if kind == "videos" else kind == "rows"):
         os.link(video, project / "videos" / f"video{number:04}.mp4")
-    return project
 
 
 def _write_rows(project: Path, source: Path, rows: int) -> None:
