@@ -121,10 +121,14 @@ def _repeat(video: Path, longer: Path, frames: int) -> None:
     """Writes a video of at least so many frames that repeats the packets of another with rising time stamps."""
     with av.open(str(video)) as container:
         stream = container.streams.video[0]
-        packets = [(packet.pts, packet.dts, packet.is_keyframe, bytes(packet)) for packet in container.demux(stream)]
-        packets = [packet for packet in packets if packet[0] is not None]
-        step = sorted(packet[0] for packet in packets)
-        length = step[-1] - step[0] + step[1] - step[0]
+        packets = [
+            (packet.pts, packet.dts, packet.is_keyframe, bytes(packet))
+            for packet in container.demux(stream)
+            if packet.pts is not None and packet.dts is not None
+        ]
+        times = sorted(packet[0] for packet in packets)
+        length = times[-1] - times[0] + times[1] - times[0]
+        assert stream.time_base is not None
         with av.open(str(longer), "w") as written:
             to = written.add_stream_from_template(stream)
             for turn in range(-(-frames // len(packets))):

@@ -179,14 +179,14 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
 def _keep_in_memory(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float) -> np.ndarray:
     kept = cache.open_cached(name, shape)
     pixels = np.empty(shape, np.uint8) if kept is None else np.array(kept)
-    if kept is not None and cache.read_note(name) == hashlib.sha256(pixels).hexdigest():
+    if kept is not None and cache.read_note(name) == hashlib.sha256(pixels.data).hexdigest():
         return pixels
     for place, row in enumerate(rows):
         pixels[place] = row
     # Without the cache, images are decoded again.
     with contextlib.suppress(OSError, UserError):
         cache.store(name, shape, pixels, limit_gib)
-        cache.write_note(name, hashlib.sha256(pixels).hexdigest())
+        cache.write_note(name, hashlib.sha256(pixels.data).hexdigest())
     return pixels
 
 
