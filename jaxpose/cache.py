@@ -1,4 +1,4 @@
-"""The cache folder: arrays on disk that are too large for memory. They can be made again at any time."""
+"""The cache folder: arrays on disk that take long to make. They can be made again at any time."""
 
 import json
 import os

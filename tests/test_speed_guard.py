@@ -5,6 +5,8 @@ tests/steps/test_collectives.py.
 """
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -203,3 +205,11 @@ def test_the_first_line_needs_no_package_that_takes_long(project: Path, trained_
         _, out, err = verb_without(HEAVY, *arguments)
         first, imported = out.splitlines()
         assert first.startswith("jaxpose ") and imported.startswith("IMPORTED "), err
+
+
+def test_a_training_begins_without_packages_that_only_other_work_needs() -> None:
+    needless = ("scipy.optimize", "scipy.linalg", "pandas", "matplotlib", "plotly")
+    code = "import jaxpose.train, grain, sys; print(*sys.modules, sep='\\n')"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = ended.stdout.splitlines()
+    assert "jax" in imported and not {*needless} & {*imported}

@@ -30,6 +30,8 @@ def test_each_step_is_compiled_once(whole: Path):
     compilations = json.loads((whole.parent / "compilations.json").read_text())
     # With 8 validations and an evaluation, whose last batches are not full.
     assert (compilations.count("jit(update)"), compilations.count("jit(evaluate)")) == (1, 1)
+    # The first parameters and the optimizer's state are made on the host.
+    assert compilations[0] == "jit(update)"
 
 
 def test_metrics_are_those_that_can_be_monitored_and_agree_with_the_evaluation(whole: Path):

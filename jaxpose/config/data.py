@@ -113,7 +113,7 @@ class DataConfig(Section):
         "poses",
     )
     memory_limit_gib: float = option(
-        2.0, "decoded frames beyond this size are memory-mapped from the cache folder", minimum=0.0, harmless=True
+        0.5, "decoded frames beyond this size are memory-mapped from the cache folder", minimum=0.0, harmless=True
     )
     cache_limit_gib: float = option(
         20.0,

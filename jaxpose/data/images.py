@@ -3,6 +3,7 @@
 Input: a `Project`. Output: `Frames`, uint8, in memory or memory-mapped from the cache folder.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable
@@ -51,7 +52,7 @@ def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
 
 
 def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) -> Frames:
-    """Decodes the frames of a project; frames too large for memory are kept in the cache folder.
+    """Decodes the frames of a project, or reads them from the cache folder, where they are kept.
 
     Args:
       project: the frames.
@@ -150,6 +151,9 @@ def fit_labelled(
 def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], str], data: DataConfig) -> np.ndarray:
     """Returns rows as one uint8 array, in memory or, above the limit, memory-mapped from the cache folder.
 
+    An array in memory is kept in the cache folder, too, with a checksum: reading it takes a small part of the time of
+    decoding.
+
     Args:
       shape: of the array.
       rows: shape[0] arrays of shape[1:]; not used if the cache folder already has the array.
@@ -158,14 +162,11 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
 
     Raises:
       UserError: the array is above both limits.
-      OSError: the cache folder cannot be written.
+      OSError: the array is above the limit of memory, and the cache folder cannot be written.
     """
-    if np.prod(shape) <= data.memory_limit_gib * cache.GIB:
-        kept = np.empty(shape, np.uint8)
-        for place, row in enumerate(rows):
-            kept[place] = row
-        return kept
     name = key()
+    if np.prod(shape) <= data.memory_limit_gib * cache.GIB:
+        return _keep_in_memory(name, shape, rows, data.cache_limit_gib)
     kept = cache.open_cached(name, shape)
     if kept is None:
         cache.store(name, shape, rows, data.cache_limit_gib)
@@ -173,6 +174,20 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
     if kept is None:
         raise OSError(f"the frames written to {cache.cache_folder()} cannot be read back")
     return kept
+
+
+def _keep_in_memory(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float) -> np.ndarray:
+    kept = cache.open_cached(name, shape)
+    pixels = np.empty(shape, np.uint8) if kept is None else np.array(kept)
+    if kept is not None and cache.read_note(name) == hashlib.sha256(pixels.data).hexdigest():
+        return pixels
+    for place, row in enumerate(rows):
+        pixels[place] = row
+    # Without the cache, images are decoded again.
+    with contextlib.suppress(OSError, UserError):
+        cache.store(name, shape, pixels, limit_gib)
+        cache.write_note(name, hashlib.sha256(pixels.data).hexdigest())
+    return pixels
 
 
 def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], data: DataConfig, *more: object) -> str:

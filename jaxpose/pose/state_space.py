@@ -15,8 +15,6 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import scipy.linalg
-import scipy.optimize
 from jaxtyping import Float
 
 
@@ -67,6 +65,9 @@ def posterior(model: StateSpace, observed: Float[np.ndarray, "n o"], precision: 
     observed = np.where(seen, observed, 0.0)
     factor = _factor(_blocks(model, precision), _coupling(model))
     weighted = (observed * precision) @ model.loadings
+    # Imported where it is used, here and below: every training imports this module, and SciPy takes a tenth of a start.
+    import scipy.linalg
+
     solved = scipy.linalg.cho_solve_banded((factor, True), weighted.ravel(), check_finite=False)
     mean = solved.reshape(count, size)
     # Errors and steps are summed as squares: a difference of two large sums would lose digits.
@@ -89,6 +90,8 @@ def covariances(model: StateSpace, precision: Float[np.ndarray, "n o"]) -> Float
 
 def best_in(cost: Callable[[float], float], low: float, high: float) -> float:
     """Returns where a smooth function is lowest between two bounds: the best of nine places, then Brent's method."""
+    import scipy.optimize
+
     places = np.linspace(low, high, 9)
     costs = [cost(float(place)) for place in places]
     best = int(np.argmin(costs))
@@ -114,6 +117,8 @@ def _coupling(model: StateSpace) -> np.ndarray:
 
 def _factor(blocks: np.ndarray, coupling: np.ndarray) -> np.ndarray:
     """Returns the Cholesky factor (2 d, n d) of a block tridiagonal matrix, in LAPACK's lower band form."""
+    import scipy.linalg
+
     count, size = blocks.shape[:2]
     band = np.zeros((2 * size, count * size))
     for row in range(size):

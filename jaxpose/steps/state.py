@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 
 
@@ -37,18 +37,26 @@ class State:
 
 
 def initial_state(params: dict, statistics: dict, optimizer: optax.GradientTransformation, ema: bool) -> State:
-    """Returns the state before the first step."""
+    """Returns the state before the first step, made on the host: JAX would compile a program for each shape.
+
+    Args:
+      params: nested dict of parameters.
+      statistics: nested dict of batch statistics.
+      optimizer: one of `make_optimizer`, whose state is all zeros before the first step.
+      ema: whether the moving average is on.
+    """
     # Copies, because the step donates its state, and no buffer can be donated twice.
-    average = jax.tree.map(jnp.copy, {"params": params, "statistics": statistics}) if ema else {}
+    average = jax.tree.map(np.array, {"params": params, "statistics": statistics}) if ema else {}
+    shapes = jax.eval_shape(optimizer.init, params)
     return State(
-        step=jnp.int32(0),
+        step=np.int32(0),
         params=params,
         statistics=statistics,
-        optimizer=optimizer.init(params),
+        optimizer=jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes),
         ema=average,
-        skipped_in_row=jnp.int32(0),
-        best_metric=jnp.float32(jnp.nan),
-        validations_since_best=jnp.int32(0),
+        skipped_in_row=np.int32(0),
+        best_metric=np.float32(np.nan),
+        validations_since_best=np.int32(0),
     )
 
 

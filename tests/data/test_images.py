@@ -1,6 +1,7 @@
 """Frames land in the input exactly where their affine says, without aliasing, and are decoded once."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -209,7 +210,7 @@ def test_large_sets_are_mapped_from_the_cache_and_reused(tmp_path: Path, cache_f
     data = make_project(tmp_path, [(64, 48)] * 5)
     project = read_project(data)
     in_memory = load_frames(project, data, (64, 64))
-    assert not list(cache_folder.rglob("*.npy"))
+    assert not isinstance(in_memory.pixels, np.memmap)
     data.memory_limit_gib = 0.0
     mapped = load_frames(project, data, (64, 64))
     assert isinstance(mapped.pixels, np.memmap) and not mapped.pixels.flags.writeable
@@ -225,14 +226,44 @@ def test_large_sets_are_mapped_from_the_cache_and_reused(tmp_path: Path, cache_f
     assert len(list((cache_folder / "frames").iterdir())) == 1
 
 
-def test_a_damaged_entry_is_made_again(tmp_path: Path, cache_folder: Path) -> None:
-    data = make_project(tmp_path, [(64, 48)] * 3, memory_limit_gib=0.0)
+def test_small_sets_are_decoded_once_and_later_starts_read_no_image(tmp_path: Path, cache_folder: Path) -> None:
+    data = make_project(tmp_path, [(64, 48)] * 5)
+    project = read_project(data)
+    decoded = load_frames(project, data, (64, 64))
+    for path in project.paths:
+        path.unlink()
+    kept = load_frames(project, data, (64, 64))
+    np.testing.assert_array_equal(kept.pixels, decoded.pixels)
+    # Nothing of the cache folder is used later.
+    shutil.rmtree(cache_folder)
+    np.testing.assert_array_equal(kept.pixels, decoded.pixels)
+
+
+@pytest.mark.parametrize("change", ["no folder", "no room"])
+def test_small_sets_need_no_cache(tmp_path: Path, cache_folder: Path, change: str) -> None:
+    data = make_project(tmp_path, [(64, 48)] * 3, cache_limit_gib=0.0 if change == "no room" else 1.0)
+    project = read_project(data)
+    if change == "no folder":
+        (cache_folder / "frames").write_text("a file")
+    first, second = (load_frames(project, data, (64, 64)).pixels for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert not list(cache_folder.rglob("*.npy"))
+
+
+@pytest.mark.parametrize("memory_limit_gib", [0.0, 1.0])
+def test_a_damaged_entry_is_made_again(tmp_path: Path, cache_folder: Path, memory_limit_gib: float) -> None:
+    data = make_project(tmp_path, [(64, 48)] * 3, memory_limit_gib=memory_limit_gib)
     project = read_project(data)
     expected = np.array(load_frames(project, data, (64, 64)).pixels)
     (entry,) = cache_folder.rglob("*.npy")
-    for content in (b"", b"nonsense", entry.read_bytes()[:-1]):
-        entry.write_bytes(content)
+    content = entry.read_bytes()
+    damages = [b"", b"nonsense", content[:-1]]
+    # A flipped bit: the file has a checksum if it is read into memory.
+    damages += [content[:-1] + bytes([content[-1] ^ 1])] if memory_limit_gib else []
+    for damaged in damages:
+        entry.write_bytes(damaged)
         np.testing.assert_array_equal(load_frames(project, data, (64, 64)).pixels, expected)
+        assert entry.read_bytes() == content
 
 
 def test_the_oldest_entries_leave_the_cache_first(cache_folder: Path) -> None:

@@ -219,3 +219,14 @@ def test_the_moving_average_is_what_is_evaluated_when_it_is_on() -> None:
     evaluated = evaluated_weights(dataclasses.replace(on, ema=moved))
     np.testing.assert_allclose(evaluated[0]["a"], 2)
     np.testing.assert_allclose(evaluated[1]["b"], 1)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+def test_the_first_state_of_an_optimizer_is_what_optax_makes(name: str) -> None:
+    params = {"backbone": {"kernel": np.ones((3, 2), np.float32)}, "head": {"bias": np.ones(4, np.float32)}}
+    optimizer = make_optimizer(OptimConfig(name=name, clip_norm=1.0, weight_decay=0.1))
+    made, expected = initial_state(params, {}, optimizer, ema=False).optimizer, optimizer.init(params)
+    assert jax.tree.structure(made) == jax.tree.structure(expected)
+    for ours, theirs in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
+        assert ours.dtype == theirs.dtype and isinstance(ours, np.ndarray)
+        np.testing.assert_array_equal(ours, theirs)
