@@ -47,9 +47,10 @@ def test_a_step_computes_no_more_than_its_convolutions_and_keeps_little() -> Non
     # one more forward pass would be 0.3.
     for stage in (lowered, step):
         assert 0.8 < stage.cost_analysis()["flops"] / analytic < 1
-    # Counted: 191 MiB and 2.51 GB with one pass; parameters and both moments of Adam are 129 MiB, and stay in place.
+    # Counted: 212 MiB, with the transposed factors of gradients, and 2.51 GB with one pass; parameters and both moments
+    # of Adam are 129 MiB, and stay in place.
     memory = step.memory_analysis()
-    assert memory.temp_size_in_bytes < 210 * MIB
+    assert memory.temp_size_in_bytes < 225 * MIB
     assert memory.argument_size_in_bytes - memory.alias_size_in_bytes < MIB
     assert step.cost_analysis()["bytes accessed"] < 2.8e9
 

@@ -111,16 +111,16 @@ def _convolve_backward(stride: int, padding: tuple[int, int], saved: tuple, give
         # Conditions that XLA cannot know: it must have their arrays in memory first. Otherwise it computes the layers
         # before x again for each number that a transposition moves, which took an eighth of the step, and moves numbers
         # in slow loops, together with a flip or a slice.
-        return _walled(transposed, kernel.reshape(-1)[0], x, jnp.flip(kernel, (0, 1)), given)
+        return _walled(transposed, kernel.reshape(-1)[0], x, kernel, given)
 
-    def transposed(first: jax.Array, x: jax.Array, flipped: jax.Array, given: jax.Array) -> tuple:
+    def transposed(first: jax.Array, x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple:
         images, gradients = x.transpose(3, 1, 2, 0), given.transpose(1, 2, 0, 3)
-        of_x, of_kernel = _walled(convolved, first, given, flipped.swapaxes(2, 3), images, gradients)
+        of_x, of_kernel = _walled(convolved, first, given, kernel.swapaxes(2, 3), images, gradients)
         return of_x, of_kernel.transpose(1, 2, 0, 3)
 
-    def convolved(_: jax.Array, given: jax.Array, turned: jax.Array, images: jax.Array, gradients: jax.Array) -> tuple:
-        size, sides = turned.shape[0], images.shape[1:3]
-        of_x = _input_gradient(given, turned, sides, stride, padding)
+    def convolved(_: jax.Array, given: jax.Array, swapped: jax.Array, images: jax.Array, gradients: jax.Array) -> tuple:
+        size, sides = swapped.shape[0], images.shape[1:3]
+        of_x = _input_gradient(given, jnp.flip(swapped, (0, 1)), sides, stride, padding)
         return of_x, _kernel_gradient(images, gradients, size, stride, padding)
 
     return lax.platform_dependent(*saved, given, cpu=ordered, default=plain)
