@@ -228,9 +228,9 @@ def _apply(
         ema = optim.moving_average(ema, now, config.optim.ema_decay, state.step)
     moved = (params, statistics, optimizer, ema)
     kept = (state.params, state.statistics, state.optimizer, state.ema)
-    # A finite gradient may still overflow, times a large rate. The optimizer's state cannot: the squared norm bounds its
-    # squares and averages, and looking at it would take a tenth of the step's compile time. All devices hold the same
-    # state, so this needs no reduction.
+    # A finite gradient may still overflow, times a large rate. The optimizer's state cannot: the squared norm bounds
+    # its squares and averages, and looking at it would take a tenth of the step's compile time. All devices hold the
+    # same state, so this needs no reduction.
     finite = jnp.isfinite(loss) & jnp.isfinite(norm) & _all_finite((params, statistics, ema))
     params, statistics, optimizer, ema = _choose(finite, moved, kept)
     state = dataclasses.replace(
