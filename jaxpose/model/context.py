@@ -124,10 +124,10 @@ class CellStep(nnx.Module):
         self.dtype = dtype
         # Xavier's bound as torch computes it, which ignores the groups.
         bound = (6 / (4 * (1 + _INNER * keypoints))) ** 0.5
-        self.into = nnx.Param(rng.uniform(-bound, bound, (4, _INNER, keypoints)).astype(param_dtype))
-        self.into_bias = nnx.Param(np.zeros((_INNER, keypoints), param_dtype))
-        self.out = nnx.Param(rng.uniform(-bound, bound, (_INNER, 4, keypoints)).astype(param_dtype))
-        self.out_bias = nnx.Param(np.zeros(keypoints, param_dtype))
+        self.into = nnx.Param(jax.device_put(rng.uniform(-bound, bound, (4, _INNER, keypoints)).astype(param_dtype)))
+        self.into_bias = nnx.Param(jax.device_put(np.zeros((_INNER, keypoints), param_dtype)))
+        self.out = nnx.Param(jax.device_put(rng.uniform(-bound, bound, (_INNER, 4, keypoints)).astype(param_dtype)))
+        self.out_bias = nnx.Param(jax.device_put(np.zeros(keypoints, param_dtype)))
 
     def __call__(self, cells: Float[Array, "k 4 q n h w"]) -> Float[Array, "k 4 q n h w"]:
         """Returns the next state of 2x2 cells; the second axis is the cell (top left, top right, bottom left, ...)."""

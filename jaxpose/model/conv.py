@@ -47,7 +47,7 @@ class Conv(nnx.Module):
         self.dtype = dtype
         shape = (kernel_size, kernel_size, in_channels, out_channels)
         scale = (2.0 / (kernel_size * kernel_size * out_channels)) ** 0.5
-        self.kernel = nnx.Param(rng.normal(0, scale, shape).astype(param_dtype))
+        self.kernel = nnx.Param(jax.device_put(rng.normal(0, scale, shape).astype(param_dtype)))
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
         """Returns the convolved maps, of `ceil(side / stride)` cells."""

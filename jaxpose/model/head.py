@@ -41,8 +41,8 @@ class SubPixelConv(nnx.Module):
         # Xavier's bound (Glorot and Bengio 2010) for the 3x3 transposed convolution that this replaces.
         bound = _GAIN * (6 / (9 * (in_channels + out_channels))) ** 0.5
         shape = (2, 2, in_channels, 4 * out_channels)
-        self.kernel = nnx.Param(rng.uniform(-bound, bound, shape).astype(param_dtype))
-        self.bias = nnx.Param(np.zeros(out_channels, param_dtype)) if bias else None
+        self.kernel = nnx.Param(jax.device_put(rng.uniform(-bound, bound, shape).astype(param_dtype)))
+        self.bias = nnx.Param(jax.device_put(np.zeros(out_channels, param_dtype))) if bias else None
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c2"]:
         """Returns maps of twice the height and width."""

@@ -51,13 +51,13 @@ class Norm(nnx.Module):
         self.axis = axis
         self.dtype = dtype
         self.is_folded = False
-        self.scale = nnx.Param(np.ones(channels, param_dtype))
-        self.bias = nnx.Param(np.zeros(channels, param_dtype))
+        self.scale = nnx.Param(jax.device_put(np.ones(channels, param_dtype)))
+        self.bias = nnx.Param(jax.device_put(np.zeros(channels, param_dtype)))
         if kind == "group":
             self.groups = groups or math.gcd(channels, max(1, channels // CHANNELS_PER_GROUP))
         else:
-            self.mean = nnx.BatchStat(np.zeros(channels, param_dtype))
-            self.var = nnx.BatchStat(np.ones(channels, param_dtype))
+            self.mean = nnx.BatchStat(jax.device_put(np.zeros(channels, param_dtype)))
+            self.var = nnx.BatchStat(jax.device_put(np.ones(channels, param_dtype)))
 
     def __call__(
         self, x: Float[Array, "b h w c"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool

@@ -118,7 +118,8 @@ def needed_types(precision: str) -> contextlib.AbstractContextManager:
 def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) -> tuple[nnx.GraphDef, dict, dict]:
     """Returns (graph definition, parameters, batch statistics), the last two as nested dicts of arrays.
 
-    The initial weights are drawn on the host, so they are the same on every platform and nothing is compiled.
+    The initial weights are drawn on the host, in their type, so they are the same on every platform and nothing is
+    compiled.
     """
     rng = np.random.Generator(np.random.Philox(seed))
     with needed_types(precision):

@@ -34,7 +34,7 @@ class Linear(nnx.Module):
     ):
         self.dtype = dtype
         self.kernel = nnx.Param(draw_normal(rng, (in_channels, out_channels), param_dtype))
-        self.bias = nnx.Param(np.zeros(out_channels, param_dtype)) if has_bias else None
+        self.bias = nnx.Param(jax.device_put(np.zeros(out_channels, param_dtype))) if has_bias else None
 
     def __call__(self, x: Float[Array, "b n c"]) -> Float[Array, "b n d"]:
         """Returns the mapped tokens."""
@@ -57,8 +57,8 @@ class LayerNorm(nnx.Module):
     ):
         self.epsilon = epsilon
         self.dtype = dtype
-        self.scale = nnx.Param(np.ones(channels, param_dtype))
-        self.bias = nnx.Param(np.zeros(channels, param_dtype))
+        self.scale = nnx.Param(jax.device_put(np.ones(channels, param_dtype)))
+        self.bias = nnx.Param(jax.device_put(np.zeros(channels, param_dtype)))
 
     def __call__(self, x: Float[Array, "b n c"]) -> Float[Array, "b n c"]:
         """Returns the normalised tokens."""
@@ -69,7 +69,7 @@ class LayerNorm(nnx.Module):
         return (x * scale[None, None] + bias[None, None]).astype(self.dtype)
 
 
-def draw_normal(rng: np.random.Generator, shape: tuple[int, ...], param_dtype: jax.typing.DTypeLike) -> np.ndarray:
+def draw_normal(rng: np.random.Generator, shape: tuple[int, ...], param_dtype: jax.typing.DTypeLike) -> jax.Array:
     """Returns initial weights of a normal distribution; values beyond two deviations are drawn again."""
     values = rng.standard_normal(shape)
     flat = values.reshape(-1)
@@ -77,4 +77,4 @@ def draw_normal(rng: np.random.Generator, shape: tuple[int, ...], param_dtype: j
     while beyond.size:
         flat[beyond] = rng.standard_normal(beyond.size)
         beyond = beyond[np.abs(flat[beyond]) > 2]
-    return (_DEVIATION * values).astype(param_dtype)
+    return jax.device_put((_DEVIATION * values).astype(param_dtype))

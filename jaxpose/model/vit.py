@@ -126,7 +126,7 @@ class Block(nnx.Module):
         self.fc1 = Linear(channels, 4 * channels, rng=rng, **dtypes)
         self.fc2 = Linear(4 * channels, channels, rng=rng, **dtypes)
         self.scale1, self.scale2 = (
-            nnx.Param(np.ones(channels, param_dtype)) if form.has_scales else None for _ in range(2)
+            nnx.Param(jax.device_put(np.ones(channels, param_dtype))) if form.has_scales else None for _ in range(2)
         )
 
     def __call__(
