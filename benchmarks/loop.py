@@ -61,7 +61,7 @@ def main() -> int:
             "turns": given.turns,
             "jax": jax.__version__,
         }
-        line |= {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0]}
+        line |= {"machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0]}
         with given.out.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         print(json.dumps(line), flush=True)

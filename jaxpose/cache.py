@@ -1,5 +1,6 @@
 """The cache folder: arrays on disk that take long to make. They can be made again at any time."""
 
+import contextlib
 import json
 import os
 import time
@@ -23,18 +24,23 @@ def cache_folder() -> Path:
     return Path(os.environ.get("JAXPOSE_CACHE") or platformdirs.user_cache_dir("jaxpose"))
 
 
-def open_cached(key: str, shape: tuple[int, ...], folder: Path | None = None) -> np.ndarray | None:
-    """Returns the uint8 array stored under a key, memory-mapped read-only, or None; marks it as used now.
+def open_cached(
+    key: str, shape: tuple[int, ...], folder: Path | None = None, *, in_memory: bool = False
+) -> np.ndarray | None:
+    """Returns the uint8 array stored under a key, or None; marks it as used now.
 
     Args:
       key: a name of letters and digits, unique for everything that the array depends on.
       shape: of the array; an entry of another shape is not returned.
       folder: where the cache is; None = `cache_folder()`.
+      in_memory: read the array; otherwise it is memory-mapped, read-only.
     """
     file = _file(key, folder)
-    try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    # The cache may belong to somebody else.
+    with contextlib.suppress(OSError):
         os.utime(file)
+    try:
+        array = np.load(file, mmap_mode=None if in_memory else "r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
     return array if array.shape == shape and array.dtype == np.uint8 else None

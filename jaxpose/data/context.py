@@ -52,7 +52,7 @@ def load_windows(
     Raises:
       UserError: as `images.load_frames`; or a frame beside a labelled one does not decode and `data.on_bad_frame` is
         stop (with skip, the frame counts as absent).
-      OSError: the cache folder cannot be written.
+      OSError: the frames are above the limit of memory, and the cache folder cannot be written.
     """
     affines, span = fit_affines(project, data, size_px), 2 * radius + 1
     windows = plan_windows(project, radius, videos)

@@ -8,7 +8,7 @@ from av.error import FFmpegError, PatchWelcomeError
 from jaxpose.errors import UserError
 
 # Versions of the programs that decide whether an image is intact, and of how they are asked.
-DECODERS = (2, cv2.__version__, av.__version__)
+DECODERS = (2, cv2.__version__, av.__version__, *sorted(av.library_versions.items()))
 MIN_SIDE_PX, MAX_PIXELS = 2, 2**28
 _JPEG = b"\xff\xd8\xff"
 _NOT_INTACT = "the image does not decode: it is cut short, damaged or no image"

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
-from jaxpose.data.image_file import decode_image
+from jaxpose.data.image_file import DECODERS, decode_image
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -62,7 +62,7 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
     Raises:
       UserError: an image does not decode or has changed since the project was read, or the frames are above both
         limits.
-      OSError: the cache folder cannot be written.
+      OSError: the frames are above the limit of memory, and the cache folder cannot be written.
     """
     affines = fit_affines(project, data, size_px)
     shape = (len(project.images), 1, size_px[1], size_px[0], 3)
@@ -177,22 +177,26 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
 
 
 def _keep_in_memory(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float) -> np.ndarray:
-    kept = cache.open_cached(name, shape)
-    pixels = np.empty(shape, np.uint8) if kept is None else np.array(kept)
-    if kept is not None and cache.read_note(name) == hashlib.sha256(pixels.data).hexdigest():
-        return pixels
+    kept = cache.open_cached(name, shape, in_memory=True)
+    if kept is not None and cache.read_note(name) == hashlib.sha256(kept.data).hexdigest():
+        return kept
+    pixels = np.empty(shape, np.uint8)
     for place, row in enumerate(rows):
         pixels[place] = row
+    checksum = hashlib.sha256(pixels.data).hexdigest()
+    if kept is None and cache.read_note(name) == checksum and cache.open_cached(name, shape) is not None:
+        # Another process has written it meanwhile.
+        return pixels
     # Without the cache, images are decoded again.
     with contextlib.suppress(OSError, UserError):
         cache.store(name, shape, pixels, limit_gib)
-        cache.write_note(name, hashlib.sha256(pixels.data).hexdigest())
+        cache.write_note(name, checksum)
     return pixels
 
 
 def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], data: DataConfig, *more: object) -> str:
     """Returns a unique name for the frames of a project, fitted by `affines` (n, 2, 3), with `more` dependencies."""
     parts = data.resize, project.boxes_px or data.crop_px
-    digest = hashlib.sha256(repr((FIT_VERSION, size_px, project.checksums, *parts, *more)).encode())
+    digest = hashlib.sha256(repr((FIT_VERSION, DECODERS, size_px, project.checksums, *parts, *more)).encode())
     digest.update(np.ascontiguousarray(affines, "<f8").tobytes())
     return digest.hexdigest()

@@ -109,8 +109,8 @@ def _convolve_backward(stride: int, padding: tuple[int, int], saved: tuple, give
 
     def ordered(x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array]:
         # Conditions that XLA cannot know: it must have their arrays in memory first. Otherwise it computes the layers
-        # before x again for each number that a transposition moves, which took an eighth of the step, and moves numbers
-        # in slow loops, together with a flip or a slice.
+        # before x again for each number that a transposition moves, and moves numbers in slow loops, together with a
+        # slice.
         return _walled(transposed, kernel.reshape(-1)[0], x, kernel, given)
 
     def transposed(first: jax.Array, x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple:

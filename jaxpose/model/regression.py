@@ -38,9 +38,8 @@ class RegressionHead(nnx.Module):
     ):
         self.dtype = dtype
         bound = _GAIN * (6 / (in_channels + 2 * keypoints)) ** 0.5
-        self.kernel = nnx.Param(
-            jnp.asarray(rng.uniform(-bound, bound, (in_channels, 2, keypoints)).astype(param_dtype))
-        )
+        first = rng.uniform(-bound, bound, (in_channels, 2, keypoints)).astype(param_dtype)
+        self.kernel = nnx.Param(jax.device_put(first))
         self.bias = nnx.Param(jax.device_put(np.zeros((2, keypoints), param_dtype)))
 
     def __call__(self, features: Float[Array, "q h w c"], size_px: tuple[int, int]) -> Float[Array, "q k 2"]:

@@ -311,6 +311,7 @@ def test_large_windows_are_mapped_from_the_cache_and_reused(
     project = shutil.copytree(synthetic, tmp_path / "project")
     data = c.DataConfig(project=str(project))
     in_memory, messages = windows_of(data, (64, 64))
+    shutil.rmtree(cache_folder)
     data.memory_limit_gib = 0.0
     mapped, said = windows_of(data, (64, 64))
     np.testing.assert_array_equal(mapped, in_memory)

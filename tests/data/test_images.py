@@ -211,6 +211,7 @@ def test_large_sets_are_mapped_from_the_cache_and_reused(tmp_path: Path, cache_f
     project = read_project(data)
     in_memory = load_frames(project, data, (64, 64))
     assert not isinstance(in_memory.pixels, np.memmap)
+    shutil.rmtree(cache_folder)
     data.memory_limit_gib = 0.0
     mapped = load_frames(project, data, (64, 64))
     assert isinstance(mapped.pixels, np.memmap) and not mapped.pixels.flags.writeable

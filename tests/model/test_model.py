@@ -163,6 +163,25 @@ def test_convolution_and_its_gradients(side_by_side: bool, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_samples_side_by_side_give_the_same_bits(size: int, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(6, 15, 22, 16)).astype(np.float32)
+    kernel = rng.normal(size=(size, size, 16, 64)).astype(np.float32)
+    padding = (0, 1) if size == 2 else (size // 2, size // 2)
+    monkeypatch.setattr(conv, "_WORTHWHILE_BYTES", 0)
+
+    def outputs(cores: int) -> np.ndarray:
+        monkeypatch.setattr(conv, "allowed_cores", lambda: cores)
+        # Made anew for each number of cores: JAX keeps what it traced.
+        return np.asarray(
+            jax.jit(lambda x, k: jax.vjp(lambda x, k: convolve(x, k, stride, padding), x, k)[0])(x, kernel)
+        )
+
+    np.testing.assert_array_equal(outputs(1), outputs(2))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
 def test_gradient_of_a_large_convolution(stride: int) -> None:
     """The gradient of a kernel is a sum over groups of rows, the last of which is smaller; against XLA's gradient."""
     rng = np.random.default_rng(0)
