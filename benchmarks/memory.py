@@ -58,7 +58,8 @@ def main() -> int:
         "arenas": os.environ.get("MALLOC_ARENA_MAX", "default"),
         "growth_mib": round(settled[-1] - settled[0], 1) if len(settled) > 1 else None, "readings": readings,
         "wall_s": round(time.monotonic() - started), "cpu_s": round(time.process_time() - cpu_started),
-        "jax": jax.__version__, "machine": platform.machine(), "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0],
+        "jax": jax.__version__, "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg()[0],
     }  # fmt: skip
     with given.out.open("a") as stream:
         stream.write(json.dumps(line) + "\n")

@@ -19,9 +19,9 @@ def keep_memory(mesh: MeshConfig) -> None:
     """Makes a process that trains on the CPU keep the memory that a step frees. Call it before the backend starts.
 
     XLA allocates the temporary memory of a step anew each time. By default, glibc takes it from the system and gives it
-    back, so every page of it is filled with zeros once more. glibc can keep memory only for
-    the thread in which the process began, so steps are computed in the thread that asks for them. With a GPU, or
-    another library than glibc, this does nothing.
+    back, so every page of it is filled with zeros once more. glibc can keep memory only for the thread in which the
+    process began, so steps are computed in the thread that asks for them. With a GPU, or another library than glibc,
+    this does nothing.
     """
     if mesh.platform not in ("auto", "cpu") or (mesh.platform == "auto" and nvidia_driver_is_visible()):
         return
