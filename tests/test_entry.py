@@ -79,7 +79,9 @@ def test_what_is_not_there_is_told_without_jax(tmp_path: Path) -> None:
     ):
         code, out, err = verb_without(("jax",), *arguments)
         assert code == 2 and says in err and err.count("\n") == 1
-        assert out.count("\n") == 1 and "IMPORTED" not in out
+        # A busy machine tells what takes longer than three seconds.
+        _, *slow = out.splitlines()
+        assert all(line.startswith("loading the packages") for line in slow) and "IMPORTED" not in out
 
 
 def test_a_look_at_the_data_needs_no_jax_and_no_other_process_and_writes_nothing(tmp_path: Path) -> None:
