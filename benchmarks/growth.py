@@ -27,6 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import av
+from start import cpu_s
 
 from jaxpose.data.synthetic import make_project
 
@@ -164,10 +165,11 @@ def _start(project: Path, work: Path, has_clips: bool, steps: int) -> dict[str, 
         metrics = run / "metrics.jsonl"
         lines = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
         if lines and "first_step_s" not in found:
-            found |= {"first_step_s": time.monotonic() - started, "first_step_cpu_s": _cpu_s(process.pid)}
+            found |= {"first_step_s": time.monotonic() - started, "first_step_cpu_s": cpu_s(process.pid)}
             first = lines
+        # The training is another process: its memory and its log can only be looked at again and again.
         time.sleep(0.01)
-    found["step_cpu_ms"] = 1000 * (_cpu_s(process.pid) - found["first_step_cpu_s"]) / (lines - first)
+    found["step_cpu_ms"] = 1000 * (cpu_s(process.pid) - found["first_step_cpu_s"]) / (lines - first)
     process.kill()
     process.wait()
     return {name: round(value, 2) for name, value in found.items()}
@@ -177,12 +179,6 @@ def _memory_mib(process: int, field: str) -> float:
     """Returns a figure of a process's memory; Linux alone has the file."""
     status = Path(f"/proc/{process}/status").read_text()
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith(field)), 0.0)
-
-
-def _cpu_s(process: int) -> float:
-    """Returns the CPU seconds of a process so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -60,20 +60,20 @@ def _start(project: Path, given: argparse.Namespace) -> dict[str, float]:
     assert process.stdout is not None
     first_line = process.stdout.readline()
     assert first_line.startswith("jaxpose"), first_line
-    found = {"first_line_s": time.monotonic() - started, "first_line_cpu_s": _cpu_s(process.pid)}
+    found = {"first_line_s": time.monotonic() - started, "first_line_cpu_s": cpu_s(process.pid)}
     # What else it says must not fill the pipe.
     threading.Thread(target=process.stdout.read, daemon=True).start()
     metrics = run / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
         time.sleep(0.005)
-    found |= {"first_step_s": time.monotonic() - started, "first_step_cpu_s": _cpu_s(process.pid)}
+    found |= {"first_step_s": time.monotonic() - started, "first_step_cpu_s": cpu_s(process.pid)}
     assert process.poll() is None, "the run ended before its first step"
     process.kill()
     process.wait()
     return {name: round(value, 2) for name, value in found.items()}
 
 
-def _cpu_s(process: int) -> float:
+def cpu_s(process: int) -> float:
     """Returns the CPU seconds of a process so far; Linux alone has the file."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -30,7 +30,7 @@ def mean_over_devices(tree: Any) -> Any:
 
 
 def _buckets(leaves: list[jax.Array]) -> list[list[jax.Array]]:
-    """Returns the arrays, in order, in lists of about the same size; what is left over joins the last one."""
+    """Returns the arrays, in order, in lists of about the same number of bytes."""
     all_bytes = sum(leaf.nbytes for leaf in leaves)
     count = max(1, min(_BUCKETS, all_bytes // _LEAST_BYTES))
     buckets: list[list[jax.Array]] = [[] for _ in range(count)]
