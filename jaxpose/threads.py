@@ -11,6 +11,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+# XLA reads it, and then NPROC, when it starts.
+THREADS_VARIABLE = "PJRT_NPROC"
 # More threads would only wait for Python's lock.
 _MOST_THREADS = 8
 
@@ -23,6 +25,12 @@ def allowed_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     per_task = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return min(cores, int(per_task)) if per_task.isdecimal() and int(per_task) else cores
+
+
+def arithmetic_threads() -> int:
+    """Returns among how many threads XLA divides the arithmetic of a CPU; set `THREADS_VARIABLE` before JAX starts."""
+    given = os.environ.get(THREADS_VARIABLE, "") or os.environ.get("NPROC", "")
+    return int(given) if given.isdecimal() and int(given) else allowed_cores()
 
 
 def loader_threads(asked: int) -> int:

@@ -42,7 +42,7 @@ from jaxpose.console import HeldWarnings, console
 from jaxpose.formats.data_check import show_data
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
-from jaxpose.prediction.batch_runner import BatchRunner, validation_batch
+from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.remote.restore import restore
 from jaxpose.run.checkpoint import Checkpoints, order, published
@@ -54,6 +54,7 @@ from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.run.status import Status
 from jaxpose.run.tags import RESULTS
 from jaxpose.run.weights import checksum
+from jaxpose.steps.layout import validation_batch
 from jaxpose.tracking.tracker import Tracker
 from jaxpose.training.clip_setup import require_usable_clips
 from jaxpose.training.closing import report_end

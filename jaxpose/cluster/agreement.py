@@ -157,11 +157,6 @@ def refuse_unshared(folder: Path) -> None:
             (folder / mark).unlink(missing_ok=True)
 
 
-def gather_rows(rows: np.ndarray) -> np.ndarray:
-    """Returns the rows (n, ...) of all processes in their order; every process must have the same number of rows."""
-    return rows if jax.process_count() == 1 else multihost_utils.process_allgather(rows, tiled=True)
-
-
 def gather_lists(mine: list[Any]) -> list[Any]:
     """Returns the JSON-ready items of all processes in their order; each process may have any number of items."""
     if jax.process_count() == 1:

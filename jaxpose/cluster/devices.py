@@ -16,6 +16,7 @@ import jax
 from jaxpose.cluster.gpus import cuda_visible_devices, nvidia_driver_is_visible, visibility, visible_gpus
 from jaxpose.config import MeshConfig
 from jaxpose.errors import UserError
+from jaxpose.threads import THREADS_VARIABLE, arithmetic_threads
 
 _FORMS = "give auto, a number of devices, a list such as 0,2 or gpu:1, a glob such as gpu:*, or re:EXPRESSION"
 
@@ -65,6 +66,8 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
       UserError: the platform or a device is absent, or the machine has a GPU that JAX cannot use.
     """
     if not _backend_runs():
+        if mesh.cpu_threads:
+            os.environ[THREADS_VARIABLE] = str(mesh.cpu_threads)
         if mesh.platform != "auto":
             jax.config.update("jax_platforms", {"gpu": "cuda,cpu", "tpu": "tpu,cpu"}.get(mesh.platform, mesh.platform))
         # CUDA_VISIBLE_DEVICES alone proves nothing: it may be set on a machine without GPUs.
@@ -97,6 +100,23 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
                 "devices; every process must have the same number of devices"
             )
     return [of_process[index][position] for index in processes for position in positions]
+
+
+def require_threads(mesh: MeshConfig, devices: list[jax.Device]) -> None:
+    """Checks that the CPU divides its arithmetic among `mesh.cpu_threads` threads.
+
+    Raises:
+      UserError: JAX was started with another number, or has more devices than that.
+    """
+    if devices[0].platform != "cpu" or not mesh.cpu_threads:
+        return
+    # XLA has at least one thread for each device.
+    threads = max(arithmetic_threads(), jax.local_device_count(backend="cpu"))
+    if threads != mesh.cpu_threads:
+        raise UserError(
+            f"mesh.cpu_threads is {mesh.cpu_threads}, but JAX runs with {threads} threads; before JAX starts, set "
+            f"{THREADS_VARIABLE}={mesh.cpu_threads} and at most as many CPU devices, or give mesh.cpu_threads={threads}"
+        )
 
 
 def describe(devices: list[jax.Device]) -> list[str]:

@@ -20,6 +20,11 @@ def make_mesh(devices: list[jax.Device]) -> Mesh:
     return Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
 
 
+def local_devices(mesh: Mesh) -> list[jax.Device]:
+    """Returns the devices of this process, in the order of the mesh."""
+    return [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+
+
 def put_batch(mesh: Mesh, host_batch: dict[str, Any]) -> dict[str, Any]:
     """Returns global arrays whose first axis is divided evenly over the devices.
 
@@ -59,3 +64,22 @@ def replicate(mesh: Mesh, tree: Any) -> Any:
         return jax.make_array_from_process_local_data(sharding, array, array.shape)
 
     return jax.tree.map(put, tree)
+
+
+def copies(mesh: Mesh, tree: Any) -> list[Any]:
+    """Returns each copy, on a device of this process, of a tree that `replicate` returned."""
+    if mesh.size == 1:
+        return [tree]
+    leaves, structure = jax.tree.flatten(tree)
+    by_device = [{shard.device: shard.data for shard in leaf.addressable_shards} for leaf in leaves]
+    return [structure.unflatten([copy[device] for copy in by_device]) for device in local_devices(mesh)]
+
+
+def joined(mesh: Mesh, copies: list[Any]) -> Any:
+    """Returns a tree on the mesh from its copies on the devices of this process."""
+    if mesh.size == 1:
+        return copies[0]
+    sharding = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(
+        lambda *own: jax.make_array_from_single_device_arrays(own[0].shape, sharding, list(own)), *copies
+    )

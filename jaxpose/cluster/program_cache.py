@@ -26,7 +26,7 @@ from jax._src import compilation_cache
 from jax._src.compilation_cache_interface import CacheInterface
 
 from jaxpose.cache import cache_folder, make_room
-from jaxpose.threads import allowed_cores
+from jaxpose.threads import arithmetic_threads
 
 LIMIT_BYTES = 2**30
 _MAGIC = b"jaxpose program 1\n"
@@ -131,7 +131,7 @@ def _why_not_private(place: Path | int) -> str:
 
 @functools.cache
 def machine_name() -> str:
-    """Returns an identifier of the target of a CPU program: the processor, and the number of usable cores.
+    """Returns an identifier of the target of a CPU program: the processor, and the number of threads.
 
     Many machines may share a home folder, and JAX's keys do not distinguish their processors.
     """
@@ -139,4 +139,4 @@ def machine_name() -> str:
     with contextlib.suppress(OSError):
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
         kind = "\n".join(re.findall(rf"^(?:{_PROCESSOR})\s*:.*", first, re.MULTILINE))
-    return hashlib.sha256(f"{platform.machine()} {allowed_cores()}\n{kind}".encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{platform.machine()} {arithmetic_threads()}\n{kind}".encode()).hexdigest()[:8]

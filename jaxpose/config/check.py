@@ -15,17 +15,24 @@ from jaxpose.config.root import Config
 from jaxpose.config.rules import RULES, remote_problems
 from jaxpose.errors import UserError
 
+# Threads of a run whose bits may not depend on the number of cores.
+_EXACT_THREADS = 8
+
 
 def resolve(config: Config) -> Config:
-    """Returns a checked copy with the preset's numbers filled in and its paths resolved (see `resolve_paths`).
+    """Returns a checked copy with the preset's numbers and the threads filled in.
 
-    A whole number becomes a float if its option is one: 5 and 5.0 give the same run folder.
+    Paths are resolved (see `resolve_paths`). A whole number becomes a float if its option is one: 5 and 5.0 give the
+    same run folder.
 
     Raises:
       UserError: an option breaks a rule.
     """
     validate(config)
-    resolved = resolve_paths(dataclasses.replace(config, augment=resolve_preset(config.augment)))
+    mesh = config.mesh
+    if config.train.shards and not mesh.cpu_threads:
+        mesh = dataclasses.replace(mesh, cpu_threads=_EXACT_THREADS)
+    resolved = resolve_paths(dataclasses.replace(config, augment=resolve_preset(config.augment), mesh=mesh))
     validate(resolved)
     return _with_floats(resolved, Config)
 

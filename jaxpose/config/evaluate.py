@@ -9,7 +9,7 @@ from jaxpose.config.option import Section, option
 class EvalConfig(Section):
     batch_size: int = option(
         32,
-        "frames per prediction step, over all devices; another number changes predictions only by rounding",
+        "frames that a device predicts at once; another number changes predictions only by rounding",
         minimum=1,
         harmless=True,
     )

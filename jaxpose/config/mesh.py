@@ -23,6 +23,13 @@ class MeshConfig(Section):
         harmless=True,
     )
     deterministic: bool = option(False, "GPU: use only operations that repeat bit for bit (slower)")
+    cpu_threads: int = option(
+        0,
+        "CPU: threads among which each process divides its arithmetic; another number changes the last bits. 0 = one "
+        "for each allowed core or, with train.shards, 8",
+        minimum=0,
+        maximum=1024,
+    )
     coordinator: str = option(
         "",
         "several processes: HOST:PORT of process 0; '' = from the environment",

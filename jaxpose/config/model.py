@@ -40,9 +40,9 @@ class ModelConfig(Section):
     norm: str = option(
         "sync",
         "norm of a ResNet. sync: statistics over the whole batch on all devices; group: over each frame; frozen: the "
-        "loaded statistics; local: over each device (results then depend on the number of devices). A ViT normalises "
-        "each token and takes only the default",
-        choices=("sync", "group", "frozen", "local"),
+        "loaded statistics; shard: over each shard (train.shards). A ViT normalises each token and takes only the "
+        "default",
+        choices=("sync", "group", "frozen", "shard"),
     )
     norm_groups: int = option(
         0,

@@ -128,6 +128,13 @@ def _train(config: Config) -> Iterator[str]:
     if train.microbatch_size > train.batch_size:
         most = f"at most train.batch_size = {train.batch_size}"
         yield f"train.microbatch_size is {train.microbatch_size}; it must be {most}"
+    if train.shards > (microbatch := train.microbatch_size or train.batch_size):
+        yield f"train.shards is {train.shards}, and a pass has {microbatch} frames; give at most one shard a frame"
+    if train.shards and config.model.norm == "sync" and config.model.backbone not in VITS:
+        other = "give model.norm=shard (statistics over each shard), group or frozen, or train.shards=0"
+        yield f"train.shards is {train.shards}, and model.norm is sync, whose sums go over all devices; {other}"
+    if not train.shards and config.model.norm == "shard":
+        yield "model.norm is shard, and train.shards is 0; say how many shards a pass has"
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"
     a_step = {"train.batch_size": train.batch_size}

@@ -15,6 +15,13 @@ METRICS = (
 class TrainConfig(Section):
     batch_size: int = option(16, "labelled frames per update, over all devices and hosts", minimum=1)
     microbatch_size: int = option(0, "frames per pass, over all devices; 0 = the whole batch", minimum=0)
+    shards: int = option(
+        0,
+        "parts of a pass that are computed alike on any devices, so that results have the same bits on any number of "
+        "devices and processes. 0 = one part for each device; results are then equal up to rounding",
+        minimum=0,
+        maximum=1024,
+    )
     epochs: int = option(300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0)
     steps: int = option(0, "length of the training in steps; replaces epochs if above 0", minimum=0)
     seed: int = option(0, "seed of the initial weights and of the augmentation", minimum=0)

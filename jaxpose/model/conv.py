@@ -10,7 +10,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxpose.threads import allowed_cores
+from jaxpose.threads import arithmetic_threads
 
 _AXES = ("NHWC", "HWIO", "NHWC")
 # Numbers of a gradient that stay in the cache of one core (512 KiB in float32).
@@ -81,7 +81,7 @@ def _convolve_on_cores(x: jax.Array, kernel: jax.Array, stride: int, padding: tu
     XLA's code divides the columns of the maps and the kernels among cores, but only if there are enough of them. So
     samples with small kernels lie side by side, with zeros between.
     """
-    if allowed_cores() == 1 or kernel.nbytes >= _DIVIDED_BYTES or x.nbytes < _WORTHWHILE_BYTES:
+    if arithmetic_threads() == 1 or kernel.nbytes >= _DIVIDED_BYTES or x.nbytes < _WORTHWHILE_BYTES:
         return _convolve(x, kernel, stride, padding)
     batch, height, width, channels = x.shape
     gap = max(padding)

@@ -22,12 +22,13 @@ class Norm(nnx.Module):
     """Batch or group normalisation of NHWC maps, with a scale and a bias per channel.
 
     In training, `sync` takes its statistics over the valid samples of all devices (Ioffe and Szegedy 2015 over the
-    global microbatch), `local` over those of this device, `group` over the channel groups of one sample (Wu and He
-    2018), and `frozen` uses the stored ones. Outside training, all but `group` use the stored ones.
+    global microbatch), `shard` over those of this shard (`train.shards`; ghost batch norm, Hoffer et al. 2017), `group`
+    over the channel groups of one sample (Wu and He 2018), and `frozen` uses the stored ones. Outside training, all but
+    `group` use the stored ones.
 
     Args:
       channels: channels of the maps.
-      kind: sync, local, group or frozen.
+      kind: sync, shard, group or frozen.
       groups: of channels, for the kind group; 0 stands for one in 16 channels.
       dtype: type of the result; statistics are in `param_dtype`.
       param_dtype: type of the parameters and statistics.
@@ -62,7 +63,7 @@ class Norm(nnx.Module):
     def __call__(
         self, x: Float[Array, "b h w c"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
     ) -> Float[Array, "b h w c"]:
-        """Returns the normalised maps; in training, `sync` and `local` update the stored statistics.
+        """Returns the normalised maps; in training, `sync` and `shard` update the stored statistics.
 
         Args:
           x: the maps; finite, even in empty slots.

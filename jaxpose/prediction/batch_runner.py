@@ -1,7 +1,11 @@
-"""Runs a network on any number of frames, on all devices of the mesh, in batches of one fixed shape."""
+"""Runs a network on any number of frames, on all devices of the mesh, in batches of one fixed shape for each device.
+
+The shape and the program do not depend on the number of devices, so no bit of a prediction does.
+"""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,13 +13,13 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from jaxpose.cluster.mesh import put_batch, replicate
-from jaxpose.config import Config, TrainConfig
+from jaxpose.cluster.device_program import DeviceProgram, on_device
+from jaxpose.cluster.mesh import copies, local_devices, replicate
+from jaxpose.config import Config
 from jaxpose.data.loader import Samples, evaluation_batches
 from jaxpose.model.fold import fold_norms
 from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
-from jaxpose.steps.layout import microbatch_size
-from jaxpose.steps.predict_step import build_evaluate_step, build_predict_step
+from jaxpose.steps.predict_step import build_evaluate, build_predict, forward_options
 from jaxpose.video.key_frames import Stopped
 
 Predictions = dict[str, np.ndarray]
@@ -29,8 +33,13 @@ class BatchRunner:
       config: the run's config.
       graphdef: the definition of the network.
       mesh: the devices.
-      frames_per_step: frames of one step over all devices, rounded up to a multiple of their number.
-      labelled_per_step: the same for labelled frames; None = as `frames_per_step`.
+      frames_at_once: frames of one step on each device.
+      labelled_at_once: the same for labelled frames; None = as `frames_at_once`.
+
+    Attributes:
+      device_count: number of devices.
+      frames_per_step: frames of one step on all devices.
+      radius: frames that the network sees on either side of the predicted one.
     """
 
     def __init__(
@@ -38,19 +47,20 @@ class BatchRunner:
         config: Config,
         graphdef: nnx.GraphDef,
         mesh: Mesh,
-        frames_per_step: int,
-        labelled_per_step: int | None = None,
+        frames_at_once: int,
+        labelled_at_once: int | None = None,
     ):
         self._mesh = mesh
         self._lock = threading.Lock()
         self._precision = config.train.precision
         self.device_count = mesh.size
-        self._evaluate = build_evaluate_step(config, graphdef, mesh)
-        self._predict = build_predict_step(config, graphdef, mesh)
+        self._evaluate, self._predict = build_evaluate(config, graphdef), build_predict(config, graphdef)
+        # The programs by what decides them, and the weights of the last call with their copies on each device.
+        self._programs: dict[Any, DeviceProgram] = {}
+        self._weights: tuple[Any, list[Any]] = None, []
         self.radius = CONTEXT_RADIUS[config.model.kind]
-        self.frames_per_step, self._labelled_per_step = (
-            -(-frames // mesh.size) * mesh.size for frames in (frames_per_step, labelled_per_step or frames_per_step)
-        )
+        self.frames_per_step = frames_at_once * mesh.size
+        self._labelled_per_step = (labelled_at_once or frames_at_once) * mesh.size
 
     def fold(self, params: dict, statistics: dict) -> tuple[dict, dict]:
         """Returns weights on the mesh as `frames`, `one` and `video` need them; both kinds give the same results."""
@@ -182,45 +192,44 @@ class BatchRunner:
         return {"frames": frames, "frame_from_input": affines}
 
     def _run(
-        self, step: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
+        self, function: Callable, params: dict, statistics: dict, batches: Iterable[tuple[Batch, int]]
     ) -> Iterator[Predictions]:
         # While one batch is in flight, the previous one is fetched.
-        flying: tuple[dict[str, jax.Array], int] | None = None
+        flying: tuple[list[dict[str, jax.Array]], int] | None = None
         for batch, count in batches:
-            mine = {name: self._own_rows(rows) for name, rows in batch.items()}
             # The threads of several videos take turns, so that all devices get the steps in the same order.
             with self._lock, needed_types(self._precision):
-                started = step(params, statistics, put_batch(self._mesh, mine)), count
+                started = self._start(function, (params, statistics), batch), count
             if flying:
                 yield self._fetch(*flying)
             flying = started
         if flying:
             yield self._fetch(*flying)
 
-    def _own_rows(self, rows: np.ndarray) -> np.ndarray:
-        per_device = len(rows) // self._mesh.size
-        mine = [
-            place for place, device in enumerate(self._mesh.devices.flat) if device.process_index == jax.process_index()
-        ]
-        return np.concatenate([rows[place * per_device : (place + 1) * per_device] for place in mine])
+    def _start(self, function: Callable, weights: tuple[dict, dict], batch: Batch) -> list[dict[str, jax.Array]]:
+        """Starts the computation of a batch; returns the results of each device of this process."""
+        devices, all_devices = local_devices(self._mesh), list(self._mesh.devices.flat)
+        if self._weights[0] is not weights[0]:
+            self._weights = weights[0], copies(self._mesh, weights)
+        found = []
+        for place, device in enumerate(devices):
+            number = all_devices.index(device)
+            rows = {name: np.split(field, self._mesh.size)[number] for name, field in batch.items()}
+            arguments = (*self._weights[1][place], jax.device_put(rows, on_device(device)))
+            key = function, tuple(field.shape for field in rows.values())
+            if key not in self._programs:
+                self._programs[key] = DeviceProgram(
+                    function, devices, arguments, options=forward_options(device.platform)
+                )
+            found.append(self._programs[key](place, *arguments))
+        return found
 
-    def _fetch(self, found: dict[str, jax.Array], count: int) -> Predictions:
+    def _fetch(self, found: list[dict[str, jax.Array]], count: int) -> Predictions:
         with needed_types(self._precision):
-            parts = _gather(found) if jax.process_count() > 1 else found
-            return {name: _rows(np.asarray(part), name)[:count] for name, part in parts.items()}
-
-
-def validation_batch(train: TrainConfig, validating: int) -> int:
-    """Returns how many labelled frames are predicted at once: as many as fit in a pass of the training.
-
-    The batch size affects rounding, and validation decides which weights are the best, so no option that may change
-    between resumes decides it. It is not much larger than the validation set, as the rest would be padding.
-
-    Args:
-      train: the run's options.
-      validating: number of validation frames.
-    """
-    return min(microbatch_size(train), max(8, validating))
+            parts = {name: np.concatenate([np.asarray(of_device[name]) for of_device in found]) for name in found[0]}
+            if jax.process_count() > 1:
+                parts = multihost_utils.process_allgather(parts, tiled=True)
+            return {name: _rows(part, name)[:count] for name, part in parts.items()}
 
 
 def _until(stops: Callable[[], bool], batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -234,7 +243,3 @@ def _rows(part: np.ndarray, name: str) -> np.ndarray:
     """Concatenates the windows of all sequences; labelled frames have no axis of windows."""
     per_row = {"keypoints_px": 2, "keypoints_frame_px": 2, "confidence": 1}.get(name, 0)
     return part.reshape(-1, *part.shape[part.ndim - per_row :]) if part.ndim > per_row + 1 else part
-
-
-def _gather(found: dict[str, jax.Array]) -> dict[str, np.ndarray]:
-    return multihost_utils.process_allgather(found, tiled=True)

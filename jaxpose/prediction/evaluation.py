@@ -26,7 +26,6 @@ from jaxpose.files import write_atomic
 from jaxpose.formats.project import read_project
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
-from jaxpose.prediction.batch_runner import validation_batch
 from jaxpose.prediction.evaluation_tables import Summaries, format_summaries, summarize, write_tables
 from jaxpose.prediction.load import load
 from jaxpose.prediction.predictor import Predictor
@@ -34,6 +33,7 @@ from jaxpose.quantities import count
 from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE
 from jaxpose.run.summary import CONVERTED, read_summary
+from jaxpose.steps.layout import validation_batch
 
 _logger = logging.getLogger(__name__)
 

@@ -5,11 +5,9 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import lax
 
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
-from jaxpose.config.mesh import AXIS
 from jaxpose.model.pose_net import apply_network
 from jaxpose.pose import augment
 from jaxpose.steps import clip_step
@@ -67,29 +65,6 @@ class Objective:
             clip_sums, late_counts = clip_step.loss_sums(outputs[1], microbatch["clips"], self.config, self.facts.pca)
             sums |= clip_sums
         return sums, sample_sums, late_counts
-
-    def count_confident(
-        self, params: dict, statistics: dict, microbatches: dict[str, Batch], frames: jax.Array
-    ) -> jax.Array:
-        """Returns the global count of `unimodal_mse`: the number of maps with a confident prediction.
-
-        It is known only after all passes, so an extra round without gradients counts them. If a step has one pass, the
-        compiler merges the two rounds.
-
-        Args:
-          params: the parameters, varying over the devices.
-          statistics: the batch statistics.
-          microbatches: each field with a first axis of passes.
-          frames: (passes,).
-        """
-
-        def add(total: jax.Array, inputs: tuple) -> tuple[jax.Array, None]:
-            outputs, _ = self.outputs(params, statistics, *inputs)
-            return total + self.sums(outputs, inputs[0])[2]["unimodal_mse"], None
-
-        zero = lax.pcast(jnp.zeros((), frames.dtype), AXIS, to="varying")
-        confident, _ = lax.scan(add, zero, (microbatches, frames))
-        return lax.psum(confident, AXIS)
 
     def factors(self, step: jax.Array, dtype: jax.typing.DTypeLike) -> tuple[Scalars, Scalars]:
         """Returns the factor of each term of the loss at a step, and `clip_factor` if a loss on clips is on."""

@@ -1,16 +1,13 @@
-"""Compiled predictions on all devices: of frames, and of labelled frames with their losses."""
+"""Predictions as functions to compile: of frames, and of labelled frames with their losses."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from jaxpose import geometry
 from jaxpose.config import Config
-from jaxpose.config.mesh import AXIS
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.outputs import Outputs, decode_outputs, most_confident, supervised_loss, used_keypoints
@@ -18,21 +15,14 @@ from jaxpose.steps.outputs import Outputs, decode_outputs, most_confident, super
 Predictions = dict[str, jax.Array]
 
 
-def build_predict_step(
-    config: Config, graphdef: nnx.GraphDef, mesh: Mesh
-) -> Callable[[dict, dict, Batch], Predictions]:
-    """Returns the jitted (parameters, statistics, batch) -> predictions, all sharded as the batch is.
+def build_predict(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dict, Batch], Predictions]:
+    """Returns a function, to be compiled, of (parameters, statistics, batch).
 
     The weights are those that `fold_norms` returned.
-    The batch has sequences of `frames` uint8 (q, s, h, w, 3) and `frame_from_input` (q, 2, 3). The result has, for each
-    window of a sequence (s of them, or s - 4 if the network sees five frames), `keypoints_px` (q, w, k, 2) in
-    input pixels, `keypoints_frame_px` and `confidence` (q, w, k).
+    The batch has sequences of `frames` uint8 (q, s, h, w, 3), or whole numbers as floats, and `frame_from_input`
+    (q, 2, 3). The result has, for each window of a sequence (s of them, or s - 4 if the network sees five frames),
+    `keypoints_px` (q, w, k, 2) in input pixels, `keypoints_frame_px` and `confidence` (q, w, k).
     """
-    return _jitted(build_predict(config, graphdef), mesh)
-
-
-def build_predict(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dict, Batch], Predictions]:
-    """Returns the function that `build_predict_step` compiles; `frames` may also be whole numbers as floats."""
 
     def predict(params: dict, statistics: dict, batch: Batch) -> Predictions:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
@@ -42,9 +32,7 @@ def build_predict(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dic
     return predict
 
 
-def build_evaluate_step(
-    config: Config, graphdef: nnx.GraphDef, mesh: Mesh
-) -> Callable[[dict, dict, Batch], Predictions]:
+def build_evaluate(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dict, Batch], Predictions]:
     """Returns the same for labelled frames: a batch also has `keypoints_px` and `visibility`; a sample is one window.
 
     The result has no axis of windows, and per sample `loss_sum` and `loss_count`, each (b,).
@@ -63,21 +51,16 @@ def build_evaluate_step(
             )
         return found | {"loss_sum": sums, "loss_count": counts}
 
-    return _jitted(evaluate, mesh)
+    return evaluate
 
 
-def _jitted(work: Callable, mesh: Mesh) -> Callable:
-    mapped = jax.shard_map(work, mesh=mesh, in_specs=(P(), P(), P(AXIS)), out_specs=P(AXIS))
-    return jax.jit(mapped, compiler_options=forward_options(mesh))
-
-
-def forward_options(mesh: Mesh) -> dict[str, str]:
+def forward_options(platform: str) -> dict[str, str]:
     """Returns the XLA options of a forward pass.
 
     On CPU, the library YNN is off: a pass of 16 frames then takes 8 % less time and a pass of one frame 40 % less
     (resnet18, 128 px, one core, jaxlib 0.10.2). Other releases of jaxlib may refuse this option.
     """
-    has_option = mesh.devices.flat[0].platform == "cpu" and jax.__version__.startswith("0.10.")
+    has_option = platform == "cpu" and jax.__version__.startswith("0.10.")
     return {"xla_cpu_experimental_ynn_fusion_type": ""} if has_option else {}
 
 

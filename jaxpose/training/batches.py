@@ -2,20 +2,21 @@
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxpose.cluster.mesh import put_batch
 from jaxpose.config.losses import weights
 from jaxpose.config.mesh import AXIS
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.video import frames_per_clip
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
-from jaxpose.steps.layout import ClipShards, clip_shards, microbatch_size, slots
+from jaxpose.steps.layout import ClipShards, clip_shards, microbatch_size, part_count, shard_blocks, slots
 from jaxpose.threads import loader_threads
 from jaxpose.training.clip_batch import clip_batch, empty_clips
+from jaxpose.training.run_step import RunStep
 from jaxpose.training.setup import Setup
 from jaxpose.video.clips import ClipSource
 
@@ -23,7 +24,10 @@ from jaxpose.video.clips import ClipSource
 def host_batches(setup: Setup, first_step: int) -> Iterator[Batch]:
     """Returns this host's batches from a step on, as numpy arrays, prepared ahead by threads."""
     config, clips = setup.config, setup.clips
-    mine = np.array([device.process_index == jax.process_index() for device in setup.mesh.devices.flat])
+    mine = np.concatenate([
+        np.full(len(block), device.process_index == jax.process_index())
+        for device, block in zip(setup.mesh.devices.flat, shard_blocks(_parts(setup), setup.mesh.size), strict=True)
+    ])  # fmt: skip
     return training_batches(
         setup.data.samples,
         setup.data.rows("train"),
@@ -39,11 +43,11 @@ def host_batches(setup: Setup, first_step: int) -> Iterator[Batch]:
     )
 
 
-def batches_on_devices(mesh: Mesh, batches: Iterator[Batch]) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yields (this host's draws, -1 where empty; the batch on the devices), with the next batch already on its way."""
+def batches_on_devices(step: RunStep, batches: Iterator[Batch]) -> Iterator[tuple[np.ndarray, Any]]:
+    """Yields (this host's draws, -1 where empty; the batch as the step takes it), with the next one on its way."""
     waiting = None
     for batch in batches:
-        coming = np.where(batch["valid"], batch["draw"], -1), put_batch(mesh, batch)
+        coming = np.where(batch["valid"], batch["draw"], -1), step.put(batch)
         if waiting:
             yield waiting
         waiting = coming
@@ -54,10 +58,21 @@ def batches_on_devices(mesh: Mesh, batches: Iterator[Batch]) -> Iterator[tuple[n
 def batch_shapes(setup: Setup) -> Batch:
     """Returns the shapes and types of a step's batch on the devices."""
     sharding = NamedSharding(setup.mesh, PartitionSpec(AXIS))
+    shapes = _shapes(setup, _parts(setup))
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), shapes)
+
+
+def shard_shapes(setup: Setup) -> Batch:
+    """Returns the shapes and types of one part of a step's batch."""
+    return _shapes(setup, 1)
+
+
+def _shapes(setup: Setup, parts: int) -> Batch:
+    """Returns the shapes and types of so many parts of a step's batch."""
 
     def shapes(example: Batch, rows: int) -> Batch:
         return {
-            name: jax.ShapeDtypeStruct((rows, *field.shape[1:]), field.dtype, sharding=sharding)
+            name: jax.ShapeDtypeStruct((rows // _parts(setup) * parts, *field.shape[1:]), field.dtype)
             for name, field in example.items()
         }
 
@@ -70,10 +85,10 @@ def batch_shapes(setup: Setup) -> Batch:
 
 
 def shards_of_step(setup: Setup, step: int) -> ClipShards:
-    """Returns how the clips of a step lie on all devices."""
+    """Returns how the clips of a step are divided among all parts of a pass."""
     config = setup.config
     frames, radius = frames_per_clip(config.video, config.model), CONTEXT_RADIUS[config.model.kind]
-    return clip_shards(step, config.video.clips_per_step, setup.facts.passes, setup.mesh.size, frames, radius)
+    return clip_shards(step, config.video.clips_per_step, setup.facts.passes, _parts(setup), frames, radius)
 
 
 def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
@@ -89,11 +104,15 @@ def clip_names(setup: Setup, step: int) -> list[str]:
 
 
 def _slots(setup: Setup, step: int) -> np.ndarray:
-    """Returns the draws in the slots of all devices (devices, microbatches, slots), -1 where empty."""
+    """Returns the draws in the slots of all parts (parts, microbatches, slots), -1 where empty."""
     train = setup.config.train
-    return slots(step, train.batch_size, microbatch_size(train), setup.mesh.size)
+    return slots(step, train.batch_size, microbatch_size(train), _parts(setup))
+
+
+def _parts(setup: Setup) -> int:
+    return part_count(setup.config.train, setup.mesh.size)
 
 
 def _host_clips(setup: Setup, clips: ClipSource, mine: np.ndarray, step: int) -> Batch:
-    """Returns this host's shards of the clips of a step; only the clips of its own shards are decoded."""
-    return clip_batch(clips, shards_of_step(setup, step).of_devices(mine))
+    """Returns this host's parts of the clips of a step; only the clips of its own shards are decoded."""
+    return clip_batch(clips, shards_of_step(setup, step).of_parts(mine))

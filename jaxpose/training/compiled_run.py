@@ -2,8 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -17,13 +15,13 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER
 from jaxpose.steps.optim import make_optimizer
+from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
 from jaxpose.threads import loader_threads
-from jaxpose.training.batches import batch_shapes
+from jaxpose.training.batches import batch_shapes, shard_shapes
+from jaxpose.training.run_step import OneProgram, RunStep, ShardPrograms
 from jaxpose.training.setup import Setup
-
-Step = Callable[[State, dict[str, Any]], tuple[State, dict[str, jax.Array]]]
 
 _MIB = 2**20
 
@@ -36,14 +34,14 @@ class CompiledRun:
       setup: the set-up of the training.
       state: the state to resume from, on the mesh.
       threads: for each process, the number of threads that decode and load.
-      step: the compiled update, which donates the state; None before `compile_step`, and if training is over.
+      step: the compiled update, which donates what it holds; None before `compile_step`, and if training is over.
       step_cost: compile time, memory and operations of the step, as text; "" without a step.
     """
 
     setup: Setup
     state: State
     threads: list[int]
-    step: Step | None = None
+    step: RunStep | None = None
     step_cost: str = ""
 
 
@@ -58,15 +56,28 @@ def put_on_devices(setup: Setup) -> CompiledRun:
 def compile_step(run: CompiledRun) -> CompiledRun:
     """Returns the same run with its step compiled."""
     setup, started = run.setup, time.monotonic()
-    replicated = NamedSharding(setup.mesh, PartitionSpec())
+    options = compile_options(setup.config.mesh, list(setup.mesh.devices.flat))
     with phase("compiling the training step"):
-        lowered = build_train_step(setup.config, setup.graphdef, setup.mesh, setup.facts).lower(
-            jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), run.state),
-            batch_shapes(setup),
-        )
-        step = lowered.compile(compile_options(setup.config.mesh, list(setup.mesh.devices.flat)))
+        step = _compile_shards(run, options) if setup.config.train.shards else _compile_whole(run, options)
     seconds = time.monotonic() - started
-    return dataclasses.replace(run, step=step, step_cost=f"compiled in {seconds:.1f} s; {_describe_needs(step)}")
+    needs = f"a device needs {step.needed_bytes / _MIB:,.0f} MiB and {step.flops / 1e9:.3g} GFLOP a pass"
+    return dataclasses.replace(run, step=step, step_cost=f"compiled in {seconds:.1f} s; {needs}")
+
+
+def _compile_whole(run: CompiledRun, options: dict[str, bool]) -> OneProgram:
+    setup, replicated = run.setup, NamedSharding(run.setup.mesh, PartitionSpec())
+    lowered = build_train_step(setup.config, setup.graphdef, setup.mesh, setup.facts).lower(
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), run.state),
+        batch_shapes(setup),
+    )
+    return OneProgram(lowered.compile(options), setup.mesh)
+
+
+def _compile_shards(run: CompiledRun, options: dict[str, bool]) -> ShardPrograms:
+    setup = run.setup
+    state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), run.state)
+    step = ShardedStep(setup.config, setup.graphdef, setup.mesh, setup.facts, state, shard_shapes(setup), options)
+    return ShardPrograms(step, setup.mesh, setup.config.train.shards)
 
 
 def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tuple[CompiledRun, list[str]]:
@@ -88,17 +99,3 @@ def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tup
     if run.setup.config.resume == "must":
         raise UserError(f"resume is must, but there is no whole checkpoint in {place}; use resume=auto to start again")
     return run, [f"no whole checkpoint in {place}: starts again at step 0", *start_messages]
-
-
-def needed_bytes(step: Any) -> int:
-    """Returns the bytes that a device needs for a compiled step with its arguments; 0 if they are not reported."""
-    memory = step.memory_analysis()
-    if memory is None:
-        return 0
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return used + memory.temp_size_in_bytes
-
-
-def _describe_needs(step: jax.stages.Compiled) -> str:
-    flops = (step.cost_analysis() or {}).get("flops", 0)
-    return f"a device needs {needed_bytes(step) / _MIB:,.0f} MiB and {flops / 1e9:.3g} GFLOP a pass"

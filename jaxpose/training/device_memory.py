@@ -14,8 +14,8 @@ import jax
 from jaxpose.cluster.agreement import gather_lists
 from jaxpose.phases import phase
 from jaxpose.quantities import count
-from jaxpose.steps.layout import microbatch_size
-from jaxpose.training.compiled_run import CompiledRun, compile_step, needed_bytes
+from jaxpose.steps.layout import microbatch_size, part_count
+from jaxpose.training.compiled_run import CompiledRun, compile_step
 
 # The rest is for the next batches, the copy of a state that is saved, predictions, and gaps between arrays.
 _USABLE = 0.9
@@ -37,17 +37,19 @@ def describe_largest_microbatch(run: CompiledRun) -> str:
     devices = list(run.setup.mesh.devices.flat)
     memory = _memory_bytes(devices[0].platform)
     assert run.step is not None
-    if not memory or not needed_bytes(run.step):
+    if not memory or not run.step.needed_bytes:
         return f"unknown: the memory of a device or the needs of a step are not reported ({devices[0].platform})"
-    limit, most_now = _USABLE * memory, -(-microbatch_size(run.setup.config.train) // len(devices))
+    train = run.setup.config.train
+    parts = part_count(train, len(devices))
+    limit, most_now = _USABLE * memory, -(-microbatch_size(train) // parts)
     state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
     with phase("finding the largest microbatch"):
-        known = {0: state_bytes, most_now: needed_bytes(run.step)}
+        known = {0: state_bytes, most_now: run.step.needed_bytes}
         most = largest_fitting(lambda frames: _bytes_with(run, frames), known, limit)
     room = f"{limit / _GIB:,.1f} GiB, {_USABLE:.0%} of the memory of a device"
     if not most:
         return f"not even 1 frame at once on a device fits into {room}"
-    setting = f"train.microbatch_size {most * len(devices):,}"
+    setting = f"train.microbatch_size {most * parts:,}"
     least = "at least " if most == _MOST_FRAMES else ""
     return f"{least}{count(most, 'frame')} at once on a device ({setting}) fit into {room}"
 
@@ -79,12 +81,12 @@ def largest_fitting(bytes_with: Callable[[int], int], known: dict[int, int], lim
 def _bytes_with(run: CompiledRun, frames: int) -> int:
     """Returns the bytes that the neediest device needs for a step with so many labelled frames at once."""
     setup, config = run.setup, copy.deepcopy(run.setup.config)
-    train, microbatch = config.train, frames * setup.mesh.size
+    train, microbatch = config.train, frames * part_count(config.train, setup.mesh.size)
     train.batch_size, train.microbatch_size = max(train.batch_size, microbatch), microbatch
     facts = dataclasses.replace(setup.facts, passes=-(-train.batch_size // microbatch))
     step = compile_step(dataclasses.replace(run, setup=dataclasses.replace(setup, config=config, facts=facts))).step
     assert step is not None
-    return max(gather_lists([needed_bytes(step)]))
+    return max(gather_lists([step.needed_bytes]))
 
 
 def _memory_bytes(platform: str) -> int:

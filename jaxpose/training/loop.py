@@ -4,8 +4,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
-
-import numpy as np
+from typing import Any
 
 from jaxpose.cluster.agreement import broadcast_from_0, gather_lists
 from jaxpose.cluster.signals import Interrupt
@@ -21,6 +20,7 @@ from jaxpose.training.batches import batches_on_devices, host_batches
 from jaxpose.training.compiled_run import CompiledRun
 from jaxpose.training.diverged import ADVICE, Diverged
 from jaxpose.training.profiler import Profiler
+from jaxpose.training.run_step import RunStep
 from jaxpose.training.saver import Saver
 from jaxpose.training.step_log import StepLog, TakenStep
 from jaxpose.training.validation import validate
@@ -78,41 +78,44 @@ class Loop:
         with contextlib.closing(setup.clips) if setup.clips else contextlib.nullcontext():
             batches = host_batches(setup, first_step)
             with Profiler(setup.config.log, self._log, first_step) as profiler:
-                outcome = self._end(*self._take_steps(batches_on_devices(setup.mesh, batches), profiler))
+                outcome = self._end(*self._take_steps(batches, profiler))
         if setup.clips and (sentence := _describe_decoding(setup.clips)):
             self._log.text(sentence)
         return outcome
 
-    def _take_steps(self, batches: Iterator[tuple[np.ndarray, Batch]], profiler: Profiler) -> tuple[State, str]:
+    def _take_steps(self, host_batches: Iterator[Batch], profiler: Profiler) -> tuple[State, str]:
         """Takes steps until there is a reason to stop; returns the last state and the reason."""
-        state, step = self._first, int(self._first.step)
+        number = int(self._first.step)
         # Training may be over already, if the run was stopped or killed after it.
-        reason = end_reason(self._setup.config, self._setup.facts.total_steps, state)
+        reason = end_reason(self._setup.config, self._setup.facts.total_steps, self._first)
+        if reason:
+            return self._first, reason
+        assert self._step is not None
+        held, batches = self._step.hold(self._first), batches_on_devices(self._step, host_batches)
         while not reason:
-            assert self._step is not None
-            profiler.start_before(step + 1)
+            profiler.start_before(number + 1)
             self._stragglers.begin()
             started = time.monotonic()
             try:
                 draws, batch = next(batches)
             except Stopped:
                 # A signal arrived while a video was being decoded for this step.
-                return state, "interrupted"
+                return self._step.state(held), "interrupted"
             waited_s = time.monotonic() - started
             # On the CPU, this call lasts until the step is computed, which includes waiting for other processes.
             with self._stragglers.elsewhere():
-                state, metrics = self._step(state, batch)
-            step += 1
+                held, metrics = self._step(held, batch)
+            number += 1
             # Log the previous step while the devices compute this one.
             self._log_pending()
-            self._pending = TakenStep(step, draws, metrics, waited_s)
-            profiler.stop_after(step, metrics)
+            self._pending = TakenStep(number, draws, metrics, waited_s)
+            profiler.stop_after(number, metrics)
             self._stragglers.end(waited_s)
-            state, reason = self._validate_and_save(state, step)
-        return state, reason
+            held, reason = self._validate_and_save(self._step, held, number)
+        return self._step.state(held), reason
 
-    def _validate_and_save(self, state: State, step: int) -> tuple[State, str]:
-        """Validates and saves after a step if it is time; returns the state, and the reason to stop or ""."""
+    def _validate_and_save(self, run_step: RunStep, held: Any, step: int) -> tuple[Any, str]:
+        """Validates and saves after a step if it is time; returns what the step holds, and the reason to stop or ""."""
         config, facts = self._setup.config, self._setup.facts
         is_best, is_due, reason = False, self._saver.is_due(step), ""
         validates = (
@@ -123,15 +126,15 @@ class Loop:
             # While steps are skipped, the state may be broken. Saving it would remove good checkpoints.
             is_due = is_due and not values["skipped_in_row"]
             if validates:
-                state, is_best = validate(state, values, self._setup, self._runner, self._log)
-                reason = end_reason(config, facts.total_steps, state)
+                state, is_best = validate(run_step.state(held), values, self._setup, self._runner, self._log)
+                reason, held = end_reason(config, facts.total_steps, state), run_step.hold(state)
         # All processes must ask after every step, whatever they do next.
         if self._interrupt.stops_here() and not reason:
             reason = "interrupted"
         # `_end` saves the last state of the training, unless nothing was trained.
         if is_best or is_due or reason in ("early stop", "interrupted"):
-            self._saver.save(step, state, is_best)
-        return state, reason
+            self._saver.save(step, run_step.state(held), is_best)
+        return held, reason
 
     def _end(self, state: State, reason: str) -> Outcome:
         """Logs the last step and saves the last state."""

@@ -132,8 +132,11 @@ def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int
         messages.append(f"no validation frames: nothing is measured during training{last}")
     if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:
         messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")
-    if config.model.norm == "local" and mesh.size > 1:
-        messages.append("model.norm=local: the numbers of this run depend on the number of devices")
+    if 0 < train.shards < mesh.size:
+        messages.append(
+            f"train.shards is {train.shards}, so {mesh.size - train.shards} of {mesh.size} devices compute nothing; "
+            f"train.shards={mesh.size} uses all, with other numbers"
+        )
     return messages
 
 

@@ -5,26 +5,27 @@ import math
 import jax
 import numpy as np
 
-from jaxpose.cluster.agreement import gather_rows
+from jaxpose.cluster.agreement import gather_lists
 from jaxpose.config.losses import LARGEST_FACTOR, weights
 from jaxpose.training.batches import clip_names, image_names
 from jaxpose.training.setup import Setup
 
 
-def describe_skip(setup: Setup, step: int, draws: np.ndarray, sample_loss: jax.Array, values: dict[str, float]) -> str:
+def describe_skip(
+    setup: Setup, step: int, draws: np.ndarray, sample_loss: list[jax.Array], values: dict[str, float]
+) -> str:
     """Returns a sentence on a skipped step, with the images, losses or clips at fault; every process must call this.
 
     Args:
       setup: the set-up of the training.
       step: the number of steps taken, this one included.
       draws: the step's draws (m,) on this host, -1 where empty.
-      sample_loss: the loss of each sample of the step, sharded over the devices.
+      sample_loss: the loss of each sample of the step on this process, in the order of its draws.
       values: the other metrics of the step.
     """
-    shards = sorted(sample_loss.addressable_shards, key=lambda shard: shard.index[0].start or 0)
-    losses = gather_rows(np.concatenate([np.asarray(shard.data) for shard in shards]))
-    draws = gather_rows(draws)
-    bad = draws[~np.isfinite(losses) & (draws >= 0)]
+    is_finite = np.concatenate([np.zeros(0, bool), *(np.isfinite(np.asarray(losses)) for losses in sample_loss)])
+    is_finite, draws = (np.array(gather_lists(rows.tolist()), rows.dtype) for rows in (is_finite, draws))
+    bad = draws[~is_finite & (draws >= 0)]
     clips = clip_names(setup, step - 1)
     causes = [f"the loss of {', '.join(image_names(setup, bad))}"] * bool(len(bad))
     for name, weight in weights(setup.config.losses).items():

@@ -4,7 +4,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxpose.cluster.agreement import on_all_processes, require_same
-from jaxpose.cluster.devices import start_backend
+from jaxpose.cluster.devices import require_threads, start_backend
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.config import Config, portable_options, resolve
 from jaxpose.data import dataset, split
@@ -35,9 +35,10 @@ def start_devices(config: Config) -> tuple[Config, Mesh]:
         )
     config = resolve(config)
     with phase("starting the devices"):
-        mesh = make_mesh(start_backend(config.mesh))
+        devices = start_backend(config.mesh)
+        require_threads(config.mesh, devices)
     require_same({name: value for name, value in portable_options(config).items() if name != "mesh.process"})
-    return config, mesh
+    return config, make_mesh(devices)
 
 
 def read_data(config: Config, shows: bool) -> tuple[Config, dataset.Dataset]:

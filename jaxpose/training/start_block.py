@@ -7,7 +7,8 @@ from jaxpose.codes import SETS
 from jaxpose.config.losses import weights
 from jaxpose.config.model import VITS, ModelConfig
 from jaxpose.config.video import frames_per_clip
-from jaxpose.steps.layout import microbatch_size
+from jaxpose.quantities import count
+from jaxpose.steps.layout import microbatch_size, part_count
 from jaxpose.steps.optim import peak_rate
 from jaxpose.steps.state import parameter_count
 from jaxpose.threads import allowed_cores
@@ -71,9 +72,14 @@ def _describe_input(setup: Setup) -> str:
 
 def _describe_batch(setup: Setup) -> str:
     train, passes = setup.config.train, setup.facts.passes
-    per_device = -(-microbatch_size(train) // setup.mesh.size)
+    devices = setup.mesh.size
+    at_once = -(-microbatch_size(train) // part_count(train, devices))
     taken = "one pass" if passes == 1 else f"{passes} passes of at most {microbatch_size(train)}"
-    return f"{train.batch_size} frames a step in {taken}, at most {per_device} at once on a device"
+    text = f"{train.batch_size} frames a step in {taken}, at most {at_once} at once on a device"
+    if not train.shards:
+        return text
+    idle = f", {devices - train.shards} of {devices} devices have none" if train.shards < devices else ""
+    return f"{text}; {count(train.shards, 'shard')}{idle}"
 
 
 def _describe_clips(setup: Setup) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Logs each step: its metrics, reports of the loaders, slow processes, and why a step was skipped."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,13 +24,13 @@ class TakenStep:
     Attributes:
       step: the number of steps taken, this one included.
       draws: the step's draws (m,) on this host, -1 where empty.
-      metrics: by name, on the devices.
+      metrics: by name, on the devices; `sample_loss` is a list of arrays.
       waited_s: seconds that the devices waited for its data.
     """
 
     step: int
     draws: np.ndarray
-    metrics: dict[str, jax.Array]
+    metrics: dict[str, Any]
     waited_s: float
 
 

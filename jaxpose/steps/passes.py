@@ -1,0 +1,143 @@
+"""A part of a step's batch: its microbatches, its counts, and its gradients summed over all passes.
+
+A part is what one device has of the batch or, with `train.shards`, one shard.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxpose.config import Config
+from jaxpose.config.losses import weights
+from jaxpose.model.pose_net import DTYPES
+from jaxpose.pose import augment
+from jaxpose.steps import clip_step
+from jaxpose.steps.clip_step import Batch
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.objective import Objective, Scalars
+from jaxpose.steps.outputs import used_keypoints
+
+# Streams and purposes that keep random numbers of different uses apart.
+LABELLED, AUGMENTATION = 0, 0
+
+
+def microbatches_of(batch: Batch, config: Config, facts: DataFacts) -> tuple[dict[str, Batch], Scalars]:
+    """Returns a part of a batch as microbatches with its keypoints augmented, and its counts, which are whole numbers.
+
+    These counts are known before the first pass: `targets`, the used keypoints; `frames`, the frames of each microbatch
+    that enter the batch statistics; and the terms of each loss on clips, except `unimodal_mse`.
+    """
+    dtype = DTYPES[config.train.precision][1]
+    valid = batch["valid"]
+    keys = augment.sample_keys(config.train.seed, LABELLED, batch["draw"], AUGMENTATION)
+    identity = jnp.eye(2, 3, dtype=dtype)[None]
+    # An empty slot may hold any bytes, even NaN: replace them before any arithmetic.
+    frame_from_input = jnp.where(valid[:, None, None], batch["frame_from_input"].astype(dtype), identity)
+    drawn = augment.draw_params(keys, config.augment, frame_from_input, facts.size_px)
+    keypoints_px = jnp.where(valid[:, None, None], batch["keypoints_px"].astype(dtype), 0)
+    visibility = jnp.where(valid[:, None], batch["visibility"], 0)
+    keypoints_px, visibility = augment.move_keypoints(
+        drawn, config.augment, keypoints_px, visibility, facts.flip_permutation
+    )
+    visibility = used_keypoints(keypoints_px, visibility, facts.size_px, config.model)
+    labelled = {
+        "frames": jnp.where(valid[:, None, None, None, None], batch["frames"], jnp.uint8(0)),
+        "keypoints_px": keypoints_px,
+        "visibility": visibility,
+        "frame_from_input": frame_from_input,
+        "valid": valid,
+        "params": drawn,
+    }
+    microbatches = {"labelled": jax.tree.map(lambda leaf: leaf.reshape(facts.passes, -1, *leaf.shape[1:]), labelled)}
+    counts = {
+        "targets": jnp.sum(visibility > 0, dtype=dtype),
+        "frames": jnp.sum(microbatches["labelled"]["valid"], 1, dtype=dtype) * batch["frames"].shape[1],
+    }
+    if weights(config.losses):
+        clips = clip_step.clip_microbatches(batch["clips"], config, facts.passes)
+        microbatches["clips"] = clips
+        counts["frames"] += jnp.sum(clips["counted"], (1, 2), dtype=dtype) * batch["clips"]["frames"].shape[1]
+        counts |= clip_step.known_counts(clips, config, facts.pca)
+    return microbatches, counts
+
+
+def unchanged(tree: Any) -> Any:
+    """Returns the tree: what `vary` of the functions below is where there are no other devices."""
+    return tree
+
+
+def count_confident(
+    objective: Objective,
+    weights_before: tuple[dict, dict],
+    inputs: tuple[dict[str, Batch], jax.Array],
+    vary: Callable[[Any], Any] = unchanged,
+) -> jax.Array:
+    """Returns this part's count of `unimodal_mse`: the number of maps with a confident prediction.
+
+    It is known only after all passes, so an extra round without gradients counts them. If a step has one pass, the
+    compiler may merge the two rounds.
+
+    Args:
+      objective: the loss.
+      weights_before: the parameters and the batch statistics.
+      inputs: the microbatches and the global count of frames of each, with a first axis of passes.
+      vary: marks a number as one that differs between devices.
+    """
+
+    def add(total: jax.Array, of_pass: tuple) -> tuple[jax.Array, None]:
+        outputs, _ = objective.outputs(*weights_before, *of_pass)
+        return total + objective.sums(outputs, of_pass[0])[2]["unimodal_mse"], None
+
+    confident, _ = lax.scan(add, vary(jnp.zeros((), inputs[1].dtype)), inputs)
+    return confident
+
+
+def summed_gradients(
+    objective: Objective,
+    weights_before: tuple[dict, dict],
+    step: jax.Array,
+    microbatches: dict[str, Batch],
+    counts: Scalars,
+    parts: int = 1,
+    vary: Callable[[Any], Any] = unchanged,
+) -> tuple[dict, dict, Scalars, jax.Array]:
+    """Returns (gradients, batch statistics, losses, loss of each sample): of this part, summed over the passes.
+
+    Args:
+      objective: the loss.
+      weights_before: the parameters and the batch statistics.
+      step: the number of steps taken before.
+      microbatches: of this part.
+      counts: of all parts together; with `unimodal_mse` also that.
+      parts: by which the sum over all parts is divided afterwards.
+      vary: marks a number as one that differs between devices.
+    """
+    losses, dtype = objective.config.losses, counts["targets"].dtype
+    counts = {"supervised_loss": counts["targets"]} | counts
+    factors, _ = objective.factors(step, dtype)
+    shares = {name: jnp.where(counts[name] > 0, parts / jnp.maximum(counts[name], 1), 0) for name in factors}
+    loss = functools.partial(objective.loss, factors=factors, shares=shares)
+
+    def take_pass(carry: tuple, of_pass: tuple) -> tuple[tuple, jax.Array]:
+        gradients, statistics, means = carry
+        (_, (statistics, pass_means, sample_sums)), pass_gradients = jax.value_and_grad(loss, has_aux=True)(
+            weights_before[0], statistics, *of_pass
+        )
+        gradients, means = jax.tree.map(jnp.add, (gradients, means), (pass_gradients, pass_means))
+        return (gradients, statistics, means), sample_sums
+
+    zero: jax.Array = vary(jnp.zeros((), dtype))
+    first = (
+        jax.tree.map(jnp.zeros_like, weights_before[0]),
+        weights_before[1],
+        dict.fromkeys([*factors, "loss"], zero),
+    )
+    (gradients, statistics, means), sample_loss = lax.scan(take_pass, first, (microbatches, counts["frames"]))
+    if not weights(losses):
+        # Without clips, it equals the loss.
+        del means["supervised_loss"]
+    return gradients, statistics, means, sample_loss.reshape(-1)

@@ -1,0 +1,148 @@
+"""The compiled update of a training in its two forms: one program over all devices, or one for each shard."""
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxpose.cluster.device_program import on_device
+from jaxpose.cluster.mesh import copies, joined, local_devices, put_batch
+from jaxpose.data.loader import Batch
+from jaxpose.steps.layout import shard_blocks
+from jaxpose.steps.sharded_step import ShardedStep
+from jaxpose.steps.state import State
+
+_Metrics = dict[str, Any]
+
+
+class RunStep(Protocol):
+    """The update, and what it holds on the devices between two calls."""
+
+    @property
+    def needed_bytes(self) -> int:
+        """The bytes that a device needs; 0 if they are not reported."""
+        ...
+
+    @property
+    def flops(self) -> float:
+        """The operations of a pass on a device, or on a shard."""
+        ...
+
+    def hold(self, state: State) -> Any:
+        """Returns a state on the mesh as a call takes it."""
+        ...
+
+    def state(self, held: Any) -> State:
+        """Returns the state on the mesh that a call returned; the next call donates it."""
+        ...
+
+    def put(self, batch: Batch) -> Any:
+        """Returns this process's rows of a batch, in the order of its parts, on its devices."""
+        ...
+
+    def __call__(self, held: Any, batch: Any) -> tuple[Any, _Metrics]:
+        """Returns the state after the update, and its metrics; `sample_loss` is a list of arrays of this process."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class OneProgram(RunStep):
+    """The update as one program over all devices.
+
+    Attributes:
+      compiled: the program.
+      mesh: the devices.
+    """
+
+    compiled: jax.stages.Compiled
+    mesh: Mesh
+
+    def hold(self, state: State) -> State:
+        return state
+
+    def state(self, held: State) -> State:
+        return held
+
+    def put(self, batch: Batch) -> Batch:
+        return put_batch(self.mesh, batch)
+
+    def __call__(self, held: State, batch: Batch) -> tuple[State, _Metrics]:
+        held, metrics = self.compiled(held, batch)
+        shards = sorted(metrics["sample_loss"].addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        return held, metrics | {"sample_loss": [shard.data for shard in shards]}
+
+    @property
+    def needed_bytes(self) -> int:
+        """The bytes that a device needs for the program with its arguments; 0 if they are not reported."""
+        return needed_bytes(self.compiled)
+
+    @property
+    def flops(self) -> float:
+        """The operations of a pass on a device."""
+        return _flops(self.compiled)
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardPrograms(RunStep):
+    """The update as programs for single devices.
+
+    Attributes:
+      step: the programs.
+      mesh: the devices.
+      shards: of a pass, on all devices.
+    """
+
+    step: ShardedStep
+    mesh: Mesh
+    shards: int
+
+    def hold(self, state: State) -> list[State]:
+        """Returns the copy of each device of this process."""
+        return copies(self.mesh, state)
+
+    def state(self, held: list[State]) -> State:
+        return joined(self.mesh, held)
+
+    def put(self, batch: Batch) -> list[list[Batch]]:
+        """Returns this process's rows of a batch as shards on their devices."""
+        devices = local_devices(self.mesh)
+        blocks = dict(zip(self.mesh.devices.flat, shard_blocks(self.shards, self.mesh.size), strict=True))
+        own = sum(len(blocks[device]) for device in devices)
+        first, found = 0, []
+        for device in devices:
+            found.append([])
+            for shard in range(first, first + len(blocks[device])):
+                rows = jax.tree.map(lambda leaf, shard=shard: np.split(leaf, own)[shard], batch)
+                found[-1].append(jax.device_put(rows, on_device(device)))
+            first += len(blocks[device])
+        return found
+
+    def __call__(self, held: list[State], batch: list[list[Batch]]) -> tuple[list[State], _Metrics]:
+        return self.step(held, batch)
+
+    @property
+    def needed_bytes(self) -> int:
+        """The bytes that a device needs for the largest program with its arguments, and for the sums of its shards."""
+        sums = self.step.sum_bytes * max(map(len, shard_blocks(self.shards, self.mesh.size))).bit_length()
+        return max(needed_bytes(program.compiled) for program in self.step.programs.values()) + sums
+
+    @property
+    def flops(self) -> float:
+        """The operations of a pass on a shard."""
+        return _flops(self.step.programs["gradients"].compiled)
+
+
+def needed_bytes(compiled: jax.stages.Compiled) -> int:
+    """Returns the bytes that a device needs for a program with its arguments; 0 if they are not reported."""
+    memory: Any = compiled.memory_analysis()
+    if memory is None:
+        return 0
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return used + memory.temp_size_in_bytes
+
+
+def _flops(compiled: jax.stages.Compiled) -> float:
+    costs: Any = compiled.cost_analysis()
+    return (costs or {}).get("flops", 0)
