@@ -36,7 +36,7 @@ from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards
 from jaxpose.steps.optim import make_optimizer
-from jaxpose.steps.predict_step import build_predict_step
+from jaxpose.steps.predict_step import build_predict, forward_options
 from jaxpose.steps.state import initial_state
 from jaxpose.steps.train_step import build_train_step
 from jaxpose.training.clip_batch import empty_clips
@@ -94,7 +94,7 @@ def predict_step(kind: str) -> Work:
     pixels = np.random.default_rng(0).integers(0, 256, (*shape, SIDE_PX, SIDE_PX, 3), np.uint8)
     affines = np.tile(np.eye(2, 3, dtype=np.float32), (len(pixels), 1, 1))
     batch = put_batch(mesh, {"frames": pixels, "frame_from_input": affines})
-    step = build_predict_step(config, graphdef, mesh)
+    step = jax.jit(build_predict(config, graphdef), compiler_options=forward_options("cpu"))
     return lambda: jax.block_until_ready(step(*folded, batch)), shape[0] * shape[1]
 
 

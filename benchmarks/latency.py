@@ -90,7 +90,7 @@ def make_predictor(backbone: str, side_px: int, width: int = 64) -> tuple[Predic
     frame, counted, one = jnp.zeros((1, 1, side_px, side_px, 3)), jnp.ones((1, 1), bool), jnp.ones(())
     bare = jax.jit(
         lambda weights, frame: apply_network(graphdef, weights[0], weights[1], [frame], [counted], one, False, True)[0],
-        compiler_options=forward_options(mesh),
+        compiler_options=forward_options(mesh.devices.flat[0].platform),
     )
     return predictor, lambda: jax.block_until_ready(bare(predictor.folded_weights, frame))
 

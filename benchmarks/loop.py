@@ -36,7 +36,7 @@ from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.log import RunLog
 from jaxpose.training.batches import batches_on_devices, host_batches
-from jaxpose.training.compiled_run import CompiledRun, compile_step, needed_bytes, put_on_devices
+from jaxpose.training.compiled_run import CompiledRun, compile_step, put_on_devices
 from jaxpose.training.loop import Loop
 from jaxpose.training.setup import make_setup
 from jaxpose.training.start import read_data, start_devices
@@ -74,7 +74,7 @@ def _loop(given: argparse.Namespace) -> dict[str, Any]:
     config.train.save_every_steps, config.train.save_every_minutes = 0, 1000.0
     config.log.every_steps, config.log.tensorboard = 10, True
     run = _compiled(config)
-    _, batch = next(batches_on_devices(run.setup.mesh, host_batches(run.setup, 0)))
+    _, batch = next(batches_on_devices(run.step, host_batches(run.setup, 0)))
     spent = []
     for turn in range(given.turns):
         bare = _timed(lambda: _bare(run, batch, given.steps), given.steps)
@@ -125,7 +125,7 @@ def _microbatches(given: argparse.Namespace) -> dict[str, Any]:
         config.model.width, config.data.input_width_px, config.data.input_height_px = 16, 64, 64
         config.train.batch_size, config.train.microbatch_size = batch, microbatch
         runs.append(_compiled(config))
-    batches = [next(batches_on_devices(run.setup.mesh, host_batches(run.setup, 0)))[1] for run in runs[:2]]
+    batches = [next(batches_on_devices(run.step, host_batches(run.setup, 0)))[1] for run in runs[:2]]
     spent = []
     for _ in range(given.turns):
         one, ten = (
@@ -133,7 +133,7 @@ def _microbatches(given: argparse.Namespace) -> dict[str, Any]:
             for run, batch, steps in zip(runs, batches, (100, 10), strict=False)
         )
         spent.append([ten[0] / (10 * one[0]), ten[1] / (10 * one[1])])
-    mib = [round(needed_bytes(run.step) / _MIB, 1) for run in runs]
+    mib = [round(run.step.needed_bytes / _MIB, 1) for run in runs]
     return {**_spreads("ratio", spent, 3), "mib_of_one_pass": mib[0], "mib_of_ten_passes": mib[1], "mib_in_one": mib[2]}
 
 

@@ -37,7 +37,7 @@ from jaxpose import config as c  # noqa: E402
 from jaxpose.model.pose_net import make_network  # noqa: E402
 
 KEYPOINTS = 17
-NORMS = {"resnet18": ("sync", "group", "frozen", "local"), "resnet50": ("sync", "group", "frozen", "local"),
+NORMS = {"resnet18": ("sync", "group", "frozen"), "resnet50": ("sync", "group", "frozen"),
          "vit_small": ("sync",)}  # fmt: skip
 DEVICES = (1, 2, 8, 64)
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

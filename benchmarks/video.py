@@ -36,7 +36,7 @@ from av.video.reformatter import VideoReformatter
 from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.cluster.devices import start_backend
-from jaxpose.cluster.mesh import make_mesh, put_batch
+from jaxpose.cluster.mesh import make_mesh
 from jaxpose.data import dataset
 from jaxpose.training.batches import host_batches
 from jaxpose.training.compiled_run import compile_step, put_on_devices
@@ -178,8 +178,9 @@ def measure_step(config: c.Config, repeats: int) -> list[float]:
     config, project = dataset.prepare(config)
     data = dataset.load(project, config)
     run = compile_step(put_on_devices(make_setup(config, mesh, data)))
-    step, batch, state, found = run.step, put_batch(mesh, next(host_batches(run.setup, 0))), run.state, []
+    step, state, found = run.step, run.state, []
     assert step is not None  # `compile_step` compiles it
+    batch = step.put(next(host_batches(run.setup, 0)))
     for _ in range(repeats + 1):
         started = time.process_time()
         state, _ = step(state, batch)

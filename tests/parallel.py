@@ -18,12 +18,16 @@ from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.pose.pca import Pca
 from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
 from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.layout import clip_shards, microbatch_size, slots
+from jaxpose.steps.layout import clip_shards, microbatch_size, part_count, slots
 from jaxpose.steps.optim import make_optimizer
+from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
 from jaxpose.training.clip_batch import empty_clips
+from jaxpose.training.run_step import OneProgram, RunStep, ShardPrograms
 
+# The same program and the same order of sums, in machine code that takes half the time to make.
+QUICKLY = {"xla_backend_optimization_level": 0}
 SIDE_PX = 32
 KEYPOINTS = 3
 FRAMES = 24
@@ -57,6 +61,7 @@ def make_config(
     *, backbone: str = "resnet10", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
     batch: int = 10, microbatch: int = 0, preset: str = "dlc", ema: float = 0.9, clip: float = 1.0, loss: str = "mse",
     kind: str = "heatmap", clips: int = 0, all_losses: bool = False,
+    shards: int = 0,
 ) -> c.Config:  # fmt: skip
     names = tuple(f"keypoint{number}" for number in range(KEYPOINTS))
     width = 4 if backbone in RESNETS else c.ModelConfig().width
@@ -67,7 +72,7 @@ def make_config(
         video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
         losses=losses(all_losses) if clips else c.LossesConfig(),
         optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),
-        train=c.TrainConfig(batch_size=batch, microbatch_size=microbatch, precision=precision),
+        train=c.TrainConfig(batch_size=batch, microbatch_size=microbatch, precision=precision, shards=shards),
     )
 
 
@@ -97,11 +102,11 @@ def fitted_pca(config: c.Config) -> dict[str, Pca]:
     return {"pca_singleview": singleview, "pca_multiview": multiview}
 
 
-def clips_of(config: c.Config, step: int, devices: int, poison: bool) -> dict[str, np.ndarray]:
-    """The clips of a step as they lie on so many devices: the pictures of the labelled frames, one after the other."""
+def clips_of(config: c.Config, step: int, parts: int, poison: bool) -> dict[str, np.ndarray]:
+    """The clips of a step divided into so many parts: the pictures of the labelled frames, one after the other."""
     count, microbatch = config.video.clips_per_step, microbatch_size(config.train)
     passes = -(-config.train.batch_size // microbatch)
-    shards = clip_shards(step, count, passes, devices, CLIP, CONTEXT_RADIUS[config.model.kind])
+    shards = clip_shards(step, count, passes, parts, CLIP, CONTEXT_RADIUS[config.model.kind])
     batch = empty_clips(shards, 1, (SIDE_PX, SIDE_PX))
     pixels = samples().pixels[:, 0]
     for row, draw in enumerate(batch["draw"]):
@@ -133,10 +138,10 @@ def clip_counts(config: c.Config, step: int) -> dict[str, int]:
     }
 
 
-def batch_of(config: c.Config, step: int, devices: int, poison: bool = False) -> dict[str, np.ndarray]:
-    """The global batch of a step as it lies on so many devices; with poison, pads hold random bytes and NaN."""
+def batch_of(config: c.Config, step: int, parts: int, poison: bool = False) -> dict[str, np.ndarray]:
+    """The global batch of a step divided into so many parts; with poison, pads hold random bytes and NaN."""
     source = samples(config.model.kind)
-    dealt = slots(step, config.train.batch_size, microbatch_size(config.train), devices).reshape(-1)
+    dealt = slots(step, config.train.batch_size, microbatch_size(config.train), parts).reshape(-1)
     batch = source.batch(rows_of_draws(dealt, np.arange(FRAMES), config.data.seed), dealt)
     if poison:
         pads, rng = ~batch["valid"], np.random.default_rng(step)
@@ -145,7 +150,7 @@ def batch_of(config: c.Config, step: int, devices: int, poison: bool = False) ->
         batch["visibility"][pads] = 2
         batch["frame_from_input"][pads] = np.nan
     if loss_weights(config.losses):
-        batch["clips"] = clips_of(config, step, devices, poison)
+        batch["clips"] = clips_of(config, step, parts, poison)
     return batch
 
 
@@ -177,25 +182,35 @@ class Trainer:
         )
         return step.lower(*abstract)
 
+    def _compiled(self, mesh: jax.sharding.Mesh) -> jax.stages.Compiled:
+        return self.lower(mesh).compile(QUICKLY)
+
+    def _sharded(self, mesh: jax.sharding.Mesh) -> ShardPrograms:
+        shards = self.config.train.shards
+        batch = batch_of(self.config, 0, shards)
+        shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // shards, *x.shape[1:]), x.dtype), batch)
+        step = ShardedStep(self.config, self._graphdef, mesh, self._facts, self._first_state, shard, QUICKLY)
+        return ShardPrograms(step, mesh, shards)
+
     def on(self, devices: int) -> "Layout":
         """The step compiled for so many devices, in its first state."""
         with needed_types(self.config.train.precision):
             if devices not in self._layouts:
                 mesh = make_mesh(jax.devices()[:devices])
-                self._layouts[devices] = Layout(self.config, mesh, self.lower(mesh), self._first_state)
+                step = self._sharded(mesh) if self.config.train.shards else OneProgram(self._compiled(mesh), mesh)
+                self._layouts[devices] = Layout(self.config, step, self._first_state)
             layout = self._layouts[devices]
             layout.restart()
         return layout
 
 
 class Layout:
-    """The compiled step of a config on the devices of a mesh, and its state."""
+    """The compiled step of a config on some devices, and its state."""
 
-    def __init__(self, config: c.Config, mesh: jax.sharding.Mesh, lowered: jax.stages.Lowered, first_state: State):
-        self.config, self.mesh, self._first_state = config, mesh, first_state
+    def __init__(self, config: c.Config, step: RunStep, first_state: State):
+        self.config, self.step, self.mesh, self._first_state = config, step, step.mesh, first_state
+        self._parts = part_count(config.train, self.mesh.size)
         self.restart()
-        # The same program and the same order of sums, in machine code that takes half the time to make.
-        self.compiled = lowered.compile({"xla_backend_optimization_level": 0})
 
     def restart(self, rounding: bool = False) -> None:
         """Goes back to the first state; with rounding, every parameter is moved by about one unit of its last place."""
@@ -210,12 +225,14 @@ class Layout:
 
     def run(self, steps: int, poison: bool = False) -> list[dict[str, Any]]:
         """Takes steps and returns the metrics of each, on the host."""
-        history = []
-        for step in range(int(self.state.step), int(self.state.step) + steps):
-            batch = put_batch(self.mesh, batch_of(self.config, step, self.mesh.size, poison))
-            self.state, metrics = self.compiled(self.state, batch)
-            history.append(jax.tree.map(np.asarray, metrics))
-        return history
+        first = int(self.state.step)
+        return [self.take(batch_of(self.config, step, self._parts, poison)) for step in range(first, first + steps)]
+
+    def take(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Takes a step with a batch of the host, and returns its metrics, on the host."""
+        held, metrics = self.step(self.step.hold(self.state), self.step.put(batch))
+        self.state = self.step.state(held)
+        return jax.tree.map(np.asarray, metrics)
 
 
 @functools.cache

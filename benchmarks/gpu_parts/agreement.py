@@ -13,7 +13,7 @@ from gpu_parts.jaxpose_step import Bench, make_bench
 from jaxpose.cluster.devices import compile_options
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.model.pose_net import MATMUL_PRECISION, apply_network, make_network
-from jaxpose.steps.predict_step import build_predict_step
+from jaxpose.steps.predict_step import build_predict, forward_options
 
 # A map without a peak may have its highest cell anywhere.
 LEAST_CONFIDENCE = 0.5
@@ -78,5 +78,6 @@ def _points(
     )
     batch = {"frames": bench.samples.pixels, "frame_from_input": bench.samples.frame_from_input}
     params, statistics = replicate(mesh, weights)
-    found = build_predict_step(config, graphdef, mesh)(params, statistics, put_batch(mesh, batch))
+    predict = jax.jit(build_predict(config, graphdef), compiler_options=forward_options(device.platform))
+    found = predict(params, statistics, put_batch(mesh, batch))
     return np.asarray(found["keypoints_px"])[:, 0], np.asarray(found["confidence"])[:, 0]

@@ -1,10 +1,11 @@
 """One compiled program on every device of this process: the same machine code, so the same bits, on each."""
 
-# pyright: reportInvalidTypeForm=false
-# (jaxlib has no stubs: pyright does not know jax.Device)
+# pyright: reportInvalidTypeForm=false, reportAttributeAccessIssue=false
+# (jaxlib has no stubs: pyright knows neither jax.Device nor jax.config's options)
 
+import contextlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 # Private modules. They are the same in all JAX releases that pyproject.toml allows.
 from jax._src.compiler import get_compile_options
 from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpose.cluster.mesh import make_mesh
@@ -44,9 +46,10 @@ class DeviceProgram:
         shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on_first), tuple(arguments)
         )
-        compiled = jax.jit(function, donate_argnums=donated).lower(*shapes).compile(options)
-        self.compiled = compiled
-        self._on_devices = [compiled, *_copies(compiled, devices[0], devices[1:])]
+        lowered = jax.jit(function, donate_argnums=donated).lower(*shapes)
+        with contextlib.nullcontext() if len(devices) == 1 else _without_kept_programs():
+            self.compiled = lowered.compile(options)
+        self._on_devices = [self.compiled, *_copies(self.compiled, devices[0], devices[1:])]
 
     def __call__(self, place: int, *arguments: Any) -> Any:
         """Runs on the device number `place` of this process, where the arguments must lie."""
@@ -56,6 +59,20 @@ class DeviceProgram:
 def on_device(device: jax.Device) -> NamedSharding:
     """Returns the sharding of an array that lies on one device: of a mesh of that device, as `make_mesh` makes it."""
     return NamedSharding(make_mesh([device]), PartitionSpec())
+
+
+@contextlib.contextmanager
+def _without_kept_programs() -> Iterator[None]:
+    """Makes JAX compile anew: on CPU, a program from the cache of programs cannot be copied to other devices."""
+    before = jax.config.jax_enable_compilation_cache
+    try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        # JAX asks only once whether to use the cache.
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
 
 
 def _copies(

@@ -64,7 +64,12 @@ class ShardSum:
             jax.make_array_from_single_device_arrays(shape, sharding, [of_device[slot] for of_device in filled])
             for slot in range(self._slots)
         ]
-        found = {shard.device: shard.data for shard in self._over_devices(*slots).addressable_shards}
+        # CPU devices share one pool of threads: what waits for a collective must not keep others from getting there.
+        is_cpu = self._devices[0].platform == "cpu"
+        summed = self._over_devices(*(jax.block_until_ready(slots) if is_cpu else slots))
+        if is_cpu:
+            jax.block_until_ready(summed)
+        found = {shard.device: shard.data for shard in summed.addressable_shards}
         return [
             jax.make_array_from_single_device_arrays((self._length,), on_device(device), [found[device]])
             for device in self._devices

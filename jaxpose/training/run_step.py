@@ -1,7 +1,7 @@
 """The compiled update of a training in its two forms: one program over all devices, or one for each shard."""
 
 import dataclasses
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -17,8 +17,15 @@ from jaxpose.steps.state import State
 _Metrics = dict[str, Any]
 
 
+@runtime_checkable
 class RunStep(Protocol):
-    """The update, and what it holds on the devices between two calls."""
+    """The update, and what it holds on the devices between two calls.
+
+    Attributes:
+      mesh: the devices.
+    """
+
+    mesh: Mesh
 
     @property
     def needed_bytes(self) -> int:

@@ -229,7 +229,7 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"model__backbone": "resnet5"}, "model.backbone is 'resnet5'; it must be one of resnet10, resnet18, resnet34, "
                                      "resnet50, resnet101, resnet152, vit_small, vit_base, dinov2_small, dinov2_base, "
                                      "dinov3_small, dinov3_base (did you mean 'resnet50'?)"),
-    ({"model__norm": "zzz"}, "model.norm is 'zzz'; it must be one of sync, group, frozen, local"),
+    ({"model__norm": "zzz"}, "model.norm is 'zzz'; it must be one of sync, group, frozen, shard"),
     ({"optim__lr": float("nan")}, "optim.lr is nan; it must be finite"),
     ({"optim__lr": float("inf")}, "optim.lr is inf; it must be finite"),
     ({"optim__lr": 10**400}, "it must be finite"),

@@ -49,7 +49,7 @@ def outputs(graphdef: object, weights: tuple[dict, dict], precision: str, is_fol
         ({}, "f64"),
         ({}, "bf16"),
         ({"norm": "frozen", "backbone": "resnet50"}, "f64"),
-        ({"norm": "local", "backbone": "resnet18"}, "f32"),
+        ({"norm": "shard", "backbone": "resnet18"}, "f32"),
         ({"kind": "heatmap_context"}, "f64"),
         ({"kind": "regression"}, "f64"),
     ],

@@ -126,7 +126,7 @@ def reference_conv(x: np.ndarray, kernel: np.ndarray, stride: int, padding: tupl
 def test_convolution_and_its_gradients(side_by_side: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against scipy; the gradients against the definition, which is linear in both factors: one tap after the other."""
     # With several cores, samples with large maps lie side by side; all maps are large here.
-    monkeypatch.setattr(conv, "allowed_cores", lambda: 1 + side_by_side)
+    monkeypatch.setattr(conv, "arithmetic_threads", lambda: 1 + side_by_side)
     monkeypatch.setattr(conv, "_WORTHWHILE_BYTES", 0)
     cases = [
         (size, stride, sides, (size // 2, size // 2) if size != 2 else (0, 1))
@@ -172,7 +172,7 @@ def test_samples_side_by_side_give_the_same_bits(size: int, stride: int, monkeyp
     monkeypatch.setattr(conv, "_WORTHWHILE_BYTES", 0)
 
     def lower(cores: int) -> jax.stages.Lowered:
-        monkeypatch.setattr(conv, "allowed_cores", lambda: cores)
+        monkeypatch.setattr(conv, "arithmetic_threads", lambda: cores)
         return jax.jit(lambda *given: jax.vjp(lambda x, k: convolve(x, k, stride, padding), *given)[0]).lower(x, kernel)
 
     alone, side_by_side = lower(1), lower(2)

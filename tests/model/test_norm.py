@@ -62,7 +62,7 @@ def run(
 
     kept = () if kind == "group" else ("mean", "var")
     # With local norm each device has statistics of its own: they come back one after the other.
-    stored = P("data") if kind == "local" else P()
+    stored = P("data") if kind == "shard" else P()
     specs = {"y": P("data"), "dx": P("data"), "dscale": P(), "dbias": P(), **dict.fromkeys(kept, stored)}
     lies = {name: P("data") if name in ("x", "given") else P() for name in values}
     step = jax.shard_map(
@@ -176,7 +176,7 @@ def test_the_running_mean_finds_a_large_mean() -> None:
     values = example(8)
     x = np.float32(1000 + np.random.default_rng(2).normal(size=values["x"].shape))
     values |= {"scale": np.ones(CHANNELS), "bias": np.zeros(CHANNELS), "mean": np.zeros(CHANNELS)}
-    graphdef, params, statistics = nnx.split(norm_of("local", values, jnp.float32), nnx.Param, nnx.BatchStat)
+    graphdef, params, statistics = nnx.split(norm_of("shard", values, jnp.float32), nnx.Param, nnx.BatchStat)
 
     @jax.jit
     def step(statistics: Any) -> tuple[jax.Array, Any]:
@@ -198,7 +198,7 @@ def test_local_statistics_are_each_devices_own() -> None:
     with jax.enable_x64(True):
         values = example(12)
         valid = np.array([1, 0, 1, 1] + [0] * 4 + [1, 1, 1, 1], bool)
-        got = run("local", values, valid, 3)
+        got = run("shard", values, valid, 3)
         for device, rows in enumerate((slice(0, 4), slice(8, 12))):
             part = values | {"x": values["x"][rows], "given": values["given"][rows]}
             expected = reference(part, valid[rows])
@@ -211,7 +211,7 @@ def test_local_statistics_are_each_devices_own() -> None:
         assert all(np.isfinite(value).all() for value in got.values())
 
 
-@pytest.mark.parametrize(("kind", "train"), [("frozen", True), ("frozen", False), ("sync", False), ("local", False)])
+@pytest.mark.parametrize(("kind", "train"), [("frozen", True), ("frozen", False), ("sync", False), ("shard", False)])
 def test_stored_statistics_are_used_and_stay(kind: str, train: bool) -> None:
     with jax.enable_x64(True):
         values, valid = example(4), np.array([True, False, True, True])
@@ -261,7 +261,7 @@ def test_group_has_no_statistics_and_16_channels_a_group() -> None:
 
 def test_half_precision_keeps_statistics_in_float32() -> None:
     values, valid = example(8), np.ones(8, bool)
-    norm = Norm(CHANNELS, "local", dtype=jnp.bfloat16, param_dtype=jnp.float32)
+    norm = Norm(CHANNELS, "shard", dtype=jnp.bfloat16, param_dtype=jnp.float32)
     x = jnp.asarray(values["x"], jnp.bfloat16)
     y = norm(x, jnp.asarray(valid), jnp.float32(8), True)
     assert y.dtype == jnp.bfloat16 and norm.mean[...].dtype == norm.var[...].dtype == jnp.float32

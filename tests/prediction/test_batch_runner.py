@@ -10,7 +10,7 @@ from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.model.fold import fold_norms
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
-from jaxpose.steps.predict_step import build_predict_step
+from jaxpose.steps.predict_step import build_predict
 from tests.parallel import SIDE_PX, samples
 
 # Two steps of the largest batch, and a rest.
@@ -47,7 +47,7 @@ def whole(network: tuple) -> list[dict[str, np.ndarray]]:
     """For each length, every frame in a window of its own, all in one computation by the compiled step itself."""
     graphdef, params, statistics, frames = network
     mesh = make_mesh(jax.devices()[:1])
-    predict_step, weights = build_predict_step(CONFIG, graphdef, mesh), replicate(mesh, (params, statistics))
+    predict_step, weights = jax.jit(build_predict(CONFIG, graphdef)), replicate(mesh, (params, statistics))
     affines = np.tile(FRAME_FROM_INPUT.astype(np.float32), (LENGTH, 1, 1))
     found = []
     for length in range(1, LENGTH + 1):

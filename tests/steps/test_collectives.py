@@ -27,7 +27,7 @@ def test_what_crosses_devices(norm: str, microbatch: int, devices: int) -> None:
     layout = Trainer(make_config(norm=norm, microbatch=microbatch, preset=preset)).on(devices)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(layout.state.params))
     norm_layers = len(jax.tree.leaves(layout.state.statistics)) // 2
-    found = reductions(layout.compiled.as_text())
+    found = reductions(layout.step.compiled.as_text())
     gradients = [r for r in found if r.size_bytes >= 4 * parameters]
     assert len(gradients) == 1
     assert gradients[0].size_bytes <= 1.01 * 4 * parameters
@@ -53,7 +53,7 @@ def _channels(layout: Layout) -> int:
 @pytest.mark.slow
 def test_a_smaller_micro_batch_needs_less_memory() -> None:
     whole, parts = (
-        Trainer(make_config(batch=64, microbatch=size)).on(1).compiled.memory_analysis().temp_size_in_bytes
+        Trainer(make_config(batch=64, microbatch=size)).on(1).step.compiled.memory_analysis().temp_size_in_bytes
         for size in (0, 4)
     )
     assert parts < 0.5 * whole

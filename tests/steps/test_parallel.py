@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxpose.cluster.mesh import put_batch, replicate
+from jaxpose.cluster.mesh import replicate
 from tests.layouts import compare_layouts, run
 from tests.parallel import Trainer, batch_of, distance, make_config, shared_trainer
 from tests.small_run import assert_same
@@ -26,12 +26,11 @@ def test_any_number_of_devices() -> None:
     compare_layouts(shared_trainer(**SHARED), (4,))
 
 
-def test_local_statistics_do_depend_on_the_devices() -> None:
-    """The comparison can fail: where statistics are a device's own, the first gradient differs visibly."""
+def test_statistics_of_shards_do_depend_on_their_number() -> None:
+    """The comparison can fail: where statistics are a shard's own, the first gradient differs visibly."""
     with jax.enable_x64(True):
-        # On one device they are those of the batch.
         one = run(shared_trainer(**SHARED).on(1))
-        two = run(Trainer(make_config(**SHARED, norm="local")).on(2))
+        two = run(Trainer(make_config(**SHARED, norm="shard", shards=2)).on(1))
     assert distance(two.first_gradient, one.first_gradient) > 1e-3
 
 
@@ -43,7 +42,7 @@ def test_a_batch_without_targets_is_no_step_into_nan() -> None:
         batch["visibility"][:] = 0
         batch["keypoints_px"][:] = np.nan
         before = jax.tree.map(np.asarray, layout.state.params)
-        layout.state, metrics = layout.compiled(layout.state, put_batch(layout.mesh, batch))
+        metrics = layout.take(batch)
         assert float(metrics["loss"]) == 0 and float(metrics["targets"]) == 0
         assert int(metrics["skipped_in_row"]) == 0
         assert distance(layout.state.params, before) == 0

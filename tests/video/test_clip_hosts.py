@@ -57,7 +57,7 @@ def test_hosts_together_hold_the_clips_of_one_device_and_a_resumed_run_goes_on_w
 
         def clips_of(steps: list[int], devices: int, mine: np.ndarray) -> list[Owned]:
             with contextlib.closing(open_clips(videos, length, data_config(seed=seed), cache)) as source:
-                cuts = [clip_shards(s, clips, passes, devices, length, radius).of_devices(mine) for s in steps]
+                cuts = [clip_shards(s, clips, passes, devices, length, radius).of_parts(mine) for s in steps]
                 return [owned(source, cut, length, radius) for cut in cuts]
 
         # The one device reads all steps from the first on, the hosts begin with this one, as after an interruption.

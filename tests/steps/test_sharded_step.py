@@ -1,0 +1,85 @@
+"""The claim of train.shards: the step gives the same bits on any number of devices.
+
+Tested on the step of a training: augmentation, clipping, moving averages, several passes, batches that divide nothing,
+labels missing unevenly, and random bytes in empty slots. The suite shows a short form; the mark `slow` takes every
+norm, clips, and all numbers of devices.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from tests.layouts import run
+from tests.parallel import Trainer, distance, make_config, shared_trainer
+from tests.small_run import assert_same
+
+# 10 frames in passes of 6 and 4 and in 5 shards: with 3 devices, they have 1, 2 and 2 of them.
+SHARED: dict[str, Any] = {"batch": 10, "microbatch": 6, "norm": "shard", "shards": 5, "optimizer": "adam", "lr": 1e-3}
+
+
+def assert_same_bits(trainer: Trainer, devices: tuple[int, ...], steps: int = 3) -> None:
+    """Compares steps on so many devices, with random bytes in empty slots, with steps on one."""
+    one = trainer.on(1)
+    expected = one.run(steps)
+    assert expected[-1]["loss"] > 0 and not expected[-1]["skipped_in_row"]
+    for count in devices:
+        layout = trainer.on(count)
+        got = layout.run(steps, poison=True)
+        assert_same(layout.state, one.state)
+        for metrics, metrics_of_one in zip(got, expected, strict=True):
+            assert_same(metrics, metrics_of_one)
+        # The copies on all devices are the same, too.
+        for leaf in jax.tree.leaves(layout.state):
+            assert len({np.asarray(shard.data).tobytes() for shard in leaf.addressable_shards}) == 1
+
+
+def test_any_number_of_devices_has_the_same_bits() -> None:
+    assert_same_bits(shared_trainer(**SHARED), (3,))
+
+
+def test_clips_and_a_device_without_a_shard_have_the_same_bits() -> None:
+    options = {"batch": 6, "norm": "group", "shards": 2, "clips": 1, "all_losses": True}
+    assert_same_bits(shared_trainer(**options), (3,), steps=2)
+
+
+def test_shards_are_summed_as_devices_are() -> None:
+    """With a norm that sees one frame, shards on one device are what as many devices are without shards."""
+    options: dict[str, Any] = {"batch": 10, "microbatch": 6, "norm": "group", "precision": "f64"}
+    with jax.enable_x64(True):
+        devices = run(Trainer(make_config(**options)).on(3))
+        shards = run(Trainer(make_config(**options, shards=3)).on(1))
+    assert shards.counts == devices.counts
+    np.testing.assert_allclose(shards.losses, devices.losses, rtol=1e-10)
+    assert distance(shards.first_gradient, devices.first_gradient) < 1e-10
+    assert distance(shards.weights, devices.weights) < 1e-10
+
+
+def test_one_shard_has_the_statistics_of_the_whole_batch() -> None:
+    options: dict[str, Any] = {"batch": 10, "microbatch": 6, "precision": "f64"}
+    with jax.enable_x64(True):
+        whole = run(Trainer(make_config(**options)).on(1))
+        shard = run(Trainer(make_config(**options, norm="shard", shards=1)).on(1))
+    np.testing.assert_allclose(shard.losses, whole.losses, rtol=1e-10)
+    assert distance(shard.weights, whole.weights) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["group", "frozen", "shard"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch": 10, "microbatch": 6, "shards": 5},
+        {"batch": 16, "shards": 8},
+        {"batch": 16, "shards": 4, "clips": 2},
+        {"batch": 8, "shards": 4, "clips": 1, "all_losses": True, "kind": "heatmap_context"},
+    ],
+)
+def test_whole_table(norm: str, options: dict[str, Any]) -> None:
+    assert_same_bits(Trainer(make_config(norm=norm, optimizer="adam", lr=1e-3, **options)), (2, 3, 4, 8))
+
+
+@pytest.mark.slow
+def test_a_vision_transformer_has_the_same_bits() -> None:
+    assert_same_bits(Trainer(make_config(backbone="vit_small", batch=6, shards=3)), (2, 4), steps=2)
