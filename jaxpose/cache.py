@@ -65,7 +65,7 @@ def store(
     size = int(np.prod(shape))
     if size > limit_gib * GIB:
         raise UserError(
-            f"{shape[0]} decoded frames take {size / GIB:.2f} GiB, above data.cache_limit_gib = {limit_gib:g}; raise "
+            f"{shape[0]} decoded frames take {size / GIB:.3g} GiB, above data.cache_limit_gib = {limit_gib:g}; raise "
             "it, or data.memory_limit_gib to keep them in memory"
         )
     file = _file(key, folder)

@@ -45,6 +45,7 @@ from jaxpose.phases import phase
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.remote.copy import RemoteCopy
 from jaxpose.remote.restore import restore
+from jaxpose.run.arithmetic import arithmetic, record_arithmetic
 from jaxpose.run.checkpoint import Checkpoints, order, published
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
@@ -165,6 +166,10 @@ def _begin_log(run: CompiledRun, messages: list[str], folder: RunFolder, log: Ru
     for message in messages:
         log.text(message)
     log.page("config", textwrap.indent(to_json(run.setup.config), " " * 4))
+    if folder.is_ours and run.step:
+        now = arithmetic(run.setup.config, run.setup.mesh)
+        if changed := record_arithmetic(folder.path, int(run.state.step), now):
+            log.text(changed)
     if folder.is_ours and run.setup.subspaces:
         save_subspaces(folder.path, run.setup.subspaces)
 

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 import pytest
 from jax._src.array import ArrayImpl
-from jax.sharding import Mesh
 
 from benchmarks.collectives import collectives
 from benchmarks.gpu import forward_flops

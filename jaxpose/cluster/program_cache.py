@@ -135,8 +135,20 @@ def machine_name() -> str:
 
     Many machines may share a home folder, and JAX's keys do not distinguish their processors.
     """
-    kind = platform.processor()
-    with contextlib.suppress(OSError):
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-        kind = "\n".join(re.findall(rf"^(?:{_PROCESSOR})\s*:.*", first, re.MULTILINE))
+    kind = "\n".join(_cpu_lines(_PROCESSOR)) or platform.processor()
     return hashlib.sha256(f"{platform.machine()} {arithmetic_threads()}\n{kind}".encode()).hexdigest()[:8]
+
+
+def processor() -> str:
+    """Returns the name of the processor."""
+    names = [line.partition(":")[2].strip() for line in _cpu_lines("model name")]
+    return (*names, platform.processor() or platform.machine())[0]
+
+
+def _cpu_lines(names: str) -> list[str]:
+    """Returns the lines of /proc/cpuinfo about the first core whose names match an expression."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return []
+    return re.findall(rf"^(?:{names})\s*:.*", first, re.MULTILINE)

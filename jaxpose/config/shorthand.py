@@ -43,6 +43,11 @@ def _refuse_dashes(argument: str, rest: list[str], options: dict) -> None:
     if argument.startswith("-") and name in options:
         value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
         raise UserError(f"{argument} has dashes, but options have none: write {name}={value}")
+    # --steps 3, as other programs have it.
+    meant = [option for option in options if option.endswith(f".{name}")]
+    if argument.startswith("--") and len(meant) == 1:
+        value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
+        raise UserError(f"there is no flag --{name}; the option is {meant[0]}: write {meant[0]}={value}")
 
 
 def _explain_second(first: str, second: str, options: list[str]) -> str:

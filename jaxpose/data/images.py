@@ -3,10 +3,11 @@
 Input: a `Project`. Output: `Frames`, uint8, in memory or memory-mapped from the cache folder.
 """
 
-import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +19,12 @@ from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.fitting import FIT_VERSION, fit_part, fit_still
 from jaxpose.threads import map_in_threads
+
+_logger = logging.getLogger(__name__)
+
+_WITHOUT_CACHE = (
+    "choose another folder with JAXPOSE_CACHE, or keep frames in memory with a larger data.memory_limit_gib"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,8 +158,8 @@ def fit_labelled(
 def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], str], data: DataConfig) -> np.ndarray:
     """Returns rows as one uint8 array, in memory or, above the limit, memory-mapped from the cache folder.
 
-    An array in memory is kept in the cache folder, too, with a checksum: reading it takes a small part of the time of
-    decoding.
+    An array in memory is kept in the cache folder, too: reading it takes a small part of the time of decoding. What
+    comes from the cache folder is checked by a checksum.
 
     Args:
       shape: of the array.
@@ -161,24 +168,45 @@ def keep(shape: tuple[int, ...], rows: Iterable[np.ndarray], key: Callable[[], s
       data: the limits of memory and cache.
 
     Raises:
-      UserError: the array is above both limits.
-      OSError: the array is above the limit of memory, and the cache folder cannot be written.
+      UserError: the array is above both limits, or above that of memory and the cache folder cannot be written.
     """
     name = key()
     if np.prod(shape) <= data.memory_limit_gib * cache.GIB:
         return _keep_in_memory(name, shape, rows, data.cache_limit_gib)
     kept = cache.open_cached(name, shape)
-    if kept is None:
-        cache.store(name, shape, rows, data.cache_limit_gib)
+    if kept is None or not _is_whole(name, kept):
+        _store_mapped(name, shape, rows, data.cache_limit_gib)
         kept = cache.open_cached(name, shape)
     if kept is None:
-        raise OSError(f"the frames written to {cache.cache_folder()} cannot be read back")
+        raise UserError(f"the frames written to {cache.cache_folder()} cannot be read back; {_WITHOUT_CACHE}")
     return kept
+
+
+def _is_whole(name: str, kept: np.ndarray) -> bool:
+    return cache.read_note(name) == hashlib.sha256(kept.data).hexdigest()
+
+
+def _store_mapped(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float) -> None:
+    digest = hashlib.sha256()
+
+    def counted() -> Iterator[np.ndarray]:
+        for row in rows:
+            digest.update(np.ascontiguousarray(row).data)
+            yield row
+
+    try:
+        cache.store(name, shape, counted(), limit_gib)
+        cache.write_note(name, digest.hexdigest())
+    except OSError as error:
+        if error.filename and not Path(error.filename).is_relative_to(cache.cache_folder()):
+            raise  # an image cannot be read
+        reason = error.strerror or str(error)
+        raise UserError(f"frames cannot be written to {cache.cache_folder()} ({reason}); {_WITHOUT_CACHE}") from None
 
 
 def _keep_in_memory(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray], limit_gib: float) -> np.ndarray:
     kept = cache.open_cached(name, shape, in_memory=True)
-    if kept is not None and cache.read_note(name) == hashlib.sha256(kept.data).hexdigest():
+    if kept is not None and _is_whole(name, kept):
         return kept
     pixels = np.empty(shape, np.uint8)
     for place, row in enumerate(rows):
@@ -187,10 +215,14 @@ def _keep_in_memory(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray
     if kept is None and cache.read_note(name) == checksum and cache.open_cached(name, shape) is not None:
         # Another process has written it meanwhile.
         return pixels
-    # Without the cache, images are decoded again.
-    with contextlib.suppress(OSError, UserError):
+    try:
         cache.store(name, shape, pixels, limit_gib)
         cache.write_note(name, checksum)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        _logger.info(f"decoded frames are not kept in {cache.cache_folder()} ({reason}): each start decodes them again")
+    except UserError as error:
+        _logger.info(f"decoded frames are not kept: {error}")
     return pixels
 
 

@@ -16,6 +16,7 @@ MANIFEST_FILE = "manifest.json"
 CHECKPOINT_MANIFESTS = f"{CHECKPOINTS_FOLDER}/*/{MANIFEST_FILE}"
 PARAMETERS_FILE = "best.safetensors"
 SUBSPACES_FILE = "pca.json"
+ARITHMETIC_FILE = "arithmetic.json"
 
 LOG_FILE = "train.log"
 METRICS_FILE = "metrics.jsonl"
@@ -64,6 +65,7 @@ WRITTEN = (
     RESTARTS_FILE,
     STATUS_FILE,
     SUBSPACES_FILE,
+    ARITHMETIC_FILE,
     RESTORING_FOLDER,
     SPLIT_FILE,
 )

@@ -14,6 +14,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import input_size_px, load_frames
 from jaxpose.data.project import read_project
+from jaxpose.errors import UserError
 from jaxpose.fitting import fit_image, fit_still
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
@@ -251,6 +252,13 @@ def test_small_sets_need_no_cache(tmp_path: Path, cache_folder: Path, change: st
     assert not list(cache_folder.rglob("*.npy"))
 
 
+def test_large_sets_name_a_cache_that_cannot_be_written(tmp_path: Path, cache_folder: Path) -> None:
+    data = make_project(tmp_path, [(64, 48)] * 3, memory_limit_gib=0.0)
+    (cache_folder / "frames").write_text("a file")
+    with pytest.raises(UserError, match=f"cannot be written to {cache_folder} .*JAXPOSE_CACHE"):
+        load_frames(read_project(data), data, (64, 64))
+
+
 @pytest.mark.parametrize("memory_limit_gib", [0.0, 1.0])
 def test_a_damaged_entry_is_made_again(tmp_path: Path, cache_folder: Path, memory_limit_gib: float) -> None:
     data = make_project(tmp_path, [(64, 48)] * 3, memory_limit_gib=memory_limit_gib)
@@ -259,8 +267,8 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, cache_folder: Path, memor
     (entry,) = cache_folder.rglob("*.npy")
     content = entry.read_bytes()
     damages = [b"", b"nonsense", content[:-1]]
-    # A flipped bit: the file has a checksum if it is read into memory.
-    damages += [content[:-1] + bytes([content[-1] ^ 1])] if memory_limit_gib else []
+    # A flipped bit.
+    damages += [content[:-1] + bytes([content[-1] ^ 1])]
     for damaged in damages:
         entry.write_bytes(damaged)
         np.testing.assert_array_equal(load_frames(project, data, (64, 64)).pixels, expected)

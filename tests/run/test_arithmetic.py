@@ -1,0 +1,46 @@
+"""arithmetic.json: what the bits of a run depend on, and what a resume says where that has changed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxpose.checksums import read_json, write_json
+from jaxpose.run.arithmetic import record_arithmetic
+
+NOW: dict[str, Any] = {"jax": "0.10.2", "jaxlib": "0.10.2", "device": "cpu", "threads": 8, "parts": 4}
+
+
+def stretches(run: Path) -> list[dict[str, Any]]:
+    return read_json(run / "arithmetic.json")["stretches"]
+
+
+def test_a_resume_names_what_changed_and_from_which_step_on(tmp_path: Path) -> None:
+    assert record_arithmetic(tmp_path, 0, NOW) == ""
+    assert record_arithmetic(tmp_path, 10, NOW) == ""
+    assert stretches(tmp_path) == [{"from_step": 0} | NOW]
+    newer = NOW | {"jax": "0.11.0", "threads": 2}
+    text = record_arithmetic(tmp_path, 20, newer)
+    assert text == (
+        "from step 20 on, numbers are equal up to rounding, not bit for bit: jax 0.10.2 -> 0.11.0, threads 8 -> 2"
+    )
+    assert stretches(tmp_path) == [{"from_step": 0} | NOW, {"from_step": 20} | newer]
+    # A checkpoint before that change is resumed as it was.
+    assert record_arithmetic(tmp_path, 20, NOW) == ""
+    assert stretches(tmp_path) == [{"from_step": 0} | NOW]
+    # A start at step 0 is another run.
+    assert record_arithmetic(tmp_path, 0, newer) == ""
+    assert stretches(tmp_path) == [{"from_step": 0} | newer]
+
+
+@pytest.mark.parametrize("content", [None, b"{", {}, {"stretches": 1}, {"stretches": [{}]}])
+def test_a_resume_without_the_record_says_so(tmp_path: Path, content: Any) -> None:
+    file = tmp_path / "arithmetic.json"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        write_json(file, content)
+    assert record_arithmetic(tmp_path, 20, NOW).startswith(
+        "from step 20 on, numbers may be equal only up to rounding: "
+    )
+    assert stretches(tmp_path) == [{"from_step": 20} | NOW]
