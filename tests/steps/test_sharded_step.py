@@ -1,8 +1,8 @@
 """The claim of train.shards: the step gives the same bits on any number of devices.
 
 Tested on the step of a training: augmentation, clipping, moving averages, several passes, batches that divide nothing,
-labels missing unevenly, and random bytes in empty slots. The suite shows a short form; the mark `slow` takes every
-norm, clips, and all numbers of devices.
+labels missing unevenly, and random bytes in empty slots. The suite shows a short form, the mark `slow` every norm
+and number of devices, the mark `full` all of them together.
 """
 
 from typing import Any
@@ -65,21 +65,30 @@ def test_one_shard_has_the_statistics_of_the_whole_batch() -> None:
     assert distance(shard.weights, whole.weights) < 1e-10
 
 
+TABLE: list[dict[str, Any]] = [
+    {"batch": 10, "microbatch": 6, "shards": 5},
+    {"batch": 16, "shards": 8},
+    {"batch": 16, "shards": 4, "clips": 2},
+    {"batch": 8, "shards": 4, "clips": 1, "all_losses": True, "kind": "heatmap_context"},
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("norm", ["group", "frozen", "shard"])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"batch": 10, "microbatch": 6, "shards": 5},
-        {"batch": 16, "shards": 8},
-        {"batch": 16, "shards": 4, "clips": 2},
-        {"batch": 8, "shards": 4, "clips": 1, "all_losses": True, "kind": "heatmap_context"},
-    ],
+    ("norm", "options", "devices"),
+    [("frozen", TABLE[0], (2, 4)), ("group", TABLE[2], (2, 8)), ("shard", TABLE[3], (4,))],
 )
+def test_every_norm_and_number_of_devices(norm: str, options: dict[str, Any], devices: tuple[int, ...]) -> None:
+    assert_same_bits(Trainer(make_config(norm=norm, optimizer="adam", lr=1e-3, **options)), devices)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("norm", ["group", "frozen", "shard"])
+@pytest.mark.parametrize("options", TABLE)
 def test_whole_table(norm: str, options: dict[str, Any]) -> None:
     assert_same_bits(Trainer(make_config(norm=norm, optimizer="adam", lr=1e-3, **options)), (2, 3, 4, 8))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_vision_transformer_has_the_same_bits() -> None:
     assert_same_bits(Trainer(make_config(backbone="vit_small", batch=6, shards=3)), (2, 4), steps=2)
