@@ -74,6 +74,7 @@ def _loop(given: argparse.Namespace) -> dict[str, Any]:
     config.train.save_every_steps, config.train.save_every_minutes = 0, 1000.0
     config.log.every_steps, config.log.tensorboard = 10, True
     run = _compiled(config)
+    assert run.step is not None  # `_compiled` compiles it
     _, batch = next(batches_on_devices(run.step, host_batches(run.setup, 0)))
     spent = []
     for turn in range(given.turns):

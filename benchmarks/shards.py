@@ -4,8 +4,7 @@
     python benchmarks/shards.py --out benchmarks/shards.jsonl --backbone resnet50 --size_px 256 --batch 8 --shards 2
 
 The train step with `train.shards` beside the step without, from batches that lie on the device already, in turns in one
-process. `norm=shard` is compared with `sync`. Both divide their arithmetic among as many threads (`--threads`); for
-comparison with the default of a run without shards, `--threads 0` gives it one thread for each core, in a run of its own.
+process. `norm=shard` is compared with `sync`, with the same number of threads (`mesh.cpu_threads`).
 """
 
 import argparse
@@ -32,7 +31,7 @@ def main() -> None:
     parser.add_argument("--size_px", type=int, default=128)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--shards", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--threads", type=int, default=8, help="mesh.cpu_threads; 0 = one for each core")
+    parser.add_argument("--threads", type=int, default=8, help="mesh.cpu_threads")
     parser.add_argument("--turns", type=int, default=12, help="after 2 to warm up")
     given = parser.parse_args()
     works = {count: train_step(given, count) for count in (0, *given.shards)}
@@ -81,7 +80,7 @@ def train_step(given: argparse.Namespace, shards: int) -> Callable[[], None]:
     from jaxpose.steps.sharded_step import ShardedStep
     from jaxpose.steps.state import initial_state
     from jaxpose.steps.train_step import build_train_step
-    from jaxpose.training.run_step import OneProgram, ShardPrograms
+    from jaxpose.training.run_step import OneProgram, RunStep, ShardPrograms
 
     keypoints, side = 17, given.size_px
     config = c.Config(
@@ -106,12 +105,15 @@ def train_step(given: argparse.Namespace, shards: int) -> Callable[[], None]:
     batch = samples.batch(np.arange(given.batch), np.arange(given.batch))
     options = compile_options(config.mesh, list(mesh.devices.flat))
     on_mesh = replicate(mesh, state)
-    if shards:
-        shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // shards, *x.shape[1:]), x.dtype), batch)
-        step = ShardPrograms(ShardedStep(config, graphdef, mesh, facts, state, shard, options), mesh, shards)
-    else:
-        compiled = build_train_step(config, graphdef, mesh, facts)
-        step = OneProgram(compiled.lower(on_mesh, put_batch(mesh, batch)).compile(options), mesh)
+
+    def compiled() -> RunStep:
+        if shards:
+            shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // shards, *x.shape[1:]), x.dtype), batch)
+            return ShardPrograms(ShardedStep(config, graphdef, mesh, facts, state, shard, options), mesh, shards)
+        lowered = build_train_step(config, graphdef, mesh, facts).lower(on_mesh, put_batch(mesh, batch))
+        return OneProgram(lowered.compile(options), mesh)
+
+    step = compiled()
     held: dict[str, Any] = {"state": step.hold(on_mesh)}
     rows = step.put(batch)
 

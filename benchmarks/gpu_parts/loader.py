@@ -26,6 +26,7 @@ def measure_loader(given: argparse.Namespace) -> dict[str, Any]:
     """Returns the speeds of both ways, measured in turns with the compiled step and the loader of a real training."""
     with tempfile.TemporaryDirectory() as name:
         run = _compiled(given, Path(name))
+        assert run.step is not None  # `_compiled` compiles it
         batches = batches_on_devices(run.step, host_batches(run.setup, 0))
         fixed = itertools.repeat(next(batches))
         loop = _Loop(run)

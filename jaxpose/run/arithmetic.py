@@ -1,10 +1,10 @@
 """What the last bits of a run's numbers depend on besides its config and data: recorded, and compared on resume."""
 
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 from jax.sharding import Mesh
 
 from jaxpose.checksums import DamagedFile, read_json, write_json
@@ -23,7 +23,7 @@ def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
     `parts` is the number of parts of a pass: `train.shards` or, without them, the number of devices.
     """
     first = mesh.devices.flat[0]
-    found = {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "device": first.device_kind}
+    found = {"jax": jax.__version__, "jaxlib": importlib.metadata.version("jaxlib"), "device": first.device_kind}
     if first.platform == "cpu":
         # XLA has at least one thread for each device.
         threads = max(arithmetic_threads(), jax.local_device_count(backend="cpu"))
