@@ -72,5 +72,8 @@ def test_a_cache_that_cannot_be_written_is_one_line(
 ):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("JAXPOSE_CACHE", str(tmp_path / "file" / "cache"))
-    assert call(make_config(project, tmp_path / "run", data__memory_limit_gib=0.0), tmp_path) == 1
-    assert capsys.readouterr().err == f"jaxpose.train: {tmp_path}/file/cache/frames: Not a directory\n"
+    assert call(make_config(project, tmp_path / "run", data__memory_limit_gib=0.0), tmp_path) == 2
+    assert capsys.readouterr().err == (
+        f"jaxpose.train: frames cannot be written to {tmp_path}/file/cache (Not a directory); choose another folder "
+        "with JAXPOSE_CACHE, or keep frames in memory with a larger data.memory_limit_gib\n"
+    )

@@ -135,20 +135,19 @@ def machine_name() -> str:
 
     Many machines may share a home folder, and JAX's keys do not distinguish their processors.
     """
-    kind = "\n".join(_cpu_lines(_PROCESSOR)) or platform.processor()
-    return hashlib.sha256(f"{platform.machine()} {arithmetic_threads()}\n{kind}".encode()).hexdigest()[:8]
+    return hashlib.sha256(f"{platform.machine()} {arithmetic_threads()}\n{_processor()}".encode()).hexdigest()[:8]
 
 
-def processor() -> str:
-    """Returns the name of the processor."""
-    names = [line.partition(":")[2].strip() for line in _cpu_lines("model name")]
-    return (*names, platform.processor() or platform.machine())[0]
+def processor_name() -> str:
+    """Returns the name of the processor, with an identifier of its model and features."""
+    lines = _processor()
+    name = re.search(r"^model name\s*:\s*(.*)", lines, re.MULTILINE)
+    return f"{name[1] if name else platform.machine()} ({hashlib.sha256(lines.encode()).hexdigest()[:8]})"
 
 
-def _cpu_lines(names: str) -> list[str]:
-    """Returns the lines of /proc/cpuinfo about the first core whose names match an expression."""
-    try:
+def _processor() -> str:
+    """Returns the lines of /proc/cpuinfo that tell the kind of the first core, or what Python knows of it."""
+    with contextlib.suppress(OSError):
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:
-        return []
-    return re.findall(rf"^(?:{names})\s*:.*", first, re.MULTILINE)
+        return "\n".join(re.findall(rf"^(?:{_PROCESSOR})\s*:.*", first, re.MULTILINE))
+    return platform.processor()

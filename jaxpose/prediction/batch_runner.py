@@ -38,6 +38,7 @@ class BatchRunner:
 
     Attributes:
       device_count: number of devices.
+      frames_at_once: frames of one step on each device.
       frames_per_step: frames of one step on all devices.
       radius: frames that the network sees on either side of the predicted one.
     """
@@ -57,9 +58,9 @@ class BatchRunner:
         self._evaluate, self._predict = build_evaluate(config, graphdef), build_predict(config, graphdef)
         # The programs by what decides them, and the weights of the last call with their copies on each device.
         self._programs: dict[Any, DeviceProgram] = {}
-        self._weights: tuple[Any, list[Any]] = None, []
+        self._weights: tuple[tuple[Any, Any], list[Any]] = (None, None), []
         self.radius = CONTEXT_RADIUS[config.model.kind]
-        self.frames_per_step = frames_at_once * mesh.size
+        self.frames_at_once, self.frames_per_step = frames_at_once, frames_at_once * mesh.size
         self._labelled_per_step = (labelled_at_once or frames_at_once) * mesh.size
 
     def fold(self, params: dict, statistics: dict) -> tuple[dict, dict]:
@@ -169,7 +170,7 @@ class BatchRunner:
 
     def _sequences(self, run: np.ndarray, frame_from_input: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns frames as one sequence for each device, (devices, frames + 2 radius, h, w, 3), and the affine."""
-        each, halo = self.frames_per_step // self._mesh.size, 2 * self.radius
+        each, halo = self.frames_at_once, 2 * self.radius
         padded = np.zeros((self.frames_per_step + halo, *run.shape[1:]), np.uint8)
         padded[: len(run)] = run
         starts = range(0, self.frames_per_step, each)
@@ -209,8 +210,8 @@ class BatchRunner:
     def _start(self, function: Callable, weights: tuple[dict, dict], batch: Batch) -> list[dict[str, jax.Array]]:
         """Starts the computation of a batch; returns the results of each device of this process."""
         devices, all_devices = local_devices(self._mesh), list(self._mesh.devices.flat)
-        if self._weights[0] is not weights[0]:
-            self._weights = weights[0], copies(self._mesh, weights)
+        if any(held is not given for held, given in zip(self._weights[0], weights, strict=True)):
+            self._weights = weights, copies(self._mesh, weights)
         found = []
         for place, device in enumerate(devices):
             number = all_devices.index(device)

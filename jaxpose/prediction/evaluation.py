@@ -57,7 +57,7 @@ def evaluate(
       out: where the files are written; None is the run folder.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
-      batch_size: frames at once, over all devices; None is the batch of the run's own evaluation.
+      batch_size: frames at once on each device; None is the batch of the run's own evaluation.
 
     Returns:
       As `evaluate_dataset`.

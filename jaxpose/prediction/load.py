@@ -42,7 +42,7 @@ def load(
       run: a run folder of `jaxpose.train`.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
-      batch_size: frames at once, over all devices; None is the run's eval.batch_size.
+      batch_size: frames at once on each device; None is the run's eval.batch_size.
       labelled_batch_size: labelled frames at once; None is `batch_size`.
       is_compiled: False leaves compiling to `Predictor.compile`, as there may be nothing to predict.
 

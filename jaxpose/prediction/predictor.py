@@ -165,7 +165,8 @@ class Predictor:
                 _logger.info(text)
         video = as_labelled(video, labelled_px)
         most, radius = self.runner.frames_per_step, self.runner.radius
-        fed = padded(segment, margin_frames=1, radius=radius, batch=most) if segment else None
+        at_once = self.runner.frames_at_once
+        fed = padded(segment, margin_frames=1, radius=radius, batch=at_once) if segment else None
         if self.boxes:
             of_frames = self.boxes.of(video)
             reader, stream = stream_boxes(self.runner, self.folded_weights, video, of_frames, self.config.data, fed)

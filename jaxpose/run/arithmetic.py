@@ -8,7 +8,7 @@ import jax
 from jax.sharding import Mesh
 
 from jaxpose.checksums import DamagedFile, read_json, write_json
-from jaxpose.cluster.program_cache import machine_name, processor
+from jaxpose.cluster.program_cache import processor_name
 from jaxpose.config import Config
 from jaxpose.run.paths import ARITHMETIC_FILE
 from jaxpose.steps.layout import part_count
@@ -27,7 +27,7 @@ def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
     if first.platform == "cpu":
         # XLA has at least one thread for each device.
         threads = max(arithmetic_threads(), jax.local_device_count(backend="cpu"))
-        found |= {"device": f"{processor()} ({machine_name()[:8]})", "threads": threads}
+        found |= {"device": processor_name(), "threads": threads}
     return found | {"parts": part_count(config.train, mesh.size)}
 
 

@@ -25,8 +25,9 @@ class ShardSum:
 
     Each device adds those of its own shards, as far as they are neighbours in the tree. The rest of the tree is done in
     slices: every device gets one slice of all sums (an all-to-all), finishes it, and sends it to all (an all-gather).
-    That is as much as an all-reduce sends, but nothing is added in an order that depends on the devices. Additions of
-    single numbers are the same in whatever program; there are no others.
+    That is as much as an all-reduce sends where the shards of each device have one sum (as with powers of two), but
+    nothing is added in an order that depends on the devices. Additions of single numbers are the same in whatever
+    program; there are no others.
 
     Args:
       mesh: the devices.

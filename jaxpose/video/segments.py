@@ -60,8 +60,8 @@ def padded(segment: Segment, margin_frames: int, radius: int, batch: int) -> Seg
       segment: whose rows are wanted.
       margin_frames: rows before it that are wanted as well.
       radius: neighbours on either side that the network looks at.
-      batch: frames of a step. The first frame is a multiple of it, so that each frame has the same place in its batch
-        as in the whole video: the order of a sum, and so its last bit, may depend on the place.
+      batch: frames of a step on a device. The first frame is a multiple of it, so that each frame has the same place in
+        its batch as in the whole video: the order of a sum, and so its last bit, may depend on the place.
     """
     first = max(0, segment.first - margin_frames - radius) // batch * batch
     return dataclasses.replace(segment, first=first, end=min(segment.index.frame_count, segment.end + radius))

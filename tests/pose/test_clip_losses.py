@@ -195,7 +195,7 @@ def test_a_clip_that_is_cut_up_has_the_same_sums_and_counts(devices, radius):
     frames = 13
     windows = frames - 2 * radius
     clips = {key: array[:1] for key, array in random_clips(windows=windows).items()}
-    plan = clip_shards(step=0, clips_per_step=1, passes=1, devices=devices, clip_frames=frames, radius=radius)
+    plan = clip_shards(step=0, clips_per_step=1, passes=1, parts=devices, clip_frames=frames, radius=radius)
     parts = []
     for index, owned in zip(plan.frame_index[:, 0, 0], plan.owned[:, 0, 0], strict=True):
         # A window is named by its first frame; a pair belongs to the owner of its first window.
