@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,9 +13,12 @@ from jax.sharding import PartitionSpec as P
 from jaxpose import train as verb
 from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.replicas import Replicas
+from jaxpose.data.loader import Batch
+from jaxpose.steps.state import State
 from jaxpose.training.compiled_run import CompiledRun
 from jaxpose.training.diverged import Diverged
 from jaxpose.training.loop import Loop
+from jaxpose.training.run_step import OneProgram
 from tests.small_run import make_config, small_project
 
 
@@ -57,21 +61,22 @@ def test_a_run_whose_devices_differ_stops_and_saves_nothing(tmp_path: Path, monk
     config = make_config(small_project(tmp_path / "project"), tmp_path / "run", mesh__devices=3, train__steps=6,
                          train__save_every_steps=2, train__val_every_epochs=3, augment__preset="none")  # fmt: skip
 
-    def broken_loop(run: CompiledRun, *parts) -> Loop:
-        """A device of this loop forgets a bit of one bias in the fourth step."""
+    class Forgetful(OneProgram):
+        """A device forgets a bit of one bias in the fourth step."""
 
-        def step(state, batch):
-            assert run.step is not None
-            state, metrics = run.step(state, batch)
-            if int(state.step) == 4:
-                layer = state.params["head"]["layers"][0]
+        def __call__(self, held: State, batch: Batch) -> tuple[State, dict[str, Any]]:
+            held, metrics = super().__call__(held, batch)
+            if int(held.step) == 4:
+                layer = held.params["head"]["layers"][0]
                 whole = np.asarray(layer["bias"])
                 broken = whole.copy()
                 broken.view(np.uint8)[0] ^= 1
-                layer["bias"] = with_copies([whole, broken, whole], run.setup.mesh)
-            return state, metrics
+                layer["bias"] = with_copies([whole, broken, whole], self.mesh)
+            return held, metrics
 
-        return Loop(dataclasses.replace(run, step=step), *parts)
+    def broken_loop(run: CompiledRun, *parts: Any) -> Loop:
+        assert isinstance(run.step, OneProgram)
+        return Loop(dataclasses.replace(run, step=Forgetful(run.step.compiled, run.step.mesh)), *parts)
 
     monkeypatch.setattr(verb, "Loop", broken_loop)
     with pytest.raises(Diverged, match="at step 4 .* .different: cpu:1 of process 0.: .* resumes from step 2"):
