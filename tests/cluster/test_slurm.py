@@ -22,6 +22,9 @@ from tests.small_run import checkpoint_of, command, environment, last_step, metr
 
 pytestmark = pytest.mark.slurm
 
+# A node refuses for good to start a requeued job with a credential of the second in which the last turn's was revoked.
+# SLURM itself waits two minutes.
+REQUEUED_S = 3
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "launch" / "slurm.sbatch"
 LIMIT_S = 300
@@ -72,8 +75,9 @@ class Job:
         return f"{self.shown('JobState')} {self.shown('ExitCode')}"
 
     def start_requeued(self) -> None:
-        """Waits until the job has been put back into the queue, and starts it at once: SLURM would wait two minutes."""
+        """Waits until the job has been put back into the queue, and starts it soon: SLURM would wait two minutes."""
         until(lambda: self.shown("JobState") == "PENDING", self.text)
+        time.sleep(REQUEUED_S)
         turns = self.text().count("turn ")
 
         def has_begun() -> bool:
@@ -199,6 +203,7 @@ def test_all_workers_of_an_array_are_started_again(folder: Path) -> None:
     options = ("--array=1-2", f"--export=ALL,PATH={programs}:{os.environ['PATH']}")
     with Job(logs, options=options, script=SCRIPT.with_name("predict.sbatch")) as job:
         until(lambda: job.text().count("exit code 85, JobState=RUNNING") == 2, job.text)
+        time.sleep(REQUEUED_S)
 
         def are_done() -> bool:
             for index in (1, 2):
