@@ -4,7 +4,10 @@
 
 The protocol is the reference's: resnet18 without pretrained weights, 128 x 128 px, preset dlc, 10,800 frames seen in
 batches of 16 (675 steps), Adam at 1e-3 halved three times, the checkpoint with the lowest validation loss, a fixed
-split. Appends one JSON line for each seed, and skips seeds that the file has.
+split. Appends one JSON line for each seed, and skips seeds that the file has for the same norm and shards:
+
+    python benchmarks/accuracy.py --project PATH/mirror-mouse-example --out benchmarks/accuracy.jsonl \
+      --norm shard --shards 2
 """
 
 import argparse
@@ -33,18 +36,18 @@ STEPS = 675
 REFERENCE_HELD_OUT_PX = 7.44
 
 
-def make_config(project: Path, split: Path, out: Path, seed: int) -> c.Config:
-    """Returns the protocol's config."""
+def make_config(project: Path, split: Path, out: Path, seed: int, norm: str, shards: int) -> c.Config:
+    """Returns the protocol's config; the protocol itself has norm "sync" and no shards."""
     return c.Config(
         out=str(out),
         data=c.DataConfig(
             project=str(project), split=str(split), input_height_px=128, input_width_px=128, resize="stretch"
         ),
         augment=c.AugmentConfig(preset="dlc"),
-        model=c.ModelConfig(backbone="resnet18"),
+        model=c.ModelConfig(backbone="resnet18", norm=norm),
         # 72 frames train, so an epoch is 5 steps: the rate halves after 338, 450 and 563 steps.
         optim=c.OptimConfig(milestones_epochs=(67.6, 90, 112.6)),
-        train=c.TrainConfig(steps=STEPS, seed=seed, val_every_epochs=10),
+        train=c.TrainConfig(steps=STEPS, seed=seed, val_every_epochs=10, shards=shards),
         eval=c.EvalConfig(predict_videos="no"),
     )
 
@@ -58,21 +61,22 @@ def write_split(file: Path, images: tuple[str, ...]) -> None:
         writer.writerows((image, sets.get(row, "train")) for row, image in enumerate(images))
 
 
-def measure(project: Path, work: Path, seed: int) -> dict[str, Any]:
+def measure(project: Path, work: Path, seed: int, norm: str, shards: int) -> dict[str, Any]:
     """Trains one seed and returns its JSON line."""
     labels, _ = read_labels(project / "CollectedData.csv", "ignore")
     work.mkdir(parents=True, exist_ok=True)
     split = work / "split.csv"
     write_split(split, labels.images)
     wall, cpu = time.monotonic(), time.process_time()
-    summary = train(make_config(project, split, work / f"seed-{seed}", seed))
+    run = work / f"{norm}-{shards}" / f"seed-{seed}"
+    summary = train(make_config(project, split, run, seed, norm, shards))
     if summary["exit_code"]:
         sys.exit(summary["exit_code"])
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
-    found = read_predictions(work / f"seed-{seed}" / "predictions.csv")
+    found = read_predictions(run / "predictions.csv")
     errors = pixel_errors(found.keypoints_frame_px, labels.keypoints_frame_px)
     sets = np.array(found.sets)
-    line: dict[str, Any] = {"seed": seed, "best_step": summary["best_step"]}
+    line: dict[str, Any] = {"norm": norm, "shards": shards, "seed": seed, "best_step": summary["best_step"]}
     for name in ("train", "validation", "test"):
         chosen = errors[sets == name]
         line[name] = {"mean_px": float(np.nanmean(chosen)), "median_px": float(np.nanmedian(chosen))}
@@ -91,11 +95,15 @@ def main() -> int:
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/accuracy"), help="run folders")
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    arguments.add_argument("--norm", default="sync", help="model.norm")
+    arguments.add_argument("--shards", type=int, default=0, help="train.shards")
     given = arguments.parse_args()
-    lines = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    written = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    # Lines of before there was a choice have neither.
+    lines = [line for line in written if (line.get("norm", "sync"), line.get("shards", 0)) == (given.norm, given.shards)]
     for seed in given.seeds:
         if seed not in [line["seed"] for line in lines]:
-            lines.append(measure(given.project.resolve(), given.work, seed))
+            lines.append(measure(given.project.resolve(), given.work, seed, given.norm, given.shards))
             with given.out.open("a") as stream:
                 stream.write(json.dumps(lines[-1]) + "\n")
     for line in lines:
