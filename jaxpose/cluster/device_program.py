@@ -4,11 +4,13 @@
 # (jaxlib has no stubs: pyright knows neither jax.Device nor jax.config's options)
 
 import contextlib
+import hashlib
 import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jaxlib
 import numpy as np
 
 # Private modules. They are the same in all JAX releases that pyproject.toml allows.
@@ -18,6 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpose.cluster.mesh import make_mesh
+from jaxpose.cluster.program_cache import kept_programs
 
 
 class DeviceProgram:
@@ -47,9 +50,12 @@ class DeviceProgram:
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on_first), tuple(arguments)
         )
         lowered = jax.jit(function, donate_argnums=donated).lower(*shapes)
-        with contextlib.nullcontext() if len(devices) == 1 else _without_kept_programs():
-            self.compiled = lowered.compile(options)
-        self._on_devices = [self.compiled, *_copies(self.compiled, devices[0], devices[1:])]
+        if len(devices) == 1:
+            self._on_devices = [lowered.compile(options)]
+        else:
+            content = _serialized(lowered, devices[0], options or {})
+            self._on_devices = [_loaded(content, lowered, devices[0], device) for device in devices]
+        self.compiled = self._on_devices[0]
 
     def __call__(self, place: int, *arguments: Any) -> Any:
         """Runs on the device number `place` of this process, where the arguments must lie."""
@@ -61,9 +67,26 @@ def on_device(device: jax.Device) -> NamedSharding:
     return NamedSharding(make_mesh([device]), PartitionSpec())
 
 
+def _serialized(lowered: jax.stages.Lowered, device: jax.Device, options: dict[str, Any]) -> bytes:
+    """Returns a program, compiled for a device; it is kept as other programs are.
+
+    It is kept apart from JAX's, because on a CPU a program that JAX loaded cannot be serialized again.
+    """
+    files, versions = kept_programs(), (jax.__version__, jaxlib.__version__)
+    identity = (lowered.as_text(), versions, device.device_kind, device.id, options)
+    key = f"device-{hashlib.sha256(repr(identity).encode()).hexdigest()}"
+    content = files.get(key) if files else None
+    if content is None:
+        with _without_kept_programs():
+            content, _, _ = serialize_executable.serialize(lowered.compile(options))
+        if files:
+            files.put(key, content)
+    return content
+
+
 @contextlib.contextmanager
 def _without_kept_programs() -> Iterator[None]:
-    """Makes JAX compile anew: on CPU, a program from the cache of programs cannot be copied to other devices."""
+    """Makes JAX compile anew."""
     before = jax.config.jax_enable_compilation_cache
     try:
         jax.config.update("jax_enable_compilation_cache", False)
@@ -75,20 +98,11 @@ def _without_kept_programs() -> Iterator[None]:
         compilation_cache.reset_cache()
 
 
-def _copies(
-    compiled: jax.stages.Compiled, first: jax.Device, others: Sequence[jax.Device]
-) -> list[jax.stages.Compiled]:
-    """Returns a program that was compiled for a device, loaded on other devices."""
-    if not others:
-        return []
-    content, in_tree, out_tree = serialize_executable.serialize(compiled)
-    copies = []
-    for device in others:
-        unloaded, shapes, has_no_keywords = _OnDevice(content, first, device).load()
-        copies.append(
-            jax.stages.Compiled(unloaded.load(), [], in_tree.unflatten(shapes), out_tree, no_kwargs=has_no_keywords)
-        )
-    return copies
+def _loaded(content: bytes, lowered: jax.stages.Lowered, first: jax.Device, device: jax.Device) -> jax.stages.Compiled:
+    """Returns a program that was compiled for the first device, loaded on a device."""
+    unloaded, shapes, has_no_keywords = _OnDevice(content, first, device).load()
+    arguments = jax.tree.structure(lowered.args_info).unflatten(shapes)
+    return jax.stages.Compiled(unloaded.load(), [], arguments, lowered.out_tree, no_kwargs=has_no_keywords)
 
 
 class _OnDevice(serialize_executable._JaxPjrtUnpickler):

@@ -47,7 +47,7 @@ def keep_programs() -> str:
     """
     if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
         return ""
-    folder = cache_folder() / f"programs-{os.geteuid()}"
+    folder = _folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         problem = _why_not_private(folder)
@@ -63,6 +63,16 @@ def keep_programs() -> str:
     # If JAX cannot load an intact program, it compiles the program again, as if it were absent.
     warnings.filterwarnings("ignore", message="Error reading persistent compilation cache entry")
     return ""
+
+
+def kept_programs() -> "ProgramFiles | None":
+    """Returns the programs that `keep_programs` keeps; None if it was not called, or changed nothing."""
+    folder = jax.config.jax_compilation_cache_dir
+    return ProgramFiles(Path(folder)) if folder and Path(folder) == _folder() else None
+
+
+def _folder() -> Path:
+    return cache_folder() / f"programs-{os.geteuid()}"
 
 
 class ProgramFiles(CacheInterface):

@@ -1,4 +1,4 @@
-"""The sum of one vector of each shard, in one fixed binary tree, whichever device has which shard."""
+"""The sum of the shards' numbers, in one fixed binary tree, whichever device has which shard."""
 
 import functools
 from collections.abc import Callable, Container, Iterable, Sequence
@@ -21,69 +21,76 @@ _Node = tuple[int, int]
 
 
 class ShardSum:
-    """Adds vectors. All processes must call it in the same way.
+    """Adds trees of arrays. All processes must call it in the same way.
 
-    Each device adds those of its own shards, as far as they are neighbours in the tree. The rest of the tree is done in
-    slices: every device gets one slice of all sums (an all-to-all), finishes it, and sends it to all (an all-gather).
-    That is as much as an all-reduce sends where the shards of each device have one sum (as with powers of two), but
-    nothing is added in an order that depends on the devices. Additions of single numbers are the same in whatever
-    program; there are no others.
+    Each device adds those of its own shards, as far as they are neighbours in the tree of shards. The rest is done with
+    vectors, in slices: every device gets one slice of all sums (an all-to-all), finishes it, and sends it to all (an
+    all-gather). That is as much as an all-reduce sends where the shards of each device have one sum (as with powers of
+    two), but nothing is added in an order that depends on the devices. Additions of single numbers are the same in
+    whatever program; there are no others.
 
     Args:
       mesh: the devices.
       shards: their number; each device has a block of them (`shard_blocks`).
-      vector: its shape and type.
-
-    Attributes:
-      zeros: such a vector on each device of this process.
+      summand: the shapes of one; its numbers are of one type.
     """
 
-    def __init__(self, mesh: Mesh, shards: int, vector: jax.ShapeDtypeStruct):
-        self._mesh, self._shards, self._length = mesh, shards, vector.shape[0]
+    def __init__(self, mesh: Mesh, shards: int, summand: Any):
+        self._mesh, self._shards = mesh, shards
         self._devices = local_devices(mesh)
         blocks = dict(zip(mesh.devices.flat, shard_blocks(shards, mesh.size), strict=True))
         self._blocks = [blocks[device] for device in self._devices]
-        self._add = DeviceProgram(jnp.add, self._devices, (vector, vector), donated=(0,))
-        self.zeros = [jax.device_put(np.zeros(vector.shape, vector.dtype), on_device(d)) for d in self._devices]
+        self._add = DeviceProgram(_added, self._devices, (summand, summand), donated=(0,))
+        if mesh.size == 1:
+            return
+        vector = jax.eval_shape(_packed, summand)
+        self._length = vector.shape[0]
+        self._pack = DeviceProgram(_packed, self._devices, (summand,))
+        self._unpack = DeviceProgram(functools.partial(_unpacked, summand), self._devices, (vector,))
+        self._zeros = [jax.device_put(np.zeros(vector.shape, vector.dtype), on_device(d)) for d in self._devices]
         nodes = [nodes_of(block) for block in blocks.values()]
         self._slots = max(map(len, nodes))
-        self._over_devices = jax.jit(self._finished(nodes)) if mesh.size > 1 else None
+        self.over_devices = jax.jit(self._finished(nodes))
 
-    def __call__(self, vectors: Sequence[Iterable[jax.Array]]) -> list[jax.Array]:
+    def __call__(self, summands: Sequence[Iterable[Any]]) -> list[Any]:
         """Returns the sum on each device of this process.
 
         Args:
-          vectors: for each device of this process, those of its shards, in order; the sum may use their memory.
+          summands: for each device of this process, those of its shards, in order; the sum may use their memory.
         """
-        sums = [self._merged(place, of_device) for place, of_device in enumerate(vectors)]
-        if self._over_devices is None:
+        sums = [self._merged(place, of_device) for place, of_device in enumerate(summands)]
+        if self._mesh.size == 1:
             return [total(sums[0], self._shards, functools.partial(self._add, 0))]
         sharding, shape = NamedSharding(self._mesh, P(AXIS)), (self._mesh.size * self._length,)
         # A device with fewer sums than another sends zeros in their place, which nobody reads.
-        filled = [[*own.values(), *[zeros] * self._slots] for own, zeros in zip(sums, self.zeros, strict=True)]
+        filled = [
+            [*(self._pack(place, own) for own in sums[place].values()), *[zeros] * self._slots]
+            for place, zeros in enumerate(self._zeros)
+        ]
         slots = [
             jax.make_array_from_single_device_arrays(shape, sharding, [of_device[slot] for of_device in filled])
             for slot in range(self._slots)
         ]
         # CPU devices share one pool of threads: what waits for a collective must not keep others from getting there.
         is_cpu = self._devices[0].platform == "cpu"
-        summed = self._over_devices(*(jax.block_until_ready(slots) if is_cpu else slots))
+        summed = self.over_devices(*(jax.block_until_ready(slots) if is_cpu else slots))
         if is_cpu:
             jax.block_until_ready(summed)
         found = {shard.device: shard.data for shard in summed.addressable_shards}
-        return [
+        vectors = [
             jax.make_array_from_single_device_arrays((self._length,), on_device(device), [found[device]])
             for device in self._devices
         ]
+        return [self._unpack(place, vector) for place, vector in enumerate(vectors)]
 
-    def _merged(self, place: int, vectors: Iterable[jax.Array]) -> dict[_Node, jax.Array]:
+    def _merged(self, place: int, summands: Iterable[Any]) -> dict[_Node, Any]:
         """Returns the sums of a device's shards that are as high in the tree as these shards alone allow."""
-        found: dict[_Node, jax.Array] = {}
-        for shard, vector in zip(self._blocks[place], vectors, strict=True):
+        found: dict[_Node, Any] = {}
+        for shard, value in zip(self._blocks[place], summands, strict=True):
             node = (0, shard)
             while left := _left_of(node, found):
-                vector, node = self._add(place, found.pop(left), vector), _parent(node)
-            found[node] = vector
+                value, node = self._add(place, found.pop(left), value), _parent(node)
+            found[node] = value
         return found
 
     def _finished(self, nodes: list[list[_Node]]) -> Callable:
@@ -131,3 +138,22 @@ def _left_of(node: _Node, found: Container[_Node]) -> _Node | None:
 
 def _parent(node: _Node) -> _Node:
     return node[0] + 1, node[1] // 2
+
+
+def _added(left: Any, right: Any) -> Any:
+    return jax.tree.map(jnp.add, left, right)
+
+
+def _packed(tree: Any) -> jax.Array:
+    """Returns the numbers of a tree of arrays of one type as one vector."""
+    return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(tree)])
+
+
+def _unpacked(tree: Any, vector: jax.Array) -> Any:
+    """Returns the numbers of a vector as a tree of these shapes."""
+    shapes, structure = jax.tree.flatten(tree)
+    leaves, first = [], 0
+    for shape in shapes:
+        leaves.append(vector[first : first + shape.size].reshape(shape.shape))
+        first += shape.size
+    return jax.tree.unflatten(structure, leaves)

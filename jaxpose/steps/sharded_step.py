@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxpose.cluster.device_program import DeviceProgram
+from jaxpose.cluster.device_program import DeviceProgram, on_device
 from jaxpose.cluster.mesh import local_devices
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
@@ -54,7 +55,7 @@ class ShardedStep:
         options: dict[str, Any] | None = None,
     ):
         work, devices = ShardFunctions(Objective(config, graphdef, facts), state, shard), local_devices(mesh)
-        before, confident = (state.params, state.statistics), work.counts.update(shape=(1,))
+        before, confident = (state.params, state.statistics), work.confident
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:
             def precise(*arguments: Any) -> Any:
@@ -68,13 +69,13 @@ class ShardedStep:
             "gradients": program(work.gradients, before, state.step, work.microbatches, work.counts, confident),
             "update": program(work.update, state, work.sums, work.counts, confident, donated=(0,)),
         }
-        self.sum_bytes = work.sums.size * work.sums.dtype.itemsize
+        self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(work.sums))
         shards = config.train.shards
-        self._add_counts, self._add_sums = (ShardSum(mesh, shards, vector) for vector in (work.counts, work.sums))
-        # Zeros, where no loss counts confident predictions.
-        self._add_confident = ShardSum(mesh, shards, confident)
+        self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (work.counts, work.sums))
+        self._zeros = [jax.device_put(np.zeros((), confident.dtype), on_device(device)) for device in devices]
         if "unimodal_mse" in weights(config.losses):
-            self.programs["confident"] = program(work.confident, before, work.microbatches, work.counts)
+            self.programs["confident"] = program(work.count_confident, before, work.microbatches, work.counts)
+            self._add_confident = ShardSum(mesh, shards, confident)
 
     def __call__(self, states: list[State], batch: list[list[Batch]]) -> tuple[list[State], Metrics]:
         """Returns the moved states and the metrics of the step; `sample_loss` is a list, an array for each shard.
@@ -87,7 +88,7 @@ class ShardedStep:
         prepared = [[prepare(place, shard) for shard in shards] for place, shards in enumerate(batch)]
         counts = self._add_counts([[counted for _, counted in shards] for shards in prepared])
         before = [(state.params, state.statistics) for state in states]
-        confident = self._add_confident.zeros
+        confident = self._zeros
         if count := self.programs.get("confident"):
             confident = self._add_confident(
                 [
@@ -97,7 +98,7 @@ class ShardedStep:
             )
         sample_loss: list[jax.Array] = []
 
-        def sums_of(place: int) -> Iterator[jax.Array]:
+        def sums_of(place: int) -> Iterator[dict[str, Any]]:
             # One shard after the other, so that few sums are held at once.
             for microbatches, _ in prepared[place]:
                 sums, losses = gradients(

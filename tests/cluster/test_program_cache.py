@@ -17,6 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache as public_cache
 
 from jaxpose.cache import cache_folder
 from jaxpose.cluster import program_cache
+from jaxpose.cluster.device_program import DeviceProgram, on_device
 from jaxpose.cluster.program_cache import ProgramFiles, keep_programs
 
 _OPTIONS = (
@@ -70,6 +71,32 @@ def test_a_kept_program_gives_the_same_bits_and_lies_where_nobody_else_can_write
     written = {file: file.stat().st_ino for file in files}
     np.testing.assert_array_equal(compiled(), fresh)
     assert {file: file.stat().st_ino for file in programs()} == written  # taken, not made again
+
+
+def test_a_program_of_several_devices_is_kept_too_and_a_damaged_one_is_made_again() -> None:
+    devices, x = jax.devices()[:3], np.linspace(0, 1, 35 * 8, dtype=np.float32).reshape(35, 8)
+
+    def mixed(x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ x.T).sum(axis=0) / 3
+
+    def on_each(devices: list[jax.Device] = devices) -> list[bytes]:
+        program = DeviceProgram(mixed, devices, (x,))
+        assert program.compiled.memory_analysis() and program.compiled.cost_analysis()
+        places = [program(place, jax.device_put(x, on_device(device))) for place, device in enumerate(devices)]
+        assert [found.devices() for found in places] == [{device} for device in devices]
+        return [np.asarray(found).tobytes() for found in places]
+
+    fresh = on_each()
+    assert set(fresh) == set(on_each(devices[:1]))
+    keep_programs()
+    assert on_each() == fresh
+    (file,) = [file for file in programs() if file.name.startswith("device-")]
+    written, content = file.stat().st_ino, file.read_bytes()
+    assert on_each() == fresh
+    assert file.stat().st_ino == written  # taken, not made again
+    file.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
+    assert on_each() == fresh
+    assert file.stat().st_ino != written
 
 
 def test_flipped_cut_and_exchanged_programs_are_compiled_again_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
