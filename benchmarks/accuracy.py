@@ -36,8 +36,8 @@ STEPS = 675
 REFERENCE_HELD_OUT_PX = 7.44
 
 
-def make_config(project: Path, split: Path, out: Path, seed: int, norm: str, shards: int) -> c.Config:
-    """Returns the protocol's config; the protocol itself has norm "sync" and no shards."""
+def make_config(project: Path, split: Path, out: Path, seed: int, norm: str = "sync", shards: int = 0) -> c.Config:
+    """Returns the protocol's config, or that with another norm."""
     return c.Config(
         out=str(out),
         data=c.DataConfig(
@@ -100,7 +100,9 @@ def main() -> int:
     given = arguments.parse_args()
     written = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     # Lines of before there was a choice have neither.
-    lines = [line for line in written if (line.get("norm", "sync"), line.get("shards", 0)) == (given.norm, given.shards)]
+    lines = [
+        line for line in written if (line.get("norm", "sync"), line.get("shards", 0)) == (given.norm, given.shards)
+    ]
     for seed in given.seeds:
         if seed not in [line["seed"] for line in lines]:
             lines.append(measure(given.project.resolve(), given.work, seed, given.norm, given.shards))

@@ -34,26 +34,6 @@ def test_a_run_on_other_devices_is_equal_bit_for_bit(project: Path, tmp_path: Pa
     assert "3 shards" in log_of(run)
 
 
-@pytest.mark.slow
-def test_a_run_that_moves_between_devices_is_equal_bit_for_bit(project: Path, tmp_path: Path, run_on_one: Path) -> None:
-    run = tmp_path / "run"
-
-    def moved(devices: int, step: int) -> dict[str, Any]:
-        config = make_config(project, run, **SHARDS, mesh__devices=devices)
-        return train_and_stop_when(config, lambda: (run / "train.log").exists() and bool(saved(step)))
-
-    def saved(step: int) -> list[Path]:
-        return [folder for folder in (run / "checkpoints").glob("[0-9]*") if int(folder.name.split("-")[0]) >= step]
-
-    assert moved(3, 2)["reason"] == "interrupted"
-    assert moved(1, int(checkpoint_of(run).step) + 1)["reason"] == "interrupted"
-    assert train(make_config(project, run, **SHARDS, mesh__devices=4))["exit_code"] == 0
-    assert_same_run(run, run_on_one)
-    text = log_of(run)
-    assert "resumes from step" in text and "up to rounding" not in text
-    assert "3 shards, 1 of 4 devices have none" in text
-
-
 def test_without_shards_a_move_is_said(project: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     changes: dict[str, Any] = SHARDS | {"model__norm": "group", "train__shards": 0}

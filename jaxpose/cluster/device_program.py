@@ -5,12 +5,12 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 
 # Private modules. They are the same in all JAX releases that pyproject.toml allows.
@@ -72,7 +72,7 @@ def _serialized(lowered: jax.stages.Lowered, device: jax.Device, options: dict[s
 
     It is kept apart from JAX's, because on a CPU a program that JAX loaded cannot be serialized again.
     """
-    files, versions = kept_programs(), (jax.__version__, jaxlib.__version__)
+    files, versions = kept_programs(), [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
     identity = (lowered.as_text(), versions, device.device_kind, device.id, options)
     key = f"device-{hashlib.sha256(repr(identity).encode()).hexdigest()}"
     content = files.get(key) if files else None

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from jaxpose.cluster.signals import Interrupt
 from tests.parallel import distance
 from tests.process_pair import OURS, ROOT, STEPS, TORCHRUN, Pair, losses_of, small, weights_of
 from tests.published_resnets import backbone, torch_shapes
-from tests.small_run import assert_same_run, environment, log_of, make_config, metrics_of, train
+from tests.small_run import environment, make_config, metrics_of, train
 
 
 def predictions_of(run: Path) -> np.ndarray:
@@ -74,24 +73,6 @@ def test_two_processes_with_augmentation_three_clips_and_micro_batches(folder: P
         assert (expected > 0).any(), name
         # Half the run: in the other one a threshold (of a ReLU, a confidence) turns rounding into another course.
         np.testing.assert_allclose(found[: STEPS // 2], expected[: STEPS // 2], rtol=1e-5, err_msg=name)
-
-
-@pytest.mark.slow
-def test_killed_processes_with_shards_leave_the_bits_of_one_device(folder: Path) -> None:
-    """Two processes are killed with -9 in the middle; one process with three devices takes the rest of the steps."""
-    options = {"model__norm": "shard", "train__shards": 4, "augment__preset": "dlc", "optim__name": "adam"}
-    options |= {"train__steps": 8, "train__val_every_epochs": 4}
-    alone = small(folder, "shards-one", **options, mesh__devices=1)
-    assert train(alone)["exit_code"] == 0
-    config = small(folder, "shards-two", **options, train__save_every_steps=1)
-    with Pair(config, folder / "shards-two-logs") as pair:
-        while not list(Path(config.out).glob("checkpoints/3*/manifest.json")):
-            assert pair.is_alive(), pair.logs()
-            time.sleep(0.01)
-    config.mesh.devices = 3
-    assert train(config)["exit_code"] == 0
-    assert "resumes from step" in log_of(Path(config.out)) and "rounding" not in log_of(Path(config.out))
-    assert_same_run(Path(config.out), Path(alone.out))
 
 
 @pytest.mark.slow
