@@ -100,7 +100,9 @@ def main() -> int:
     given = arguments.parse_args()
     written = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     # Lines of before there was a choice have neither.
-    lines = [line for line in written if (line.get("norm", "sync"), line.get("shards", 0)) == (given.norm, given.shards)]
+    lines = [
+        line for line in written if (line.get("norm", "sync"), line.get("shards", 0)) == (given.norm, given.shards)
+    ]
     for seed in given.seeds:
         if seed not in [line["seed"] for line in lines]:
             lines.append(measure(given.project.resolve(), given.work, seed, given.norm, given.shards))
