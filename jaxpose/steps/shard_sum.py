@@ -36,6 +36,8 @@ class ShardSum:
 
     Attributes:
       zeros: such a vector on each device of this process.
+      over_devices: the program for all devices: the sums that each device has, in slots, to the whole sum; None for a
+        single device.
     """
 
     def __init__(self, mesh: Mesh, shards: int, vector: jax.ShapeDtypeStruct):
@@ -47,7 +49,7 @@ class ShardSum:
         self.zeros = [jax.device_put(np.zeros(vector.shape, vector.dtype), on_device(d)) for d in self._devices]
         nodes = [nodes_of(block) for block in blocks.values()]
         self._slots = max(map(len, nodes))
-        self._over_devices = jax.jit(self._finished(nodes)) if mesh.size > 1 else None
+        self.over_devices = jax.jit(self._finished(nodes)) if mesh.size > 1 else None
 
     def __call__(self, vectors: Sequence[Iterable[jax.Array]]) -> list[jax.Array]:
         """Returns the sum on each device of this process.
@@ -56,7 +58,7 @@ class ShardSum:
           vectors: for each device of this process, those of its shards, in order; the sum may use their memory.
         """
         sums = [self._merged(place, of_device) for place, of_device in enumerate(vectors)]
-        if self._over_devices is None:
+        if self.over_devices is None:
             return [total(sums[0], self._shards, functools.partial(self._add, 0))]
         sharding, shape = NamedSharding(self._mesh, P(AXIS)), (self._mesh.size * self._length,)
         # A device with fewer sums than another sends zeros in their place, which nobody reads.
@@ -67,7 +69,7 @@ class ShardSum:
         ]
         # CPU devices share one pool of threads: what waits for a collective must not keep others from getting there.
         is_cpu = self._devices[0].platform == "cpu"
-        summed = self._over_devices(*(jax.block_until_ready(slots) if is_cpu else slots))
+        summed = self.over_devices(*(jax.block_until_ready(slots) if is_cpu else slots))
         if is_cpu:
             jax.block_until_ready(summed)
         found = {shard.device: shard.data for shard in summed.addressable_shards}
