@@ -24,21 +24,51 @@ EXTRAPOLATION = (
 )
 # A backward pass takes twice the forward pass: two products of matrices for each one.
 BACKWARD_SHARE = 2 / 3
+# Of each GPU, beyond its node.
+CARD_BYTES_PER_S = 50e9
+SLICES = (
+    "a sum of slices (all-to-all, all-gather) moves as many bytes as a ring all-reduce and costs its latency twice; "
+    "it begins after the whole backward pass, and nothing hides it. Through cards: across nodes, the all-to-all takes "
+    "at least the vector * (1 - 8 / GPUs) / 50 GB/s"
+)
 
 
 def reduction_s(size_bytes: float, gpus: int) -> float:
     """Returns the predicted seconds of one all-reduce over GPUs, 8 a node; 0 on one GPU."""
+    return sum(_parts_s(size_bytes, gpus))
+
+
+def sliced_sum_s(size_bytes: float, gpus: int, through_cards: bool) -> float:
+    """Returns the predicted seconds of an all-to-all of a vector's slices and an all-gather of their sums.
+
+    Together they move what a ring all-reduce moves, and cost its latency twice.
+
+    Args:
+      size_bytes: of the vector.
+      gpus: number of GPUs, 8 a node.
+      through_cards: the network cards slow the all-to-all down. A ring sends sums over the GPUs of a node to the next
+        node; an all-to-all adds nothing on the way, so each GPU sends all but 8 / `gpus` of its vector to other nodes.
+    """
+    latency_s, moving_s = _parts_s(size_bytes, gpus)
+    all_to_all_s = all_gather_s = moving_s / 2
+    if through_cards:
+        all_to_all_s = max(all_to_all_s, size_bytes * (1 - GPUS_A_NODE / gpus) / CARD_BYTES_PER_S)
+    return 2 * latency_s + all_to_all_s + all_gather_s
+
+
+def _parts_s(size_bytes: float, gpus: int) -> tuple[float, float]:
+    """Returns the seconds of an all-reduce that do not depend on its bytes, and those that do."""
     if gpus == 1:
-        return 0.0
+        return 0.0, 0.0
     nodes = max(1.0, gpus / GPUS_A_NODE)
     # log2 of 4 nodes is 2; 2 (N - 1) / N is 1.5 there.
     doublings, ring = math.log2(nodes), 2 * (nodes - 1) / nodes
     if size_bytes < SMALL_BYTES:
-        return NODE_SMALL_S + (FOUR_NODES_SMALL_S - NODE_SMALL_S) * doublings / 2
+        return NODE_SMALL_S + (FOUR_NODES_SMALL_S - NODE_SMALL_S) * doublings / 2, 0.0
     latency_s = NODE_LATENCY_S + (FOUR_NODES_LATENCY_S - NODE_LATENCY_S) * doublings / 2
     second_a_byte = 1 / NODE_BYTES_PER_S
     second_a_byte += (1 / FOUR_NODES_BYTES_PER_S - 1 / NODE_BYTES_PER_S) * ring / 1.5
-    return latency_s + size_bytes * second_a_byte
+    return latency_s, size_bytes * second_a_byte
 
 
 def step_s(
@@ -73,6 +103,20 @@ def step_s(
         ready_s = compute_s * (1 - BACKWARD_SHARE * (1 - _made(number / buckets, profile)))
         end_s = max(end_s, ready_s) + reduction_s(gradients / buckets, gpus)
     return shown_s + max(end_s, compute_s)
+
+
+def sharded_step_s(
+    compute_s: float, vectors_bytes: Sequence[float], gpus: int, *, through_cards: bool = False
+) -> float:
+    """Returns the predicted seconds of a step with `train.shards`, one shard a GPU; no sum runs beside computing.
+
+    Args:
+      compute_s: of the step on one GPU with this GPU's frames.
+      vectors_bytes: of each vector that is summed.
+      gpus: number of GPUs.
+      through_cards: see `sliced_sum_s`.
+    """
+    return compute_s + sum(sliced_sum_s(size, gpus, through_cards) for size in vectors_bytes)
 
 
 def backward_profile(params: dict, work_of: dict[str, float]) -> list[tuple[float, float]]:

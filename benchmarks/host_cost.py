@@ -1,4 +1,4 @@
-"""Measures the host's part of a step: its compilation and dispatch by devices, and its input by hosts."""
+"""Lowers the programs of a step, and measures the host's part: compilation and dispatch by devices, input by hosts."""
 
 import statistics
 import time
@@ -17,7 +17,10 @@ from jaxpose.data.loader import Samples, training_batches
 from jaxpose.model.pose_net import make_network
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import slots
+from jaxpose.steps.objective import Objective
 from jaxpose.steps.optim import make_optimizer
+from jaxpose.steps.shard_functions import ShardFunctions
+from jaxpose.steps.shard_sum import ShardSum
 from jaxpose.steps.state import initial_state
 from jaxpose.steps.train_step import build_train_step
 
@@ -47,6 +50,31 @@ def lower_step(
     facts = DataFacts(size_px=(side_px, side_px), passes=passes, steps_per_epoch=100, total_steps=100_000)
     step = build_train_step(config, graphdef, mesh, facts)
     return step.lower(on(PartitionSpec(), state), on(PartitionSpec(AXIS), rows))
+
+
+def lower_sums(
+    network: Network, backbone: str, norm: str, devices: int, shards: int
+) -> list[tuple[int, jax.stages.Lowered | None]]:
+    """Returns the bytes of each vector that a step with `train.shards` sums, and the lowered program of its sum.
+
+    All other programs of such a step are for a single device. On one device, these sums need no program either: None.
+    `shards` must be a multiple of `devices`, and both powers of two: then each device has one sum of its own shards.
+    """
+    config = _config(backbone, norm, 1, shards=shards)
+    graphdef, params, statistics = network
+    mesh = make_mesh(jax.devices()[:devices])
+    state = jax.eval_shape(lambda: initial_state(params, statistics, make_optimizer(config.optim), False))
+    dealt = slots(0, BATCH, BATCH, shards)[0].reshape(-1)
+    shard = _samples(1, SIDE_PX, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
+    facts = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=100, total_steps=100_000)
+    work = ShardFunctions(Objective(config, graphdef, facts), state, shard)
+    sharding, lowered = NamedSharding(mesh, PartitionSpec(AXIS)), []
+    for summand in (work.counts, work.sums):
+        size = sum(leaf.size for leaf in jax.tree.leaves(summand))
+        add = ShardSum(mesh, shards, summand).over_devices
+        own = jax.ShapeDtypeStruct((devices * size,), np.float32, sharding=sharding)
+        lowered.append((own.dtype.itemsize * size, add and add.lower(own)))
+    return lowered
 
 
 def dispatch(counts: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -111,9 +139,9 @@ def _host_batches(samples: Samples, hosts: int) -> Iterator[dict]:
     )  # fmt: skip
 
 
-def _config(backbone: str, norm: str, passes: int, batch: int = BATCH) -> c.Config:
+def _config(backbone: str, norm: str, passes: int, batch: int = BATCH, shards: int = 0) -> c.Config:
     model = c.ModelConfig(backbone=backbone, width=4 if backbone == TINY else 64, norm=norm)
-    train = c.TrainConfig(batch_size=batch * passes, microbatch_size=batch)
+    train = c.TrainConfig(batch_size=batch * passes, microbatch_size=batch, shards=shards)
     # Not resolved as a whole: `frozen` asks for weights, which change nothing here.
     augment = c.resolve(c.Config(augment=c.AugmentConfig(preset="none"))).augment
     return c.Config(augment=augment, model=model, train=train)

@@ -33,6 +33,10 @@ class ShardSum:
       mesh: the devices.
       shards: their number; each device has a block of them (`shard_blocks`).
       summand: the shapes of one; its numbers are of one type.
+
+    Attributes:
+      over_devices: the program for all devices: the sums that each device has, in slots, to the whole sum; None for a
+        single device.
     """
 
     def __init__(self, mesh: Mesh, shards: int, summand: Any):
@@ -41,6 +45,7 @@ class ShardSum:
         blocks = dict(zip(mesh.devices.flat, shard_blocks(shards, mesh.size), strict=True))
         self._blocks = [blocks[device] for device in self._devices]
         self._add = DeviceProgram(_added, self._devices, (summand, summand), donated=(0,))
+        self.over_devices = None
         if mesh.size == 1:
             return
         vector = jax.eval_shape(_packed, summand)
@@ -59,7 +64,7 @@ class ShardSum:
           summands: for each device of this process, those of its shards, in order; the sum may use their memory.
         """
         sums = [self._merged(place, of_device) for place, of_device in enumerate(summands)]
-        if self._mesh.size == 1:
+        if self.over_devices is None:
             return [total(sums[0], self._shards, functools.partial(self._add, 0))]
         sharding, shape = NamedSharding(self._mesh, P(AXIS)), (self._mesh.size * self._length,)
         # A device with fewer sums than another sends zeros in their place, which nobody reads.
