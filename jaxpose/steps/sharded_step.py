@@ -5,7 +5,10 @@ shapes, on whichever device it is; the shards' results are added in one fixed tr
 of the state by itself, again by the same machine code. (The idea of logical workers: EasyScale, Li et al., SC 2023.)
 """
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -17,14 +20,16 @@ from jaxpose.cluster.device_program import DeviceProgram, on_device
 from jaxpose.cluster.mesh import local_devices
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
-from jaxpose.model.pose_net import MATMUL_PRECISION
+from jaxpose.model.pose_net import MATMUL_PRECISION, needed_types
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.layout import shard_blocks
 from jaxpose.steps.objective import Objective
 from jaxpose.steps.shard_functions import ShardFunctions
 from jaxpose.steps.shard_sum import ShardSum
 from jaxpose.steps.state import State
 from jaxpose.steps.update import Metrics
+from jaxpose.threads import allowed_cores, arithmetic_threads
 
 
 class ShardedStep:
@@ -42,6 +47,7 @@ class ShardedStep:
     Attributes:
       programs: the compiled programs by name; `gradients` is the large one.
       sum_bytes: of a shard's gradients and what else is summed.
+      at_once: the number of shards that this process computes at the same time; 1 on GPUs, which have queues instead.
     """
 
     def __init__(
@@ -69,6 +75,13 @@ class ShardedStep:
             "gradients": program(work.gradients, before, state.step, work.microbatches, work.counts, confident),
             "update": program(work.update, state, work.sums, work.counts, confident, donated=(0,)),
         }
+        # The parts of one network that do not keep all cores busy run beside those of another; together they need the
+        # memory of an undivided pass.
+        cores = min(allowed_cores(), arithmetic_threads()) if devices[0].platform == "cpu" else 1
+        blocks = zip(mesh.devices.flat, shard_blocks(config.train.shards, mesh.size), strict=True)
+        self.at_once = max(1, min(cores, sum(len(block) for device, block in blocks if device in devices)))
+        self._workers = ThreadPoolExecutor(self.at_once, "shard") if self.at_once > 1 else None
+        self._with_x64 = functools.partial(needed_types, config.train.precision)
         self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(work.sums))
         shards = config.train.shards
         self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (work.counts, work.sums))
@@ -90,23 +103,41 @@ class ShardedStep:
         before = [(state.params, state.statistics) for state in states]
         confident = self._zeros
         if count := self.programs.get("confident"):
-            confident = self._add_confident(
-                [
-                    [count(place, before[place], microbatches, counts[place]) for microbatches, _ in shards]
-                    for place, shards in enumerate(prepared)
-                ]
-            )
+            arguments = [
+                [(before[place], microbatches, counts[place]) for microbatches, _ in shards]
+                for place, shards in enumerate(prepared)
+            ]
+            confident = self._add_confident(self._computed(count, arguments))
+        arguments = [
+            [
+                (before[place], states[place].step, microbatches, counts[place], confident[place])
+                for microbatches, _ in shards
+            ]
+            for place, shards in enumerate(prepared)
+        ]
         sample_loss: list[jax.Array] = []
 
-        def sums_of(place: int) -> Iterator[dict[str, Any]]:
-            # One shard after the other, so that few sums are held at once.
-            for microbatches, _ in prepared[place]:
-                sums, losses = gradients(
-                    place, before[place], states[place].step, microbatches, counts[place], confident[place]
-                )
+        def without_losses(computed: Iterator[Any]) -> Iterator[dict[str, Any]]:
+            for summed, losses in computed:
                 sample_loss.append(losses)
-                yield sums
+                yield summed
 
-        sums = self._add_sums([sums_of(place) for place in range(len(states))])
+        sums = self._add_sums([without_losses(computed) for computed in self._computed(gradients, arguments)])
         moved = [update(place, *of_it) for place, of_it in enumerate(zip(states, sums, counts, confident, strict=True))]
         return [state for state, _ in moved], moved[0][1] | {"sample_loss": sample_loss}
+
+    def _computed(self, program: DeviceProgram, arguments: list[list[tuple]]) -> list[Iterator[Any]]:
+        """Returns, for each device of this process, what a program makes of its shards, in order.
+
+        Results are made as they are taken, so that few of them are held at once; with workers, shortly before.
+        """
+        if not self._workers:
+            return [
+                itertools.starmap(functools.partial(program, place), of_it) for place, of_it in enumerate(arguments)
+            ]
+
+        def finish(place: int, of_shard: tuple) -> Any:
+            with self._with_x64():
+                return jax.block_until_ready(program(place, *of_shard))
+
+        return [self._workers.map(functools.partial(finish, place), of_it) for place, of_it in enumerate(arguments)]

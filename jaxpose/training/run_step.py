@@ -132,8 +132,9 @@ class ShardPrograms(RunStep):
     @property
     def needed_bytes(self) -> int:
         """The bytes that a device needs for the largest program with its arguments, and for the sums of its shards."""
-        sums = self.step.sum_bytes * max(map(len, shard_blocks(self.shards, self.mesh.size))).bit_length()
-        return max(needed_bytes(program.compiled) for program in self.step.programs.values()) + sums
+        own = max(map(len, shard_blocks(self.shards, self.mesh.size)))
+        at_once, sums = min(self.step.at_once, own), self.step.sum_bytes * own.bit_length()
+        return max(needed_bytes(program.compiled, at_once) for program in self.step.programs.values()) + sums
 
     @property
     def flops(self) -> float:
@@ -141,13 +142,18 @@ class ShardPrograms(RunStep):
         return _flops(self.step.programs["gradients"].compiled)
 
 
-def needed_bytes(compiled: jax.stages.Compiled) -> int:
-    """Returns the bytes that a device needs for a program with its arguments; 0 if they are not reported."""
+def needed_bytes(compiled: jax.stages.Compiled, at_once: int = 1) -> int:
+    """Returns the bytes that a device needs for a program with its arguments; 0 if they are not reported.
+
+    Args:
+      compiled: the program.
+      at_once: how many times it runs at the same time, with other results.
+    """
     memory: Any = compiled.memory_analysis()
     if memory is None:
         return 0
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return used + memory.temp_size_in_bytes
+    made = memory.output_size_in_bytes - memory.alias_size_in_bytes + memory.temp_size_in_bytes
+    return memory.argument_size_in_bytes + at_once * made
 
 
 def _flops(compiled: jax.stages.Compiled) -> float:

@@ -184,6 +184,10 @@ def test_what_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
 def test_programs_are_known_by_the_processor_that_they_are_made_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A run with mesh.cpu_threads in this process leaves its number of threads there.
+    for name in ("PJRT_NPROC", "NPROC"):
+        monkeypatch.delenv(name, raising=False)
+    program_cache.machine_name.cache_clear()
     kept = ProgramFiles(tmp_path)
     kept.put("key", b"program")
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
