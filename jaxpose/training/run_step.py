@@ -34,7 +34,7 @@ class RunStep(Protocol):
 
     @property
     def flops(self) -> float:
-        """The operations of a pass on a device, or on a shard."""
+        """The operations of a pass on a device."""
         ...
 
     def hold(self, state: State) -> Any:
@@ -132,14 +132,18 @@ class ShardPrograms(RunStep):
     @property
     def needed_bytes(self) -> int:
         """The bytes that a device needs for the largest program with its arguments, and for the sums of its shards."""
-        own = max(map(len, shard_blocks(self.shards, self.mesh.size)))
+        own = self._most_shards()
         at_once, sums = min(self.step.at_once, own), self.step.sum_bytes * own.bit_length()
         return max(needed_bytes(program.compiled, at_once) for program in self.step.programs.values()) + sums
 
     @property
     def flops(self) -> float:
-        """The operations of a pass on a shard."""
-        return _flops(self.step.programs["gradients"].compiled)
+        """The operations of a pass on a device."""
+        return self._most_shards() * _flops(self.step.programs["gradients"].compiled)
+
+    def _most_shards(self) -> int:
+        """Returns the number of shards of the device that has the most."""
+        return max(map(len, shard_blocks(self.shards, self.mesh.size)))
 
 
 def needed_bytes(compiled: jax.stages.Compiled, at_once: int = 1) -> int:
