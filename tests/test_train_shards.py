@@ -36,7 +36,7 @@ def test_a_run_on_other_devices_is_equal_bit_for_bit(project: Path, tmp_path: Pa
 
 def test_without_shards_a_move_is_said(project: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    changes: dict[str, Any] = SHARDS | {"model__norm": "group", "train__shards": 0}
+    changes: dict[str, Any] = SHARDS | {"model__norm": "group", "train__shards": -1}
     config = make_config(project, run, **changes)
     assert train_and_stop_when(config, lambda: (run / "checkpoints").exists() and "step" in log_of(run))["exit_code"]
     step = int(checkpoint_of(run).step)
@@ -45,6 +45,18 @@ def test_without_shards_a_move_is_said(project: Path, tmp_path: Path) -> None:
     assert train(make_config(project, run, **changes, mesh__devices=2))["exit_code"] == 0
     assert f"from step {step} on, numbers are equal up to rounding, not bit for bit: parts 1 -> 2" in log_of(run)
     assert [entry["parts"] for entry in read_json(run / "arithmetic.json")["stretches"]] == [1, 2]
+
+
+def test_a_jax_that_was_started_before_with_other_threads_is_told_of(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook that has used JAX. XLA has read the variable long ago."""
+    monkeypatch.setenv("PJRT_NPROC", "12")
+    config = make_config(project, tmp_path / "run", train__steps=1, model__norm="shard")
+    assert train(config)["exit_code"] == 0
+    assert "JAX was started before with 12 threads, not 8: the last bits are those of 12 threads" in log_of(
+        tmp_path / "run"
+    )
 
 
 def test_threads_that_jax_does_not_have_are_refused(project: Path, tmp_path: Path) -> None:

@@ -108,15 +108,20 @@ def require_threads(mesh: MeshConfig, devices: list[jax.Device]) -> None:
     Raises:
       UserError: JAX was started with another number, or has more devices than that.
     """
-    if devices[0].platform != "cpu" or not mesh.cpu_threads:
-        return
-    # XLA has at least one thread for each device.
-    threads = max(arithmetic_threads(), jax.local_device_count(backend="cpu"))
-    if threads != mesh.cpu_threads:
+    if threads := other_threads(mesh, devices):
         raise UserError(
             f"mesh.cpu_threads is {mesh.cpu_threads}, but JAX runs with {threads} threads; before JAX starts, set "
             f"{THREADS_VARIABLE}={mesh.cpu_threads} and at most as many CPU devices, or give mesh.cpu_threads={threads}"
         )
+
+
+def other_threads(mesh: MeshConfig, devices: list[jax.Device]) -> int:
+    """Returns among how many threads a CPU divides its arithmetic if that is not `mesh.cpu_threads`, or 0."""
+    if devices[0].platform != "cpu" or not mesh.cpu_threads:
+        return 0
+    # XLA has at least one thread for each device.
+    threads = max(arithmetic_threads(), jax.local_device_count(backend="cpu"))
+    return threads if threads != mesh.cpu_threads else 0
 
 
 def describe(devices: list[jax.Device]) -> list[str]:

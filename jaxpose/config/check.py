@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.excerpt import excerpt
+from jaxpose.config.model import VITS
 from jaxpose.config.option import flat_options
 from jaxpose.config.paths import resolve_paths
 from jaxpose.config.root import Config
@@ -17,10 +18,12 @@ from jaxpose.errors import UserError
 
 # Threads of a run whose bits may not depend on the number of cores.
 _EXACT_THREADS = 8
+# With fewer frames, batch statistics of a shard are noisy; with more, fewer devices have work.
+_FRAMES_PER_SHARD = 8
 
 
 def resolve(config: Config) -> Config:
-    """Returns a checked copy with the preset's numbers and the threads filled in.
+    """Returns a checked copy with the preset's numbers, the shards and the threads filled in.
 
     Paths are resolved (see `resolve_paths`). A whole number becomes a float if its option is one: 5 and 5.0 give the
     same run folder.
@@ -29,12 +32,22 @@ def resolve(config: Config) -> Config:
       UserError: an option breaks a rule.
     """
     validate(config)
-    mesh = config.mesh
-    if config.train.shards and not mesh.cpu_threads:
+    train, mesh = config.train, config.mesh
+    if not train.shards:
+        train = dataclasses.replace(train, shards=_shards(config))
+    if train.shards > 0 and not mesh.cpu_threads:
         mesh = dataclasses.replace(mesh, cpu_threads=_EXACT_THREADS)
-    resolved = resolve_paths(dataclasses.replace(config, augment=resolve_preset(config.augment), mesh=mesh))
+    filled = dataclasses.replace(config, augment=resolve_preset(config.augment), train=train, mesh=mesh)
+    resolved = resolve_paths(filled)
     validate(resolved)
     return _with_floats(resolved, Config)
+
+
+def _shards(config: Config) -> int:
+    """Returns the number of shards that suits the config, whatever devices it will have."""
+    if config.model.norm == "sync" and config.model.backbone not in VITS:
+        return 0
+    return max(1, (config.train.microbatch_size or config.train.batch_size) // _FRAMES_PER_SHARD)
 
 
 def validate(config: Config) -> None:

@@ -40,8 +40,8 @@ class ModelConfig(Section):
     norm: str = option(
         "sync",
         "norm of a ResNet. sync: statistics over the whole batch on all devices; group: over each frame; frozen: the "
-        "loaded statistics; shard: over each shard (train.shards). A ViT normalises each token and takes only the "
-        "default",
+        "loaded statistics; shard: over each shard (train.shards), which gives the same bits on any devices. A ViT "
+        "normalises each token and takes only the default",
         choices=("sync", "group", "frozen", "shard"),
     )
     norm_groups: int = option(

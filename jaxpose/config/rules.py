@@ -116,7 +116,8 @@ def _weights(config: Config) -> Iterator[str]:
         needs = f"its network has groups: give model.norm=group model.norm_groups={groups}"
         yield f"model.weights is {model.weights}, and model.norm is {model.norm}; {needs}"
     if not groups and model.norm == "group":
-        yield f"model.weights is {model.weights}, of a network with batch normalisation; give model.norm=sync or frozen"
+        others = "give model.norm=shard, sync or frozen"
+        yield f"model.weights is {model.weights}, of a network with batch normalisation; {others}"
     if model.backbone != published.backbone:
         yield f"model.weights is {model.weights}, and model.backbone is {model.backbone}; give {published.backbone}"
     elif model.width != PUBLISHED_WIDTH:
@@ -130,11 +131,11 @@ def _train(config: Config) -> Iterator[str]:
         yield f"train.microbatch_size is {train.microbatch_size}; it must be {most}"
     if train.shards > (microbatch := train.microbatch_size or train.batch_size):
         yield f"train.shards is {train.shards}, and a pass has {microbatch} frames; give at most one shard a frame"
-    if train.shards and config.model.norm == "sync" and config.model.backbone not in VITS:
+    if train.shards > 0 and config.model.norm == "sync" and config.model.backbone not in VITS:
         other = "give model.norm=shard (statistics over each shard), group or frozen, or train.shards=0"
         yield f"train.shards is {train.shards}, and model.norm is sync, whose sums go over all devices; {other}"
-    if not train.shards and config.model.norm == "shard":
-        yield "model.norm is shard, and train.shards is 0; say how many shards a pass has"
+    if train.shards < 0 and config.model.norm == "shard":
+        yield f"model.norm is shard, and train.shards is {train.shards}; leave it out, or give model.norm=sync"
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"
     a_step = {"train.batch_size": train.batch_size}

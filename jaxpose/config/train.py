@@ -18,8 +18,9 @@ class TrainConfig(Section):
     shards: int = option(
         0,
         "parts of a pass that are computed alike on any devices, so that results have the same bits on any number of "
-        "devices and processes. 0 = one part for each device; results are then equal up to rounding",
-        minimum=0,
+        "devices and processes. 0 = one for every 8 frames of a pass or, with the batch norm model.norm=sync, none. "
+        "-1 = none: one part for each device; results are then equal up to rounding",
+        minimum=-1,
         maximum=1024,
     )
     epochs: int = option(300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0)

@@ -126,7 +126,7 @@ def _refuse_other_norm(shapes: Mapping[str, tuple[int, ...]], names: Mapping[str
     if has and not needs:
         raise UserError(
             f"{source} is of a network with batch normalisation, and model.norm is group: its weights would be another "
-            "network. Give model.norm=sync or model.norm=frozen"
+            "network. Give model.norm=shard, sync or frozen"
         )
     if needs and not has and "bn1.weight" in names:
         raise UserError(

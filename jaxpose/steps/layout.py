@@ -22,7 +22,7 @@ def microbatch_size(train: TrainConfig) -> int:
 
 def part_count(train: TrainConfig, devices: int) -> int:
     """Returns into how many parts every pass is divided: `train.shards`, or one for each device."""
-    return train.shards or devices
+    return train.shards if train.shards > 0 else devices
 
 
 def validation_batch(train: TrainConfig, validating: int) -> int:

@@ -44,7 +44,9 @@ class ShardSum:
         self._devices = local_devices(mesh)
         blocks = dict(zip(mesh.devices.flat, shard_blocks(shards, mesh.size), strict=True))
         self._blocks = [blocks[device] for device in self._devices]
-        self._add = DeviceProgram(_added, self._devices, (summand, summand), donated=(0,))
+        self._adder = None
+        if max(map(len, self._blocks)) > 1:
+            self._adder = DeviceProgram(_added, self._devices, (summand, summand), donated=(0,))
         self.over_devices = None
         if mesh.size == 1:
             return
@@ -65,7 +67,7 @@ class ShardSum:
         """
         sums = [self._merged(place, of_device) for place, of_device in enumerate(summands)]
         if self.over_devices is None:
-            return [total(sums[0], self._shards, functools.partial(self._add, 0))]
+            return [total(sums[0], self._shards, functools.partial(self._sum_of, 0))]
         sharding, shape = NamedSharding(self._mesh, P(AXIS)), (self._mesh.size * self._length,)
         # A device with fewer sums than another sends zeros in their place, which nobody reads.
         filled = [
@@ -94,9 +96,13 @@ class ShardSum:
         for shard, value in zip(self._blocks[place], summands, strict=True):
             node = (0, shard)
             while left := _left_of(node, found):
-                value, node = self._add(place, found.pop(left), value), _parent(node)
+                value, node = self._sum_of(place, found.pop(left), value), _parent(node)
             found[node] = value
         return found
+
+    def _sum_of(self, place: int, left: Any, right: Any) -> Any:
+        assert self._adder is not None, "one shard has nothing to be added to"
+        return self._adder(place, left, right)
 
     def _finished(self, nodes: list[list[_Node]]) -> Callable:
         devices, length = self._mesh.size, self._length

@@ -64,6 +64,8 @@ class ShardedStep:
         before, confident = (state.params, state.statistics), work.confident
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:
+            # The name is that of the program, in profiles.
+            @functools.wraps(function)
             def precise(*arguments: Any) -> Any:
                 with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
                     return function(*arguments)

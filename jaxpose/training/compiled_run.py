@@ -58,7 +58,7 @@ def compile_step(run: CompiledRun) -> CompiledRun:
     setup, started = run.setup, time.monotonic()
     options = compile_options(setup.config.mesh, list(setup.mesh.devices.flat))
     with phase("compiling the training step"):
-        step = _compile_shards(run, options) if setup.config.train.shards else _compile_whole(run, options)
+        step = _compile_shards(run, options) if setup.config.train.shards > 0 else _compile_whole(run, options)
     seconds = time.monotonic() - started
     needs = f"a device needs {step.needed_bytes / _MIB:,.0f} MiB and {step.flops / 1e9:.3g} GFLOP a pass"
     return dataclasses.replace(run, step=step, step_cost=f"compiled in {seconds:.1f} s; {needs}")

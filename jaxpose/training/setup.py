@@ -7,6 +7,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxpose.cluster.agreement import broadcast_from_0
+from jaxpose.cluster.devices import other_threads
 from jaxpose.config import Config
 from jaxpose.config import train as lengths
 from jaxpose.config.losses import weights
@@ -19,6 +20,7 @@ from jaxpose.pose.pca import from_json, to_json
 from jaxpose.run.pca import Subspaces
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
+from jaxpose.threads import THREADS_VARIABLE
 from jaxpose.training.clip_setup import open_clip_source
 from jaxpose.training.fit_pca import fit_subspaces
 from jaxpose.training.initial_weights import load_initial_weights
@@ -132,6 +134,11 @@ def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int
         messages.append(f"no validation frames: nothing is measured during training{last}")
     if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:
         messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")
+    if threads := other_threads(config.mesh, list(mesh.devices.flat)):
+        messages.append(
+            f"JAX was started before with {threads} threads, not {config.mesh.cpu_threads}: the last bits are those of "
+            f"{threads} threads; set {THREADS_VARIABLE}={config.mesh.cpu_threads} before JAX starts"
+        )
     if 0 < train.shards < mesh.size:
         messages.append(
             f"train.shards is {train.shards}, so {mesh.size - train.shards} of {mesh.size} devices compute nothing; "

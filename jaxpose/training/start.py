@@ -33,10 +33,10 @@ def start_devices(config: Config) -> tuple[Config, Mesh]:
         raise TypeError(
             f"train takes a Config, not {config!r}: config = Config(); config.data.project = 'mice'; train(config)"
         )
-    config = resolve(config)
+    asked, config = config.mesh, resolve(config)
     with phase("starting the devices"):
         devices = start_backend(config.mesh)
-        require_threads(config.mesh, devices)
+        require_threads(asked, devices)
     require_same({name: value for name, value in portable_options(config).items() if name != "mesh.process"})
     return config, make_mesh(devices)
 

@@ -76,7 +76,7 @@ def _describe_batch(setup: Setup) -> str:
     at_once = -(-microbatch_size(train) // part_count(train, devices))
     taken = "one pass" if passes == 1 else f"{passes} passes of at most {microbatch_size(train)}"
     text = f"{train.batch_size} frames a step in {taken}, at most {at_once} at once on a device"
-    if not train.shards:
+    if train.shards <= 0:
         return text
     idle = f", {devices - train.shards} of {devices} devices have none" if train.shards < devices else ""
     return f"{text}; {count(train.shards, 'shard')}{idle}"

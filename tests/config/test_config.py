@@ -197,6 +197,27 @@ def test_presets_have_the_numbers_of_the_reference_trainer(preset: str, expected
     assert not any(numbers[name] for name in NOT_OF_THE_REFERENCE)
 
 
+@pytest.mark.parametrize(
+    ("options", "shards", "threads"),
+    [
+        ({"model__norm": "sync"}, 0, 0),
+        ({"model__norm": "sync", "model__backbone": "vit_small"}, 2, 8),
+        ({"train__shards": -1, "model__backbone": "vit_small"}, -1, 0),
+        ({"model__norm": "shard"}, 2, 8),
+        ({"model__norm": "shard", "train__batch_size": 5}, 1, 8),
+        ({"model__norm": "shard", "train__batch_size": 70}, 8, 8),
+        ({"model__norm": "shard", "train__batch_size": 64, "train__microbatch_size": 20}, 2, 8),
+        ({"model__norm": "shard", "mesh__cpu_threads": 3}, 2, 3),
+        ({"model__norm": "group"}, 2, 8),
+        ({"model__norm": "group", "train__shards": 5}, 5, 8),
+        ({"model__norm": "group", "train__shards": -1}, -1, 0),
+    ],
+)
+def test_the_frames_of_a_pass_decide_on_the_shards(options: dict[str, Any], shards: int, threads: int) -> None:
+    resolved = c.resolve(changed(**options))
+    assert (resolved.train.shards, resolved.mesh.cpu_threads) == (shards, threads)
+
+
 def test_resolve_fills_in_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/somebody")
@@ -269,6 +290,10 @@ RULES: list[tuple[dict[str, Any], str]] = [
      "dinov3_base; it must be sync, the default, because only ResNets have this choice"),
     ({"model__backbone": "vit_base", "data__input_height_px": 240, "data__input_width_px": 136},
      "data.input_width_px is 136; it must be a multiple of 16 (the backbone's stride), or 0"),
+    ({"train__shards": 2}, "train.shards is 2, and model.norm is sync, whose sums go over all devices; give"),
+    ({"train__shards": -1, "model__norm": "shard"}, "model.norm is shard, and train.shards is -1; leave it out, or"),
+    ({"train__shards": 9, "train__microbatch_size": 8, "model__norm": "group"},
+     "train.shards is 9, and a pass has 8 frames; give at most one shard a frame"),
     ({"train__microbatch_size": 17}, "train.microbatch_size is 17; it must be at most train.batch_size = 16"),
     ({"train__val_every_epochs": 0}, "train.val_every_epochs is 0; it must be at least 1e-06"),
     ({"train__epochs": 0}, "train.epochs and train.steps are both 0; say how long to train"),
@@ -287,7 +312,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"model__weights": "resnet50_imagenet", "model__width": 32},
      "model.weights is resnet50_imagenet, and model.width is 32; it must be 64"),
     ({"model__weights": "resnet50_imagenet", "model__norm": "group"},
-     "model.weights is resnet50_imagenet, of a network with batch normalisation; give model.norm=sync or frozen"),
+     "model.weights is resnet50_imagenet, of a network with batch normalisation; give model.norm=shard, sync or "
+     "frozen"),
     ({"model__weights": "resnet50_superanimal_bird"},
      "and model.norm is sync; its network has groups: give model.norm=group model.norm_groups=32"),
     ({"model__norm_groups": 32}, "model.norm_groups is 32, and model.norm is sync; it must divide model.width = 64"),
