@@ -64,7 +64,11 @@ def end(config: c.Config, layout: tuple[int, int]) -> Path:
     process = started(config, layout)
     text, _ = process.communicate()
     assert process.returncode == 0, text
-    return Path(config.out)
+    run = Path(config.out)
+    if layout[0] > 1 and "the videos are not predicted by several processes" in text:
+        predict = [sys.executable, "-m", "jaxpose.predict", "--run", str(run), f"{config.data.project}/videos"]
+        subprocess.run(predict, cwd=ROOT, env=environment() | {"JAX_NUM_CPU_DEVICES": "1"}, check=True)
+    return run
 
 
 def kill(config: c.Config, layout: tuple[int, int], step: int) -> None:
