@@ -1,6 +1,7 @@
 """What the last bits of a run's numbers depend on besides its config and data: recorded, and compared on resume."""
 
 import importlib.metadata
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from jaxpose.steps.layout import part_count
 from jaxpose.threads import arithmetic_threads
 
 _STRETCHES = "stretches"
+_DEVICE_COUNT = "xla_force_host_platform_device_count"
 
 
 def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
@@ -28,6 +30,9 @@ def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
         # XLA has at least one thread for each device.
         threads = max(arithmetic_threads(), jax.local_device_count(backend="cpu"))
         found |= {"device": processor_name(), "threads": threads}
+    # Options of the compiler choose other instructions; the number of CPU devices does not.
+    if flags := [flag for flag in os.environ.get("XLA_FLAGS", "").split() if _DEVICE_COUNT not in flag]:
+        found["xla_flags"] = " ".join(sorted(flags))
     return found | {"parts": part_count(config.train, mesh.size)}
 
 

@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
+from jaxpose import config as c
 from jaxpose.checksums import read_json, write_json
-from jaxpose.run.arithmetic import record_arithmetic
+from jaxpose.cluster.mesh import make_mesh
+from jaxpose.run.arithmetic import arithmetic, record_arithmetic
 
 NOW: dict[str, Any] = {"jax": "0.10.2", "jaxlib": "0.10.2", "device": "cpu", "threads": 8, "parts": 4}
 
@@ -31,6 +34,16 @@ def test_a_resume_names_what_changed_and_from_which_step_on(tmp_path: Path) -> N
     # A start at step 0 is another run.
     assert record_arithmetic(tmp_path, 0, newer) == ""
     assert stretches(tmp_path) == [{"from_step": 0} | newer]
+
+
+def test_options_of_the_compiler_count_and_the_number_of_its_devices_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = make_mesh(jax.devices()[:2])
+    found = []
+    for flags in ("--b=2 --a=1", "--xla_force_host_platform_device_count=8  --a=1 --b=2", "--a=1", ""):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        found.append(arithmetic(c.resolve(c.Config()), mesh))
+    assert [one.get("xla_flags") for one in found] == ["--a=1 --b=2", "--a=1 --b=2", "--a=1", None]
+    assert found[3] | {"xla_flags": "--a=1"} == found[2] and found[3]["parts"] == 2
 
 
 @pytest.mark.parametrize("content", [None, b"{", {}, {"stretches": 1}, {"stretches": [{}]}])
