@@ -44,7 +44,6 @@ _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_r
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
-_SHARDS = "tests/test_train_shards.py::test_a_run_on_other_devices_is_equal_bit_for_bit"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
 RUN_BY = {
     "check": _CHECK,
@@ -71,7 +70,6 @@ RUN_BY = {
     "train losses.pca_singleview.weight": _CLIPS,
     "train losses.temporal.weight": _CLIPS,
     "train model.backbone": _REAL,
-    "train model.norm": _SHARDS,
     "train model.weights": "tests/training/test_pretrained.py::test_a_run_starts_from_the_backbone_of_a_file",
     "train resume": "tests/test_train_vit.py::test_a_run_ends_goes_on_and_predicts",
     "train train.batch_size": "tests/config/test_command_line.py::"

@@ -144,6 +144,10 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counts["to"] += 1
         return make(*arguments)
 
+    def put_tree(tree: Any, *arguments: Any, put: Callable = jax.device_put) -> Any:
+        counts["to"] += len(jax.tree.leaves(tree))
+        return put(tree, *arguments)
+
     fetched = ArrayImpl._value
 
     def fetch(array: Any) -> np.ndarray:
@@ -151,17 +155,20 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         return fetched.fget(array)  # pyright: ignore
 
     monkeypatch.setattr(mesh.jax, "make_array_from_process_local_data", put)
+    monkeypatch.setattr(jax, "device_put", put_tree)
     monkeypatch.setattr(ArrayImpl, "_value", property(fetch))
     return counts
 
 
+@pytest.mark.parametrize("norm", ["shard", "sync"])
 def test_a_step_copies_its_batch_to_the_devices_and_its_metrics_back(
-    project: Path, tmp_path: Path, copies: dict[str, int]
+    project: Path, tmp_path: Path, copies: dict[str, int], norm: str
 ) -> None:
     def counted(steps: int) -> dict[str, int]:
         before = dict(copies)
         # One validation, at the end.
-        config = small_run.make_config(project, tmp_path / str(steps), train__steps=steps, train__val_every_epochs=1e3)
+        lengths = {"train__steps": steps, "train__val_every_epochs": 1e3}
+        config = small_run.make_config(project, tmp_path / str(steps), model__norm=norm, **lengths)
         assert small_run.train(config)["exit_code"] == 0
         return {name: copies[name] - before[name] for name in copies}
 

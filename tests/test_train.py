@@ -28,10 +28,11 @@ from tests.small_run import call, files_in, log_of, make_config, metrics_of, tra
 
 def test_each_step_is_compiled_once(whole: Path):
     compilations = json.loads((whole.parent / "compilations.json").read_text())
-    # With 8 validations and an evaluation, whose last batches are not full.
-    assert (compilations.count("jit(update)"), compilations.count("jit(evaluate)")) == (1, 1)
+    # The programs of a shard, and that of 8 validations and an evaluation, whose last batches are not full.
+    for program in ("prepare", "gradients", "update", "evaluate"):
+        assert compilations.count(f"jit({program})") == 1, program
     # The first parameters and the optimizer's state are made on the host.
-    assert compilations[0] == "jit(update)"
+    assert compilations[0] == "jit(prepare)"
 
 
 def test_metrics_are_those_that_can_be_monitored_and_agree_with_the_evaluation(whole: Path):
@@ -56,7 +57,7 @@ def test_lines_of_progress_begin_with_the_loss(whole: Path):
 
 def test_start_block_and_messages(whole: Path):
     text = log_of(whole)
-    for part in ("6 train, 6 validation, 6 test", "resnet10, width 8, sync norm, 81,264 parameters", "1 x cpu",
+    for part in ("6 train, 6 validation, 6 test", "resnet10, width 8, shard norm, 81,264 parameters", "1 x cpu",
                  "one map of 8 x 8 cells", "5 frames a step in one pass, at most 5 at once", "80 steps; an epoch is 2",
                  "MiB of checkpoints", "GFLOP", "starts from random weights", f"everything is in {whole}"):  # fmt: skip
         assert part in text, part

@@ -88,7 +88,7 @@ def test_frozen_norms_stay_as_they_were_loaded(whole: Path, renamed: c.Config):
             {"model__width": 16},
             "is a run with another backbone than this one; give model.backbone=resnet10 model.width=8 ",
         ),
-        ("run", {"model__norm": "group"}, " model.width=8 model.norm=sync model.norm_groups=0\n"),
+        ("run", {"model__norm": "group"}, " model.width=8 model.norm=shard model.norm_groups=0\n"),
         ("project", {}, "{project} is not a run folder: it has no config.json"),
         ("above", {}, "it has no config.json; there are {run}"),
     ],

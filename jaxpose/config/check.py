@@ -19,7 +19,7 @@ from jaxpose.errors import UserError
 # Threads of a run whose bits may not depend on the number of cores.
 _EXACT_THREADS = 8
 # With fewer frames, batch statistics of a shard are noisy; with more, fewer devices have work.
-_FRAMES_PER_SHARD = 8
+FRAMES_PER_SHARD = 8
 
 
 def resolve(config: Config) -> Config:
@@ -47,7 +47,7 @@ def _shards(config: Config) -> int:
     """Returns the number of shards that suits the config, whatever devices it will have."""
     if config.model.norm == "sync" and config.model.backbone not in VITS:
         return 0
-    return max(1, (config.train.microbatch_size or config.train.batch_size) // _FRAMES_PER_SHARD)
+    return max(1, (config.train.microbatch_size or config.train.batch_size) // FRAMES_PER_SHARD)
 
 
 def validate(config: Config) -> None:

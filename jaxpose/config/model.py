@@ -38,11 +38,11 @@ class ModelConfig(Section):
         maximum=1024,
     )
     norm: str = option(
-        "sync",
-        "norm of a ResNet. sync: statistics over the whole batch on all devices; group: over each frame; frozen: the "
-        "loaded statistics; shard: over each shard (train.shards), which gives the same bits on any devices. A ViT "
+        "shard",
+        "norm of a ResNet. shard: statistics over each shard (train.shards), which gives the same bits on any devices; "
+        "sync: over the whole batch on all devices; group: over each frame; frozen: the loaded statistics. A ViT "
         "normalises each token and takes only the default",
-        choices=("sync", "group", "frozen", "shard"),
+        choices=("shard", "sync", "group", "frozen"),
     )
     norm_groups: int = option(
         0,

@@ -134,7 +134,7 @@ def _train(config: Config) -> Iterator[str]:
     if train.shards > 0 and config.model.norm == "sync" and config.model.backbone not in VITS:
         other = "give model.norm=shard (statistics over each shard), group or frozen, or train.shards=0"
         yield f"train.shards is {train.shards}, and model.norm is sync, whose sums go over all devices; {other}"
-    if train.shards < 0 and config.model.norm == "shard":
+    if train.shards < 0 and config.model.norm == "shard" and config.model.backbone not in VITS:
         yield f"model.norm is shard, and train.shards is {train.shards}; leave it out, or give model.norm=sync"
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"

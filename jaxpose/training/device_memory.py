@@ -49,7 +49,9 @@ def describe_largest_microbatch(run: CompiledRun) -> str:
     room = f"{limit / _GIB:,.1f} GiB, {_USABLE:.0%} of the memory of a device"
     if not most:
         return f"not even 1 frame at once on a device fits into {room}"
-    setting = f"train.microbatch_size {most * parts:,}"
+    # More shards would be smaller ones.
+    as_now = f", train.shards {parts}" * (train.shards > 0)
+    setting = f"train.microbatch_size {most * parts:,}{as_now}"
     least = "at least " if most == _MOST_FRAMES else ""
     return f"{least}{count(most, 'frame')} at once on a device ({setting}) fit into {room}"
 

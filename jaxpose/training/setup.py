@@ -10,7 +10,9 @@ from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.cluster.devices import other_threads
 from jaxpose.config import Config
 from jaxpose.config import train as lengths
+from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.losses import weights
+from jaxpose.config.model import VITS
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
@@ -140,9 +142,13 @@ def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int
             f"{threads} threads; set {THREADS_VARIABLE}={config.mesh.cpu_threads} before JAX starts"
         )
     if 0 < train.shards < mesh.size:
+        # Batch statistics of few frames are noisy, so more shards need more frames.
+        is_batch_norm = config.model.norm == "shard" and config.model.backbone not in VITS
+        frames = FRAMES_PER_SHARD * mesh.size
+        fix = f"train.batch_size={frames}" if is_batch_norm else f"train.shards={mesh.size}"
         messages.append(
             f"train.shards is {train.shards}, so {mesh.size - train.shards} of {mesh.size} devices compute nothing; "
-            f"train.shards={mesh.size} uses all, with other numbers"
+            f"{fix} uses all, with other numbers"
         )
     return messages
 

@@ -356,7 +356,7 @@ def test_components_are_a_number_or_a_share(
         ({"training.imgaug": "dlc-top-down"}, {"augment.preset": "dlc-top-down", "video.rotate_deg": 10.0}),
         ({"model.backbone": "resnet50_human_top_res"}, {"model.backbone": "resnet50", "optim.unfreeze_epoch": -1}),
         ({"model.backbone": "resnet101"}, {"model.backbone": "resnet101", "optim.unfreeze_epoch": -1}),
-        ({"model.backbone": "vits_dino"}, {"model.backbone": "vit_small", "model.width": 64, "model.norm": "sync"}),
+        ({"model.backbone": "vits_dino"}, {"model.backbone": "vit_small", "model.width": 64, "model.norm": "shard"}),
         ({"model.backbone": "vitb_imagenet"}, {"model.backbone": "vit_base"}),
         ({"model.backbone": "vitb_dinov2"}, {"model.backbone": "dinov2_base"}),
         ({"model.backbone": "vits_dinov3"}, {"model.backbone": "dinov3_small"}),

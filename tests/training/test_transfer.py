@@ -97,7 +97,7 @@ def test_another_backbone_is_refused(backbones: tuple[str, str], monkeypatch: py
     monkeypatch.setitem(vit.FORMS, "vit_small", dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=1))
     old, new = (network(4, 0, backbone=backbone) for backbone in backbones)
     is_vit = backbones[0] == "vit_small"
-    options = "model.backbone=vit_small$" if is_vit else "model.backbone=resnet18 model.width=4 model.norm=sync"
+    options = "model.backbone=vit_small$" if is_vit else "model.backbone=resnet18 model.width=4 model.norm=shard"
     with pytest.raises(
         UserError, match=f"train.init_from is a run with another backbone than this one; give {options}"
     ):
