@@ -35,7 +35,6 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards
-from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.predict_step import build_predict, forward_options
 from jaxpose.steps.state import initial_state
 from jaxpose.steps.train_step import build_train_step
@@ -72,7 +71,7 @@ def train_step(kind: str, batch: int, preset: str = "none", clips: int = 0) -> W
         rows["clips"] = empty_clips(clip_shards(0, clips, 1, 1, CLIP, span // 2), 1, (SIDE_PX, SIDE_PX))
         rows["clips"]["frames"][:] = rng.integers(0, 256, rows["clips"]["frames"].shape)
         rows["clips"]["valid"][:] = True
-    held = {"state": replicate(mesh, initial_state(params, batch_statistics, make_optimizer(config.optim), False))}
+    held = {"state": replicate(mesh, initial_state(params, batch_statistics, config))}
     on_device = put_batch(mesh, rows)
     facts = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=100, total_steps=100_000)
     lowered = build_train_step(config, graphdef, mesh, facts).lower(held["state"], on_device)

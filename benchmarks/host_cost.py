@@ -18,7 +18,6 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import slots
 from jaxpose.steps.objective import Objective
-from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.shard_functions import ShardFunctions
 from jaxpose.steps.shard_sum import ShardSum
 from jaxpose.steps.state import initial_state
@@ -39,7 +38,7 @@ def lower_step(
     config = _config(backbone, norm, passes, batch)
     graphdef, params, statistics = network
     mesh = make_mesh(jax.devices()[:devices])
-    state = jax.eval_shape(lambda: initial_state(params, statistics, make_optimizer(config.optim), False))
+    state = jax.eval_shape(lambda: initial_state(params, statistics, config))
     dealt = slots(0, batch * passes, batch, devices).reshape(-1)
     rows = _samples(1, side_px, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
 
@@ -63,7 +62,7 @@ def lower_sums(
     config = _config(backbone, norm, 1, shards=shards)
     graphdef, params, statistics = network
     mesh = make_mesh(jax.devices()[:devices])
-    state = jax.eval_shape(lambda: initial_state(params, statistics, make_optimizer(config.optim), False))
+    state = jax.eval_shape(lambda: initial_state(params, statistics, config))
     dealt = slots(0, BATCH, BATCH, shards)[0].reshape(-1)
     shard = _samples(1, SIDE_PX, _keypoints(params)).batch(np.minimum(dealt, 0), dealt)
     facts = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=100, total_steps=100_000)
@@ -89,7 +88,7 @@ def dispatch(counts: tuple[int, ...]) -> list[dict[str, Any]]:
         lowered_s = time.process_time() - began
         step = lowered.compile()
         compiled_s = time.process_time() - began - lowered_s
-        state = replicate(mesh, initial_state(*network[1:], make_optimizer(config.optim), False))
+        state = replicate(mesh, initial_state(*network[1:], config))
         put_s = time.process_time() - began - lowered_s - compiled_s
         started[str(devices)] = {"lower_cpu_s": round(lowered_s, 2), "compile_cpu_s": round(compiled_s, 2),
                                  "put_state_cpu_s": round(put_s, 2)}  # fmt: skip

@@ -76,7 +76,6 @@ def train_step(given: argparse.Namespace, shards: int) -> Callable[[], None]:
     from jaxpose.data.loader import Samples
     from jaxpose.model.pose_net import make_network
     from jaxpose.steps.data_facts import DataFacts
-    from jaxpose.steps.optim import make_optimizer
     from jaxpose.steps.sharded_step import ShardedStep
     from jaxpose.steps.state import initial_state
     from jaxpose.steps.train_step import build_train_step
@@ -93,7 +92,7 @@ def train_step(given: argparse.Namespace, shards: int) -> Callable[[], None]:
     keep_memory(config.mesh)
     mesh = make_mesh(start_backend(config.mesh))
     graphdef, params, statistics_ = make_network(config.model, keypoints, "f32", 0)
-    state = initial_state(params, statistics_, make_optimizer(config.optim), False)
+    state = initial_state(params, statistics_, config)
     facts = DataFacts(size_px=(side, side), passes=1, steps_per_epoch=100, total_steps=100_000)
     rng = np.random.default_rng(0)
     samples = Samples(

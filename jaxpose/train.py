@@ -57,7 +57,7 @@ from jaxpose.run.tags import RESULTS
 from jaxpose.run.weights import checksum
 from jaxpose.steps.layout import validation_batch
 from jaxpose.tracking.tracker import Tracker
-from jaxpose.training.clip_setup import require_usable_clips
+from jaxpose.training.clip_setup import close_clips, require_usable_clips
 from jaxpose.training.closing import report_end
 from jaxpose.training.compiled_run import CompiledRun, compile_step, put_on_devices, resume
 from jaxpose.training.diverged import Diverged
@@ -105,7 +105,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
         with open_run(config, files, fetch) as folder, folder.noting_failures():
             # The next step may wait until a whole video is decoded; a signal ends this. Several processes stop at the
             # same step, and each needs its batch for it, so there the signal waits.
-            on_signal = setup.clips.close if setup.clips and jax.process_count() == 1 else lambda: None
+            on_signal = functools.partial(close_clips, setup.clips) if jax.process_count() == 1 else lambda: None
             interrupt = Interrupt(jax.process_count(), on_signal)
             if folder.action == "finished":
                 return leave_finished(folder, config.log, interrupt)
@@ -135,8 +135,8 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
         ):
             log.follow(tracker.record)
             _begin_log(run, messages, folder, log)
-            if setup.clips and (first_step := int(run.state.step)) < total_steps:
-                require_usable_clips(setup.clips, first_step * config.video.clips_per_step)
+            if (first_step := int(run.state.step)) < total_steps:
+                require_usable_clips(setup.clips, first_step)
             # 6. The loop.
             batch = validation_batch(config.train, len(setup.data.rows("validation")))
             runner = BatchRunner(config, setup.graphdef, setup.mesh, config.eval.batch_size, batch)

@@ -11,15 +11,15 @@ import numpy as np
 from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
+from jaxpose.config.losses import has_teacher
 from jaxpose.config.losses import weights as loss_weights
 from jaxpose.config.model import CONTEXT_RADIUS, RESNETS
 from jaxpose.data.loader import Samples, rows_of_draws
-from jaxpose.model.pose_net import make_network, needed_types
+from jaxpose.model.pose_net import DTYPES, make_network, needed_types
 from jaxpose.pose.pca import Pca
 from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards, microbatch_size, part_count, slots
-from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
@@ -61,16 +61,21 @@ def make_config(
     *, backbone: str = "resnet10", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
     batch: int = 10, microbatch: int = 0, preset: str = "dlc", ema: float = 0.9, clip: float = 1.0, loss: str = "mse",
     kind: str = "heatmap", clips: int = 0, all_losses: bool = False,
-    shards: int = 0,
+    shards: int = 0, unlabelled: int = 0,
 ) -> c.Config:  # fmt: skip
     names = tuple(f"keypoint{number}" for number in range(KEYPOINTS))
+    on_video = losses(all_losses) if clips else c.LossesConfig()
+    if unlabelled:
+        # From the first step on, at once at its full weight.
+        options = {"frames_per_step": unlabelled, "start_steps": 0, "ramp_steps": 0}
+        on_video.consistency = c.ConsistencyConfig(weight=1.0, **options)
     width = 4 if backbone in RESNETS else c.ModelConfig().width
     return c.Config(
         data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment,
         model=c.ModelConfig(kind=kind, backbone=backbone, width=width, norm=norm, head_width=4, loss=loss),
         video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
-        losses=losses(all_losses) if clips else c.LossesConfig(),
+        losses=on_video,
         optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),
         train=c.TrainConfig(batch_size=batch, microbatch_size=microbatch, precision=precision, shards=shards),
     )
@@ -102,11 +107,11 @@ def fitted_pca(config: c.Config) -> dict[str, Pca]:
     return {"pca_singleview": singleview, "pca_multiview": multiview}
 
 
-def clips_of(config: c.Config, step: int, parts: int, poison: bool) -> dict[str, np.ndarray]:
+def clips_of(config: c.Config, count: int, length: int, step: int, parts: int, poison: bool) -> dict[str, np.ndarray]:
     """The clips of a step divided into so many parts: the pictures of the labelled frames, one after the other."""
-    count, microbatch = config.video.clips_per_step, microbatch_size(config.train)
+    microbatch = microbatch_size(config.train)
     passes = -(-config.train.batch_size // microbatch)
-    shards = clip_shards(step, count, passes, parts, CLIP, CONTEXT_RADIUS[config.model.kind])
+    shards = clip_shards(step, count, passes, parts, length, CONTEXT_RADIUS[config.model.kind])
     batch = empty_clips(shards, 1, (SIDE_PX, SIDE_PX))
     pixels = samples().pixels[:, 0]
     for row, draw in enumerate(batch["draw"]):
@@ -150,7 +155,11 @@ def batch_of(config: c.Config, step: int, parts: int, poison: bool = False) -> d
         batch["visibility"][pads] = 2
         batch["frame_from_input"][pads] = np.nan
     if loss_weights(config.losses):
-        batch["clips"] = clips_of(config, step, parts, poison)
+        batch["clips"] = clips_of(config, config.video.clips_per_step, CLIP, step, parts, poison)
+    if has_teacher(config.losses):
+        window = 2 * CONTEXT_RADIUS[config.model.kind] + 1
+        frames = config.losses.consistency.frames_per_step
+        batch["unlabelled"] = clips_of(config, frames, window, step, parts, poison)
     return batch
 
 
@@ -161,10 +170,13 @@ class Trainer:
         self.config = config
         with needed_types(config.train.precision):
             self._graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
-            if loss_weights(config.losses):
+            if loss_weights(config.losses) or has_teacher(config.losses):
                 # A head that already says something: of nearly flat maps every prediction is the same.
                 params = params | {"head": jax.tree.map(lambda x: x * 30, params["head"])}
-            state = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+            state = initial_state(params, statistics, config)
+            if has_teacher(config.losses):
+                # Of these keypoints the teacher is believed always, sometimes and never.
+                state = dataclasses.replace(state, thresholds={"consistency": _thresholds(config)})
             self._first_state: State = jax.tree.map(np.asarray, state)
         passes = -(-config.train.batch_size // microbatch_size(config.train))
         self._facts = DataFacts(
@@ -202,6 +214,10 @@ class Trainer:
             layout = self._layouts[devices]
             layout.restart()
         return layout
+
+
+def _thresholds(config: c.Config) -> np.ndarray:
+    return np.array([0.0, 0.4, 1.0], DTYPES[config.train.precision][1])
 
 
 class Layout:

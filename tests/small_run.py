@@ -25,7 +25,6 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.load import read_run_config
 from jaxpose.run.weights import load_parameters
-from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import State, initial_state
 
 # Everything that moves is on: flips and the other warps, clipping, moving averages. 6 frames train (2 steps an epoch),
@@ -181,7 +180,7 @@ def checkpoint_of(run: Path, which: str = "newest") -> State:
     """The state of a checkpoint of a run, as numpy arrays."""
     config = read_run_config(run)
     _, params, statistics = make_network(config.model, len(config.data.keypoint_names), config.train.precision, 0)
-    like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+    like = initial_state(params, statistics, config)
     with Checkpoints(run / "checkpoints") as checkpoints:
         found = checkpoints.restore(jax.tree.map(np.asarray, like), which)
     assert found is not None

@@ -20,7 +20,6 @@ from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
 from jaxpose.data.loader import Samples
 from jaxpose.model.pose_net import make_network
 from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.predict_step import build_predict, forward_options
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
@@ -84,7 +83,7 @@ def make_bench(given: argparse.Namespace) -> Bench:
     mesh = make_mesh(start_backend(config.mesh))
     graphdef, params, statistics = make_network(config.model, given.keypoints, given.precision, seed=0)
     flops = forward_flops(params, given.size_px)
-    state = replicate(mesh, initial_state(params, statistics, make_optimizer(config.optim), False))
+    state = replicate(mesh, initial_state(params, statistics, config))
     samples = draw_samples(given)
     batch = put_batch(mesh, samples.batch(np.arange(given.batch), np.arange(given.batch)))
     facts = DataFacts(size_px=(given.size_px,) * 2, passes=1, steps_per_epoch=100, total_steps=100_000)

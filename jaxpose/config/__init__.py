@@ -10,6 +10,7 @@ from jaxpose.config.data import DataConfig, crop_of_video, video_crop
 from jaxpose.config.evaluate import EvalConfig
 from jaxpose.config.log import LogConfig
 from jaxpose.config.losses import (
+    ConsistencyConfig,
     LossesConfig,
     PcaMultiviewConfig,
     PcaSingleviewConfig,
@@ -36,10 +37,10 @@ from jaxpose.config.train import TrainConfig
 from jaxpose.config.video import VideoConfig
 
 __all__ = [
-    "AugmentConfig", "BACKBONES", "Config", "DataConfig", "EvalConfig", "LogConfig", "LossesConfig", "MeshConfig",
-    "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig", "PcaSingleviewConfig", "PredictConfig",
-    "SPLIT_KINDS", "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig", "TrainConfig", "UnimodalConfig",
-    "VideoConfig", "config_hash", "crop_of_video", "differing_keys", "find_path", "from_dict", "from_json",
-    "harmless_keys", "portable_options", "project_folder", "resolve", "to_json", "validate", "validate_stored",
-    "video_crop",
+    "AugmentConfig", "BACKBONES", "Config", "ConsistencyConfig", "DataConfig", "EvalConfig", "LogConfig",
+    "LossesConfig", "MeshConfig", "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig",
+    "PcaSingleviewConfig", "PredictConfig", "SPLIT_KINDS", "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig",
+    "TrainConfig", "UnimodalConfig", "VideoConfig", "config_hash", "crop_of_video", "differing_keys", "find_path",
+    "from_dict", "from_json", "harmless_keys", "portable_options", "project_folder", "resolve", "to_json", "validate",
+    "validate_stored", "video_crop",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.excerpt import excerpt
+from jaxpose.config.losses import has_teacher
 from jaxpose.config.model import VITS
 from jaxpose.config.option import flat_options
 from jaxpose.config.paths import resolve_paths
@@ -18,6 +19,7 @@ from jaxpose.errors import UserError
 
 # Threads of a run whose bits may not depend on the number of cores.
 _EXACT_THREADS = 8
+_TEACHER_DECAY = 0.99
 # With fewer frames, batch statistics of a shard are noisy; with more, fewer devices have work.
 FRAMES_PER_SHARD = 8
 
@@ -37,7 +39,11 @@ def resolve(config: Config) -> Config:
         train = dataclasses.replace(train, shards=_shards(config))
     if train.shards > 0 and not mesh.cpu_threads:
         mesh = dataclasses.replace(mesh, cpu_threads=_EXACT_THREADS)
-    filled = dataclasses.replace(config, augment=resolve_preset(config.augment), train=train, mesh=mesh)
+    optim = config.optim
+    if optim.ema_decay is None:
+        optim = dataclasses.replace(optim, ema_decay=_TEACHER_DECAY if has_teacher(config.losses) else 0.0)
+    augment = resolve_preset(config.augment)
+    filled = dataclasses.replace(config, augment=augment, train=train, mesh=mesh, optim=optim)
     resolved = resolve_paths(filled)
     validate(resolved)
     return _with_floats(resolved, Config)

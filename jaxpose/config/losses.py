@@ -81,6 +81,26 @@ class UnimodalConfig(Section):
 
 
 @dataclasses.dataclass
+class ConsistencyConfig(Section):
+    weight: float = _weight()
+    frames_per_step: int = option(
+        16, "unlabelled frames of the videos in an update, over all devices and hosts", minimum=1
+    )
+    pass_share: float = option(
+        0.7,
+        "share of the teacher's predictions of each keypoint that count: the most confident ones",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    start_steps: int = option(200, "steps before the loss counts", minimum=0)
+    ramp_steps: int = option(400, "steps over which its factor then grows from 0 to weight", minimum=0)
+    rotate_deg: float = option(45.0, "largest rotation of the student's view", minimum=0.0, maximum=180.0)
+    scale_min: float = option(0.75, "smallest scale of the student's view", minimum=0.1)
+    scale_max: float = option(1.25, "largest scale of the student's view", minimum=0.1)
+    occluders: int = option(3, "rectangles over keypoints of the student's view", minimum=0, maximum=16)
+
+
+@dataclasses.dataclass
 class LossesConfig(Section):
     temporal: TemporalConfig = dataclasses.field(default_factory=TemporalConfig)
     temporal_heatmap_mse: TemporalHeatmapConfig = dataclasses.field(default_factory=TemporalHeatmapConfig)
@@ -88,6 +108,7 @@ class LossesConfig(Section):
     pca_singleview: PcaSingleviewConfig = dataclasses.field(default_factory=PcaSingleviewConfig)
     pca_multiview: PcaMultiviewConfig = dataclasses.field(default_factory=PcaMultiviewConfig)
     unimodal_mse: UnimodalConfig = dataclasses.field(default_factory=UnimodalConfig)
+    consistency: ConsistencyConfig = dataclasses.field(default_factory=ConsistencyConfig)
     anneal_start_epochs: float = option(60.0, "epochs (also fractions) before the losses on clips count", minimum=0.0)
     anneal_increase_per_epoch: float = option(
         0.01, "growth of their common factor per epoch after that", minimum=0.0, maximum=LARGEST_FACTOR
@@ -104,3 +125,8 @@ NAMES = (
 def weights(losses: LossesConfig) -> dict[str, float]:
     """Returns the factor of every loss on clips that is on, by name; without the annealing."""
     return {name: weight for name in NAMES if (weight := getattr(losses, name).weight)}
+
+
+def has_teacher(losses: LossesConfig) -> bool:
+    """Returns whether a teacher labels unlabelled frames: the loss `consistency` is on."""
+    return losses.consistency.weight > 0

@@ -41,9 +41,10 @@ class OptimConfig(Section):
     clip_norm: float = option(
         0.0, "a gradient with a larger norm is scaled down to this norm; 0 = no limit", minimum=0.0
     )
-    ema_decay: float = option(
-        0.0,
-        "decay of the moving average of parameters and statistics that validation and prediction use; 0 = off",
+    ema_decay: float | None = option(
+        None,
+        "decay of the moving average of parameters and statistics that validation and prediction use; 0 = off. None: "
+        "0.99 with losses.consistency, whose teacher it is, else 0",
         minimum=0.0,
         maximum=1.0,
     )

@@ -14,7 +14,7 @@ import numpy as np
 from jaxpose.config import AugmentConfig
 from jaxpose.data.equalize import equalize_samples
 
-# Arrays by name; the unlabelled clips of a step are a batch inside, under `clips`.
+# Arrays by name; the unlabelled clips and frames of a step are batches inside, under `clips` and `unlabelled`.
 Batch = dict[str, Any]
 
 # Keeps the order of the frames apart from other uses of data.seed.
@@ -95,7 +95,7 @@ class _Steps:
         # The batch is a copy, so its frames may be modified.
         equalize_samples(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)
         if self._clips_of:
-            batch["clips"] = self._clips_of(index)
+            batch |= self._clips_of(index)
         return batch
 
 
@@ -126,7 +126,7 @@ def training_batches(
       augment: resolved options; equalization is done here, the rest on the device.
       threads: threads that prepare batches.
       read_ahead: batches that are prepared ahead.
-      clips_of: step -> this host's clips; None without clips.
+      clips_of: step -> this host's batches of unlabelled clips, by name; None without clips.
     """
     source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, clips_of, total_steps)
     # Imported when training begins: it imports JAX and orbax, which --dry_run=data does not need.

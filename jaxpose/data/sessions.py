@@ -53,7 +53,7 @@ def clip_sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]
         folder = _folder(data, video)
         lacks = f"{folder} has no file with the ending {', '.join(VIDEO_SUFFIXES)}"
         raise UserError(
-            "a loss on clips is on, but there are no videos to draw clips from: "
+            "a loss on unlabelled video is on, but there are no videos: "
             f"{lacks if folder.is_dir() else f'there is no folder {folder}'}; put videos there, or "
             "name their folder in video.folder"
         )

@@ -15,7 +15,6 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
 from jaxpose.run.weights import load_parameters
-from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import evaluated_weights, initial_state
 
 
@@ -71,7 +70,7 @@ def load_network(run: Path) -> LoadedNetwork:
         label = f"the weights of step {notes['step']}{unfinished}"
         return LoadedNetwork(config, graphdef, filled["params"], filled["statistics"], label)
     with needed_types(train.precision), Checkpoints(run / CHECKPOINTS_FOLDER) as checkpoints:
-        like = initial_state(params, statistics, make_optimizer(config.optim), config.optim.ema_decay > 0)
+        like = initial_state(params, statistics, config)
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
     if found is None:
         raise UserError(f"{run} holds no whole checkpoint yet: train it first")

@@ -16,4 +16,4 @@ def tag_of(name: str) -> str:
     if name.startswith("process"):
         return f"speed/{name}"
     of_clips = name == "clip_factor" or name.removesuffix("_count") in NAMES
-    return f"{'clips' if of_clips else 'train'}/{name}"
+    return f"{'clips' if of_clips or name.startswith('consistency') else 'train'}/{name}"

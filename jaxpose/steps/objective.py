@@ -7,14 +7,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxpose.config import Config
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import has_teacher, weights
 from jaxpose.model.pose_net import apply_network
 from jaxpose.pose import augment
-from jaxpose.steps import clip_step
+from jaxpose.steps import clip_step, consistency
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.optim import clip_loss_factor
 from jaxpose.steps.outputs import supervised_loss
+from jaxpose.steps.state import Weights
 
 Scalars = dict[str, jax.Array]
 
@@ -23,7 +24,8 @@ Scalars = dict[str, jax.Array]
 class Objective:
     """The loss as a function of the weights.
 
-    A microbatch is a dict with `labelled` and, if a loss on clips is on, `clips`. The scalar `frames` is the number of
+    A microbatch is a dict with `labelled`, with `clips` if a loss on clips is on, and with `unlabelled` if there is a
+    teacher. The scalar `frames` is the number of
     frames of the global microbatch that enter the batch statistics.
 
     Attributes:
@@ -36,10 +38,27 @@ class Objective:
     graphdef: nnx.GraphDef
     facts: DataFacts
 
+    def taught(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
+        """Returns the microbatch with the teacher's labels of the unlabelled frames, if there is a teacher.
+
+        The labels are `taught`; `passed` counts the predictions of each keypoint that are sure enough.
+        """
+        if not has_teacher(self.config.losses):
+            return microbatch
+        unlabelled, teacher = microbatch["unlabelled"], before.teacher
+        pictures = consistency.teacher_input(unlabelled, self.config, frames.dtype)
+        counted = jnp.repeat(unlabelled["valid"][:, None], pictures.shape[1], axis=1)
+        outputs, _ = apply_network(
+            self.graphdef, teacher["params"], teacher["statistics"], [pictures], [counted], frames, False
+        )
+        thresholds = before.thresholds["consistency"]
+        labels, passed = consistency.pseudo_labels(outputs[0], unlabelled, self.config, self.facts, thresholds)
+        return microbatch | {"taught": labels, "passed": {"consistency": passed}}
+
     def outputs(
         self, params: dict, statistics: dict, microbatch: dict[str, Batch], frames: jax.Array
     ) -> tuple[list[jax.Array], dict]:
-        """Returns the outputs of the labelled frames and of the clips, and the moved statistics."""
+        """Returns the outputs of the labelled frames, of the clips and of the student, and the moved statistics."""
         labelled = microbatch["labelled"]
         pictures = augment.render(labelled["params"], self.config.augment, labelled["frames"], frames.dtype)
         sequences, counted = [pictures], [jnp.repeat(labelled["valid"][:, None], pictures.shape[1], axis=1)]
@@ -47,6 +66,11 @@ class Objective:
             clips, clips_counted = clip_step.network_input(microbatch["clips"], self.config, frames.dtype)
             sequences.append(clips)
             counted.append(clips_counted)
+        if has_teacher(self.config.losses):
+            unlabelled, labels = microbatch["unlabelled"], microbatch["taught"]
+            student, student_counted = consistency.student_input(unlabelled, labels, self.config, frames.dtype)
+            sequences.append(student)
+            counted.append(student_counted)
         return apply_network(self.graphdef, params, statistics, sequences, counted, frames, True)
 
     def sums(self, outputs: list[jax.Array], microbatch: dict[str, Batch]) -> tuple[Scalars, jax.Array, Scalars]:
@@ -64,15 +88,22 @@ class Objective:
         if weights(self.config.losses):
             clip_sums, late_counts = clip_step.loss_sums(outputs[1], microbatch["clips"], self.config, self.facts.pca)
             sums |= clip_sums
+        if has_teacher(self.config.losses):
+            labels, unlabelled = microbatch["taught"], microbatch["unlabelled"]
+            sums["consistency"] = consistency.loss_sum(outputs[-1], labels, unlabelled, self.config, self.facts)
+            sums["consistency_passed"] = microbatch["passed"]["consistency"]
         return sums, sample_sums, late_counts
 
     def factors(self, step: jax.Array, dtype: jax.typing.DTypeLike) -> tuple[Scalars, Scalars]:
-        """Returns the factor of each term of the loss at a step, and `clip_factor` if a loss on clips is on."""
+        """Returns the factor of each term of the loss at a step, and those that change and are on, for the log."""
         factors, annealing = {"supervised_loss": jnp.ones((), dtype)}, {}
         if on_clips := weights(self.config.losses):
             annealed = clip_loss_factor(self.config.losses, step, self.facts.steps_per_epoch).astype(dtype)
             factors |= {name: annealed * weight for name, weight in on_clips.items()}
             annealing = {"clip_factor": annealed}
+        if has_teacher(self.config.losses):
+            factors["consistency"] = consistency.factor(self.config, step).astype(dtype)
+            annealing["consistency_factor"] = factors["consistency"]
         return factors, annealing
 
     def loss(
@@ -96,6 +127,6 @@ class Objective:
         """
         outputs, statistics = self.outputs(params, statistics, microbatch, frames)
         sums, sample_sums, _ = self.sums(outputs, microbatch)
-        means = {name: sums[name] * shares[name] for name in factors}
-        loss = sum((factors[name] * mean for name, mean in means.items()), jnp.zeros_like(frames))
+        means = {name: sums[name] * share for name, share in shares.items()}
+        loss = sum((factors[name] * means[name] for name in factors), jnp.zeros_like(frames))
         return loss, (statistics, means | {"loss": loss}, sample_sums)

@@ -12,14 +12,15 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxpose.config import Config
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import has_teacher, weights
 from jaxpose.model.pose_net import DTYPES
 from jaxpose.pose import augment
-from jaxpose.steps import clip_step
+from jaxpose.steps import clip_step, consistency
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.outputs import used_keypoints
+from jaxpose.steps.state import Weights
 
 # Streams and purposes that keep random numbers of different uses apart.
 LABELLED, AUGMENTATION = 0, 0
@@ -62,6 +63,13 @@ def microbatches_of(batch: Batch, config: Config, facts: DataFacts) -> tuple[dic
         microbatches["clips"] = clips
         counts["frames"] += jnp.sum(clips["counted"], (1, 2), dtype=dtype) * batch["clips"]["frames"].shape[1]
         counts |= clip_step.known_counts(clips, config, facts.pca)
+    if has_teacher(config.losses):
+        unlabelled = consistency.frame_microbatches(batch["unlabelled"], config, facts.passes)
+        microbatches["unlabelled"] = unlabelled
+        counts["frames"] += jnp.sum(unlabelled["valid"], 1, dtype=dtype) * batch["unlabelled"]["frames"].shape[2]
+        # Of each keypoint, sure or not: what a teacher is not sure of costs nothing.
+        counts["consistency_passed"] = jnp.sum(unlabelled["valid"], dtype=dtype)
+        counts["consistency"] = counts["consistency_passed"] * batch["visibility"].shape[1]
     return microbatches, counts
 
 
@@ -72,7 +80,7 @@ def unchanged(tree: Any) -> Any:
 
 def count_confident(
     objective: Objective,
-    weights_before: tuple[dict, dict],
+    before: Weights,
     inputs: tuple[dict[str, Batch], jax.Array],
     vary: Callable[[Any], Any] = unchanged,
 ) -> jax.Array:
@@ -83,14 +91,15 @@ def count_confident(
 
     Args:
       objective: the loss.
-      weights_before: the parameters and the batch statistics.
+      before: the weights.
       inputs: the microbatches and the global count of frames of each, with a first axis of passes.
       vary: marks a number as one that differs between devices.
     """
 
     def add(total: jax.Array, of_pass: tuple) -> tuple[jax.Array, None]:
-        outputs, _ = objective.outputs(*weights_before, *of_pass)
-        return total + objective.sums(outputs, of_pass[0])[2]["unimodal_mse"], None
+        microbatch, frames = objective.taught(before, *of_pass), of_pass[1]
+        outputs, _ = objective.outputs(before.params, before.statistics, microbatch, frames)
+        return total + objective.sums(outputs, microbatch)[2]["unimodal_mse"], None
 
     confident, _ = lax.scan(add, vary(jnp.zeros((), inputs[1].dtype)), inputs)
     return confident
@@ -98,7 +107,7 @@ def count_confident(
 
 def summed_gradients(
     objective: Objective,
-    weights_before: tuple[dict, dict],
+    before: Weights,
     step: jax.Array,
     microbatches: dict[str, Batch],
     counts: Scalars,
@@ -109,35 +118,35 @@ def summed_gradients(
 
     Args:
       objective: the loss.
-      weights_before: the parameters and the batch statistics.
+      before: the weights.
       step: the number of steps taken before.
       microbatches: of this part.
       counts: of all parts together; with `unimodal_mse` also that.
       parts: by which the sum over all parts is divided afterwards.
       vary: marks a number as one that differs between devices.
     """
-    losses, dtype = objective.config.losses, counts["targets"].dtype
+    dtype = counts["targets"].dtype
     counts = {"supervised_loss": counts["targets"]} | counts
     factors, _ = objective.factors(step, dtype)
-    shares = {name: jnp.where(counts[name] > 0, parts / jnp.maximum(counts[name], 1), 0) for name in factors}
+    zero: jax.Array = vary(jnp.zeros((), dtype))
+    first_means = dict.fromkeys([*factors, "loss"], zero)
+    if has_teacher(objective.config.losses):
+        first_means["consistency_passed"] = vary(jnp.zeros(before.thresholds["consistency"].shape, dtype))
+    counted = first_means.keys() - {"loss"}
+    shares = {name: jnp.where(counts[name] > 0, parts / jnp.maximum(counts[name], 1), 0) for name in counted}
     loss = functools.partial(objective.loss, factors=factors, shares=shares)
 
     def take_pass(carry: tuple, of_pass: tuple) -> tuple[tuple, jax.Array]:
         gradients, statistics, means = carry
         (_, (statistics, pass_means, sample_sums)), pass_gradients = jax.value_and_grad(loss, has_aux=True)(
-            weights_before[0], statistics, *of_pass
+            before.params, statistics, objective.taught(before, *of_pass), of_pass[1]
         )
         gradients, means = jax.tree.map(jnp.add, (gradients, means), (pass_gradients, pass_means))
         return (gradients, statistics, means), sample_sums
 
-    zero: jax.Array = vary(jnp.zeros((), dtype))
-    first = (
-        jax.tree.map(jnp.zeros_like, weights_before[0]),
-        weights_before[1],
-        dict.fromkeys([*factors, "loss"], zero),
-    )
+    first = (jax.tree.map(jnp.zeros_like, before.params), before.statistics, first_means)
     (gradients, statistics, means), sample_loss = lax.scan(take_pass, first, (microbatches, counts["frames"]))
-    if not weights(losses):
-        # Without clips, it equals the loss.
+    if len(factors) == 1:
+        # It equals the loss.
         del means["supervised_loss"]
     return gradients, statistics, means, sample_loss.reshape(-1)

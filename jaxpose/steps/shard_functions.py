@@ -4,13 +4,12 @@ from typing import Any
 
 import jax
 
+from jaxpose.config.losses import has_teacher
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.passes import count_confident, microbatches_of, summed_gradients
-from jaxpose.steps.state import State
+from jaxpose.steps.state import State, Weights, weights_of
 from jaxpose.steps.update import Metrics, move_state
-
-Weights = tuple[dict, dict]
 
 
 class ShardFunctions:
@@ -33,7 +32,7 @@ class ShardFunctions:
         self._has_own_statistics = objective.config.model.norm == "shard"
         self.microbatches, self.counts = jax.eval_shape(self.prepare, shard)
         self.confident = self.counts["targets"]
-        before = (state.params, state.statistics)
+        before = weights_of(state, has_teacher(objective.config.losses))
         self.sums, _ = jax.eval_shape(
             self.gradients, before, state.step, self.microbatches, self.counts, self.confident
         )
@@ -46,7 +45,7 @@ class ShardFunctions:
         """Returns the shard's count of `unimodal_mse`.
 
         Args:
-          before: parameters and batch statistics.
+          before: the weights.
           microbatches: of the shard.
           counts: the sum over all shards.
         """
@@ -58,7 +57,7 @@ class ShardFunctions:
         """Returns the shard's `sums`, and the loss of each of its samples.
 
         Args:
-          before: parameters and batch statistics.
+          before: the weights.
           step: the number of steps taken before.
           microbatches: of the shard.
           counts: the sum over all shards.

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxpose.cluster.device_program import DeviceProgram, on_device
 from jaxpose.cluster.mesh import local_devices
 from jaxpose.config import Config
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import has_teacher, weights
 from jaxpose.model.pose_net import MATMUL_PRECISION, needed_types
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
@@ -27,7 +27,7 @@ from jaxpose.steps.layout import shard_blocks
 from jaxpose.steps.objective import Objective
 from jaxpose.steps.shard_functions import ShardFunctions
 from jaxpose.steps.shard_sum import ShardSum
-from jaxpose.steps.state import State
+from jaxpose.steps.state import State, weights_of
 from jaxpose.steps.update import Metrics
 from jaxpose.threads import allowed_cores, arithmetic_threads
 
@@ -61,7 +61,8 @@ class ShardedStep:
         options: dict[str, Any] | None = None,
     ):
         work, devices = ShardFunctions(Objective(config, graphdef, facts), state, shard), local_devices(mesh)
-        before, confident = (state.params, state.statistics), work.confident
+        self._has_teacher = has_teacher(config.losses)
+        before, confident = weights_of(state, self._has_teacher), work.confident
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:
             # The name is that of the program, in profiles.
@@ -102,7 +103,7 @@ class ShardedStep:
         prepare, gradients, update = (self.programs[name] for name in ("prepare", "gradients", "update"))
         prepared = [[prepare(place, shard) for shard in shards] for place, shards in enumerate(batch)]
         counts = self._add_counts([[counted for _, counted in shards] for shards in prepared])
-        before = [(state.params, state.statistics) for state in states]
+        before = [weights_of(state, self._has_teacher) for state in states]
         confident = self._zeros
         if count := self.programs.get("confident"):
             arguments = [

@@ -1,11 +1,33 @@
 """The state that a run carries from one step to the next."""
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import optax
+
+from jaxpose.config import Config
+from jaxpose.config.losses import has_teacher
+from jaxpose.model.pose_net import DTYPES
+from jaxpose.steps.optim import make_optimizer
+
+_FIRST_THRESHOLD = 0.5
+
+
+class Weights(NamedTuple):
+    """What the loss of a step depends on, beside the batch.
+
+    Attributes:
+      params: nested dict of parameters.
+      statistics: nested dict of batch statistics.
+      teacher: {"params": ..., "statistics": ...} of the loss `consistency`, or {}.
+      thresholds: of that loss, as in `State`.
+    """
+
+    params: dict
+    statistics: dict
+    teacher: dict
+    thresholds: dict
 
 
 @jax.tree_util.register_dataclass
@@ -21,6 +43,8 @@ class State:
       statistics: nested dict of batch statistics.
       optimizer: the optimizer's state.
       ema: {"params": ..., "statistics": ...} or {} if the moving average is off.
+      thresholds: {"consistency": (k,)}, the least confidence of each keypoint with which its teacher is
+        believed; {} without that loss.
       skipped_in_row: int32, non-finite steps since the last good one.
       best_metric: float32, best value of the monitored metric (NaN before the first).
       validations_since_best: int32, for early stopping.
@@ -31,33 +55,44 @@ class State:
     statistics: dict
     optimizer: Any
     ema: dict
+    thresholds: dict
     skipped_in_row: Any
     best_metric: Any
     validations_since_best: Any
 
 
-def initial_state(params: dict, statistics: dict, optimizer: optax.GradientTransformation, ema: bool) -> State:
+def initial_state(params: dict, statistics: dict, config: Config) -> State:
     """Returns the state before the first step, made on the host: JAX would compile a program for each shape.
 
     Args:
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
-      optimizer: one of `make_optimizer`, whose state is all zeros before the first step.
-      ema: whether the moving average is on.
+      config: the run's config.
     """
     # Copies, because the step donates its state, and no buffer can be donated twice.
-    average = jax.tree.map(np.array, {"params": params, "statistics": statistics}) if ema else {}
-    shapes = jax.eval_shape(optimizer.init, params)
+    average = jax.tree.map(np.array, {"params": params, "statistics": statistics}) if config.optim.ema_decay else {}
+    # The state of every optimizer that there is begins with zeros.
+    shapes = jax.eval_shape(make_optimizer(config.optim).init, params)
+    thresholds = {}
+    if has_teacher(config.losses):
+        of_type = DTYPES[config.train.precision][1]
+        thresholds = {"consistency": np.full(len(config.data.keypoint_names), _FIRST_THRESHOLD, of_type)}
     return State(
         step=np.int32(0),
         params=params,
         statistics=statistics,
         optimizer=jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes),
         ema=average,
+        thresholds=thresholds,
         skipped_in_row=np.int32(0),
         best_metric=np.float32(np.nan),
         validations_since_best=np.int32(0),
     )
+
+
+def weights_of(state: State, has_teacher: bool) -> Weights:
+    """Returns what the loss of the next step depends on."""
+    return Weights(state.params, state.statistics, state.ema if has_teacher else {}, state.thresholds)
 
 
 def evaluated_weights(state: State) -> tuple[dict, dict]:

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxpose.config import Config
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import has_teacher, weights
 from jaxpose.config.mesh import AXIS
 from jaxpose.model.pose_net import MATMUL_PRECISION
 from jaxpose.steps.clip_step import Batch
@@ -24,7 +24,7 @@ from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.objective import Objective
 from jaxpose.steps.passes import count_confident, microbatches_of, summed_gradients
 from jaxpose.steps.reduction import mean_over_devices
-from jaxpose.steps.state import State
+from jaxpose.steps.state import State, weights_of
 from jaxpose.steps.update import Metrics, move_state
 
 
@@ -50,9 +50,13 @@ def build_train_step(
 
 def _metric_names(config: Config) -> list[str]:
     names = ["loss", "targets", "gradient_norm", "learning_rate", "backbone_learning_rate", "skipped_in_row"]
-    if on_clips := weights(config.losses):
-        names += ["supervised_loss", "clip_factor"]
-        names += [name + ending for name in on_clips for ending in ("", "_count")]
+    on_clips, is_taught = weights(config.losses), has_teacher(config.losses)
+    if on_clips or is_taught:
+        names.append("supervised_loss")
+    if on_clips:
+        names += ["clip_factor", *(name + ending for name in on_clips for ending in ("", "_count"))]
+    if is_taught:
+        names += ["consistency", "consistency_factor", "consistency_passed"]
     return names
 
 
@@ -67,12 +71,13 @@ def _update(state: State, batch: Batch, objective: Objective) -> tuple[State, Me
     counts = restore(lax.psum(vector, AXIS))
     # Make varying copies. With replicated parameters, the gradient would already be a sum over the devices, and the
     # mean below would silently be too large by their number.
-    weights_before = vary(state.params), state.statistics
+    before = weights_of(state, has_teacher(config.losses))
+    before = before._replace(params=vary(before.params))
     if "unimodal_mse" in weights(config.losses):
-        confident = count_confident(objective, weights_before, (microbatches, counts["frames"]), vary)
+        confident = count_confident(objective, before, (microbatches, counts["frames"]), vary)
         counts["unimodal_mse"] = lax.psum(confident, AXIS)
     gradients, statistics, means, sample_loss = summed_gradients(
-        objective, weights_before, state.step, microbatches, counts, lax.axis_size(AXIS), vary
+        objective, before, state.step, microbatches, counts, lax.axis_size(AXIS), vary
     )
     gradients, means = mean_over_devices((gradients, means))
     state, metrics = move_state(state, gradients, statistics, means, counts, objective)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jaxpose.config.losses import weights
-from jaxpose.steps import optim
+from jaxpose.config.losses import has_teacher, weights
+from jaxpose.steps import consistency, optim
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.state import State
 
@@ -27,7 +27,7 @@ def move_state(
       state: before the step; the arguments below are of the whole step.
       gradients: of the loss.
       statistics: the moved batch statistics.
-      means: `loss` and, with losses on clips, `supervised_loss` and each of them.
+      means: `loss` and, with losses on video, `supervised_loss` and each of them.
       counts: `targets`, and the count of each loss on clips.
       objective: the loss.
     """
@@ -47,13 +47,20 @@ def move_state(
     if ema:
         now = {"params": params, "statistics": statistics}
         ema = optim.moving_average(ema, now, config.optim.ema_decay, state.step)
-    moved = (params, statistics, optimizer, ema)
-    kept = (state.params, state.statistics, state.optimizer, state.ema)
+    thresholds = state.thresholds
+    if has_teacher(config.losses):
+        passed = means["consistency_passed"]
+        thresholds = {"consistency": consistency.moved_thresholds(thresholds["consistency"], passed, config)}
+        # If no unlabelled frame decoded, there was nothing to pass.
+        thresholds = _choose(counts["consistency_passed"] > 0, thresholds, state.thresholds)
+        means = means | {"consistency_passed": jnp.mean(passed)}
+    moved = (params, statistics, optimizer, ema, thresholds)
+    kept = (state.params, state.statistics, state.optimizer, state.ema, state.thresholds)
     # A finite gradient may still overflow, times a large rate. The optimizer's state cannot: its squares and averages
     # are bounded by the squared norm. To look at it, too, would take a tenth of the step's compile time. All devices
     # hold the same state, so this needs no reduction.
     finite = jnp.isfinite(means["loss"]) & jnp.isfinite(norm) & _all_finite((params, statistics, ema))
-    params, statistics, optimizer, ema = _choose(finite, moved, kept)
+    params, statistics, optimizer, ema, thresholds = _choose(finite, moved, kept)
     state = dataclasses.replace(
         state,
         step=state.step + 1,
@@ -61,6 +68,7 @@ def move_state(
         statistics=statistics,
         optimizer=optimizer,
         ema=ema,
+        thresholds=thresholds,
         skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),
     )
     metrics = {

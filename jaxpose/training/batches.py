@@ -8,22 +8,20 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxpose.config.losses import weights
 from jaxpose.config.mesh import AXIS
 from jaxpose.config.model import CONTEXT_RADIUS
-from jaxpose.config.video import frames_per_clip
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.steps.layout import ClipShards, clip_shards, microbatch_size, part_count, shard_blocks, slots
 from jaxpose.threads import loader_threads
 from jaxpose.training.clip_batch import clip_batch, empty_clips
+from jaxpose.training.clip_setup import ClipStream
 from jaxpose.training.run_step import RunStep
 from jaxpose.training.setup import Setup
-from jaxpose.video.clips import ClipSource
 
 
 def host_batches(setup: Setup, first_step: int) -> Iterator[Batch]:
     """Returns this host's batches from a step on, as numpy arrays, prepared ahead by threads."""
-    config, clips = setup.config, setup.clips
+    config = setup.config
     mine = np.concatenate([
         np.full(len(block), device.process_index == jax.process_index())
         for device, block in zip(setup.mesh.devices.flat, shard_blocks(_parts(setup), setup.mesh.size), strict=True)
@@ -39,7 +37,7 @@ def host_batches(setup: Setup, first_step: int) -> Iterator[Batch]:
         augment=config.augment,
         threads=loader_threads(config.data.threads),
         read_ahead=config.data.read_ahead_steps,
-        clips_of=functools.partial(_host_clips, setup, clips, mine) if clips else None,
+        clips_of=functools.partial(_host_clips, setup, mine),
     )
 
 
@@ -76,19 +74,18 @@ def _shapes(setup: Setup, parts: int) -> Batch:
             for name, field in example.items()
         }
 
-    config, data = setup.config, setup.data
+    data = setup.data
     batch = shapes(data.samples.batch(np.zeros(1, np.int64), np.zeros(1, np.int64)), _slots(setup, 0).size)
-    if weights(config.losses):
-        shards = shards_of_step(setup, 0)
-        batch["clips"] = shapes(empty_clips(shards, max(1, len(config.data.views)), data.size_px), shards.draws.size)
+    for name, stream in setup.clips.items():
+        shards = shards_of_step(setup, stream, 0)
+        batch[name] = shapes(empty_clips(shards, stream.source.views, data.size_px), shards.draws.size)
     return batch
 
 
-def shards_of_step(setup: Setup, step: int) -> ClipShards:
+def shards_of_step(setup: Setup, stream: ClipStream, step: int) -> ClipShards:
     """Returns how the clips of a step are divided among all parts of a pass."""
-    config = setup.config
-    frames, radius = frames_per_clip(config.video, config.model), CONTEXT_RADIUS[config.model.kind]
-    return clip_shards(step, config.video.clips_per_step, setup.facts.passes, _parts(setup), frames, radius)
+    radius = CONTEXT_RADIUS[setup.config.model.kind]
+    return clip_shards(step, stream.per_step, setup.facts.passes, _parts(setup), stream.frames, radius)
 
 
 def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
@@ -98,9 +95,12 @@ def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
 
 
 def clip_names(setup: Setup, step: int) -> list[str]:
-    """Returns the names of the clips of a step; none without clips."""
-    clips, count = setup.clips, setup.config.video.clips_per_step
-    return [clips.name(draw) for draw in range(step * count, (step + 1) * count)] if clips else []
+    """Returns the names of the clips of a step, of all streams; none without clips."""
+    return [
+        stream.source.name(draw)
+        for stream in setup.clips.values()
+        for draw in range(step * stream.per_step, (step + 1) * stream.per_step)
+    ]
 
 
 def _slots(setup: Setup, step: int) -> np.ndarray:
@@ -113,6 +113,9 @@ def _parts(setup: Setup) -> int:
     return part_count(setup.config.train, setup.mesh.size)
 
 
-def _host_clips(setup: Setup, clips: ClipSource, mine: np.ndarray, step: int) -> Batch:
-    """Returns this host's parts of the clips of a step; only the clips of its own shards are decoded."""
-    return clip_batch(clips, shards_of_step(setup, step).of_parts(mine))
+def _host_clips(setup: Setup, mine: np.ndarray, step: int) -> dict[str, Batch]:
+    """Returns this host's parts of the clips of a step, by stream; only the clips of its own shards are decoded."""
+    return {
+        name: clip_batch(stream.source, shards_of_step(setup, stream, step).of_parts(mine))
+        for name, stream in setup.clips.items()
+    }

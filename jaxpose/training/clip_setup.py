@@ -1,4 +1,4 @@
-"""The unlabelled clips of a training: opened and checked before its first step."""
+"""The unlabelled video of a training: its clips and single frames, opened and checked before its first step."""
 
 import dataclasses
 
@@ -6,7 +6,8 @@ import jax.numpy as jnp
 
 from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.config import Config
-from jaxpose.config.losses import LossesConfig, weights
+from jaxpose.config.losses import LossesConfig, has_teacher, weights
+from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.video import frames_per_clip
 from jaxpose.data.sessions import clip_sessions
 from jaxpose.data.video_boxes import boxes_of_videos
@@ -19,33 +20,71 @@ from jaxpose.video.key_frames import Stopped
 # Option of each temporal loss for the difference that costs nothing.
 _EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
 
+# Single frames come from so many places of the videos at a time, as neighbours are nearly the same.
+_MIXED_BLOCKS = 4
 
-def open_clip_source(config: Config, facts: DataFacts) -> tuple[ClipSource | None, list[str]]:
-    """Returns the clips of a training (None if no loss on clips is on), and messages for the user.
+
+@dataclasses.dataclass(frozen=True)
+class ClipStream:
+    """An endless stream of clips of one length.
+
+    Attributes:
+      source: reads them.
+      per_step: clips of an update.
+      frames: of a whole clip.
+    """
+
+    source: ClipSource
+    per_step: int
+    frames: int
+
+
+# By their name in a batch: `clips` for the losses on clips, `unlabelled` for the frames of a teacher.
+ClipStreams = dict[str, ClipStream]
+
+
+def open_clip_streams(config: Config, facts: DataFacts) -> tuple[ClipStreams, list[str]]:
+    """Returns the streams of a training's clips, none without a loss on video, and messages for the user.
 
     Raises:
       UserError: a loss on clips does not fit the keypoints, or there is no video to draw clips from.
     """
-    if not weights(config.losses):
-        return None, []
-    _refuse_epsilons(config.losses, len(config.data.keypoint_names))
+    losses, video = config.losses, config.video
+    lengths: dict[str, tuple[int, int, int]] = {}
     messages = []
-    if reason := _why_they_never_count(config.losses, facts.total_steps, facts.steps_per_epoch):
-        messages.append(f"the losses on clips never count: {reason}")
-    video = config.video
-    frames = frames_per_clip(video, config.model)
+    if weights(losses):
+        _refuse_epsilons(losses, len(config.data.keypoint_names))
+        if reason := _why_they_never_count(losses, facts.total_steps, facts.steps_per_epoch):
+            messages.append(f"the losses on clips never count: {reason}")
+        lengths["clips"] = video.clips_per_step, frames_per_clip(video, config.model), 1
+    if has_teacher(losses):
+        window = 2 * CONTEXT_RADIUS[config.model.kind] + 1
+        lengths["unlabelled"] = losses.consistency.frames_per_step, window, _MIXED_BLOCKS
+    if not lengths:
+        return {}, messages
     sessions = clip_sessions(config.data, video)
     boxes_px = boxes_of_videos(config.data, [file for session in sessions for file in session])
-    clips = open_clips(sessions, frames, config.data, video.cache, boxes_px)
-    return clips, messages + clips.notes
+    streams = {
+        name: ClipStream(open_clips(sessions, frames, config.data, video.cache, boxes_px, mixed), per_step, frames)
+        for name, (per_step, frames, mixed) in lengths.items()
+    }
+    notes = dict.fromkeys(note for stream in streams.values() for note in stream.source.notes)
+    return streams, [*messages, *notes]
 
 
-def require_usable_clips(clips: ClipSource, draw: int) -> None:
-    """Raises UnusableClips on all processes if process 0 finds no usable clip from a draw on."""
+def close_clips(streams: ClipStreams) -> None:
+    """Ends all decoding, in every thread, at the next frame; may be called by a signal handler."""
+    for stream in streams.values():
+        stream.source.close()
+
+
+def require_usable_clips(streams: ClipStreams, step: int) -> None:
+    """Raises UnusableClips on all processes if process 0 finds no usable clip of a stream from a step on."""
 
     def find() -> str:
         try:
-            clips.require_usable(draw)
+            for stream in streams.values():
+                stream.source.require_usable(step * stream.per_step)
         except UnusableClips as error:
             return str(error)
         except Stopped:

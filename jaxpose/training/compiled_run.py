@@ -14,7 +14,6 @@ from jaxpose.phases import phase
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER
-from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
@@ -47,8 +46,7 @@ class CompiledRun:
 
 def put_on_devices(setup: Setup) -> CompiledRun:
     """Puts the state before the first step on the devices; compiles nothing."""
-    optim = setup.config.optim
-    state = initial_state(setup.params, setup.statistics, make_optimizer(optim), optim.ema_decay > 0)
+    state = initial_state(setup.params, setup.statistics, setup.config)
     threads = gather_lists([loader_threads(setup.config.data.threads)])
     return CompiledRun(setup, replicate(setup.mesh, state), threads)
 

@@ -17,6 +17,7 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.log import RunLog
 from jaxpose.steps.state import State
 from jaxpose.training.batches import batches_on_devices, host_batches
+from jaxpose.training.clip_setup import ClipStreams, close_clips
 from jaxpose.training.compiled_run import CompiledRun
 from jaxpose.training.diverged import ADVICE, Diverged
 from jaxpose.training.profiler import Profiler
@@ -24,7 +25,6 @@ from jaxpose.training.run_step import RunStep
 from jaxpose.training.saver import Saver
 from jaxpose.training.step_log import StepLog, TakenStep
 from jaxpose.training.validation import validate
-from jaxpose.video.clips import ClipSource
 from jaxpose.video.key_frames import Stopped
 
 
@@ -75,11 +75,12 @@ class Loop:
         """
         setup, first_step = self._setup, int(self._first.step)
         # At its exit, Python waits for the threads that prepare batches, so end their decoding.
-        with contextlib.closing(setup.clips) if setup.clips else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            stack.callback(close_clips, setup.clips)
             batches = host_batches(setup, first_step)
             with Profiler(setup.config.log, self._log, first_step) as profiler:
                 outcome = self._end(*self._take_steps(batches, profiler))
-        if setup.clips and (sentence := _describe_decoding(setup.clips)):
+        if sentence := _describe_decoding(setup.clips):
             self._log.text(sentence)
         return outcome
 
@@ -169,9 +170,10 @@ class Loop:
         raise Diverged(f"{limit} steps in a row were not finite, up to step {pending.step}: stopped; {kept}. {ADVICE}")
 
 
-def _describe_decoding(clips: ClipSource) -> str:
+def _describe_decoding(clips: ClipStreams) -> str:
     """Returns the decoding cost, over all processes, of clips that were not in the cache; "" without such clips."""
-    counts = gather_lists([(clips.decoded_frames, clips.delivered_frames)])
+    sources = [stream.source for stream in clips.values()]
+    counts = gather_lists([(source.decoded_frames, source.delivered_frames) for source in sources] or [(0, 0)])
     decoded, delivered = (sum(numbers) for numbers in zip(*counts, strict=True))
     if not delivered:
         return ""

@@ -23,10 +23,9 @@ from jaxpose.run.pca import Subspaces
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
 from jaxpose.threads import THREADS_VARIABLE
-from jaxpose.training.clip_setup import open_clip_source
+from jaxpose.training.clip_setup import ClipStreams, open_clip_streams
 from jaxpose.training.fit_pca import fit_subspaces
 from jaxpose.training.initial_weights import load_initial_weights
-from jaxpose.video.clips import ClipSource
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Setup:
       data: the labelled frames and their sets.
       graphdef: definition of the network.
       facts: about the data, for the compiled step.
-      clips: the unlabelled clips, or None if no loss on clips is on.
+      clips: the streams of unlabelled clips, none without a loss on video.
       params: nested dict of parameters before the first step.
       statistics: nested dict of batch statistics.
       weights_option: the option that names the source of the initial weights, "" if they are random.
@@ -56,7 +55,7 @@ class Setup:
     params: dict
     statistics: dict
     facts: DataFacts
-    clips: ClipSource | None
+    clips: ClipStreams
     weights_option: str
     weights_sha256: str
     trained_before: dict[str, str]
@@ -93,7 +92,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         flip_permutation=permutation,
         pca={name: pca for name, pca in subspaces.items() if name in weights(config.losses)},
     )
-    clips, sentences = open_clip_source(config, facts)
+    clips, sentences = open_clip_streams(config, facts)
     messages += sentences
     return Setup(
         config, mesh, data, graphdef, initial.params, initial.statistics, facts, clips, initial.option,

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxpose.cluster.agreement import gather_lists
-from jaxpose.config.losses import LARGEST_FACTOR, weights
+from jaxpose.config.losses import LARGEST_FACTOR, has_teacher, weights
 from jaxpose.training.batches import clip_names, image_names
 from jaxpose.training.setup import Setup
 
@@ -28,8 +28,11 @@ def describe_skip(
     bad = draws[~is_finite & (draws >= 0)]
     clips = clip_names(setup, step - 1)
     causes = [f"the loss of {', '.join(image_names(setup, bad))}"] * bool(len(bad))
-    for name, weight in weights(setup.config.losses).items():
-        factor = values["clip_factor"] * weight
+    losses = setup.config.losses
+    factors = {name: values["clip_factor"] * weight for name, weight in weights(losses).items()}
+    if has_teacher(losses):
+        factors["consistency"] = values["consistency_factor"]
+    for name, factor in factors.items():
         if not abs(values[name] * factor) <= LARGEST_FACTOR:
             causes.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {', '.join(clips)}")
     if not causes and math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):

@@ -76,8 +76,9 @@ def list_files(setup: Setup) -> str:
     Raises:
       UserError: the processes do not see the same files.
     """
-    data, clips = setup.data, setup.clips
-    clip_files = clips.files() if clips else []
+    data = setup.data
+    # All streams are of the same videos.
+    clip_files = next((stream.source.files() for stream in setup.clips.values()), [])
     files_beside = on_all_processes(lambda: dataset.files_beside(data.project, setup.config))
     of_clips = on_all_processes(lambda: boxes_of_videos(setup.config.data, clip_files))
     text = split.split_text(

@@ -6,7 +6,6 @@ from jaxpose.cluster.devices import describe
 from jaxpose.codes import SETS
 from jaxpose.config.losses import weights
 from jaxpose.config.model import VITS, ModelConfig
-from jaxpose.config.video import frames_per_clip
 from jaxpose.quantities import count
 from jaxpose.steps.layout import microbatch_size, part_count
 from jaxpose.steps.optim import peak_rate
@@ -83,14 +82,18 @@ def _describe_batch(setup: Setup) -> str:
 
 
 def _describe_clips(setup: Setup) -> dict[str, str]:
-    config = setup.config
-    if not setup.clips:
-        return {}
-    most = shards_of_step(setup, 0).frame_index.shape[-1]
-    return {
-        "clips": f"{config.video.clips_per_step} of {frames_per_clip(config.video, config.model)} frames a step, at "
-        f"most {most} frames of each on a device; {', '.join(weights(config.losses))}"
-    }
+    lines = {}
+    for name, stream in setup.clips.items():
+        if name == "clips":
+            most = shards_of_step(setup, stream, 0).frame_index.shape[-1]
+            lines[name] = (
+                f"{stream.per_step} of {stream.frames} frames a step, at most {most} frames of each on a device; "
+                f"{', '.join(weights(setup.config.losses))}"
+            )
+        else:
+            of_windows = f" with {stream.frames - 1} neighbours each" * (stream.frames > 1)
+            lines[name] = f"{count(stream.per_step, 'frame')} a step{of_windows}; consistency"
+    return lines
 
 
 def _describe_rate(setup: Setup) -> dict[str, str]:

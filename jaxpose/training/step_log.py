@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.stragglers import StragglerMonitor
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import has_teacher, weights
 from jaxpose.run.log import RunLog
 from jaxpose.training.setup import Setup
 from jaxpose.training.skipped_steps import describe_skip
@@ -50,8 +50,8 @@ class StepLog:
     def write(self, taken: TakenStep) -> dict[str, float]:
         """Logs a step and returns its metrics; names what was not finite in a skipped one."""
         config = self._setup.config
-        on_clips = weights(config.losses)
-        losses = ("loss", "supervised_loss", *on_clips) if on_clips else ("loss",)
+        on_video = [*weights(config.losses), *["consistency"] * has_teacher(config.losses)]
+        losses = ("loss", "supervised_loss", *on_video) if on_video else ("loss",)
         rest = sorted(taken.metrics.keys() - {"sample_loss", *losses, *_SHOWN_FIRST})
         names = (*losses, *_SHOWN_FIRST, *rest)
         with self._stragglers.elsewhere():
@@ -70,8 +70,8 @@ class StepLog:
 
     def report_clips(self) -> None:
         """Logs what the clip readers of all processes report, each sentence once."""
-        clips = self._setup.clips
-        for sentence in dict.fromkeys(gather_lists(clips.messages() if clips else [])):
+        found = [text for stream in self._setup.clips.values() for text in stream.source.messages()]
+        for sentence in dict.fromkeys(gather_lists(found)):
             if sentence not in self._reported:
                 self._reported.add(sentence)
                 self._log.text(sentence)

@@ -10,23 +10,27 @@ _ORDER = 3
 _BLOCK_FRAMES = 256
 
 
-def place(draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: int) -> tuple[int, int]:
+def place(
+    draw: int, frame_counts: tuple[int, ...], sequence_length: int, seed: int, mixed_blocks: int = 1
+) -> tuple[int, int]:
     """Returns the number of the session and the number of the first frame of a draw.
 
     The windows of a session of n frames begin at 0, S, 2 S, ...; the last one ends with the session, so that every
     frame is in a window. Pass e over all windows shuffles blocks of neighbouring windows and the windows inside of each
-    block, so that frames decoded for one clip serve the next ones too.
+    block, so that frames decoded for one clip serve the next ones too. With mixed blocks, the windows of several blocks
+    are shuffled together.
 
     Args:
       draw: not negative.
       frame_counts: frames of each session, none below `sequence_length`.
       sequence_length: frames of a clip (S).
       seed: data.seed.
+      mixed_blocks: number of these blocks.
     """
     window_counts = tuple(window_count(count, sequence_length) for count in frame_counts)
     first_windows = np.cumsum([0, *window_counts])
     epoch, position = divmod(draw, int(first_windows[-1]))
-    window = int(_order(seed, epoch, window_counts, _block_windows(sequence_length))[position])
+    window = int(_order(seed, epoch, window_counts, _block_windows(sequence_length), mixed_blocks)[position])
     session = int(np.searchsorted(first_windows, window, side="right")) - 1
     first = (window - int(first_windows[session])) * sequence_length
     return session, min(first, frame_counts[session] - sequence_length)
@@ -38,7 +42,7 @@ def window_count(frame_count: int, sequence_length: int) -> int:
 
 
 @functools.lru_cache(maxsize=4)
-def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows: int) -> np.ndarray:
+def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows: int, mixed_blocks: int) -> np.ndarray:
     """Returns the windows (n,), numbered over all sessions, in the order in which a pass draws them."""
     # A block is numbered by its first window; other numbers are not used.
     first_windows = np.cumsum([0, *window_counts[:-1]])
@@ -49,7 +53,8 @@ def _order(seed: int, epoch: int, window_counts: tuple[int, ...], block_windows:
     block_of_window = np.concatenate(blocks)
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, _ORDER, epoch])))
     rank_of_block = rng.permutation(len(block_of_window))
-    return np.lexsort((rng.random(len(block_of_window)), rank_of_block[block_of_window]))
+    _, rank_of_window = np.unique(rank_of_block[block_of_window], return_inverse=True)
+    return np.lexsort((rng.random(len(block_of_window)), rank_of_window // mixed_blocks))
 
 
 def block_around(first: int, frame_count: int, sequence_length: int) -> tuple[int, int]:

@@ -41,6 +41,7 @@ def open_clips(
     data: DataConfig,
     cache_mode: str = "auto",
     boxes_px: Mapping[Path, np.ndarray] = types.MappingProxyType({}),
+    mixed_blocks: int = 1,
 ) -> "ClipSource":
     """Returns the clips of videos; reads the packets of each video once, and decodes nothing yet.
 
@@ -51,6 +52,7 @@ def open_clips(
         cache.
       cache_mode: video.cache: auto, off, or a folder.
       boxes_px: {video: (n, 4)}, the box of each frame, width 0 without one; empty without boxes.
+      mixed_blocks: see `jaxpose.video.clip_order.place`.
 
     Raises:
       UserError: a file is no video or has no frames; a session is shorter than a clip; its videos
@@ -64,7 +66,7 @@ def open_clips(
         index.path: fit_clips(index, data, sequence_length, boxes_px.get(index.path))
         for index in itertools.chain(*indexes)
     }
-    source = ClipSource(indexes, sequence_length, data, cache_mode, fits)
+    source = ClipSource(indexes, sequence_length, data, cache_mode, fits, mixed_blocks)
     rotations = [describe_rotation(index, labelled_px) for session in found for index in session]
     source.notes = [*filter(None, rotations), *source.notes]
     return source
@@ -90,6 +92,7 @@ class ClipSource:
         data: DataConfig,
         cache_mode: str,
         fits: Mapping[Path, ClipFit],
+        mixed_blocks: int,
     ):
         """As `open_clips`, for videos that were indexed and checked."""
         self.views = len(sessions[0])
@@ -101,14 +104,15 @@ class ClipSource:
         self._fits, self._lock = fits, threading.Lock()
         # Whole videos by path, blocks by path and first frame.
         self._whole: Once[DecodedFrames] = Once()
-        self._blocks: Once[DecodedFrames] = Once(_HELD_BLOCKS * self.views)
+        self._blocks: Once[DecodedFrames] = Once(_HELD_BLOCKS * self.views * mixed_blocks)
+        self._mixed_blocks = mixed_blocks
         self._messages: dict[str, bool] = {}
         self._is_cost_reported = self._is_closed = False
         self._cached, self.notes = self._plan_cache(cache_mode)
 
     def place(self, draw: int) -> tuple[int, int]:
         """Returns the number of the session and that of the first frame of a draw."""
-        return place(draw, self._frame_counts, self._length, self._data.seed)
+        return place(draw, self._frame_counts, self._length, self._data.seed, self._mixed_blocks)
 
     def name(self, draw: int) -> str:
         """Returns the name of a draw's clip for messages."""

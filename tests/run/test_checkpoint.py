@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import optax
 import pytest
 import safetensors.numpy
 
+from jaxpose.config import Config, OptimConfig
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.steps.state import State, initial_state
@@ -67,8 +67,8 @@ def restored_step(folder: Path, which: str = "newest") -> int | None:
 
 def test_state_of_a_run_comes_back_bit_for_bit(tmp_path: Path):
     params = {"block": {"kernel": jnp.arange(12.0).reshape(3, 4), "bias": jnp.zeros(4)}}
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
-    state = replicated(initial_state(params, {"norm": {"mean": jnp.ones(4)}}, optimizer, ema=True))
+    config = Config(optim=OptimConfig(clip_norm=1.0, ema_decay=0.9))
+    state = replicated(initial_state(params, {"norm": {"mean": jnp.ones(4)}}, config))
     state = dataclasses.replace(state, step=replicated(jnp.int32(7)))
     meta = {"names": ["nose", "tail"], "lr": 0.1, "nested": {"a": None}}
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxpose.config import OptimConfig
+from jaxpose.config import Config, OptimConfig
 from jaxpose.steps.optim import apply_directions, learning_rates, make_optimizer, moving_average
 from jaxpose.steps.state import evaluated_weights, initial_state
 
@@ -210,10 +210,9 @@ def test_moving_average() -> None:
 
 def test_the_moving_average_is_what_is_evaluated_when_it_is_on() -> None:
     params, statistics = {"a": jnp.ones(2)}, {"b": jnp.zeros(3)}
-    optimizer = make_optimizer(OptimConfig())
-    off = initial_state(params, statistics, optimizer, ema=False)
+    off = initial_state(params, statistics, Config())
     assert evaluated_weights(off) == (params, statistics)
-    on = initial_state(params, statistics, optimizer, ema=True)
+    on = initial_state(params, statistics, Config(optim=OptimConfig(ema_decay=0.9)))
     moved = moving_average(on.ema, {"params": {"a": 3 * params["a"]}, "statistics": {"b": statistics["b"] + 2}}, 0.5,
                            jnp.int32(100))  # fmt: skip
     evaluated = evaluated_weights(dataclasses.replace(on, ema=moved))
@@ -224,8 +223,8 @@ def test_the_moving_average_is_what_is_evaluated_when_it_is_on() -> None:
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 def test_the_first_state_of_an_optimizer_is_what_optax_makes(name: str) -> None:
     params = {"backbone": {"kernel": np.ones((3, 2), np.float32)}, "head": {"bias": np.ones(4, np.float32)}}
-    optimizer = make_optimizer(OptimConfig(name=name, clip_norm=1.0, weight_decay=0.1))
-    made, expected = initial_state(params, {}, optimizer, ema=False).optimizer, optimizer.init(params)
+    optim = OptimConfig(name=name, clip_norm=1.0, weight_decay=0.1)
+    made, expected = initial_state(params, {}, Config(optim=optim)).optimizer, make_optimizer(optim).init(params)
     assert jax.tree.structure(made) == jax.tree.structure(expected)
     for ours, theirs in zip(jax.tree.leaves(made), jax.tree.leaves(expected), strict=True):
         assert ours.dtype == theirs.dtype and isinstance(ours, np.ndarray)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from jaxpose.model import vit
-from jaxpose.steps.optim import make_optimizer
 from jaxpose.steps.state import initial_state, parameter_count
 from jaxpose.threads import allowed_cores
 from jaxpose.training.compiled_run import CompiledRun
@@ -34,7 +33,7 @@ def test_the_start_block_says_what_the_network_shows_and_how_the_rate_is_scaled(
     rate = {"optim__lr": 1e-3, "optim__lr_scale": "linear", "train__batch_size": 4}
     setup = begin(make_config(project, tmp_path / "run", model__kind=kind, **rate))
     config, data = setup.config, setup.data
-    state = initial_state(setup.params, setup.statistics, make_optimizer(config.optim), False)
+    state = initial_state(setup.params, setup.statistics, config)
     # Compiling the step takes long and changes nothing of this.
     run = CompiledRun(setup, state, threads=[1, 2])
     assert start_block(run)["input"] == f"32 x 32 px (resize: pad), {shown}"
@@ -56,7 +55,7 @@ def test_a_vision_transformer_has_no_width_and_no_kind_of_norm(
     monkeypatch.setitem(vit.FORMS, "vit_small", dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=1))
     options = {"model__backbone": "vit_small", "model__width": 64, "data__input_height_px": 48}
     setup = begin(make_config(project, tmp_path / "run", **options))
-    state = initial_state(setup.params, setup.statistics, make_optimizer(setup.config.optim), False)
+    state = initial_state(setup.params, setup.statistics, setup.config)
     block = start_block(CompiledRun(setup, state, threads=[1]))
     assert block["network"] == f"vit_small, {parameter_count(setup.params):,} parameters, f32"
     assert block["input"] == "32 x 48 px (resize: pad), one map of 8 x 12 cells a keypoint"

@@ -1,0 +1,226 @@
+"""How many labels does a method on unlabelled video save?
+
+    python benchmarks/few_labels.py --set mouse --project PATH/mirror-mouse-example --out benchmarks/few_labels.jsonl
+    python benchmarks/few_labels.py --set synthetic --out benchmarks/few_labels.jsonl
+    python benchmarks/few_labels.py --set lips --project PATH/speech-lips --out benchmarks/few_labels.jsonl
+
+A network learns from n labelled frames, drawn at random, with or without the project's video. No frame is validated:
+the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: of `choice`,
+by which options may be chosen, and of `test`, by which none was. A seed decides the drawn frames and the first weights,
+so the methods of a seed form a pair. `supervised-long` has as many steps as cost what the steps of `consistency` cost.
+Appends one JSON line for each run, and skips those that the file has; an interrupted run resumes.
+"""
+
+import argparse
+import csv
+import dataclasses
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpose import config as c
+from jaxpose.data.labels import read_labels
+from jaxpose.data.synthetic import make_project
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.pose.metrics import pixel_errors
+from jaxpose.train import train
+
+FAR_PX = 20.0
+STEPS, BATCH, LONG = 1000, 16, 3
+METHODS = ("supervised", "supervised-long", "consistency")
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledSet:
+    """A data set with more labels than are learned from.
+
+    Attributes:
+      project: a copy of the project, with one label file.
+      drawable: label rows to draw from.
+      choice: label rows by which options may be chosen.
+      test: label rows by which none was.
+      base: the config without the labels' split.
+    """
+
+    project: Path
+    drawable: np.ndarray
+    choice: np.ndarray
+    test: np.ndarray
+    base: c.Config
+
+
+def _base(project: Path, size_px: tuple[int, int], **augment: float) -> c.Config:
+    return c.Config(
+        data=c.DataConfig(
+            project=str(project), input_width_px=size_px[0], input_height_px=size_px[1], resize="stretch"
+        ),
+        augment=c.AugmentConfig(preset="dlc", **augment),
+        model=c.ModelConfig(backbone="resnet18", width=16),
+        optim=c.OptimConfig(lr=2e-3, schedule="cosine"),
+        train=c.TrainConfig(batch_size=BATCH),
+        eval=c.EvalConfig(predict_videos="no"),
+        log=c.LogConfig(tensorboard=False, report=False),
+    )
+
+
+def mouse(given: argparse.Namespace, seed: int) -> LabelledSet:
+    """90 frames of a mouse and its mirror image: 10 to choose by, 80 to draw from, tested on those not drawn."""
+    order = np.random.default_rng([1, seed]).permutation(90)
+    drawable = order[10:]
+    return LabelledSet(given.project, drawable, order[:10], drawable, _base(given.project, (128, 128)))
+
+
+def lips(given: argparse.Namespace, seed: int) -> LabelledSet:
+    """Lips of speakers: drawn from 227 frames of some, which are also to choose by, tested on 392 frames of others."""
+    project = given.work / "lips"
+    if not project.exists():
+        unfinished = project.with_name("lips.unfinished")
+        shutil.copytree(given.project, unfinished, dirs_exist_ok=True)
+        rows = (given.project / "CollectedData_new.csv").read_text().splitlines()[3:]
+        with (unfinished / "CollectedData.csv").open("a") as stream:
+            stream.writelines(f"{row}\n" for row in rows)
+        unfinished.rename(project)
+    rows = np.arange(227 + 392)
+    return LabelledSet(project, rows[:227], rows[:227], rows[227:], _base(project, (128, 96)))
+
+
+def synthetic(given: argparse.Namespace, seed: int) -> LabelledSet:
+    """The synthetic animal behind drifting leaves: 5 videos to learn from, 8 others to choose by and to test."""
+    project = make_project(
+        given.work / f"synthetic-{seed}", seed=seed, videos=13, labelled_frames=16, video_frames=128, leaves=4, looks=1
+    )
+    for video in sorted((project / "videos").glob("*.mp4"))[5:]:
+        # Those of the test frames are no video to learn from.
+        video.unlink()
+    config = _base(project, (96, 96), rotate_p=1.0, rotate_deg=180.0)
+    config.video.rotate_deg = 180.0
+    rows = np.arange(13 * 16)
+    return LabelledSet(project, rows[:80], rows[80:112], rows[112:], config)
+
+
+SETS: dict[str, Callable[[argparse.Namespace, int], LabelledSet]] = {
+    "mouse": mouse, "lips": lips, "synthetic": synthetic,
+}  # fmt: skip
+
+
+def drawn_rows(found: LabelledSet, count: int, seed: int) -> np.ndarray:
+    """Returns the label rows that train: those of fewer labels are among those of more."""
+    return np.random.default_rng([0, seed]).permutation(found.drawable)[:count]
+
+
+def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> dict[str, Any]:
+    """Trains a method on some labels; returns its JSON line."""
+    found = SETS[given.set](given, seed)
+    labels, _ = read_labels(found.project / "CollectedData.csv", "ignore")
+    rows = drawn_rows(found, count, seed)
+    name = f"{given.set}-{count}-{seed}-{method}{given.tag}"
+    split = given.work / f"{given.set}-{count}-{seed}.csv"
+    with split.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("path", "set"))
+        writer.writerows((path, "train" if row in rows else "unused") for row, path in enumerate(labels.images))
+    config = found.base
+    config.out, config.data.split = str(given.work / name), str(split.resolve())
+    config.train.seed, config.train.steps = seed, given.steps * (LONG if method == "supervised-long" else 1)
+    if method == "consistency":
+        config.losses.consistency.weight = 1.0
+    for text in given.options:
+        _set(config, text)
+    wall, cpu = time.monotonic(), time.process_time()
+    summary = train(config)
+    if summary["exit_code"]:
+        sys.exit(summary["exit_code"])
+    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+    predicted = read_predictions(Path(config.out) / "predictions.csv")
+    errors = pixel_errors(predicted.keypoints_frame_px, labels.keypoints_frame_px)
+    unseen = np.setdiff1d(np.arange(len(errors)), rows)
+    line: dict[str, Any] = {"set": given.set, "labels": count, "seed": seed, "method": method + given.tag}
+    for part, part_rows in (("choice", found.choice), ("test", found.test)):
+        of_part = errors[np.intersect1d(part_rows, unseen)]
+        line[part] = {
+            "mean_px": float(np.nanmean(of_part)),
+            "median_px": float(np.nanmedian(of_part)),
+            "far_share": float((of_part[np.isfinite(of_part)] > FAR_PX).mean()),
+        }
+    line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)}
+    return line | {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
+
+
+def _set(config: c.Config, text: str) -> None:
+    name, _, value = text.partition("=")
+    *sections, option = name.split(".")
+    section: Any = config
+    for part in sections:
+        section = getattr(section, part)
+    setattr(section, option, json.loads(value))
+
+
+def show(lines: list[dict[str, Any]], part: str) -> None:
+    """Prints each method beside `supervised` of the same set, labels and seeds, and of twice the labels."""
+    of = {(line["set"], line["method"], line["labels"], line["seed"]): line[part] for line in lines}
+    for data, method, labels in sorted({key[:3] for key in of}, key=lambda key: (key[0], key[2], key[1])):
+        seeds = sorted(key[3] for key in of if key[:3] == (data, method, labels))
+        rows = [of[data, method, labels, seed] for seed in seeds]
+        mean = {name: np.mean([row[name] for row in rows]) for name in rows[0]}
+        text = f"{data:9} {labels:3} labels  {method:24} {len(seeds)} seeds: {part} {mean['mean_px']:6.2f} px "
+        text += f"(median {mean['median_px']:.2f}), {mean['far_share']:.1%} above {FAR_PX:g} px"
+        for other in (labels, 2 * labels):
+            pairs = [seed for seed in seeds if (data, "supervised", other, seed) in of]
+            if pairs and (method, other) != ("supervised", labels):
+                lower = np.array([
+                    of[data, "supervised", other, seed]["mean_px"] - of[data, method, labels, seed]["mean_px"]
+                    for seed in pairs
+                ])  # fmt: skip
+                spread = f" +- {lower.std(ddof=1) / len(lower) ** 0.5:.2f}" if len(lower) > 1 else ""
+                text += f"; lower than supervised with {other} by {lower.mean():.2f}{spread}"
+        print(text)
+
+
+def main() -> int:
+    """Measures what is missing and prints the table."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--set", choices=list(SETS), required=True)
+    arguments.add_argument("--project", type=Path, help="its folder; the synthetic animal needs none")
+    arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
+    arguments.add_argument("--work", type=Path, default=Path("runs/few_labels"), help="projects and run folders")
+    arguments.add_argument("--labels", type=int, nargs="+", default=[10, 20, 40, 80])
+    arguments.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    arguments.add_argument("--steps", type=int, default=STEPS)
+    arguments.add_argument("--part", choices=("choice", "test"), default="test", help="the frames of the printed table")
+    arguments.add_argument("--tag", default="", help="appended to the name of a method whose options are others")
+    arguments.add_argument("--options", nargs="*", default=[], help="options, section.name=JSON")
+    given = arguments.parse_args()
+    given.work = given.work.resolve()
+    given.work.mkdir(parents=True, exist_ok=True)
+    if given.project:
+        given.project = given.project.resolve()
+    for seed in given.seeds:
+        for count in given.labels:
+            for method in given.methods:
+                key = (given.set, count, seed, method + given.tag)
+                if key in {tuple(line[name] for name in ("set", "labels", "seed", "method")) for line in _lines(given)}:
+                    continue
+                line = measure(given, method, count, seed)
+                with given.out.open("a") as stream:
+                    stream.write(json.dumps(line) + "\n")
+                    os.fsync(stream.fileno())
+    show(_lines(given), given.part)
+    return 0
+
+
+def _lines(given: argparse.Namespace) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())

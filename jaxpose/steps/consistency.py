@@ -1,0 +1,163 @@
+"""Consistency: on unlabelled frames, a student that sees a hard view learns what a teacher says of an easy one.
+
+The teacher is the moving average of the weights. Its points travel through the two known affines into the student's
+view. Without the asymmetry of easy and hard, both would agree on anything (Xie et al., ICCV 2021). A frame is a clip of
+a single window (see `jaxpose.steps.clip_step`).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxpose import geometry
+from jaxpose.codes import NOT_USED, VISIBLE
+from jaxpose.config import AugmentConfig, Config
+from jaxpose.config.augment import resolve_preset
+from jaxpose.model.pose_net import DTYPES
+from jaxpose.pose import augment, occluders
+from jaxpose.steps.clip_step import Batch
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.outputs import decode_outputs, most_confident, supervised_loss, used_keypoints
+
+# The stream of unlabelled frames; purposes of view v are these + 3 v.
+UNLABELLED, _EASY, _HARD, _OCCLUDERS = 2, 0, 1, 2
+# Turns and scales of the teacher's view.
+_EASY_DEG, _EASY_SCALE = 10.0, 0.1
+# The share of the way to its goal by which a threshold moves in a step.
+_RATE = 0.02
+
+
+def easy_view(config: Config) -> AugmentConfig:
+    """Returns the augmentation of the teacher's view."""
+    low, high = 1 - _EASY_SCALE, 1 + _EASY_SCALE
+    turned = AugmentConfig(
+        preset="none", rotate_p=1.0, rotate_deg=_EASY_DEG, scale_p=1.0, scale_min=low, scale_max=high
+    )
+    return resolve_preset(turned)
+
+
+def hard_view(config: Config) -> AugmentConfig:
+    """Returns the augmentation of the student's view: that of labelled frames, and more."""
+    given, options = config.augment, config.losses.consistency
+    # Elastic changes have no exact inverse, and equalization is done on the host.
+    return resolve_preset(
+        AugmentConfig(
+            preset=given.preset,
+            **{name: getattr(given, name) for name in _KEPT},
+            elastic_p=0.0,
+            equalize_p=0.0,
+            clahe_p=0.0,
+            crop_pad_p=0.0,
+            rotate_p=1.0,
+            rotate_deg=max(options.rotate_deg, (given.rotate_deg or 0.0) * bool(given.rotate_p)),
+            scale_p=1.0,
+            scale_min=options.scale_min,
+            scale_max=options.scale_max,
+            translate_p=1.0,
+            brightness_p=0.5,
+            contrast_p=0.5,
+        )
+    )
+
+
+_KEPT = (
+    "quarter_turns", "flip_p", "motion_blur_p", "motion_blur_px", "dropout_p", "dropout_share", "dropout_size",
+    "dropout_per_channel_p", "salt_p", "salt_share", "pepper_p", "pepper_share", "salt_pepper_size_min",
+    "salt_pepper_size_max", "emboss_p", "emboss_alpha_max", "emboss_strength_min", "emboss_strength_max",
+)  # fmt: skip
+
+
+def frame_microbatches(frames: Batch, config: Config, passes: int) -> Batch:
+    """Returns this part's unlabelled frames as microbatches, a row for each frame and camera, with their two views."""
+    dtype = DTYPES[config.train.precision][1]
+    count, views, length = frames["frames"].shape[:3]
+    size_px = frames["frames"].shape[3:5]
+    valid = jnp.repeat(frames["valid"] & frames["owned"][:, length // 2], views)
+
+    def keys(purpose: int) -> jax.Array:
+        of_views = [
+            augment.sample_keys(config.train.seed, UNLABELLED, frames["draw"], purpose + 3 * view)
+            for view in range(views)
+        ]
+        return jnp.stack(of_views, axis=1).reshape(-1)
+
+    affines = frames["frame_from_input"].reshape(-1, 2, 3).astype(dtype)
+    # An empty slot may hold any bytes.
+    affines = jnp.where(valid[:, None, None], affines, jnp.eye(2, 3, dtype=dtype)[None])
+    pictures = frames["frames"].reshape(count * views, *frames["frames"].shape[2:])
+    microbatches = {
+        "frames": jnp.where(valid[:, None, None, None, None], pictures, jnp.uint8(0)),
+        "frame_from_input": affines,
+        "valid": valid,
+        "easy": augment.draw_params(keys(_EASY), easy_view(config), affines, size_px),
+        "hard": augment.draw_params(keys(_HARD), hard_view(config), affines, size_px),
+    }
+    if number := config.losses.consistency.occluders:
+        microbatches["occluders"] = occluders.draw_params(keys(_OCCLUDERS), number, dtype)
+    return jax.tree.map(lambda leaf: leaf.reshape(passes, -1, *leaf.shape[1:]), microbatches)
+
+
+def teacher_input(microbatch: Batch, config: Config, dtype: Any) -> jax.Array:
+    """Returns the teacher's frames (q, s, h, w, 3)."""
+    return augment.render(microbatch["easy"], easy_view(config), microbatch["frames"], dtype)
+
+
+def pseudo_labels(
+    outputs: jax.Array, microbatch: Batch, config: Config, facts: DataFacts, thresholds: jax.Array
+) -> tuple[Batch, jax.Array]:
+    """Returns labels of the student's view, and the number of predictions of each keypoint (k,) that are sure enough.
+
+    Args:
+      outputs: of the teacher (q, 1, heads, k, ...).
+      microbatch: one of `frame_microbatches`.
+      config: the run's config.
+      facts: about the data.
+      thresholds: (k,), the least confidence of a prediction that counts.
+    """
+    points_px, confidence = most_confident(*decode_outputs(outputs, config.model, microbatch["frame_from_input"]))
+    points_px, confidence = points_px[:, 0], confidence[:, 0]
+    points_px = geometry.apply(microbatch["easy"]["input_from_augmented"], points_px)
+    passes = (confidence >= thresholds[None]) & microbatch["valid"][:, None]
+    visibility = jnp.where(passes, VISIBLE, NOT_USED).astype(jnp.int8)
+    points_px, visibility = augment.move_keypoints(
+        microbatch["hard"], hard_view(config), points_px, visibility, facts.flip_permutation
+    )
+    visibility = used_keypoints(points_px, visibility, facts.size_px, config.model)
+    return {"keypoints_px": points_px, "visibility": visibility}, jnp.sum(passes, 0, dtype=confidence.dtype)
+
+
+def student_input(microbatch: Batch, labels: Batch, config: Config, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Returns the student's frames (q, s, h, w, 3), and which of them are counted (q, s)."""
+    pictures = augment.render(microbatch["hard"], hard_view(config), microbatch["frames"], dtype)
+    if config.losses.consistency.occluders:
+        pictures = occluders.cover(pictures, labels["keypoints_px"], microbatch["occluders"])
+    return pictures, jnp.repeat(microbatch["valid"][:, None], pictures.shape[1], axis=1)
+
+
+def loss_sum(outputs: jax.Array, labels: Batch, microbatch: Batch, config: Config, facts: DataFacts) -> jax.Array:
+    """Returns the sum of the student's loss (q, 1, heads, k, ...) over the labels that count."""
+    sums, _ = supervised_loss(
+        outputs, labels["keypoints_px"], labels["visibility"], microbatch["frame_from_input"], facts.size_px,
+        config.model,
+    )  # fmt: skip
+    return jnp.sum(sums)
+
+
+def factor(config: Config, step: jax.Array) -> jax.Array:
+    """Returns the factor of the loss at a step, a float32 scalar: it grows from 0 over `ramp_steps`."""
+    options = config.losses.consistency
+    passed = (step - options.start_steps).astype(jnp.float32) / max(1, options.ramp_steps)
+    return options.weight * jnp.clip(passed, 0, 1)
+
+
+def moved_thresholds(thresholds: jax.Array, passed: jax.Array, config: Config) -> jax.Array:
+    """Returns the thresholds (k,) after a step, nearer to where `pass_share` of the predictions pass.
+
+    Args:
+      thresholds: before the step.
+      passed: (k,), the share of the predictions that passed.
+      config: the run's config.
+    """
+    goal = config.losses.consistency.pass_share
+    return jnp.clip(thresholds + _RATE * (passed - goal), 0, 1)

@@ -1,0 +1,164 @@
+"""The teacher on unlabelled frames: its labels travel into the student's view, and no layout changes a number."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpose import config as c
+from jaxpose import geometry
+from jaxpose.codes import VISIBLE
+from jaxpose.pose import heatmap
+from jaxpose.steps import consistency
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.layout import clip_shards
+from jaxpose.training.clip_batch import empty_clips
+from tests.layouts import compare_layouts
+from tests.parallel import Trainer, make_config
+from tests.steps.test_sharded_step import assert_same_bits
+
+SIDE_PX, KEYPOINTS, FRAMES = 64, 3, 6
+FACTS = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=1, total_steps=10, flip_permutation=(1, 0, 2))
+
+
+def taught_config(**options: Any) -> c.Config:
+    config = c.Config(
+        data=c.DataConfig(input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=("left", "right", "tail")),
+        augment=c.AugmentConfig(preset="none", flip_p=0.5),
+        losses=c.LossesConfig(consistency=c.ConsistencyConfig(weight=1.0, frames_per_step=FRAMES, **options)),
+    )
+    config.augment = c.resolve(config).augment
+    return config
+
+
+def microbatch_of(config: c.Config, pictures: np.ndarray) -> dict[str, Any]:
+    """The frames of a step on one device; the last one does not decode."""
+    batch = empty_clips(clip_shards(3, FRAMES, 1, 1, 1, 0), 1, (SIDE_PX, SIDE_PX))
+    batch["frames"][:, 0, 0], batch["valid"][:-1] = pictures, True
+    batch["frame_from_input"][:] = [[2, 0, 0.5], [0, 2, 0.5]]
+    prepared = jax.jit(lambda batch: consistency.frame_microbatches(batch, config, 1))(batch)
+    return jax.tree.map(lambda leaf: leaf[0], prepared)
+
+
+def teacher_outputs(points_px: np.ndarray) -> jax.Array:
+    """Logits of a teacher that says these points (q, k, 2) of its view, which it is sure of."""
+    visible = jnp.full(points_px.shape[:2], VISIBLE, jnp.int8)
+    maps = heatmap.encode(jnp.float32(points_px), visible, (SIDE_PX, SIDE_PX), 4, 1.25)
+    return jnp.log(maps + 1e-20)[:, None, None]
+
+
+def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place() -> None:
+    """A bright dot at a point of the frame lies at the student's label, whatever both views are turned by."""
+    rng = np.random.default_rng(0)
+    config = taught_config(occluders=0)
+    dots_px = rng.uniform(20, 44, (FRAMES, 2)).astype(np.float32)
+    y, x = np.mgrid[:SIDE_PX, :SIDE_PX]
+    distance = (x - dots_px[:, 0, None, None]) ** 2 + (y - dots_px[:, 1, None, None]) ** 2
+    pictures = np.repeat((255 * np.exp(-distance / 8)).astype(np.uint8)[..., None], 3, axis=-1)
+    microbatch = microbatch_of(config, pictures)
+    easy_from_input = geometry.invert(np.asarray(microbatch["easy"]["input_from_augmented"]))
+    said_px = geometry.apply(easy_from_input, dots_px[:, None])[:, 0]
+    outputs = teacher_outputs(np.repeat(said_px[:, None], KEYPOINTS, axis=1))
+    labels, passed = consistency.pseudo_labels(outputs, microbatch, config, FACTS, jnp.full(KEYPOINTS, 0.5))
+    np.testing.assert_array_equal(passed, FRAMES - 1)
+    student, counted = consistency.student_input(microbatch, labels, config, jnp.float32)
+    np.testing.assert_array_equal(counted[:, 0], [*[True] * (FRAMES - 1), False])
+    assert len({float(turn) for turn in np.asarray(microbatch["hard"]["flip"])}) == 2
+    visible = np.asarray(labels["visibility"]) == VISIBLE
+    assert visible[:-1].any() and not visible[-1].any()
+    for frame in range(FRAMES - 1):
+        if not visible[frame].any():
+            continue
+        light = np.asarray(student[frame, 0, :, :, 0])
+        light = np.where(light > light.max() / 3, light, 0)
+        seen_px = np.array([(light * x).sum(), (light * y).sum()]) / light.sum()
+        # The dot is rounded to whole grey values, and a decoded point is read to a fraction of a cell of 4 px.
+        assert np.abs(np.asarray(labels["keypoints_px"])[frame] - seen_px).max() < 0.6
+
+
+def test_a_prediction_below_its_threshold_teaches_nothing() -> None:
+    config = taught_config()
+    microbatch = microbatch_of(config, np.zeros((SIDE_PX, SIDE_PX, 3), np.uint8))
+    outputs = teacher_outputs(np.full((FRAMES, KEYPOINTS, 2), 32.0))
+    unsure = outputs.at[:, :, :, 1].set(0.0)
+    labels, passed = consistency.pseudo_labels(unsure, microbatch, config, FACTS, jnp.full(KEYPOINTS, 0.5))
+    np.testing.assert_array_equal(passed, [FRAMES - 1, 0, FRAMES - 1])
+    flipped = np.asarray(microbatch["hard"]["flip"])
+    hidden = np.where(flipped, 0, 1)[:-1]
+    assert not np.take_along_axis(np.asarray(labels["visibility"])[:-1], hidden[:, None], axis=1).any()
+    student = jnp.zeros_like(outputs)
+    whole = consistency.loss_sum(student, labels, microbatch, config, FACTS)
+    poisoned = student.at[-1].set(jnp.nan)
+    assert whole > 0 and consistency.loss_sum(poisoned, labels, microbatch, config, FACTS) == whole
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_the_threshold_goes_where_the_wanted_share_passes(share: float) -> None:
+    config = taught_config(pass_share=share)
+    rng, threshold = np.random.default_rng(0), jnp.full(1, 0.5)
+    for _ in range(2000):
+        confidence = rng.beta(2, 5, 16)
+        threshold = consistency.moved_thresholds(threshold, jnp.mean(confidence >= threshold)[None], config)
+    passed = (rng.beta(2, 5, 100_000) >= float(threshold[0])).mean()
+    assert abs(passed - share) < 0.06
+
+
+def test_the_factor_grows_from_its_start_to_its_weight() -> None:
+    config = taught_config(start_steps=10, ramp_steps=20)
+    factors = [float(consistency.factor(config, jnp.int32(step))) for step in (0, 10, 20, 30, 1000)]
+    np.testing.assert_allclose(factors, [0, 0, 0.5, 1, 1])
+
+
+def test_the_loss_of_a_step_is_that_of_the_labels_and_of_what_the_teacher_is_believed() -> None:
+    config = make_config(unlabelled=5, batch=6, microbatch=4, precision="f64", preset="none")
+    with jax.enable_x64(True):
+        layout = Trainer(config).on(1)
+        first = np.asarray(layout.state.thresholds["consistency"])
+        history = layout.run(2)
+    for metrics in history:
+        assert metrics["consistency"] > 0 and 1 / 3 <= metrics["consistency_passed"] < 1
+        total = metrics["supervised_loss"] + metrics["consistency_factor"] * metrics["consistency"]
+        np.testing.assert_allclose(metrics["loss"], total, rtol=1e-12)
+    # All predictions of the first keypoint pass, and none of the last.
+    moved = np.asarray(layout.state.thresholds["consistency"])
+    goal = config.losses.consistency.pass_share
+    np.testing.assert_allclose(moved[[0, 2]] - first[[0, 2]], [2 * 0.02 * (1 - goal), -2 * 0.02 * goal])
+
+
+def test_the_teacher_is_the_moving_average() -> None:
+    # With another norm, the student's frames would change what the network says of labelled ones.
+    config = make_config(unlabelled=5, batch=6, precision="f64", preset="none", norm="group")
+    with jax.enable_x64(True):
+        layout = Trainer(config).on(1)
+        moved_teacher = jax.tree.map(lambda leaf: leaf * 1.1, layout.state.ema)
+        plain = layout.run(1)[0]
+        layout.restart()
+        layout.state = dataclasses.replace(layout.state, ema=moved_teacher)
+        other = layout.run(1)[0]
+    # Another moving average says something else of the unlabelled frames, and nothing of the labelled ones.
+    assert plain["supervised_loss"] == other["supervised_loss"]
+    assert plain["consistency"] != other["consistency"]
+
+
+def test_another_number_of_devices_gives_the_same_numbers() -> None:
+    config = make_config(unlabelled=5, clips=1, batch=6, microbatch=4, precision="f64", preset="none")
+    compare_layouts(Trainer(config), (3,))
+
+
+def test_shards_give_the_same_bits() -> None:
+    assert_same_bits(Trainer(make_config(unlabelled=5, batch=6, microbatch=4, norm="shard", shards=2)), (3,), steps=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "heatmap_context", "norm": "group", "shards": 3, "clips": 1},
+        {"kind": "heatmap", "norm": "shard", "shards": 4, "clips": 2, "all_losses": True},
+    ],
+)
+def test_other_networks_and_losses_beside_a_teacher(options: dict[str, Any]) -> None:
+    assert_same_bits(Trainer(make_config(unlabelled=5, batch=8, optimizer="adam", lr=1e-3, **options)), (2, 8))
