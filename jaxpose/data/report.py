@@ -108,13 +108,13 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
         return [f"{'videos':12} none in {folder}{elsewhere}", *broken]
     looked = list(map_in_threads(_look, files, config.data.threads, "reading the videos"))
     videos = [video for video in looked if isinstance(video, Video)]
-    frames, seconds = sum(video.announced_frames for video in videos), sum(map(_seconds, videos))
+    frames, seconds = sum(video.expected_frames for video in videos), sum(map(_seconds, videos))
     lines = [f"{'videos':12} {count(len(videos), 'video')} with {count(frames, 'frame')}, {_duration(seconds)}"]
     for video in looked[:_LISTED_VIDEOS]:
         if isinstance(video, Video):
             rate = f", {video.fps:.4g} frames/s, {_duration(_seconds(video))}" if video.fps else ""
             size = f"{video.width_px} x {video.height_px} px"
-            lines.append(f"  {video.path.name}: {size}, {count(video.announced_frames, 'frame')}{rate}")
+            lines.append(f"  {video.path.name}: {size}, {count(video.expected_frames, 'frame')}{rate}")
         else:
             lines.append(f"  {video}")
     return lines + [f"  and {len(looked) - _LISTED_VIDEOS} more"] * (len(looked) > _LISTED_VIDEOS) + broken
@@ -128,7 +128,7 @@ def _look(file: Path) -> Video | str:
 
 
 def _seconds(video: Video) -> float:
-    return video.announced_frames / video.fps if video.fps else 0.0
+    return video.expected_frames / video.fps if video.fps else 0.0
 
 
 def _duration(seconds: float) -> str:

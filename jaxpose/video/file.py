@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Video:
       announced_frames: the container's count of frames; without it, the number of packets in the file plus those that
         are missing up to the duration in the file.
       quarter_turns: clockwise, 0 to 3, by which a stored frame is rotated when it is read.
+      places_per_frame: 2 in an AVI file that counts two places for each frame, and leaves one of them empty.
     """
 
     path: Path
@@ -48,6 +50,12 @@ class Video:
     fps: float
     announced_frames: int
     quarter_turns: int = 0
+    places_per_frame: int = 1
+
+    @property
+    def expected_frames(self) -> int:
+        """The announced frames without the places that the file leaves empty by rule."""
+        return -(-self.announced_frames // self.places_per_frame)
 
 
 def scan(path: Path) -> Video:
@@ -83,11 +91,13 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
             announced = (stream.frames or _announced(packets, container, stream)) if packets.times else 0
             width, height, rate = stream.width, stream.height, stream.average_rate
             turns = _noted_quarter_turns(container, stream)
+            places = _places_per_frame(container, stream)
     except FFmpegError as error:
         raise UserError(f"{path} is no video that can be read: {error.strerror}") from None
     if not announced or not width or not height:
         raise UserError(f"{path} has no video frames")
-    return Video(path, *turned_size_px(width, height, turns), float(rate or 0), announced, turns), packets
+    fps = float(rate or 0) / places
+    return Video(path, *turned_size_px(width, height, turns), fps, announced, turns, places), packets
 
 
 def cut_short(path: Path) -> str:
@@ -148,6 +158,15 @@ def _noted_quarter_turns(container: InputContainer, stream: VideoStream) -> int:
                     turns, rest = divmod(-frame.rotation, 90)
                     return 0 if rest else turns % 4
     return 0
+
+
+def _places_per_frame(container: InputContainer, stream: VideoStream) -> int:
+    """Returns `Video.places_per_frame`, by the index of an AVI file: FFmpeg numbers its places, not its frames."""
+    if container.format.name != "avi":
+        return 1
+    # Older PyAV does not show the index.
+    entries = getattr(stream, "index_entries", None) or ()
+    return max(1, math.gcd(*(entry.timestamp for entry in entries)))
 
 
 def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:

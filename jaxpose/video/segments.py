@@ -35,7 +35,7 @@ def cut(video: Video, minutes: float) -> list[Segment] | None:
       UserError: the file is no longer a video.
     """
     most = max(1, round(minutes * 60 * video.fps))
-    if not video.fps or video.announced_frames <= most:
+    if not video.fps or video.expected_frames <= most:
         return None
     # Reads the whole file, but does not decode it.
     index = read_index(video.path)

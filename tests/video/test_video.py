@@ -246,6 +246,23 @@ def test_frames_left_out_at_the_end_of_an_avi_are_no_damage(tmp_path: Path, code
     assert " 45" in _whole(scan(path))[0].problem and " 45" in read_index(path).problem
 
 
+@pytest.mark.parametrize("places", [1, 2, 4])
+def test_an_avi_that_counts_several_places_for_each_frame_has_the_rate_of_its_frames(tmp_path: Path, places: int):
+    path = tmp_path / "camera.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25 * places)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(40):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 6 * number, np.uint8), format="rgb24")
+            frame.pts, frame.time_base = places * number, Fraction(1, 25 * places)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    video, index = scan(path), read_index(path)
+    assert (video.expected_frames, video.places_per_frame) == (40, places)
+    assert video.fps == index.fps == pytest.approx(25)
+    assert (index.frame_count, index.problem) == (40, "")
+
+
 @pytest.mark.parametrize(("name", "codec"), [("s.mkv", "libx264"), ("s.webm", "libvpx")])
 def test_a_file_that_begins_late_is_whole(tmp_path: Path, name: str, codec: str):
     # Matroska stores the end of the last frame: the seconds before the first one are no lost frames.
