@@ -141,6 +141,8 @@ def _train(config: Config) -> Iterator[str]:
     a_step = {"train.batch_size": train.batch_size}
     if losses.weights(config.losses):
         a_step["video.clips_per_step"] = config.video.clips_per_step
+    if losses.has_teacher(config.losses):
+        a_step["losses.consistency.frames_per_step"] = config.losses.consistency.frames_per_step
     for name, length in (("steps", train.steps), ("epochs", 0 if train.steps else train.epochs)):
         for option, count in a_step.items():
             # An epoch has at least one step, so the step counter cannot overflow either.
@@ -175,6 +177,19 @@ def _clips(config: Config) -> Iterator[str]:
             yield f"losses.{name} compares neighbours, and {few}"
     if video.scale_min > video.scale_max:
         yield f"video.scale_min is {video.scale_min:g}, above video.scale_max = {video.scale_max:g}"
+
+
+def _teacher(config: Config) -> Iterator[str]:
+    options = config.losses.consistency
+    if options.scale_min > options.scale_max:
+        low, high = f"{options.scale_min:g}", f"{options.scale_max:g}"
+        yield f"losses.consistency.scale_min is {low}, above losses.consistency.scale_max = {high}"
+    if not losses.has_teacher(config.losses):
+        return
+    if config.model.kind == "regression":
+        yield "losses.consistency compares heatmaps, and model.kind=regression has none: use losses.temporal"
+    if config.optim.ema_decay == 0:
+        yield "losses.consistency is on, and optim.ema_decay is 0; leave it out: the moving average is the teacher"
 
 
 def _pca(config: Config) -> Iterator[str]:
@@ -237,7 +252,7 @@ def remote_problems(config: Config) -> Iterator[str]:
 
 # In the order in which their lines are shown.
 RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
-    _input, _split, _names, _augment, _model, _weights, _train, _factors, _clips, _pca, _optim, _profile,
+    _input, _split, _names, _augment, _model, _weights, _train, _factors, _clips, _teacher, _pca, _optim, _profile,
     _smooth,
 )  # fmt: skip
 

@@ -218,6 +218,14 @@ def test_the_frames_of_a_pass_decide_on_the_shards(options: dict[str, Any], shar
     assert (resolved.train.shards, resolved.mesh.cpu_threads) == (shards, threads)
 
 
+def test_a_teacher_needs_a_moving_average_which_is_filled_in() -> None:
+    taught = {"losses__consistency__weight": 1.0}
+    resolved = [
+        c.resolve(changed(**options)).optim.ema_decay for options in ({}, taught, taught | {"optim__ema_decay": 0.9})
+    ]
+    assert resolved == [0.0, 0.99, 0.9]
+
+
 def test_resolve_fills_in_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/somebody")
@@ -327,6 +335,14 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"log__profile_steps": "10"}, "log.profile_steps is '10'; it must be FIRST:LAST with FIRST below LAST"),
     ({"log__profile_steps": "15:10"}, "log.profile_steps is '15:10'; it must be FIRST:LAST with FIRST below LAST"),
     # Of what learns from video.
+    ({"losses__consistency__weight": 1.0, "model__kind": "regression"},
+     "losses.consistency compares heatmaps, and model.kind=regression has none: use losses.temporal"),
+    ({"losses__consistency__weight": 1.0, "optim__ema_decay": 0.0},
+     "losses.consistency is on, and optim.ema_decay is 0; leave it out: the moving average is the teacher"),
+    ({"losses__consistency__scale_min": 2.0},
+     "losses.consistency.scale_min is 2, above losses.consistency.scale_max = 1.25"),
+    ({"train__steps": 2**24, "losses__consistency__weight": 1.0, "losses__consistency__frames_per_step": 128},
+     "train.steps is 16777216; with losses.consistency.frames_per_step = 128 it must be at most 16777215"),
     ({"data__views": ("top", "top")}, "data.views has 'top' more than once"),
     ({"losses__temporal__weight": 1e300}, "losses.temporal.weight is 1e+300; it must be at most 3e+38"),
     ({"losses__temporal__weight": 1e-40}, "losses.temporal.weight is 1e-40; it must be 0 or at least 1.2e-38"),
