@@ -7,7 +7,8 @@
 A network learns from n labelled frames, drawn at random, with or without the project's video. No frame is validated:
 the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: of `choice`,
 by which options may be chosen, and of `test`, by which none was. A seed decides the drawn frames and the first weights,
-so the methods of a seed form a pair. `supervised-long` has as many steps as cost what the steps of `consistency` cost.
+so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
+`supervised-long` has as many steps as cost what the steps of `consistency` cost.
 Appends one JSON line for each run, and skips those that the file has; an interrupted run resumes.
 """
 
@@ -113,7 +114,13 @@ SETS: dict[str, Callable[[argparse.Namespace, int], LabelledSet]] = {
 
 
 def drawn_rows(found: LabelledSet, count: int, seed: int) -> np.ndarray:
-    """Returns the label rows that train: those of fewer labels are among those of more."""
+    """Returns the label rows that train: those of fewer labels are among those of more.
+
+    Raises:
+      ValueError: with so many, no frame is left to test.
+    """
+    if not len(np.setdiff1d(found.test, found.drawable)) and count > len(found.drawable) // 2:
+        raise ValueError(f"{count} of {len(found.drawable)} labels leave too few frames to test")
     return np.random.default_rng([0, seed]).permutation(found.drawable)[:count]
 
 
@@ -150,6 +157,9 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
             "mean_px": float(np.nanmean(of_part)),
             "median_px": float(np.nanmedian(of_part)),
             "far_share": float((of_part[np.isfinite(of_part)] > FAR_PX).mean()),
+            "frame_px": {
+                str(row): round(float(np.nanmean(errors[row])), 3) for row in np.intersect1d(part_rows, unseen)
+            },
         }
     line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)}
     return line | {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
@@ -170,19 +180,24 @@ def show(lines: list[dict[str, Any]], part: str) -> None:
     for data, method, labels in sorted({key[:3] for key in of}, key=lambda key: (key[0], key[2], key[1])):
         seeds = sorted(key[3] for key in of if key[:3] == (data, method, labels))
         rows = [of[data, method, labels, seed] for seed in seeds]
-        mean = {name: np.mean([row[name] for row in rows]) for name in rows[0]}
+        mean = {name: np.mean([row[name] for row in rows]) for name in ("mean_px", "median_px", "far_share")}
         text = f"{data:9} {labels:3} labels  {method:24} {len(seeds)} seeds: {part} {mean['mean_px']:6.2f} px "
         text += f"(median {mean['median_px']:.2f}), {mean['far_share']:.1%} above {FAR_PX:g} px"
         for other in (labels, 2 * labels):
             pairs = [seed for seed in seeds if (data, "supervised", other, seed) in of]
             if pairs and (method, other) != ("supervised", labels):
                 lower = np.array([
-                    of[data, "supervised", other, seed]["mean_px"] - of[data, method, labels, seed]["mean_px"]
-                    for seed in pairs
+                    _difference(of[data, "supervised", other, seed], of[data, method, labels, seed]) for seed in pairs
                 ])  # fmt: skip
                 spread = f" +- {lower.std(ddof=1) / len(lower) ** 0.5:.2f}" if len(lower) > 1 else ""
                 text += f"; lower than supervised with {other} by {lower.mean():.2f}{spread}"
         print(text)
+
+
+def _difference(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Returns by how many px the mean error of the second is lower, over the frames that neither trained on."""
+    shared = sorted(one["frame_px"].keys() & other["frame_px"].keys())
+    return float(np.nanmean([one["frame_px"][row] - other["frame_px"][row] for row in shared]))
 
 
 def main() -> int:
@@ -192,7 +207,7 @@ def main() -> int:
     arguments.add_argument("--project", type=Path, help="its folder; the synthetic animal needs none")
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines, appended to")
     arguments.add_argument("--work", type=Path, default=Path("runs/few_labels"), help="projects and run folders")
-    arguments.add_argument("--labels", type=int, nargs="+", default=[10, 20, 40, 80])
+    arguments.add_argument("--labels", type=int, nargs="+", default=[10, 20, 40])
     arguments.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     arguments.add_argument("--steps", type=int, default=STEPS)

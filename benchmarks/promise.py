@@ -55,7 +55,8 @@ def make_config(work: Path, run: Path, width: int, input_px: int, precision: str
     config = c.Config(
         out=str(run),
         data=c.DataConfig(project=str(project), split="video", train_share=0.5, val_share=0.5, seed=seed),
-        model=c.ModelConfig(backbone="resnet18", width=width, head_width=width),
+        # With other norms, all layouts give the same bits.
+        model=c.ModelConfig(backbone="resnet18", width=width, head_width=width, norm="sync"),
         optim=c.OptimConfig(schedule="constant"),
         # Validated once, at the end: the best weights are the last.
         train=c.TrainConfig(steps=steps, batch_size=16, val_every_epochs=steps, precision=precision, seed=seed),

@@ -1,7 +1,8 @@
 """Eight GPUs, on one machine or under SLURM: a larger batch, bf16, and a rate that follows the batch.
 
 For:      projects of thousands of labelled frames. The batch counts frames over all devices, and has 16 shards of 8
-          frames, so this config gives the same run on 1, 4, 8 or 16 GPUs.
+          frames, so this config gives the same run on 1, 4, 8 or 16 GPUs of one kind (with mesh.deterministic, for the
+          last bits). A GPU computes 8 frames at once.
 Reached:  not measured.
 Cost:     not measured; --dry_run shows the memory and the FLOP of a step.
 Command:  jaxpose train PROJECT_FOLDER --config configs/gpus.py                 (one machine)
@@ -19,6 +20,5 @@ def get_config(project: str = "") -> c.Config:
         model=c.ModelConfig(backbone="resnet50"),
         # The learning rate is optim.lr times sqrt(128 / 16); it rises to that over the first 100 steps.
         optim=c.OptimConfig(lr=1e-3, lr_scale="sqrt", lr_reference_batch=16, warmup_steps=100),
-        # If 16 frames do not fit on a GPU, set microbatch_size: with batch norm that is another run.
         train=c.TrainConfig(batch_size=128, precision="bf16"),
     )

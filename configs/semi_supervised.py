@@ -5,7 +5,7 @@ For:      few labels and much video, if the predictions jump or show impossible 
 Reached:  mirror-mouse-example, one seed, the PCA with the 14 keypoints of the body: jumps in 1.6 % of the predictions
           (without the losses 5.4 %), unlikely poses in 0.8 % (7.5 %), mean error 6.06 px (5.95 px; one seed cannot tell
           these apart); there, the factor of the losses grew with each step, not with each epoch. Synthetic animal with
-          10 labels, 5 seeds: the mean error of 17.21 px falls by 0.55 +- 0.27 px (standard error).
+          10 labels, 5 seeds: the mean error of 17.21 px falls by 0.55 +- 0.27 px (standard error). All with norm=sync.
 Cost:     1118 CPU ms a step on one core (without the losses 632).
 Command:  jaxpose train PROJECT_FOLDER --config configs/semi_supervised.py
 """

@@ -2,7 +2,7 @@
 
 For:      a first network from few labels, without pretrained weights. With 72 training frames, 135 epochs of 5 steps
           of 16 frames show each frame 150 times.
-Reached:  mirror-mouse-example (72 training frames of 396 x 406 px): 5.93 +- 0.11 px mean error on 18 held-out frames, 5
+Reached:  mirror-mouse-example (72 training frames of 396 x 406 px): 5.91 +- 0.08 px mean error on 18 held-out frames, 5
           seeds; Lightning Pose 2.4.0 has 7.44 px, 2 seeds. benchmarks/README.md has the protocol and the split.
 Cost:     720 CPU ms a step on one core of an AMD EPYC, so about 8 minutes of CPU time.
 Command:  jaxpose train PROJECT_FOLDER --config configs/small.py

@@ -38,7 +38,7 @@ def run(layout: Layout, poison: bool = False) -> Course:
     # The momentum after one step is the first (clipped) gradient.
     first = jax.tree.map(np.asarray, layout.state.optimizer[-1].trace)
     history += layout.run(4, poison)
-    weights = (layout.state.params, layout.state.statistics, layout.state.ema)
+    weights = (layout.state.params, layout.state.statistics, layout.state.ema, layout.state.thresholds)
     return Course(
         [float(m["loss"]) for m in history],
         [{name: int(value) for name, value in m.items() if name == "targets" or "_count" in name} for m in history],

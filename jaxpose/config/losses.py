@@ -1,4 +1,4 @@
-"""Losses on unlabelled clips. A loss is on if its weight is above 0."""
+"""Losses on unlabelled video. A loss is on if its weight is above 0."""
 
 import dataclasses
 from typing import Any
@@ -84,19 +84,29 @@ class UnimodalConfig(Section):
 class ConsistencyConfig(Section):
     weight: float = _weight()
     frames_per_step: int = option(
-        16, "unlabelled frames of the videos in an update, over all devices and hosts", minimum=1
+        16,
+        "unlabelled frames (with data.views: moments) of the videos in an update, over all devices and hosts",
+        minimum=1,
     )
     pass_share: float = option(
         0.7,
         "share of the teacher's predictions of each keypoint that count: the most confident ones",
-        minimum=0.0,
+        minimum=0.01,
         maximum=1.0,
     )
-    start_steps: int = option(200, "steps before the loss counts", minimum=0)
-    ramp_steps: int = option(400, "steps over which its factor then grows from 0 to weight", minimum=0)
-    rotate_deg: float = option(45.0, "largest rotation of the student's view", minimum=0.0, maximum=180.0)
-    scale_min: float = option(0.75, "smallest scale of the student's view", minimum=0.1)
-    scale_max: float = option(1.25, "largest scale of the student's view", minimum=0.1)
+    start_steps: int = option(200, "steps before the loss counts", minimum=0, maximum=2**31 - 1)
+    ramp_steps: int = option(
+        400, "steps over which its factor then grows from 0 to weight", minimum=0, maximum=2**31 - 1
+    )
+    rotate_deg: float = option(
+        45.0, "largest rotation of the student's view, if that of augment is not larger", minimum=0.0, maximum=180.0
+    )
+    scale_min: float = option(
+        0.75, "smallest scale of the student's view, if that of augment is not smaller", minimum=0.1
+    )
+    scale_max: float = option(
+        1.25, "largest scale of the student's view, if that of augment is not larger", minimum=0.1
+    )
     occluders: int = option(3, "rectangles over keypoints of the student's view", minimum=0, maximum=16)
 
 

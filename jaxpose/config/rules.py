@@ -12,11 +12,11 @@ from fsspec.utils import get_protocol
 
 from jaxpose.config import losses
 from jaxpose.config.data import given_shares
+from jaxpose.config.loss_rules import LOSS_RULES
 from jaxpose.config.model import VITS, ModelConfig, feature_stride
 from jaxpose.config.root import Config
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED, PUBLISHED_WIDTH
 
-_ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
 # A draw (the position of a sample in the stream) is an int32.
 _MOST_SAMPLES = 2**31 - 1
 
@@ -88,7 +88,8 @@ def _model(config: Config) -> Iterator[str]:
     if model.backbone in VITS:
         default = ModelConfig()
         for name in ("width", "norm"):
-            if (value := getattr(model, name)) != getattr(default, name):
+            # Runs of before model.norm had another default store the former one.
+            if (value := getattr(model, name)) not in (getattr(default, name), "sync"):
                 only = f"it must be {getattr(default, name)}, the default, because only ResNets have this choice"
                 yield f"model.{name} is {value}, and model.backbone is {model.backbone}; {only}"
         return
@@ -154,60 +155,6 @@ def _train(config: Config) -> Iterator[str]:
         yield f"train.seed is {train.seed}; it must be {limit}"
 
 
-def _factors(config: Config) -> Iterator[str]:
-    """Rules about the weights of the losses on clips: a step multiplies them in float32."""
-    end, least = config.losses.anneal_end, losses.SMALLEST_FACTOR
-    for name, weight in losses.weights(config.losses).items():
-        if weight < least:
-            why = "float32 may round a smaller one to 0"
-            yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: {why}"
-        if weight * end > losses.LARGEST_FACTOR:
-            most = f"at most {losses.LARGEST_FACTOR:g}"
-            yield f"losses.anneal_end is {end:g}; times the factor {weight:g} of losses.{name} it must be {most}"
-
-
-def _clips(config: Config) -> Iterator[str]:
-    """Rules about the network and the clips that a loss on clips needs."""
-    kind, video, on = config.model.kind, config.video, losses.weights(config.losses)
-    for name in on:
-        if kind == "regression" and name in _ON_MAPS:
-            yield f"losses.{name} compares heatmaps, and model.kind=regression has none: use losses.temporal"
-        if kind == "heatmap_context" and video.context_sequence_length == 5 and name.startswith("temporal"):
-            few = "video.context_sequence_length = 5 gives one prediction a clip: raise it"
-            yield f"losses.{name} compares neighbours, and {few}"
-    if video.scale_min > video.scale_max:
-        yield f"video.scale_min is {video.scale_min:g}, above video.scale_max = {video.scale_max:g}"
-
-
-def _teacher(config: Config) -> Iterator[str]:
-    options = config.losses.consistency
-    if options.scale_min > options.scale_max:
-        low, high = f"{options.scale_min:g}", f"{options.scale_max:g}"
-        yield f"losses.consistency.scale_min is {low}, above losses.consistency.scale_max = {high}"
-    if not losses.has_teacher(config.losses):
-        return
-    if config.model.kind == "regression":
-        yield "losses.consistency compares heatmaps, and model.kind=regression has none: use losses.temporal"
-    if config.optim.ema_decay == 0:
-        yield "losses.consistency is on, and optim.ema_decay is 0; leave it out: the moving average is the teacher"
-
-
-def _pca(config: Config) -> Iterator[str]:
-    cameras, views, on = config.data.views, config.losses.pca_multiview.views, losses.weights(config.losses)
-    if "pca_singleview" in on and cameras:
-        yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
-    if cameras and views:
-        why = "data.views names several cameras, whose keypoints are all compared: give only one of the two"
-        yield f"losses.pca_multiview.views is {views!r}, but {why}"
-    if "pca_multiview" in on and not cameras and len(views) < 2:
-        fix = "name the matching keypoints of each in losses.pca_multiview.views"
-        yield f"losses.pca_multiview is on, but there is one view: {fix}"
-    for name in ("pca_singleview", "pca_multiview"):
-        epsilon_px = getattr(config.losses, name).epsilon_px
-        if epsilon_px is not None and epsilon_px < 0:
-            yield f"losses.{name}.epsilon_px is {epsilon_px:g}; it must be at least 0, or none"
-
-
 def _optim(config: Config) -> Iterator[str]:
     optim = config.optim
     if optim.name != "sgd":
@@ -252,8 +199,7 @@ def remote_problems(config: Config) -> Iterator[str]:
 
 # In the order in which their lines are shown.
 RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
-    _input, _split, _names, _augment, _model, _weights, _train, _factors, _clips, _teacher, _pca, _optim, _profile,
-    _smooth,
+    _input, _split, _names, _augment, _model, _weights, _train, *LOSS_RULES, _optim, _profile, _smooth,
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def read_video_boxes(file: Path, video: Video | VideoIndex) -> np.ndarray:
     for number, (name, line) in enumerate(zip(table.names, table.lines, strict=True)):
         if name != str(number):
             raise UserError(f"{file}:{line}: the first cell is {name!r}; it must be {number}, the number of the frame")
-    rows, frames = len(table.names), video.frame_count if isinstance(video, VideoIndex) else video.announced_frames
+    rows, frames = len(table.names), video.frame_count if isinstance(video, VideoIndex) else video.expected_frames
     if rows != frames:
         # Without reading all of it, a video may announce more frames than it has.
         frames = read_index(video.path).frame_count

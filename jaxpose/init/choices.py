@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxpose.config import Config
+from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.model import VITS
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
 from jaxpose.init.facts import Facts
@@ -134,7 +135,7 @@ def _model(facts: Facts, config: Config) -> Iterator[Choice]:
     else:
         fit = "few labels" if facts.gpu_gib else "a machine without a GPU"
         reason = (
-            f"resnet18 trains fast and suits {fit}: with 72 frames it reached 5.93 px (configs/small.py). Try resnet50 "
+            f"resnet18 trains fast and suits {fit}: with 72 frames it reached 5.91 px (configs/small.py). Try resnet50 "
             f"with {_FRAMES_FOR_RESNET50} frames and a GPU."
         )
     yield Choice("Network", reason, {"model.backbone": backbone})
@@ -225,17 +226,17 @@ def _train(facts: Facts, config: Config) -> Iterator[Choice]:
         return
     clip_frames = config.video.sequence_length if facts.videos else 0
     backbone = config.model.backbone
-    most = largest_microbatch(backbone, facts.input_size_px, facts.gpu_gib, _BATCH, clip_frames)
+    most = largest_microbatch(backbone, facts.input_size_px, facts.gpu_gib, FRAMES_PER_SHARD, clip_frames)
     if most is None:
-        fit = f"how many fit into one pass of {backbone} was not measured"
-    elif most == _BATCH:
-        fit = f"they fit into one pass, by an estimate for {backbone}"
+        fit = f"how many fit at once was not measured for {backbone}"
+    elif most == FRAMES_PER_SHARD:
+        fit = f"the {most} that are computed at once fit, by an estimate for {backbone}"
     else:
         fit = f"{most} fit into a pass (another number is another run), by an estimate for {backbone}"
     yield Choice(
         "Batch",
         f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows what a step needs.",
-        {"train.batch_size": _BATCH, "train.microbatch_size": 0 if most in (None, _BATCH) else most},
+        {"train.batch_size": _BATCH, "train.microbatch_size": 0 if most in (None, FRAMES_PER_SHARD) else most},
     )
 
 

@@ -1,4 +1,4 @@
-"""How many frames fit into one pass on a GPU, by an estimate: --dry_run compiles to find it."""
+"""How many frames fit on a GPU at once, by an estimate: --dry_run compiles to find it."""
 
 # MiB of a compiled step of 16 frames of 128 x 128 px in f32 (--dry_run on a CPU: 367 and 1,020), less the state: the
 # parameters, their gradients and two moments of Adam.

@@ -34,11 +34,11 @@ def choose_different(recordings: list[Recording], skipped: list[set[int]], count
       UserError: a video cannot be read to its end.
     """
     videos = [scan(next(iter(recording.videos.values()))) for recording in recordings]
-    shares = _shares(np.array([video.announced_frames for video in videos]), count)
+    shares = _shares(np.array([video.expected_frames for video in videos]), count)
     chosen = []
     for place, (video, share) in enumerate(zip(videos, shares, strict=True)):
         if share:
-            step = -(-video.announced_frames // _MOST_FRAMES)
+            step = -(-video.expected_frames // _MOST_FRAMES)
             frames = _centres(_small_copies(video, recordings[place].crop_px, step), share, step, skipped[place], apart)
             chosen += [Choice(place, frame, math.nan, REASON) for frame in frames]
     return chosen
@@ -60,7 +60,7 @@ def _small_copies(video: Video, crop_px: tuple[int, ...], step: int) -> np.ndarr
     affine = geometry.input_from_frame((video.width_px, video.height_px), size_px, "stretch", crop_px)
     reader = read_chunks(video, affine, size_px, _CHUNK_FRAMES)
     parts, done = [], 0
-    with phase(f"looking at {video.path.name}", video.announced_frames, "frame") as progress:
+    with phase(f"looking at {video.path.name}", video.expected_frames, "frame") as progress:
         for chunk in reader:
             kept = chunk[-done % step :: step]
             parts.append(kept.mean(axis=-1).reshape(len(kept), -1).astype(np.float32))

@@ -59,7 +59,7 @@ def write_label_files(
     if project.kind == SLEAP:
         frames = [
             sleap_suggestions.SuggestedFrame(
-                recording.name, video.path, (video.announced_frames, video.height_px, video.width_px), frame, of_frame
+                recording.name, video.path, (video.expected_frames, video.height_px, video.width_px), frame, of_frame
             )
             for (recording, frame), video, of_frame in zip(rows, shown, arrays, strict=True)
         ]

@@ -37,33 +37,37 @@ def cover(
 
     Args:
       pictures: 0..255.
-      keypoints_px: (x, y); those that are NaN or outside are covered by nothing.
+      keypoints_px: (x, y); those that are NaN are not covered.
       params: of `draw_params`.
     """
     share = params["share"].astype(pictures.dtype)
     height, width = pictures.shape[2:4]
+    count = keypoints_px.shape[1]
     keypoints_px = jnp.nan_to_num(keypoints_px.astype(pictures.dtype), nan=-1e6)
     rows = jnp.arange(height, dtype=pictures.dtype)[None, :, None]
     columns = jnp.arange(width, dtype=pictures.dtype)[None, None, :]
     covered = pictures
     for number in range(share.shape[1]):
         chosen, source, jitter_x, jitter_y, wide, high, grey, fill = jnp.unstack(share[:, number], axis=-1)
-        at = _keypoint(keypoints_px, chosen)
+        index = (chosen * count).astype(jnp.int32)
+        at = _point(keypoints_px, index)
         half = min(height, width) * (_SMALLEST + (_LARGEST - _SMALLEST) * jnp.stack([wide, high], axis=-1))
         middle = at + half * _JITTER * (2 * jnp.stack([jitter_x, jitter_y], axis=-1) - 1)
         inside = (jnp.abs(columns - middle[:, 0, None, None]) < half[:, 0, None, None]) & (
             jnp.abs(rows - middle[:, 1, None, None]) < half[:, 1, None, None]
         )
-        shift = jnp.rint(jnp.clip(_keypoint(keypoints_px, source) - at, -width, width)).astype(jnp.int32)
-        moved = jax.vmap(_rolled)(pictures, shift)
-        # A third of them are of one grey.
-        filled = jnp.where(fill[:, None, None, None, None] < 1 / 3, 255 * grey[:, None, None, None, None], moved)
+        # Another keypoint than the covered one; with a single keypoint there is none, and every fill is grey.
+        other = (index + 1 + (source * (count - 1)).astype(jnp.int32)) % count
+        shift = _point(keypoints_px, other) - at
+        limits = jnp.array([[width, height]], shift.dtype)
+        moved = jax.vmap(_rolled)(pictures, jnp.rint(jnp.clip(shift, -limits, limits)).astype(jnp.int32))
+        is_grey = fill[:, None, None, None, None] < (1 / 3 if count > 1 else 1)
+        filled = jnp.where(is_grey, 255 * grey[:, None, None, None, None], moved)
         covered = jnp.where(inside[:, None, :, :, None], filled, covered)
     return covered
 
 
-def _keypoint(keypoints_px: Array, share: Array) -> Array:
-    index = (share * keypoints_px.shape[1]).astype(jnp.int32)
+def _point(keypoints_px: Array, index: Array) -> Array:
     return jnp.take_along_axis(keypoints_px, index[:, None, None], axis=1)[:, 0]
 
 

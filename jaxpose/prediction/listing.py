@@ -100,7 +100,7 @@ def _job(predictor: Predictor, row: Row, table: Path, outputs: OutputFiles) -> J
         return Job(row, table, source)
     try:
         video, boxes = scan(source), boxes_of(predictor, source)
-        announced = dataclasses.replace(row, frames_announced=video.announced_frames)
+        announced = dataclasses.replace(row, frames_announced=video.expected_frames)
         return Job(announced, table, [source], video, boxes=boxes)
     except (UserError, OSError) as error:
         return Job(dataclasses.replace(row, frames_announced=0), table, [source], problem=str(error))

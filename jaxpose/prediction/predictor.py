@@ -135,7 +135,7 @@ class Predictor:
         reader, stream = self.stream(video)
         with (
             contextlib.closing(reader),
-            phase(f"predicting {video.path.name}", video.announced_frames, "frame") as progress,
+            phase(f"predicting {video.path.name}", video.expected_frames, "frame") as progress,
         ):
             found = self._joined(_counted(stream, progress))
         if reader.problem:

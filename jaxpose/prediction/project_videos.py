@@ -77,7 +77,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
             if config.eval.predict_videos == "auto" and jobs and not _is_begun(index, jobs):
                 needed_s = _seconds(predictor, videos, stops)
                 if needed_s > AUTO_S:
-                    frames = count(sum(video.announced_frames for video in videos), "frame")
+                    frames = count(sum(video.expected_frames for video in videos), "frame")
                     _logger.info(
                         f"the {frames} of video would take about {duration(needed_s)}; predict them by {command}"
                     )
@@ -91,7 +91,7 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
 def _job(predictor: Predictor, folder: Path, video: Video) -> Job:
     table = folder / VIDEO_TABLES_FOLDER / f"{video.path.stem}.csv"
     row = row_of(folder, table, video.path, [video.path], predictor)
-    announced = dataclasses.replace(row, frames_announced=video.announced_frames)
+    announced = dataclasses.replace(row, frames_announced=video.expected_frames)
     return Job(announced, table, [video.path], video, boxes=boxes_of(predictor, video.path))
 
 
@@ -145,8 +145,8 @@ def _is_kept(index: PredictionIndex, job: Job) -> bool:
 
 def _seconds(predictor: Predictor, videos: list[Video], stops: Callable[[], bool]) -> float:
     """Returns the seconds that videos will take, measured on the first frames of the largest."""
-    frames = sum(video.announced_frames for video in videos)
-    largest = max(videos, key=lambda video: video.announced_frames * video.width_px * video.height_px)
+    frames = sum(video.expected_frames for video in videos)
+    largest = max(videos, key=lambda video: video.expected_frames * video.width_px * video.height_px)
     return frames * _seconds_a_frame(predictor, largest, stops)
 
 

@@ -82,7 +82,7 @@ def predict_segment(
                 before, done = keypoints[-1], done + len(keypoints)
                 count(len(keypoints))
             if stops():
-                raise Stopped(f"{video.path}: stopped after {done} of {video.announced_frames} frames")
+                raise Stopped(f"{video.path}: stopped after {done} of {video.expected_frames} frames")
         if reader.problem:
             raise Incomplete(reader.problem, done - first)
     return done - first

@@ -44,13 +44,14 @@ def read_history(run: Path) -> History:
 
 
 def learning_section(facts: RunFacts, history: History) -> Section:
-    """Returns the curves of loss, pixel error, losses on clips and learning rate, from the `history` of the run."""
-    on_clips = tuple(weights(facts.config.losses))
+    """Returns the curves of loss, pixel error, losses on video and learning rate, from the `history` of the run."""
+    on_video = (*weights(facts.config.losses), "consistency")
     rates = sorted(name for name in history if name.endswith("learning_rate"))
     panels = [
         ("loss", [name for name in ("loss", "supervised_loss", _VALIDATION_LOSS) if name in history], "log"),
         ("error in px", [_ERROR] if _ERROR in history else [], "linear"),
-        ("losses on clips", [name for name in on_clips if name in history], "log"),
+        ("losses on video", [name for name in on_video if name in history], "log"),
+        ("teacher", [name for name in ("consistency_passed",) if name in history], "linear"),
         ("learning rate", rates, "linear"),
     ]
     panels = [panel for panel in panels if panel[1]]

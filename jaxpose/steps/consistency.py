@@ -1,10 +1,11 @@
-"""Consistency: on unlabelled frames, a student that sees a hard view learns what a teacher says of an easy one.
+"""Consistency: on unlabelled frames, a student that sees a hard view learns the points of a teacher in an easy view.
 
 The teacher is the moving average of the weights. Its points travel through the two known affines into the student's
 view. Without the asymmetry of easy and hard, both would agree on anything (Xie et al., ICCV 2021). A frame is a clip of
 a single window (see `jaxpose.steps.clip_step`).
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -20,6 +21,8 @@ from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.outputs import decode_outputs, most_confident, supervised_loss, used_keypoints
 
+Scalars = dict[str, jax.Array]
+
 # The stream of unlabelled frames; purposes of view v are these + 3 v.
 UNLABELLED, _EASY, _HARD, _OCCLUDERS = 2, 0, 1, 2
 # Turns and scales of the teacher's view.
@@ -28,7 +31,7 @@ _EASY_DEG, _EASY_SCALE = 10.0, 0.1
 _RATE = 0.02
 
 
-def easy_view(config: Config) -> AugmentConfig:
+def easy_view() -> AugmentConfig:
     """Returns the augmentation of the teacher's view."""
     low, high = 1 - _EASY_SCALE, 1 + _EASY_SCALE
     turned = AugmentConfig(
@@ -38,34 +41,29 @@ def easy_view(config: Config) -> AugmentConfig:
 
 
 def hard_view(config: Config) -> AugmentConfig:
-    """Returns the augmentation of the student's view: that of labelled frames, and more."""
-    given, options = config.augment, config.losses.consistency
-    # Elastic changes have no exact inverse, and equalization is done on the host.
-    return resolve_preset(
-        AugmentConfig(
-            preset=given.preset,
-            **{name: getattr(given, name) for name in _KEPT},
-            elastic_p=0.0,
-            equalize_p=0.0,
-            clahe_p=0.0,
-            crop_pad_p=0.0,
-            rotate_p=1.0,
-            rotate_deg=max(options.rotate_deg, (given.rotate_deg or 0.0) * bool(given.rotate_p)),
-            scale_p=1.0,
-            scale_min=options.scale_min,
-            scale_max=options.scale_max,
-            translate_p=1.0,
-            brightness_p=0.5,
-            contrast_p=0.5,
-        )
+    """Returns the augmentation of the student's view: that of labelled frames, and more.
+
+    Args:
+      config: the run's config, resolved.
+    """
+    given: Any = config.augment
+    options = config.losses.consistency
+    return dataclasses.replace(
+        given,
+        # Labels of the teacher go through one affine; equalization is done on the host.
+        elastic_p=0.0,
+        equalize_p=0.0,
+        clahe_p=0.0,
+        crop_pad_p=0.0,
+        rotate_p=1.0,
+        rotate_deg=max(options.rotate_deg, given.rotate_deg * (given.rotate_p > 0)),
+        scale_p=1.0,
+        scale_min=min(options.scale_min, given.scale_min) if given.scale_p else options.scale_min,
+        scale_max=max(options.scale_max, given.scale_max) if given.scale_p else options.scale_max,
+        translate_p=1.0,
+        brightness_p=max(given.brightness_p, 0.5),
+        contrast_p=max(given.contrast_p, 0.5),
     )
-
-
-_KEPT = (
-    "quarter_turns", "flip_p", "motion_blur_p", "motion_blur_px", "dropout_p", "dropout_share", "dropout_size",
-    "dropout_per_channel_p", "salt_p", "salt_share", "pepper_p", "pepper_share", "salt_pepper_size_min",
-    "salt_pepper_size_max", "emboss_p", "emboss_alpha_max", "emboss_strength_min", "emboss_strength_max",
-)  # fmt: skip
 
 
 def frame_microbatches(frames: Batch, config: Config, passes: int) -> Batch:
@@ -90,7 +88,7 @@ def frame_microbatches(frames: Batch, config: Config, passes: int) -> Batch:
         "frames": jnp.where(valid[:, None, None, None, None], pictures, jnp.uint8(0)),
         "frame_from_input": affines,
         "valid": valid,
-        "easy": augment.draw_params(keys(_EASY), easy_view(config), affines, size_px),
+        "easy": augment.draw_params(keys(_EASY), easy_view(), affines, size_px),
         "hard": augment.draw_params(keys(_HARD), hard_view(config), affines, size_px),
     }
     if number := config.losses.consistency.occluders:
@@ -100,20 +98,20 @@ def frame_microbatches(frames: Batch, config: Config, passes: int) -> Batch:
 
 def teacher_input(microbatch: Batch, config: Config, dtype: Any) -> jax.Array:
     """Returns the teacher's frames (q, s, h, w, 3)."""
-    return augment.render(microbatch["easy"], easy_view(config), microbatch["frames"], dtype)
+    return augment.render(microbatch["easy"], easy_view(), microbatch["frames"], dtype)
 
 
 def pseudo_labels(
     outputs: jax.Array, microbatch: Batch, config: Config, facts: DataFacts, thresholds: jax.Array
 ) -> tuple[Batch, jax.Array]:
-    """Returns labels of the student's view, and the number of predictions of each keypoint (k,) that are sure enough.
+    """Returns labels of the student's view, and the number of predictions of each keypoint (k,) above its threshold.
 
     Args:
       outputs: of the teacher (q, 1, heads, k, ...).
       microbatch: one of `frame_microbatches`.
       config: the run's config.
       facts: about the data.
-      thresholds: (k,), the least confidence of a prediction that counts.
+      thresholds: (k,), the smallest confidence of a prediction that counts.
     """
     points_px, confidence = most_confident(*decode_outputs(outputs, config.model, microbatch["frame_from_input"]))
     points_px, confidence = points_px[:, 0], confidence[:, 0]
@@ -145,19 +143,26 @@ def loss_sum(outputs: jax.Array, labels: Batch, microbatch: Batch, config: Confi
 
 
 def factor(config: Config, step: jax.Array) -> jax.Array:
-    """Returns the factor of the loss at a step, a float32 scalar: it grows from 0 over `ramp_steps`."""
+    """Returns the factor of the loss at a step from 0 on, a float32 scalar.
+
+    It is 0 for `start_steps` steps, then grows in `ramp_steps` equal parts.
+    """
     options = config.losses.consistency
-    passed = (step - options.start_steps).astype(jnp.float32) / max(1, options.ramp_steps)
-    return options.weight * jnp.clip(passed, 0, 1)
+    taken = (step - options.start_steps + 1).astype(jnp.float32)
+    return options.weight * jnp.clip(taken / max(1, options.ramp_steps), 0, 1)
 
 
-def moved_thresholds(thresholds: jax.Array, passed: jax.Array, config: Config) -> jax.Array:
-    """Returns the thresholds (k,) after a step, nearer to where `pass_share` of the predictions pass.
+def moved_thresholds(thresholds: Scalars, means: Scalars, counts: Scalars, config: Config) -> Scalars:
+    """Returns `State.thresholds` after a step, nearer to where `pass_share` of each keypoint's predictions pass.
 
     Args:
-      thresholds: before the step.
-      passed: (k,), the share of the predictions that passed.
+      thresholds: before the step; {} without a teacher, as the result is then.
+      means: `consistency_passed` (k,), the share of the predictions that passed.
+      counts: `consistency_passed`, the number of frames that decoded.
       config: the run's config.
     """
-    goal = config.losses.consistency.pass_share
-    return jnp.clip(thresholds + _RATE * (passed - goal), 0, 1)
+    if not thresholds:
+        return {}
+    before, goal = thresholds["consistency"], config.losses.consistency.pass_share
+    moved = jnp.clip(before + _RATE * (means["consistency_passed"] - goal), 0, 1)
+    return {"consistency": jnp.where(counts["consistency_passed"] > 0, moved, before)}

@@ -38,10 +38,10 @@ class Objective:
     graphdef: nnx.GraphDef
     facts: DataFacts
 
-    def taught(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
+    def add_pseudo_labels(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
         """Returns the microbatch with the teacher's labels of the unlabelled frames, if there is a teacher.
 
-        The labels are `taught`; `passed` counts the predictions of each keypoint that are sure enough.
+        They are `pseudo_labels`; `passed` counts the predictions of each keypoint above its threshold.
         """
         if not has_teacher(self.config.losses):
             return microbatch
@@ -53,7 +53,7 @@ class Objective:
         )
         thresholds = before.thresholds["consistency"]
         labels, passed = consistency.pseudo_labels(outputs[0], unlabelled, self.config, self.facts, thresholds)
-        return microbatch | {"taught": labels, "passed": {"consistency": passed}}
+        return microbatch | {"pseudo_labels": labels, "passed": {"consistency": passed}}
 
     def outputs(
         self, params: dict, statistics: dict, microbatch: dict[str, Batch], frames: jax.Array
@@ -67,7 +67,7 @@ class Objective:
             sequences.append(clips)
             counted.append(clips_counted)
         if has_teacher(self.config.losses):
-            unlabelled, labels = microbatch["unlabelled"], microbatch["taught"]
+            unlabelled, labels = microbatch["unlabelled"], microbatch["pseudo_labels"]
             student, student_counted = consistency.student_input(unlabelled, labels, self.config, frames.dtype)
             sequences.append(student)
             counted.append(student_counted)
@@ -89,7 +89,7 @@ class Objective:
             clip_sums, late_counts = clip_step.loss_sums(outputs[1], microbatch["clips"], self.config, self.facts.pca)
             sums |= clip_sums
         if has_teacher(self.config.losses):
-            labels, unlabelled = microbatch["taught"], microbatch["unlabelled"]
+            labels, unlabelled = microbatch["pseudo_labels"], microbatch["unlabelled"]
             sums["consistency"] = consistency.loss_sum(outputs[-1], labels, unlabelled, self.config, self.facts)
             sums["consistency_passed"] = microbatch["passed"]["consistency"]
         return sums, sample_sums, late_counts

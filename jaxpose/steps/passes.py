@@ -67,7 +67,7 @@ def microbatches_of(batch: Batch, config: Config, facts: DataFacts) -> tuple[dic
         unlabelled = consistency.frame_microbatches(batch["unlabelled"], config, facts.passes)
         microbatches["unlabelled"] = unlabelled
         counts["frames"] += jnp.sum(unlabelled["valid"], 1, dtype=dtype) * batch["unlabelled"]["frames"].shape[2]
-        # Of each keypoint, sure or not: what a teacher is not sure of costs nothing.
+        # Of each keypoint, also below its threshold: such a prediction costs nothing.
         counts["consistency_passed"] = jnp.sum(unlabelled["valid"], dtype=dtype)
         counts["consistency"] = counts["consistency_passed"] * batch["visibility"].shape[1]
     return microbatches, counts
@@ -97,7 +97,7 @@ def count_confident(
     """
 
     def add(total: jax.Array, of_pass: tuple) -> tuple[jax.Array, None]:
-        microbatch, frames = objective.taught(before, *of_pass), of_pass[1]
+        microbatch, frames = objective.add_pseudo_labels(before, *of_pass), of_pass[1]
         outputs, _ = objective.outputs(before.params, before.statistics, microbatch, frames)
         return total + objective.sums(outputs, microbatch)[2]["unimodal_mse"], None
 
@@ -132,14 +132,15 @@ def summed_gradients(
     first_means = dict.fromkeys([*factors, "loss"], zero)
     if has_teacher(objective.config.losses):
         first_means["consistency_passed"] = vary(jnp.zeros(before.thresholds["consistency"].shape, dtype))
-    counted = first_means.keys() - {"loss"}
+    # In a fixed order: a set would give every process another program.
+    counted = [name for name in first_means if name != "loss"]
     shares = {name: jnp.where(counts[name] > 0, parts / jnp.maximum(counts[name], 1), 0) for name in counted}
     loss = functools.partial(objective.loss, factors=factors, shares=shares)
 
     def take_pass(carry: tuple, of_pass: tuple) -> tuple[tuple, jax.Array]:
         gradients, statistics, means = carry
         (_, (statistics, pass_means, sample_sums)), pass_gradients = jax.value_and_grad(loss, has_aux=True)(
-            before.params, statistics, objective.taught(before, *of_pass), of_pass[1]
+            before.params, statistics, objective.add_pseudo_labels(before, *of_pass), of_pass[1]
         )
         gradients, means = jax.tree.map(jnp.add, (gradients, means), (pass_gradients, pass_means))
         return (gradients, statistics, means), sample_sums

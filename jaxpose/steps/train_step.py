@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxpose.config import Config
 from jaxpose.config.losses import has_teacher, weights
 from jaxpose.config.mesh import AXIS
+from jaxpose.config.model import RESNETS
 from jaxpose.model.pose_net import MATMUL_PRECISION
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
@@ -33,11 +34,18 @@ def build_train_step(
 ) -> Callable[[State, Batch], tuple[State, Metrics]]:
     """Returns the jitted update (state, batch) -> (state, metrics); the state is donated.
 
-    The batch is a labelled batch (see docs/data.md); with a loss on clips, it contains a batch of `clips`. It is
-    sharded over its first axis; the rows of a device are (microbatches x slots) in the order of `slots` and
-    `clip_shards`. The metrics are replicated scalars, except `sample_loss`, which is sharded like the batch. A loss on
-    clips adds `supervised_loss`, the annealing factor `clip_factor`, its mean `<name>` and its `<name>_count`.
+    The batch is a labelled batch (see docs/data.md); with a loss on clips, it contains a batch of `clips`, and with a
+    teacher one of `unlabelled` frames. It is sharded over its first axis; the rows of a device are (microbatches x
+    slots) in the order of `slots` and `clip_shards`. The metrics are replicated scalars, except `sample_loss`, which is
+    sharded like the batch. A loss on clips adds `supervised_loss`, the annealing factor `clip_factor`, its mean
+    `<name>` and its `<name>_count`; a teacher adds `supervised_loss`, `consistency`, its factor and its passed share.
+
+    Raises:
+      ValueError: the network has a norm over shards.
     """
+
+    if config.model.norm == "shard" and config.model.backbone in RESNETS:
+        raise ValueError("model.norm=shard needs shards: see ShardedStep")
 
     def update(state: State, batch: Batch) -> tuple[State, Metrics]:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jaxpose.config.losses import has_teacher, weights
+from jaxpose.config.losses import weights
 from jaxpose.steps import consistency, optim
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.state import State
@@ -28,7 +28,7 @@ def move_state(
       gradients: of the loss.
       statistics: the moved batch statistics.
       means: `loss` and, with losses on video, `supervised_loss` and each of them.
-      counts: `targets`, and the count of each loss on clips.
+      counts: `targets`, and the count of each loss on video.
       objective: the loss.
     """
     config, facts, moved_from = objective.config, objective.facts, state.step
@@ -47,13 +47,7 @@ def move_state(
     if ema:
         now = {"params": params, "statistics": statistics}
         ema = optim.moving_average(ema, now, config.optim.ema_decay, state.step)
-    thresholds = state.thresholds
-    if has_teacher(config.losses):
-        passed = means["consistency_passed"]
-        thresholds = {"consistency": consistency.moved_thresholds(thresholds["consistency"], passed, config)}
-        # If no unlabelled frame decoded, there was nothing to pass.
-        thresholds = _choose(counts["consistency_passed"] > 0, thresholds, state.thresholds)
-        means = means | {"consistency_passed": jnp.mean(passed)}
+    thresholds = consistency.moved_thresholds(state.thresholds, means, counts, config)
     moved = (params, statistics, optimizer, ema, thresholds)
     kept = (state.params, state.statistics, state.optimizer, state.ema, state.thresholds)
     # A finite gradient may still overflow, times a large rate. The optimizer's state cannot: its squares and averages
@@ -80,7 +74,8 @@ def move_state(
     }
     _, annealing = objective.factors(moved_from, counts["targets"].dtype)
     of_clips = {f"{name}_count": counts[name] for name in weights(config.losses)}
-    return state, metrics | means | annealing | of_clips
+    # The share that passed is one of each keypoint; the others are scalars already.
+    return state, metrics | {name: jnp.mean(mean) for name, mean in means.items()} | annealing | of_clips
 
 
 def _all_finite(tree: Any) -> jax.Array:

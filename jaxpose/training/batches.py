@@ -94,13 +94,12 @@ def image_names(setup: Setup, draws: np.ndarray) -> list[str]:
     return [setup.data.project.images[row] for row in rows]
 
 
-def clip_names(setup: Setup, step: int) -> list[str]:
-    """Returns the names of the clips of a step, of all streams; none without clips."""
-    return [
-        stream.source.name(draw)
-        for stream in setup.clips.values()
-        for draw in range(step * stream.per_step, (step + 1) * stream.per_step)
-    ]
+def clip_names(setup: Setup, step: int) -> dict[str, list[str]]:
+    """Returns the names of the clips of a step, by stream; none without clips."""
+    return {
+        name: [stream.source.name(draw) for draw in range(step * stream.per_step, (step + 1) * stream.per_step)]
+        for name, stream in setup.clips.items()
+    }
 
 
 def _slots(setup: Setup, step: int) -> np.ndarray:

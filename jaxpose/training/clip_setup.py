@@ -58,9 +58,10 @@ def open_clip_streams(config: Config, facts: DataFacts) -> tuple[ClipStreams, li
             messages.append(f"the losses on clips never count: {reason}")
         lengths["clips"] = video.clips_per_step, frames_per_clip(video, config.model), 1
     if has_teacher(losses):
-        if losses.consistency.start_steps + 1 >= facts.total_steps:
+        if losses.consistency.start_steps >= facts.total_steps:
             start = f"losses.consistency.start_steps is {losses.consistency.start_steps}"
-            messages.append(f"the teacher never counts: {start}, and the training has {facts.total_steps} steps")
+            steps = f"the training has {facts.total_steps} steps"
+            messages.append(f"the teacher never counts: {start}, and {steps}; lower it, or train longer")
         window = 2 * CONTEXT_RADIUS[config.model.kind] + 1
         lengths["unlabelled"] = losses.consistency.frames_per_step, window, _MIXED_BLOCKS
     if not lengths:

@@ -141,15 +141,21 @@ def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int
             f"{threads} threads; set {THREADS_VARIABLE}={config.mesh.cpu_threads} before JAX starts"
         )
     if 0 < train.shards < mesh.size:
-        # Batch statistics of few frames are noisy, so more shards need more frames.
-        is_batch_norm = config.model.norm == "shard" and config.model.backbone not in VITS
-        frames = FRAMES_PER_SHARD * mesh.size
-        fix = f"train.batch_size={frames}" if is_batch_norm else f"train.shards={mesh.size}"
         messages.append(
             f"train.shards is {train.shards}, so {mesh.size - train.shards} of {mesh.size} devices compute nothing; "
-            f"{fix} uses all, with other numbers"
+            f"{_more_shards(config, mesh.size)} uses all, with other numbers"
         )
     return messages
+
+
+def _more_shards(config: Config, devices: int) -> str:
+    """Returns the option that gives every device a shard."""
+    is_batch_norm = config.model.norm == "shard" and config.model.backbone not in VITS
+    frames = FRAMES_PER_SHARD * devices
+    if not is_batch_norm or microbatch_size(config.train) >= frames:
+        return f"train.shards={devices}"
+    # Batch statistics of fewer frames are noisy, so more shards need more frames.
+    return f"train.{'microbatch' if config.train.batch_size >= frames else 'batch'}_size={frames}"
 
 
 def _fit_on_process_0(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:

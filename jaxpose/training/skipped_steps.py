@@ -1,5 +1,6 @@
 """Describes what was not finite in a skipped step."""
 
+import itertools
 import math
 
 import jax
@@ -34,14 +35,15 @@ def describe_skip(
         factors["consistency"] = values["consistency_factor"]
     for name, factor in factors.items():
         if not abs(values[name] * factor) <= LARGEST_FACTOR:
-            causes.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {', '.join(clips)}")
+            own = ", ".join(clips["unlabelled" if name == "consistency" else "clips"])
+            causes.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {own}")
     if not causes and math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):
         causes.append(
             f"the new parameters, batch statistics or optimizer state (learning rate {values['learning_rate']:g})"
         )
     elif not causes:
         images = image_names(setup, draws[draws >= 0])
-        causes.append(f"the gradient of a batch with {', '.join([*images, *clips])}")
+        causes.append(f"the gradient of a batch with {', '.join(itertools.chain(images, *clips.values()))}")
     return (
         f"step {step} skipped: loss {values['loss']:g}, gradient norm {values['gradient_norm']:g}; "
         f"not finite: {'; '.join(causes)}"

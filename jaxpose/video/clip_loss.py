@@ -6,6 +6,8 @@ from jaxpose.video.range import Damage
 
 # Above this share of a video's clips, one sentence reports all that cannot be used.
 _MANY = 0.1
+# Above the first number of decoded frames per delivered frame, a warning is due, once the second number is delivered.
+_HIGH_COST, _COST_FRAMES = 4, 2048
 
 
 def loss_reasons(index: VideoIndex, damage: list[Damage], first: int, length: int) -> list[str]:
@@ -26,10 +28,23 @@ def describe_loss(index: VideoIndex, damage: list[Damage], first: int, length: i
       reason: why this clip cannot be used.
     """
     count = window_count(index.frame_count, length)
-    firsts = [min(window * length, index.frame_count - length) for window in range(count)]
+    # Only clips beside damage and leaps can be lost, and the last one, which may begin before its place.
+    near = {count - 1, *(leap // length for leap in index.leaps)}
+    near.update(window for one in damage for window in range(one.first // length, one.last // length + 1))
+    firsts = [min(window * length, index.frame_count - length) for window in sorted(near) if 0 <= window < count]
     lost = [reasons for window in firsts if (reasons := loss_reasons(index, damage, window, length))]
     if 1 < len(lost) > _MANY * count:
         places = len({text for reasons in lost for text in reasons})
         more = f" (and {places - 1} more places)" if places > 1 else ""
         return f"{index.path}: {len(lost)} of its {count} clips are not used: {lost[0][0]}{more}"
     return f"{index.path}: frames {first} to {first + length - 1} are not used: {reason}"
+
+
+def describe_cost(decoded: int, delivered: int) -> str:
+    """Returns a warning if far more frames were decoded than handed out, or ""."""
+    if delivered < _COST_FRAMES or decoded <= _HIGH_COST * delivered:
+        return ""
+    return (
+        f"{decoded / delivered:.1f} frames are decoded for each frame of a clip; use video.cache=auto with a larger "
+        "data.cache_limit_gib, or re-encode the videos with more key frames"
+    )

@@ -16,7 +16,7 @@ from jaxpose import cache, geometry
 from jaxpose.config import DataConfig
 from jaxpose.video.cache import DecodedFrames, decode_part, open_whole
 from jaxpose.video.clip_fit import ClipFit, fit_clips
-from jaxpose.video.clip_loss import describe_loss, loss_reasons
+from jaxpose.video.clip_loss import describe_cost, describe_loss, loss_reasons
 from jaxpose.video.clip_order import block_around, place, window_count
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.once import Once
@@ -27,8 +27,6 @@ from jaxpose.video.session import check_session
 # Blocks of neighbouring clips held in memory for each camera, if clips are not read from the cache.
 _HELD_BLOCKS = 4
 _LISTED_REASONS = 3
-# Above the first number of decoded frames per delivered frame, a warning is due, once the second number is delivered.
-_HIGH_COST, _COST_FRAMES = 4, 2048
 
 
 class UnusableClips(RuntimeError):
@@ -163,9 +161,9 @@ class ClipSource:
             reasons, videos = self.messages(), f"{len(self.files())} video{'s' * (len(self.files()) > 1)}"
             more = f"; and {len(reasons) - _LISTED_REASONS} more" if len(reasons) > _LISTED_REASONS else ""
             raise UnusableClips(
-                f"none of the {windows} clips of {videos} can be used, so the losses on clips would learn nothing: "
+                f"none of the {windows} clips of {videos} can be used, so the losses on video would learn nothing: "
                 f"{'; '.join(reasons[:_LISTED_REASONS])}{more}. Repair or remove the videos, or set the weights of the "
-                "losses on clips to 0"
+                "losses on video to 0"
             )
 
     def close(self) -> None:
@@ -192,12 +190,7 @@ class ClipSource:
 
     def cost_warning(self) -> str:
         """Returns a warning if far more frames are decoded than handed out, or ""."""
-        if self.delivered_frames < _COST_FRAMES or self.decoded_frames <= _HIGH_COST * self.delivered_frames:
-            return ""
-        return (
-            f"{self.decoded_frames / self.delivered_frames:.1f} frames are decoded for each frame of a clip; use "
-            "video.cache=auto with a larger data.cache_limit_gib, or re-encode the videos with more key frames"
-        )
+        return describe_cost(self.decoded_frames, self.delivered_frames)
 
     def _plan_cache(self, cache_mode: str) -> tuple[frozenset[Path], list[str]]:
         """Returns the videos to cache, and sentences about the videos and the cache."""
@@ -224,7 +217,9 @@ class ClipSource:
         """Returns the frames of a clip of one camera, or a sentence about why they cannot be used."""
         last, fit = first + self._length - 1, self._fits[index.path]
         if not fit.is_shown(first):
-            return f"{index.path}: the clip of frames {first} to {last} is left out: none of them has a box"
+            frames = f"the clip of frames {first} to {last} is left out: none of them has a box"
+            # Of single frames, one sentence for all.
+            return f"{index.path}: {frames if self._length > 1 else 'frames without a box are left out'}"
         if index.path in self._cached:
             affine, limit_gib = fit.input_from_frame, self._data.cache_limit_gib
             held = self._whole.get(

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import re
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,9 @@ from jaxpose.video.packets import Packets, open_video, read_packets, video_strea
 
 # Since version 17, PyAV converts with as many threads as there are cores, which costs more than it gains here.
 _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
+
+# Frames of an AVI file, from which on its index says how many places each has.
+_FEWEST_STEPS = 8
 
 # By the number of clockwise quarter turns.
 TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
@@ -41,7 +43,7 @@ class Video:
       announced_frames: the container's count of frames; without it, the number of packets in the file plus those that
         are missing up to the duration in the file.
       quarter_turns: clockwise, 0 to 3, by which a stored frame is rotated when it is read.
-      places_per_frame: 2 in an AVI file that counts two places for each frame, and leaves one of them empty.
+      places_per_frame: 2 in an AVI file that counts two places for each frame, and leaves one empty; 1 in others.
     """
 
     path: Path
@@ -165,8 +167,12 @@ def _places_per_frame(container: InputContainer, stream: VideoStream) -> int:
     if container.format.name != "avi":
         return 1
     # Older PyAV does not show the index.
-    entries = getattr(stream, "index_entries", None) or ()
-    return max(1, math.gcd(*(entry.timestamp for entry in entries)))
+    steps = np.diff([entry.timestamp for entry in getattr(stream, "index_entries", None) or ()])
+    if len(steps) < _FEWEST_STEPS:
+        return 1
+    places = int(np.gcd.reduce(steps))
+    # Where frames came rarely, most steps are longer than what divides all of them.
+    return places if np.median(steps) == places else 1
 
 
 def _announced(packets: Packets, container: InputContainer, stream: VideoStream) -> int:

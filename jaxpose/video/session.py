@@ -22,8 +22,9 @@ def check_session(session: tuple[VideoIndex, ...], sequence_length: int, data: D
             )
         if index.frame_count < sequence_length:
             raise UserError(
-                f"{index.path} has {index.frame_count} frames, but a clip holds {sequence_length}; remove the video or "
-                "lower video.sequence_length (video.context_sequence_length for context models)"
+                f"{index.path} has {index.frame_count} frames, but a clip holds {sequence_length}; remove the video "
+                "or, if a loss on clips is on, lower video.sequence_length (video.context_sequence_length for context "
+                "models)"
             )
         size_px = (index.width_px, index.height_px)
         crop_px = crop_of_video(data, index.path.stem)

@@ -17,10 +17,14 @@ from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards
 from jaxpose.training.clip_batch import empty_clips
 from tests.layouts import compare_layouts
-from tests.parallel import Trainer, make_config
+from tests.parallel import Trainer, make_config, shared_trainer
 from tests.steps.test_sharded_step import assert_same_bits
 
 SIDE_PX, KEYPOINTS, FRAMES = 64, 3, 6
+# With a norm over frames, the student's frames would change the outputs of labelled ones.
+ONE: dict[str, Any] = {
+    "unlabelled": 5, "batch": 6, "microbatch": 4, "precision": "f64", "preset": "none", "norm": "group",
+}  # fmt: skip
 FACTS = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=1, total_steps=10, flip_permutation=(1, 0, 2))
 
 
@@ -98,24 +102,32 @@ def test_a_prediction_below_its_threshold_teaches_nothing() -> None:
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_the_threshold_goes_where_the_wanted_share_passes(share: float) -> None:
     config = taught_config(pass_share=share)
-    rng, threshold = np.random.default_rng(0), jnp.full(1, 0.5)
+    rng, thresholds = np.random.default_rng(0), {"consistency": jnp.full(1, 0.5)}
+    counts = {"consistency_passed": jnp.float32(16)}
     for _ in range(2000):
         confidence = rng.beta(2, 5, 16)
-        threshold = consistency.moved_thresholds(threshold, jnp.mean(confidence >= threshold)[None], config)
-    passed = (rng.beta(2, 5, 100_000) >= float(threshold[0])).mean()
+        means = {"consistency_passed": jnp.mean(confidence >= thresholds["consistency"])[None]}
+        thresholds = consistency.moved_thresholds(thresholds, means, counts, config)
+    passed = (rng.beta(2, 5, 100_000) >= float(thresholds["consistency"][0])).mean()
     assert abs(passed - share) < 0.06
+    # Of a step whose frames did not decode, nothing passed.
+    none = {"consistency_passed": jnp.zeros(1)}
+    same = consistency.moved_thresholds(thresholds, none, {"consistency_passed": jnp.float32(0)}, config)
+    assert same["consistency"] == thresholds["consistency"]
 
 
 def test_the_factor_grows_from_its_start_to_its_weight() -> None:
     config = taught_config(start_steps=10, ramp_steps=20)
-    factors = [float(consistency.factor(config, jnp.int32(step))) for step in (0, 10, 20, 30, 1000)]
-    np.testing.assert_allclose(factors, [0, 0, 0.5, 1, 1])
+    factors = [float(consistency.factor(config, jnp.int32(step))) for step in (0, 9, 10, 19, 29, 1000)]
+    np.testing.assert_allclose(factors, [0, 0, 0.05, 0.5, 1, 1])
+    # Without a ramp it counts from the first step on.
+    assert consistency.factor(taught_config(start_steps=0, ramp_steps=0), jnp.int32(0)) == 1
 
 
 def test_the_loss_of_a_step_is_that_of_the_labels_and_of_what_the_teacher_is_believed() -> None:
-    config = make_config(unlabelled=5, batch=6, microbatch=4, precision="f64", preset="none")
+    trainer = shared_trainer(**ONE)
     with jax.enable_x64(True):
-        layout = Trainer(config).on(1)
+        layout = trainer.on(1)
         first = np.asarray(layout.state.thresholds["consistency"])
         history = layout.run(2)
     for metrics in history:
@@ -124,15 +136,13 @@ def test_the_loss_of_a_step_is_that_of_the_labels_and_of_what_the_teacher_is_bel
         np.testing.assert_allclose(metrics["loss"], total, rtol=1e-12)
     # All predictions of the first keypoint pass, and none of the last.
     moved = np.asarray(layout.state.thresholds["consistency"])
-    goal = config.losses.consistency.pass_share
+    goal = trainer.config.losses.consistency.pass_share
     np.testing.assert_allclose(moved[[0, 2]] - first[[0, 2]], [2 * 0.02 * (1 - goal), -2 * 0.02 * goal])
 
 
 def test_the_teacher_is_the_moving_average() -> None:
-    # With another norm, the student's frames would change what the network says of labelled ones.
-    config = make_config(unlabelled=5, batch=6, precision="f64", preset="none", norm="group")
     with jax.enable_x64(True):
-        layout = Trainer(config).on(1)
+        layout = shared_trainer(**ONE).on(1)
         moved_teacher = jax.tree.map(lambda leaf: leaf * 1.1, layout.state.ema)
         plain = layout.run(1)[0]
         layout.restart()
@@ -143,6 +153,7 @@ def test_the_teacher_is_the_moving_average() -> None:
     assert plain["consistency"] != other["consistency"]
 
 
+@pytest.mark.slow
 def test_another_number_of_devices_gives_the_same_numbers() -> None:
     config = make_config(unlabelled=5, clips=1, batch=6, microbatch=4, precision="f64", preset="none")
     compare_layouts(Trainer(config), (3,))

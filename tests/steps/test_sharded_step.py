@@ -5,6 +5,8 @@ labels missing unevenly, and random bytes in empty slots. The suite shows a shor
 and number of devices, the mark `full` all of them together.
 """
 
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -13,7 +15,8 @@ import pytest
 
 from tests.layouts import run
 from tests.parallel import Trainer, distance, make_config, shared_trainer
-from tests.small_run import assert_same
+from tests.process_pair import ROOT
+from tests.small_run import assert_same, environment
 
 # 10 frames in passes of 6 and 4 and in 5 shards: with 3 devices, they have 1, 2 and 2 of them.
 SHARED: dict[str, Any] = {"batch": 10, "microbatch": 6, "norm": "shard", "shards": 5, "optimizer": "adam", "lr": 1e-3}
@@ -63,6 +66,38 @@ def test_one_shard_has_the_statistics_of_the_whole_batch() -> None:
         shard = run(Trainer(make_config(**options, norm="shard", shards=1)).on(1))
     np.testing.assert_allclose(shard.losses, whole.losses, rtol=1e-10)
     assert distance(shard.weights, whole.weights) < 1e-10
+
+
+PROGRAM = """
+import hashlib
+import jax
+from jaxpose.steps.objective import Objective
+from jaxpose.steps.shard_functions import ShardFunctions
+from jaxpose.steps.state import weights_of
+from tests.parallel import Trainer, batch_of, make_config
+
+config = make_config(norm="shard", shards=2, batch=6, clips=1, unlabelled=5)
+trainer = Trainer(config)
+batch = batch_of(config, 0, 2)
+shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // 2, *x.shape[1:]), x.dtype), batch)
+work = ShardFunctions(Objective(config, trainer._graphdef, trainer._facts), trainer._first_state, shard)
+before = weights_of(trainer._first_state, True)
+lowered = jax.jit(work.gradients).lower(before, jax.numpy.int32(0), work.microbatches, work.counts, work.confident)
+print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_every_process_makes_the_same_program() -> None:
+    """An order that Python draws for each process would make another program, which nobody has kept."""
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT, env=environment() | {"PYTHONHASHSEED": seed}, check=True, capture_output=True, text=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(texts) == 1
 
 
 TABLE: list[dict[str, Any]] = [
