@@ -258,5 +258,7 @@ def test_a_converted_run_without_sets_is_evaluated_with_all_frames_unused(traine
 def test_the_config_of_the_importer_is_the_rest(run: Path, reference: Path) -> None:
     imported, _ = read_config(reference / "config.yaml")
     config = read_run_config(run / "config.json")
-    assert config.losses == imported.losses and config.optim == imported.optim
+    assert config.losses == imported.losses
+    # Left open in the file.
+    assert config.optim == dataclasses.replace(imported.optim, ema_decay=0.0)
     assert dataclasses.replace(config.model, decoding="fit", head_width=32) == imported.model

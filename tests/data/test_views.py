@@ -230,7 +230,7 @@ def add_videos(folder: Path, *names: str) -> None:
 def test_videos_of_one_camera(tmp_path: Path) -> None:
     data = c.DataConfig(project=str(tmp_path))
     assert sessions(data, c.VideoConfig()) == []
-    with pytest.raises(ValueError, match=f"no videos to draw clips from: there is no folder {tmp_path}/videos; put"):
+    with pytest.raises(ValueError, match=f"there are no videos: there is no folder {tmp_path}/videos; put"):
         clip_sessions(data, c.VideoConfig())
     add_videos(tmp_path / "videos", "notes.txt")
     with pytest.raises(ValueError, match=f": {tmp_path}/videos has no file with the ending .mp4, .avi,.* video.folder"):

@@ -125,7 +125,7 @@ def test_labels_that_are_too_few_stop_a_loss_and_nothing_else(tmp_path: Path, we
             fit_subspaces(config, data)
     else:
         setup = make_setup(config, make_mesh(jax.devices()[:1]), data)
-        assert list(setup.subspaces) == ["pca_multiview"] and setup.clips is None
+        assert list(setup.subspaces) == ["pca_multiview"] and setup.clips == {}
         (message,) = [message for message in setup.messages if "pca_singleview" in message]
         assert message.startswith(f"pca_singleview is not measured: losses.pca_singleview: {said}")
     config.losses.pca_singleview.components = 2

@@ -63,9 +63,10 @@ def test_other_boxes_of_labelled_images_are_another_run(boxed: Path) -> None:
 def test_other_boxes_of_clips_are_another_run(boxed: Path) -> None:
     options = {"losses__temporal__weight": 1.0, "video__sequence_length": 8}
     setup = begin(config_of(boxed, **options))
-    assert setup.clips is not None and setup.clips.frames(0) is not None
+    clips = setup.clips["clips"].source
+    assert clips.frames(0) is not None
     # 40 px of the frame are the 32 px of the input.
-    np.testing.assert_allclose(setup.clips.frame_from_input(0)[0, 0], [1.25, 0, 4.125])
+    np.testing.assert_allclose(clips.frame_from_input(0)[0, 0], [1.25, 0, 4.125])
     with open_run(setup.config, list_files(setup)):
         pass
     file = boxed / "boxes" / "session01_bbox.csv"
