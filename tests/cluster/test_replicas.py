@@ -18,7 +18,7 @@ from jaxpose.steps.state import State
 from jaxpose.training.compiled_run import CompiledRun
 from jaxpose.training.diverged import Diverged
 from jaxpose.training.loop import Loop
-from jaxpose.training.run_step import OneProgram
+from jaxpose.training.run_step import ShardPrograms
 from tests.small_run import make_config, small_project
 
 
@@ -61,22 +61,22 @@ def test_a_run_whose_devices_differ_stops_and_saves_nothing(tmp_path: Path, monk
     config = make_config(small_project(tmp_path / "project"), tmp_path / "run", mesh__devices=3, train__steps=6,
                          train__save_every_steps=2, train__val_every_epochs=3, augment__preset="none")  # fmt: skip
 
-    class Forgetful(OneProgram):
+    class Forgetful(ShardPrograms):
         """A device forgets a bit of one bias in the fourth step."""
 
-        def __call__(self, held: State, batch: Batch) -> tuple[State, dict[str, Any]]:
+        def __call__(self, held: list[State], batch: list[list[Batch]]) -> tuple[list[State], dict[str, Any]]:
             held, metrics = super().__call__(held, batch)
-            if int(held.step) == 4:
-                layer = held.params["head"]["layers"][0]
-                whole = np.asarray(layer["bias"])
-                broken = whole.copy()
+            if int(held[1].step) == 4:
+                layer = held[1].params["head"]["layers"][0]
+                broken = np.array(layer["bias"])
                 broken.view(np.uint8)[0] ^= 1
-                layer["bias"] = with_copies([whole, broken, whole], self.mesh)
+                layer["bias"] = jax.device_put(broken, layer["bias"].sharding)
             return held, metrics
 
     def broken_loop(run: CompiledRun, *parts: Any) -> Loop:
-        assert isinstance(run.step, OneProgram)
-        return Loop(dataclasses.replace(run, step=Forgetful(run.step.compiled, run.step.mesh)), *parts)
+        step = run.step
+        assert isinstance(step, ShardPrograms)
+        return Loop(dataclasses.replace(run, step=Forgetful(step.step, step.mesh, step.shards)), *parts)
 
     monkeypatch.setattr(verb, "Loop", broken_loop)
     with pytest.raises(Diverged, match="at step 4 .* .different: cpu:1 of process 0.: .* resumes from step 2"):
