@@ -59,7 +59,7 @@ class LabelledSet:
     base: c.Config
 
 
-def _base(project: Path, size_px: tuple[int, int], **augment: float) -> c.Config:
+def _base(project: Path, size_px: tuple[int, int], **augment: Any) -> c.Config:
     return c.Config(
         data=c.DataConfig(
             project=str(project), input_width_px=size_px[0], input_height_px=size_px[1], resize="stretch"

@@ -44,9 +44,9 @@ def move_state(
     directions, optimizer = optim.make_optimizer(config.optim).update(gradients, state.optimizer, state.params)
     params = optim.apply_directions(state.params, directions, head_rate, backbone_rate)
     ema = state.ema
-    if ema:
+    if ema and (decay := config.optim.ema_decay):
         now = {"params": params, "statistics": statistics}
-        ema = optim.moving_average(ema, now, config.optim.ema_decay, state.step)
+        ema = optim.moving_average(ema, now, decay, state.step)
     thresholds = consistency.moved_thresholds(state.thresholds, means, counts, config)
     moved = (params, statistics, optimizer, ema, thresholds)
     kept = (state.params, state.statistics, state.optimizer, state.ema, state.thresholds)
