@@ -135,7 +135,7 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
         ):
             log.follow(tracker.record)
             _begin_log(run, messages, folder, log)
-            if (first_step := int(run.state.step)) < total_steps:
+            if setup.clips and (first_step := int(run.state.step)) < total_steps:
                 require_usable_clips(setup.clips, first_step)
             # 6. The loop.
             batch = validation_batch(config.train, len(setup.data.rows("validation")))

@@ -27,7 +27,7 @@ Scalars = dict[str, jax.Array]
 UNLABELLED, _EASY, _HARD, _OCCLUDERS = 2, 0, 1, 2
 # Turns and scales of the teacher's view.
 _EASY_DEG, _EASY_SCALE = 10.0, 0.1
-# The share of the way to its goal by which a threshold moves in a step.
+# A threshold moves in a step by this times (the share that passed - the wanted share).
 _RATE = 0.02
 
 

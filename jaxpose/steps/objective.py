@@ -25,8 +25,7 @@ class Objective:
     """The loss as a function of the weights.
 
     A microbatch is a dict with `labelled`, with `clips` if a loss on clips is on, and with `unlabelled` if there is a
-    teacher. The scalar `frames` is the number of
-    frames of the global microbatch that enter the batch statistics.
+    teacher. The scalar `frames` is the number of frames of the global microbatch that enter the batch statistics.
 
     Attributes:
       config: the run's config.

@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 
-from jaxpose.config.losses import has_teacher
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.passes import count_confident, microbatches_of, summed_gradients
@@ -32,7 +31,7 @@ class ShardFunctions:
         self._has_own_statistics = objective.config.model.norm == "shard"
         self.microbatches, self.counts = jax.eval_shape(self.prepare, shard)
         self.confident = self.counts["targets"]
-        before = weights_of(state, has_teacher(objective.config.losses))
+        before = weights_of(state)
         self.sums, _ = jax.eval_shape(
             self.gradients, before, state.step, self.microbatches, self.counts, self.confident
         )

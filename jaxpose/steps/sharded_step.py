@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxpose.cluster.device_program import DeviceProgram, on_device
 from jaxpose.cluster.mesh import local_devices
 from jaxpose.config import Config
-from jaxpose.config.losses import has_teacher, weights
+from jaxpose.config.losses import weights
 from jaxpose.model.pose_net import MATMUL_PRECISION, needed_types
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
@@ -61,8 +61,7 @@ class ShardedStep:
         options: dict[str, Any] | None = None,
     ):
         work, devices = ShardFunctions(Objective(config, graphdef, facts), state, shard), local_devices(mesh)
-        self._has_teacher = has_teacher(config.losses)
-        before, confident = weights_of(state, self._has_teacher), work.confident
+        before, confident = weights_of(state), work.confident
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:
             # The name is that of the program, in profiles.
@@ -103,7 +102,7 @@ class ShardedStep:
         prepare, gradients, update = (self.programs[name] for name in ("prepare", "gradients", "update"))
         prepared = [[prepare(place, shard) for shard in shards] for place, shards in enumerate(batch)]
         counts = self._add_counts([[counted for _, counted in shards] for shards in prepared])
-        before = [weights_of(state, self._has_teacher) for state in states]
+        before = [weights_of(state) for state in states]
         confident = self._zeros
         if count := self.programs.get("confident"):
             arguments = [

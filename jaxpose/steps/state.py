@@ -90,9 +90,9 @@ def initial_state(params: dict, statistics: dict, config: Config) -> State:
     )
 
 
-def weights_of(state: State, has_teacher: bool) -> Weights:
-    """Returns what the loss of the next step depends on."""
-    return Weights(state.params, state.statistics, state.ema if has_teacher else {}, state.thresholds)
+def weights_of(state: State) -> Weights:
+    """Returns what the loss of the next step depends on; only a run with a teacher has thresholds."""
+    return Weights(state.params, state.statistics, state.ema if state.thresholds else {}, state.thresholds)
 
 
 def evaluated_weights(state: State) -> tuple[dict, dict]:

@@ -79,7 +79,7 @@ def _update(state: State, batch: Batch, objective: Objective) -> tuple[State, Me
     counts = restore(lax.psum(vector, AXIS))
     # Make varying copies. With replicated parameters, the gradient would already be a sum over the devices, and the
     # mean below would silently be too large by their number.
-    before = weights_of(state, has_teacher(config.losses))
+    before = weights_of(state)
     before = before._replace(params=vary(before.params))
     if "unimodal_mse" in weights(config.losses):
         confident = count_confident(objective, before, (microbatches, counts["frames"]), vary)

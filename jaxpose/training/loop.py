@@ -172,8 +172,10 @@ class Loop:
 
 def _describe_decoding(clips: ClipStreams) -> str:
     """Returns the decoding cost, over all processes, of clips that were not in the cache; "" without such clips."""
+    if not clips:
+        return ""
     sources = [stream.source for stream in clips.values()]
-    counts = gather_lists([(source.decoded_frames, source.delivered_frames) for source in sources] or [(0, 0)])
+    counts = gather_lists([(source.decoded_frames, source.delivered_frames) for source in sources])
     decoded, delivered = (sum(numbers) for numbers in zip(*counts, strict=True))
     if not delivered:
         return ""

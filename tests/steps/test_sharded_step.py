@@ -81,7 +81,7 @@ trainer = Trainer(config)
 batch = batch_of(config, 0, 2)
 shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // 2, *x.shape[1:]), x.dtype), batch)
 work = ShardFunctions(Objective(config, trainer._graphdef, trainer._facts), trainer._first_state, shard)
-before = weights_of(trainer._first_state, True)
+before = weights_of(trainer._first_state)
 lowered = jax.jit(work.gradients).lower(before, jax.numpy.int32(0), work.microbatches, work.counts, work.confident)
 print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
 """
