@@ -2,7 +2,7 @@
 
     python benchmarks/few_labels.py --set mouse --project PATH/mirror-mouse-example --out benchmarks/few_labels.jsonl
     python benchmarks/few_labels.py --set synthetic --out benchmarks/few_labels.jsonl
-    python benchmarks/few_labels.py --set lips --project PATH/speech-lips --out benchmarks/few_labels.jsonl
+    python benchmarks/few_labels.py --set lips --project PATH/Lips --out benchmarks/few_labels.jsonl
 
 A network learns from n labelled frames, drawn at random, with or without the project's video. No frame is validated:
 the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: of `choice`,
@@ -18,6 +18,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -81,17 +82,40 @@ def mouse(given: argparse.Namespace, seed: int) -> LabelledSet:
 
 
 def lips(given: argparse.Namespace, seed: int) -> LabelledSet:
-    """Lips of speakers: drawn from 227 frames of some, which are also to choose by, tested on 392 frames of others."""
+    """Lips of speakers: drawn from 227 frames of some, which are also to choose by, tested on 392 frames of others.
+
+    The folder is `Lips` of the public repository articulateinstruments/DeepLabCut-for-Speech-Production.
+    """
     project = given.work / "lips"
     if not project.exists():
-        unfinished = project.with_name("lips.unfinished")
-        shutil.copytree(given.project, unfinished, dirs_exist_ok=True)
-        rows = (given.project / "CollectedData_new.csv").read_text().splitlines()[3:]
-        with (unfinished / "CollectedData.csv").open("a") as stream:
-            stream.writelines(f"{row}\n" for row in rows)
-        unfinished.rename(project)
+        _make_lips(given.project, project)
     rows = np.arange(227 + 392)
     return LabelledSet(project, rows[:227], rows[:227], rows[227:], _base(project, (128, 96)))
+
+
+def _make_lips(source: Path, project: Path) -> None:
+    """Makes one project of a folder for each recording, with the test frames last; no video is of a test speaker."""
+    unfinished = project.with_name("lips.unfinished")
+    tested = source / "labeled-data" / "LipTest_COMBINED_TEST"
+    # The names of other folders say that their speaker is tested, too, or that they were held out.
+    of_training = [
+        table.parent
+        for table in sorted(source.glob("labeled-data/*/CollectedData_AW.csv"))
+        if re.fullmatch(r"\d{3}_[a-z]+|File162", table.parent.name)
+    ]
+    lines: list[str] = []
+    for folder in [*of_training, tested]:
+        shutil.copytree(folder, unfinished / "labeled-data" / folder.name, dirs_exist_ok=True)
+        header, rows = np.split((folder / "CollectedData_AW.csv").read_text().splitlines(), [3])
+        # The files come from Windows.
+        lines += [*(() if lines else header), *(row.replace("\\", "/") for row in rows)]
+    (unfinished / "CollectedData.csv").write_text("".join(f"{line}\n" for line in lines))
+    (unfinished / "videos").mkdir(exist_ok=True)
+    speakers = {folder.name.removesuffix(" TESTSET") for folder in source.glob("labeled-data/* TESTSET")}
+    for video in (source / "videos").glob("[0-9]*.avi"):
+        if video.stem not in speakers:
+            shutil.copy(video, unfinished / "videos")
+    unfinished.rename(project)
 
 
 def synthetic(given: argparse.Namespace, seed: int) -> LabelledSet:
