@@ -21,9 +21,14 @@ from typing import Any
 
 from jaxpose.config import Config
 from jaxpose.config.command_line import Options
-from jaxpose.config.pretrain import STEPS, is_pretraining
-from jaxpose.config.train import TrainConfig
 from jaxpose.train import run, train
+
+# An epoch of all video frames is far longer than one of labelled frames, and a backbone has nothing to keep.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "pretrain": {"method": "contrastive"},
+    "train": {"steps": 3000},
+    "optim": {"schedule": "cosine", "unfreeze_epoch": 0, "unfreeze_factor": 1.0},
+}
 
 
 def pretrain(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
@@ -43,14 +48,15 @@ def pretrain(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
 
 
 def as_pretraining(config: Config) -> Config:
-    """Returns a copy whose `pretrain.method` is contrastive if it is none, and whose length is in steps if not given."""
-    pretraining, lengths = config.pretrain, config.train
-    if not is_pretraining(pretraining):
-        pretraining = dataclasses.replace(pretraining, method="contrastive")
-    if not lengths.steps and lengths.epochs == TrainConfig().epochs:
-        # An epoch of all video frames is far longer than one of labelled frames.
-        lengths = dataclasses.replace(lengths, steps=STEPS)
-    return dataclasses.replace(config, pretrain=pretraining, train=lengths)
+    """Returns a copy in which options that have their defaults get those of a pretraining: see `_DEFAULTS`."""
+    changed = config
+    for section, own in _DEFAULTS.items():
+        given, usual = getattr(config, section), getattr(Config(), section)
+        fitting = {name: value for name, value in own.items() if getattr(given, name) == getattr(usual, name)}
+        if section == "train" and given.epochs != usual.epochs:
+            fitting = {}
+        changed = dataclasses.replace(changed, **{section: dataclasses.replace(given, **fitting)})
+    return changed
 
 
 def main(config: Config, options: Options) -> int:

@@ -5,9 +5,6 @@ import dataclasses
 from jaxpose.config.model import VITS
 from jaxpose.config.option import Section, option
 
-# Length of a pretraining if none is given.
-STEPS = 3000
-
 
 @dataclasses.dataclass
 class PretrainConfig(Section):
@@ -15,7 +12,7 @@ class PretrainConfig(Section):
         "none",
         "none: the run trains on labelled frames; contrastive: a pretraining, the same place of a frame gets the same "
         "features in two views; distill: a pretraining, features follow those of pretrain.teacher. jaxpose pretrain "
-        "sets contrastive, and train.steps=3000 if no length is given",
+        "sets contrastive",
         choices=("none", "contrastive", "distill"),
     )
     teacher: str = option(

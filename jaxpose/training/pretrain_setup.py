@@ -109,9 +109,8 @@ def _load_teacher(config: Config) -> tuple[nnx.GraphDef | None, dict | None, lis
 def _side_px(config: Config) -> int:
     """Returns the side of the input by the rule for labelled images, on the frames of the videos."""
     data = config.data
-    files = [
-        file for session in clip_sessions(data, config.video, "a pretraining learns from videos") for file in session
-    ]
+    sessions = clip_sessions(data, config.video, "a pretraining learns from videos")
+    files = [file for session in sessions for file in session]
     if data.crop_px:
         return square_side_px(np.array([data.crop_px[2:]]), 0)
     if boxes_px := boxes_of_videos(data, files):
