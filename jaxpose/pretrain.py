@@ -25,7 +25,7 @@ from jaxpose.train import run, train
 
 # An epoch of all video frames is far longer than one of labelled frames, and a backbone has nothing to keep.
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "pretrain": {"method": "contrastive"},
+    "pretrain": {"method": "masked"},
     "train": {"steps": 3000},
     "optim": {"schedule": "cosine", "unfreeze_epoch": 0, "unfreeze_factor": 1.0},
 }

@@ -10,10 +10,9 @@ from jaxpose.config.option import Section, option
 class PretrainConfig(Section):
     method: str = option(
         "none",
-        "none: the run trains on labelled frames; contrastive: a pretraining, the same place of a frame gets the same "
-        "features in two views; distill: a pretraining, features follow those of pretrain.teacher. jaxpose pretrain "
-        "sets contrastive",
-        choices=("none", "contrastive", "distill"),
+        "none: the run trains on labelled frames; masked: a pretraining, the network paints the hidden squares of a "
+        "frame; distill: a pretraining, its features follow those of pretrain.teacher. jaxpose pretrain sets masked",
+        choices=("none", "masked", "distill"),
     )
     teacher: str = option(
         "",
@@ -21,14 +20,13 @@ class PretrainConfig(Section):
         is_path=True,
     )
     teacher_backbone: str = option("vit_small", "distill: network of the teacher", choices=VITS)
-    channels: int = option(32, "contrastive: features of a place", minimum=2, maximum=1024)
-    temperature: float = option(0.1, "contrastive: by which similarities are divided", minimum=1e-3, maximum=100.0)
-    points: int = option(8, "contrastive: places along each side of a frame that are compared", minimum=2, maximum=64)
+    square_px: int = option(16, "masked: side of a hidden square, in input pixels: 8, 16 or 32", minimum=8, maximum=32)
+    hidden_share: float = option(0.6, "masked: share of the squares that are hidden", minimum=0.05, maximum=0.95)
     rotate_deg: float = option(
-        45.0, "largest rotation of a view, if that of augment is not larger", minimum=0.0, maximum=180.0
+        45.0, "largest rotation of a frame, if that of augment is not larger", minimum=0.0, maximum=180.0
     )
-    scale_min: float = option(0.75, "smallest scale of a view, if that of augment is not smaller", minimum=0.1)
-    scale_max: float = option(1.25, "largest scale of a view, if that of augment is not larger", minimum=0.1)
+    scale_min: float = option(0.75, "smallest scale of a frame, if that of augment is not smaller", minimum=0.1)
+    scale_max: float = option(1.25, "largest scale of a frame, if that of augment is not larger", minimum=0.1)
 
 
 def is_pretraining(pretrain: PretrainConfig) -> bool:

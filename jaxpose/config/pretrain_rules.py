@@ -28,9 +28,14 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         elif published and published.backbone != pretrain.teacher_backbone:
             given = f"pretrain.teacher_backbone is {pretrain.teacher_backbone}"
             yield f"pretrain.teacher is {pretrain.teacher}, and {given}; give {published.backbone}"
-        for name in ("channels", "temperature", "points"):
+        for name in ("square_px", "hidden_share"):
             if (value := getattr(pretrain, name)) != getattr(default, name):
-                yield f"pretrain.{name} is {value:g}, and {method}; only contrastive has it"
+                yield f"pretrain.{name} is {value:g}, and {method}; only masked has it"
+    if pretrain.square_px not in (8, 16, 32):
+        yield f"pretrain.square_px is {pretrain.square_px}; it must be 8, 16 or 32"
+    elif any(side % pretrain.square_px for side in (config.data.input_width_px, config.data.input_height_px)):
+        sides = f"{config.data.input_width_px} x {config.data.input_height_px} px"
+        yield f"pretrain.square_px is {pretrain.square_px}; it must divide the sides of the input, {sides}"
     if config.model.kind != "heatmap":
         yield f"{method}, and model.kind is {config.model.kind}; a pretraining needs heatmap, the default"
     if config.train.shards < 0 or (config.model.norm == "sync" and config.model.backbone not in VITS):

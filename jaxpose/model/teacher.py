@@ -46,10 +46,10 @@ def apply_teacher(graphdef: nnx.GraphDef, params: dict, frames: Float[Array, "b 
 
 
 def map_count(config: Config) -> int:
-    """Returns the number of maps of a run's network: one a keypoint or, in a pretraining, one a feature."""
+    """Returns the number of maps of a run's network: of keypoints or, in a pretraining, of what a cell is to say."""
     match config.pretrain.method:
-        case "contrastive":
-            return config.pretrain.channels
+        case "masked":
+            return 3 * config.model.heatmap_stride**2
         case "distill":
             return FORMS[config.pretrain.teacher_backbone].channels
     return len(config.data.keypoint_names)

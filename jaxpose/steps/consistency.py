@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxpose import geometry
 from jaxpose.codes import NOT_USED, VISIBLE
-from jaxpose.config import AugmentConfig, Config, ConsistencyConfig, PretrainConfig
+from jaxpose.config import AugmentConfig, Config
 from jaxpose.config.augment import resolve_preset
 from jaxpose.pose import augment, occluders
 from jaxpose.steps.clip_step import Batch
@@ -46,16 +46,8 @@ def hard_view(config: Config) -> AugmentConfig:
     Args:
       config: the run's config, resolved.
     """
-    return wider(config.augment, config.losses.consistency)
-
-
-def wider(given: Any, options: ConsistencyConfig | PretrainConfig) -> AugmentConfig:
-    """Returns an augmentation of unlabelled frames: the given one, with at least the turns and scales of the options.
-
-    Args:
-      given: the resolved augmentation of labelled frames.
-      options: the largest turn and the scales.
-    """
+    given: Any = config.augment
+    options = config.losses.consistency
     return dataclasses.replace(
         given,
         # Labels of the teacher go through one affine; equalization is done on the host.

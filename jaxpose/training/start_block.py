@@ -71,7 +71,7 @@ def _describe_input(setup: Setup) -> str:
     stride = model.heatmap_stride
     maps = f"one map of {width // stride} x {height // stride} cells a keypoint"
     if is_pretraining(setup.config.pretrain):
-        maps = f"{map_count(setup.config)} features a cell of {stride} px"
+        maps = f"{map_count(setup.config)} numbers a cell of {stride} px"
     shown = {"regression": "one point a keypoint, no maps", "heatmap_context": f"{maps} and head"}
     return f"{width} x {height} px (resize: {setup.config.data.resize}), {shown.get(model.kind, maps)}"
 
