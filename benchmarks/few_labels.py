@@ -8,8 +8,8 @@ A network learns from n labelled frames, drawn at random, with or without the pr
 the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: of `choice`,
 by which options may be chosen, and of `test`, by which none was. A seed decides the drawn frames and the first weights,
 so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
-`supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone that
-`jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
+`supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone
+that `jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
 Appends one JSON line for each run, and skips those that the file has; an interrupted run resumes.
 """
 
