@@ -8,11 +8,13 @@ A network learns from n labelled frames, drawn at random, with or without the pr
 the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: of `choice`,
 by which options may be chosen, and of `test`, by which none was. A seed decides the drawn frames and the first weights,
 so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
-`supervised-long` has as many steps as cost what the steps of `consistency` cost.
+`supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone
+that `jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
 Appends one JSON line for each run, and skips those that the file has; an interrupted run resumes.
 """
 
 import argparse
+import copy
 import csv
 import dataclasses
 import json
@@ -34,11 +36,12 @@ from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.metrics import pixel_errors
+from jaxpose.pretrain import pretrain
 from jaxpose.train import train
 
 FAR_PX = 20.0
-STEPS, BATCH, LONG = 1000, 16, 3
-METHODS = ("supervised", "supervised-long", "consistency")
+STEPS, PRETRAIN_STEPS, BATCH, LONG = 1000, 1500, 16, 3
+METHODS = ("supervised", "supervised-long", "consistency", "pretrained")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +165,11 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     config = found.base
     config.out, config.data.split = str(given.work / name), str(split.resolve())
     config.train.seed, config.train.steps = seed, given.steps * (LONG if method == "supervised-long" else 1)
+    cost = {}
     if method == "consistency":
         config.losses.consistency.weight = 1.0
+    if method == "pretrained":
+        config.model.weights, cost = pretrained(given, found, seed)
     for text in given.options:
         _set(config, text)
     wall, cpu = time.monotonic(), time.process_time()
@@ -185,8 +191,23 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
                 str(row): round(float(np.nanmean(errors[row])), 3) for row in np.intersect1d(part_rows, unseen)
             },
         }
-    line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)}
+    line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)} | cost
     return line | {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
+
+
+def pretrained(given: argparse.Namespace, found: LabelledSet, seed: int) -> tuple[str, dict[str, Any]]:
+    """Pretrains on the video of a set, if it is not done; returns the run folder and what it cost."""
+    run = given.work / f"{given.set}-{seed}-pretrain{given.pretrain_steps}"
+    file = run.with_suffix(".json")
+    if not file.exists():
+        config = copy.deepcopy(found.base)
+        config.out, config.train.seed, config.train.steps = str(run), seed, given.pretrain_steps
+        cpu = time.process_time()
+        if code := pretrain(config)["exit_code"]:
+            sys.exit(code)
+        cost = {"pretrain_steps": given.pretrain_steps, "pretrain_cpu_s": round(time.process_time() - cpu, 1)}
+        file.write_text(json.dumps(cost))
+    return str(run), json.loads(file.read_text())
 
 
 def _set(config: c.Config, text: str) -> None:
@@ -235,6 +256,7 @@ def main() -> int:
     arguments.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     arguments.add_argument("--steps", type=int, default=STEPS)
+    arguments.add_argument("--pretrain_steps", type=int, default=PRETRAIN_STEPS, help="of the method pretrained")
     arguments.add_argument("--part", choices=("choice", "test"), default="test", help="the frames of the printed table")
     arguments.add_argument("--tag", default="", help="appended to the name of a method whose options are others")
     arguments.add_argument("--options", nargs="*", default=[], help="options, section.name=JSON")

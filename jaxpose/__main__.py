@@ -11,6 +11,7 @@ VERBS = {
     "init": "writes a config file for a project, each choice with its reason",
     "check": "writes a page about the labels of a project: pictures, outliers, the split",
     "train": "trains a network on a project of labelled frames",
+    "pretrain": "trains a backbone on the videos of a project, without labels",
     "evaluate": "measures the errors of a trained run on labelled frames",
     "predict": "writes the keypoints of images and videos",
     "draw": "writes a video with the predicted keypoints on it",
@@ -26,9 +27,9 @@ VERBS = {
     "doctor": "checks this machine before a run",
 }
 # Verbs that take seconds to import: `jaxpose.entry` reads their arguments first.
-_ENTERED = ("train", "evaluate", "predict", "watch", "launch")
+_ENTERED = ("train", "pretrain", "evaluate", "predict", "watch", "launch")
 # Verbs in which a signal is one line and an exit code from the first moment: see `jaxpose.early_signals`.
-_EARLY_SIGNALS = ("train", "evaluate", "predict", "launch")
+_EARLY_SIGNALS = ("train", "pretrain", "evaluate", "predict", "launch")
 
 
 def main() -> int:

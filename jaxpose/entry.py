@@ -30,6 +30,11 @@ def train(import_main: ImportMain) -> int:
     return _run(lambda: _train(import_main))
 
 
+def pretrain(import_main: ImportMain) -> int:
+    """Runs jaxpose.pretrain with the arguments of the process and returns its exit code."""
+    return _run(lambda: _pretrain(import_main))
+
+
 def predict(import_main: ImportMain) -> int:
     """Runs jaxpose.predict with the arguments of the process and returns its exit code."""
     return _run(lambda: predict_arguments().run(lambda given: _predict(given, import_main), None))
@@ -79,20 +84,35 @@ def _train(import_main: ImportMain) -> int:
     return run(start, verb="jaxpose.train", description="Trains a network on a project of labelled frames.")
 
 
-def _train_with(config: "Config", options: "Options", import_main: ImportMain) -> int:
+def _pretrain(import_main: ImportMain) -> int:
+    from jaxpose.config.command_line import run
+
+    def start(config: "Config", options: "Options") -> int:
+        return _train_with(config, options, import_main, has_labels=False)
+
+    return run(
+        start,
+        verb="jaxpose.pretrain",
+        description="Trains a backbone on the videos of a project, without labels; model.weights=RUN trains from it.",
+    )
+
+
+def _train_with(config: "Config", options: "Options", import_main: ImportMain, has_labels: bool = True) -> int:
     from jaxpose.cluster.process_info import ProcessInfo, detect_process
 
     # --dry_run=data is the work of one process, whatever the variables say.
     process = ProcessInfo() if options.dry_run == "data" else detect_process(os.environ, config.mesh)
-    doing = "checks the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else "trains on"
+    works = "trains on" if has_labels else "pretrains on"
+    doing = "checks the data of" if options.dry_run == "data" else "dry run on" if options.dry_run else works
     speak(f"jaxpose {__version__}: {doing} {config.data.project or 'no project'}", process.index == 0)
     with phase(_LOADING):
         from jaxpose.formats.project import refuse_absent
         from jaxpose.run.out import refuse_unusable_out
 
-        refuse_absent(config.data)
+        if has_labels and config.pretrain.method == "none":
+            refuse_absent(config.data)
         refuse_unusable_out(config.out)
-        main = _load_report() if options.dry_run == "data" else import_main()
+        main = _load_report() if has_labels and options.dry_run == "data" else import_main()
     _loaded()
     if process.count == 1 and options.dry_run != "data":
         _keep_programs()

@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         shown = ", ".join(f"{name}={value}" for name, value in shares[0].items())
         _say(f"starts {given.processes} x jaxpose.{given.verb}, process 0 with {shown}; logs in {log_folder}")
         # Without this, resume=overwrite would begin at step 0 after every crash.
-        again = ["--config.resume=auto"] if given.verb == "train" else []
+        again = ["--config.resume=auto"] if given.verb in ("train", "pretrain") else []
         command = [sys.executable, "-m", f"jaxpose.{given.verb}", *rest]
         return keep_running(command, again, shares, log_folder, given.restarts)
 
@@ -124,7 +124,7 @@ def _arguments() -> Arguments:
         help="devices per process; default: an even share of the visible GPUs, or one CPU",
     )
     arguments.add_argument(
-        "--verb", default="train", choices=("train", "predict"), help="verb to start; default: train"
+        "--verb", default="train", choices=("train", "pretrain", "predict"), help="verb to start; default: train"
     )
     arguments.add_argument("--log_dir", metavar="FOLDER", help="folder of the logs; default: logs/<date>-<time>")
     arguments.add_argument(

@@ -38,7 +38,9 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import Config, to_json
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
+from jaxpose.config.pretrain import is_pretraining
 from jaxpose.console import HeldWarnings, console
+from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
@@ -64,6 +66,7 @@ from jaxpose.training.diverged import Diverged
 from jaxpose.training.dry_run import show_dry_run
 from jaxpose.training.finish import finish, leave_finished
 from jaxpose.training.loop import Loop, end_reason
+from jaxpose.training.pretrain_setup import make_pretrain_setup, read_videos
 from jaxpose.training.setup import Setup, make_setup
 from jaxpose.training.start import list_files, read_data, start_devices
 from jaxpose.training.start_block import start_block
@@ -95,9 +98,11 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     with needed_types(config.train.precision), HeldWarnings() as held:
         # 1. The devices. 2. The data: the list of usable frames is fixed here, once. 3. The network and the lengths.
         config, mesh = start_devices(config)
-        config, data = read_data(config, shows=dry_run)
+        is_pretrained = is_pretraining(config.pretrain)
+        config, data = read_videos(config) if is_pretrained else read_data(config, shows=dry_run)
+        make = make_pretrain_setup if is_pretrained else make_setup
         with phase("making the network"):
-            setup = on_all_processes(lambda: make_setup(config, mesh, data))
+            setup = on_all_processes(lambda: make(config, mesh, data))
         # 4. The run folder: start, resume, or report a finished run.
         files, fetch = list_files(setup), functools.partial(restore, config, dry_run=dry_run)
         if dry_run:
@@ -143,10 +148,10 @@ def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: In
             outcome = Loop(run, runner, checkpoints, log, interrupt).run()
             # 7. Export and evaluate the best weights, predict the project's videos, and write the report.
             summary = finish(outcome, setup, runner, folder, checkpoints, log, interrupt)
-            report = None
+            report, has_report = None, config.log.report and not is_pretraining(config.pretrain)
             if "sets" in summary:
                 log.show(summary["steps"], _set_figures(summary["sets"]))
-                report = _write_report(folder, setup) if folder.is_ours and config.log.report else None
+                report = _write_report(folder, setup) if folder.is_ours and has_report else None
                 report_end(log, summary, report)
             _finish_tracking(tracker, report, summary, interrupt)
             folder.note_end(Status(summary["exit_code"], summary["reason"]))
@@ -200,7 +205,18 @@ def _finish_tracking(tracker: Tracker, report: Path | None, summary: dict[str, A
 
 def main(config: Config, options: Options) -> int:
     """Runs the verb, as one of several processes if the environment says so, and returns its exit code."""
+    return run(_VERB, config, options)
+
+
+def run(verb: str, config: Config, options: Options) -> int:
+    """Runs a verb that trains, such as "jaxpose.train"; see `main`.
+
+    Raises:
+      UserError: the data are to be shown, and the run has no labels.
+    """
     if options.dry_run == "data":
+        if is_pretraining(config.pretrain):
+            raise UserError("--dry_run=data shows labels, which a pretraining does not read; give --dry_run")
         show_data(config)
         return DONE
 
@@ -209,13 +225,13 @@ def main(config: Config, options: Options) -> int:
             return train(config, dry_run=bool(options.dry_run))["exit_code"]
         except (Diverged, UnusableClips) as error:
             if jax.process_index() == 0:
-                print(f"jaxpose.train: {error}", file=sys.stderr)
+                print(f"{verb}: {error}", file=sys.stderr)
             return 1
 
     # Not in `train`: it changes the whole process, which may be another's program.
     keep_memory(config.mesh)
-    with console(_VERB, logging.WARNING):
-        return run_distributed(_VERB, config.mesh, work)
+    with console(verb, logging.WARNING):
+        return run_distributed(verb, config.mesh, work)
 
 
 class _CallableModule(types.ModuleType):

@@ -23,6 +23,7 @@ from jaxpose.config.option import flat_options
 from jaxpose.config.root import Config
 from jaxpose.errors import UserError
 from jaxpose.flags import evaluate_arguments, predict_arguments, watch_arguments
+from jaxpose.pretrain import as_pretraining
 from tests.test_docs import PAGES, ROOT
 
 _FINISHED_RUN = "tests/test_evaluate.py::test_the_verb_gives_the_same_files_on_any_number_of_devices"
@@ -44,6 +45,8 @@ _EXPORT = "tests/export/test_export.py::test_a_file_gives_the_keypoints_of_the_r
 _DRAW = "tests/test_draw.py::test_a_rotation_is_applied_as_the_run_does_it"
 _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train_takes"
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
+_PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
+_DISTILL = "tests/test_pretrain.py::test_a_student_follows_its_teacher_on_any_devices_and_after_a_stop"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
 RUN_BY = {
     "check": _CHECK,
@@ -78,6 +81,11 @@ RUN_BY = {
     "train train.init_from": _LOOP,
     "train train.steps": _REAL,
     "train video.folder": "tests/prediction/test_project_videos.py::test_every_video_has_a_row_for_each_frame",
+    "pretrain": _PRETRAIN,
+    "pretrain model.backbone": _PRETRAIN,
+    "pretrain pretrain.method": _DISTILL,
+    "pretrain pretrain.teacher": _DISTILL,
+    "pretrain pretrain.teacher_backbone": _DISTILL,
     "predict": _VIDEOS,
     "predict --run": _VIDEOS,
     "predict --out": _VIDEOS,
@@ -229,9 +237,10 @@ def test_the_parser_takes_the_command(text: str, folder: Path, mistakes: list[st
 
 
 def _parse(verb: str, argv: list[str]) -> None:
-    if verb == "train":
+    if verb in ("train", "pretrain"):
         if argv != ["--help_options"]:
             config, _ = command_line.read(argv)
+            config = as_pretraining(config) if verb == "pretrain" else config
             # The package of a store is not among those of the tests.
             config.log.remote_url = config.log.remote_url.replace("s3://", "memory://")
             validate(config)

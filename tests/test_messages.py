@@ -45,14 +45,14 @@ GROUPS = (
         "Arguments and options",
         "Correct the argument or the option. [options.md](options.md) has every option with its limits; each "
         "verb explains its flags with `--help`.",
-        "config flags.py launch.py watch.py",
+        "config flags.py launch.py watch.py train.py",
     ),
     (
         "Labels and the project",
         "Correct the label file or the image that the line names, or leave bad rows out with "
         "`data.on_bad_frame=skip`. "
         "[data.md](data.md) describes a project.",
-        "data",
+        "data training/pretrain_setup.py",
     ),
     (
         "Boxes around the animal",

@@ -47,8 +47,8 @@ READ_TORCH = {"torch_file.py"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
 LONGEST_FILE, LONGEST_FUNCTION = 250, 60
 VERBS = {
-    "train", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "draw", "entry", "flags",
-    "__main__",
+    "train", "pretrain", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "draw",
+    "entry", "flags", "__main__",
 }  # fmt: skip
 
 

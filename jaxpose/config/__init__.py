@@ -23,6 +23,7 @@ from jaxpose.config.model import BACKBONES, ModelConfig
 from jaxpose.config.optim import OptimConfig
 from jaxpose.config.paths import SPLIT_KINDS, SYNTHETIC, find_path, project_folder
 from jaxpose.config.predict import PredictConfig
+from jaxpose.config.pretrain import PretrainConfig
 from jaxpose.config.root import (
     Config,
     config_hash,
@@ -40,7 +41,7 @@ __all__ = [
     "AugmentConfig", "BACKBONES", "Config", "ConsistencyConfig", "DataConfig", "EvalConfig", "LogConfig",
     "LossesConfig", "MeshConfig", "ModelConfig", "OptimConfig", "PRESETS", "PcaMultiviewConfig",
     "PcaSingleviewConfig", "PredictConfig", "SPLIT_KINDS", "SYNTHETIC", "TemporalConfig", "TemporalHeatmapConfig",
-    "TrainConfig", "UnimodalConfig", "VideoConfig", "config_hash", "crop_of_video", "differing_keys", "find_path",
-    "from_dict", "from_json", "harmless_keys", "portable_options", "project_folder", "resolve", "to_json", "validate",
-    "validate_stored", "video_crop",
+    "PretrainConfig", "TrainConfig", "UnimodalConfig", "VideoConfig", "config_hash", "crop_of_video",
+    "differing_keys", "find_path", "from_dict", "from_json", "harmless_keys", "portable_options", "project_folder",
+    "resolve", "to_json", "validate", "validate_stored", "video_crop",
 ]  # fmt: skip

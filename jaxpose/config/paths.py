@@ -16,8 +16,9 @@ def resolve_paths(config: Config) -> Config:
 
     The former are `data.labels`, `data.boxes`, `data.video_boxes` and `video.folder`.
 
-    The project, a file or run folder in `data.split`, `model.weights` and `train.init_from`, and paths outside of the
-    project become absolute. The path of a file that does not exist stays as it is: its reader refuses it.
+    The project, a file or run folder in `data.split`, `model.weights`, `train.init_from` and `pretrain.teacher`, and
+    paths outside of the project become absolute. The path of a file that does not exist stays as it is: its reader
+    refuses it.
     """
     data, video, model, train = config.data, config.video, config.model, config.train
     project = data.project
@@ -33,13 +34,16 @@ def resolve_paths(config: Config) -> Config:
     weights = model.weights
     if weights and weights != NO_WEIGHTS and weights not in PUBLISHED:
         weights = str(find_path(weights) or weights)
+    pretrain = config.pretrain
+    if (teacher := pretrain.teacher) and teacher not in PUBLISHED:
+        pretrain = dataclasses.replace(pretrain, teacher=str(find_path(teacher) or teacher))
     names = ("labels", "boxes", "video_boxes")
     places = {name: _relative(getattr(data, name), *in_project) for name in names}
     data = dataclasses.replace(data, project=project, split=split, **places)
     video = dataclasses.replace(video, folder=_relative(video.folder, *in_project))
     train = dataclasses.replace(train, init_from=init_from)
     model = dataclasses.replace(model, weights=weights)
-    return dataclasses.replace(config, data=data, video=video, model=model, train=train)
+    return dataclasses.replace(config, data=data, video=video, model=model, train=train, pretrain=pretrain)
 
 
 def project_folder(project: str) -> Path:

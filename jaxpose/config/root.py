@@ -18,6 +18,7 @@ from jaxpose.config.model import ModelConfig
 from jaxpose.config.optim import OptimConfig
 from jaxpose.config.option import Section, flat_options, option, replacement_of
 from jaxpose.config.predict import PredictConfig
+from jaxpose.config.pretrain import PretrainConfig
 from jaxpose.config.train import TrainConfig
 from jaxpose.config.video import VideoConfig
 from jaxpose.errors import UserError
@@ -40,6 +41,7 @@ class Config(Section):
     losses: LossesConfig = dataclasses.field(default_factory=LossesConfig)
     optim: OptimConfig = dataclasses.field(default_factory=OptimConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    pretrain: PretrainConfig = dataclasses.field(default_factory=PretrainConfig)
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     predict: PredictConfig = dataclasses.field(default_factory=PredictConfig)

@@ -14,6 +14,7 @@ from jaxpose.config import losses
 from jaxpose.config.data import given_shares
 from jaxpose.config.loss_rules import LOSS_RULES
 from jaxpose.config.model import VITS, ModelConfig, feature_stride
+from jaxpose.config.pretrain_rules import pretrain_rules
 from jaxpose.config.root import Config
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED, PUBLISHED_WIDTH
 
@@ -200,6 +201,7 @@ def remote_problems(config: Config) -> Iterator[str]:
 # In the order in which their lines are shown.
 RULES: tuple[Callable[[Config], Iterable[str]], ...] = (
     _input, _split, _names, _augment, _model, _weights, _train, *LOSS_RULES, _optim, _profile, _smooth,
+    pretrain_rules,
 )  # fmt: skip
 
 

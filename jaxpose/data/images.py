@@ -53,9 +53,19 @@ def input_size_px(project: Project, data: DataConfig) -> tuple[int, int]:
         return data.input_width_px, data.input_height_px
     crops_px = project.boxes_px or ([data.crop_px] if data.crop_px else [])
     sizes_px = np.array([crop_px[2:] for crop_px in crops_px]) if crops_px else project.sizes_px
-    short_px, long_px = np.median(sizes_px.min(axis=1)), np.median(sizes_px.max(axis=1))
-    side_px = 128 if short_px < 192 else 384 if long_px > 1024 and len(project.images) > 500 else 256
+    side_px = square_side_px(sizes_px, len(project.images))
     return side_px, side_px
+
+
+def square_side_px(sizes_px: np.ndarray, labelled_frames: int) -> int:
+    """Returns the side of a square input by the rule of `input_size_px`.
+
+    Args:
+      sizes_px: (n, 2), of frames, boxes or crops.
+      labelled_frames: how many there are.
+    """
+    short_px, long_px = np.median(sizes_px.min(axis=1)), np.median(sizes_px.max(axis=1))
+    return 128 if short_px < 192 else 384 if long_px > 1024 and labelled_frames > 500 else 256
 
 
 def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) -> Frames:

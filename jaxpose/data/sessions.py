@@ -42,8 +42,15 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
     return [tuple(found[session][view] for view in data.views) for session in found]
 
 
-def clip_sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
+def clip_sessions(
+    data: DataConfig, video: VideoConfig, why: str = "a loss on unlabelled video is on"
+) -> list[tuple[Path, ...]]:
     """Returns `sessions` for a training on clips.
+
+    Args:
+      data: the project.
+      video: the folder of its videos.
+      why: why videos are needed, for the message.
 
     Raises:
       UserError: as `sessions`; or there is none.
@@ -53,7 +60,7 @@ def clip_sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]
         folder = _folder(data, video)
         lacks = f"{folder} has no file with the ending {', '.join(VIDEO_SUFFIXES)}"
         raise UserError(
-            "a loss on unlabelled video is on, but there are no videos: "
+            f"{why}, but there are no videos: "
             f"{lacks if folder.is_dir() else f'there is no folder {folder}'}; put videos there, or "
             "name their folder in video.folder"
         )

@@ -99,6 +99,7 @@ def split_text(
     trained_before: Mapping[str, str] = types.MappingProxyType({}),
     weights_option: str = "train.init_from",
     boxes_sha256: str = "",
+    teacher_sha256: str = "",
 ) -> str:
     """Returns split.csv without checksums: path,bytes,sha256,set,labels_sha256, a row for every frame and other file.
 
@@ -114,6 +115,7 @@ def split_text(
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
       weights_option: the option that names those weights; the paths of their rows begin with it.
       boxes_sha256: of the boxes of the frames and clips, "" without boxes.
+      teacher_sha256: of the weights of `pretrain.teacher`, "" without one.
     """
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
@@ -129,6 +131,8 @@ def split_text(
         writer.writerow(("data.boxes", "", boxes_sha256, BOXES, ""))
     if weights_sha256:
         writer.writerow((weights_option, "", weights_sha256, WEIGHTS, ""))
+    if teacher_sha256:
+        writer.writerow(("pretrain.teacher", "", teacher_sha256, WEIGHTS, ""))
     before = ((f"{weights_option}/{image}", sha256) for sha256, image in trained_before.items())
     writer.writerows((path_cell(path), "", sha256, TRAINED, "") for path, sha256 in before)
     return stream.getvalue()

@@ -15,6 +15,7 @@ from jaxpose.config.weights import pixel_scale
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.norm import Norm
+from jaxpose.model.pixels import normalise
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
 from jaxpose.model.vit import FORMS, Vit
@@ -81,9 +82,7 @@ class PoseNet(nnx.Module):
         """
         height, width = sequences[0].shape[2:4]
         frames = jnp.concatenate([group.reshape(-1, height, width, 3) for group in sequences])
-        scale = (np.array(self.pixels.mean), np.array(self.pixels.std))
-        mean, std = (jnp.asarray(values, frames.dtype)[None, None, None] for values in scale)
-        pixels = ((frames - mean) / std).astype(self.dtype)
+        pixels = normalise(frames, self.pixels, self.dtype)
         if isinstance(self.backbone, Vit):
             features = self.backbone(pixels)
         else:

@@ -9,8 +9,10 @@ import numpy as np
 from flax import nnx
 
 from jaxpose.config import Config
+from jaxpose.config.pretrain import is_pretraining
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network, needed_types
+from jaxpose.model.teacher import make_teacher, map_count
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
@@ -37,31 +39,47 @@ class LoadedNetwork:
     label: str
 
 
-def read_run_config(run: Path) -> Config:
+def read_run_config(run: Path, *, for_weights: bool = False) -> Config:
     """Returns the config of a run folder; the file is data, and nothing in it is executed.
 
+    Args:
+      run: the run folder.
+      for_weights: only the weights are needed, so it may be a pretraining, which has no keypoints.
+
     Raises:
-      UserError: the folder is no run, or its config is damaged.
+      UserError: the folder is no run, or its config is damaged; or it is a pretraining, and that is not enough.
     """
     refuse_no_run(run)
     file = run / CONFIG_FILE
     config = read_config(file)
+    needed = ("keypoint_names", "input_height_px", "input_width_px")
+    if is_pretraining(config.pretrain):
+        if not for_weights:
+            raise UserError(
+                f"{run} is a run of jaxpose pretrain, which finds no keypoints; train a network from it with "
+                f"model.weights={run}"
+            )
+        needed = needed[1:]
     # Options that depend on the project are filled in before a run folder is made.
-    for option in ("keypoint_names", "input_height_px", "input_width_px"):
+    for option in needed:
         if not getattr(config.data, option):
             raise UserError(f"{file} is not the config of a run (data.{option} is empty); give another run")
     return config
 
 
-def load_network(run: Path) -> LoadedNetwork:
+def load_network(run: Path, *, for_weights: bool = False) -> LoadedNetwork:
     """Returns the best network of a run: the exported weights of a finished run, or else its best checkpoint.
 
+    Args:
+      run: the run folder.
+      for_weights: as in `read_run_config`.
+
     Raises:
-      UserError: the folder is no run, or holds no usable weights.
+      UserError: the folder is no run, or holds no usable weights; or as `read_run_config`.
     """
-    config = read_run_config(run)
-    train, names = config.train, config.data.keypoint_names
-    graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
+    config = read_run_config(run, for_weights=for_weights)
+    train = config.train
+    graphdef, params, statistics = make_network(config.model, map_count(config), train.precision, train.seed)
     exported, unfinished = run / PARAMETERS_FILE, "" if (run / FINISHED_FILE).is_file() else "; the run is not finished"
     if exported.is_file():
         stored, notes = load_parameters(exported)
@@ -70,7 +88,8 @@ def load_network(run: Path) -> LoadedNetwork:
         label = f"the weights of step {notes['step']}{unfinished}"
         return LoadedNetwork(config, graphdef, filled["params"], filled["statistics"], label)
     with needed_types(train.precision), Checkpoints(run / CHECKPOINTS_FOLDER) as checkpoints:
-        like = initial_state(params, statistics, config)
+        teacher = make_teacher(config.pretrain, train.precision)[1] if config.pretrain.method == "distill" else None
+        like = initial_state(params, statistics, config, teacher)
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
     if found is None:
         raise UserError(f"{run} holds no whole checkpoint yet: train it first")

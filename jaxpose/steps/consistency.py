@@ -15,16 +15,16 @@ from jaxpose import geometry
 from jaxpose.codes import NOT_USED, VISIBLE
 from jaxpose.config import AugmentConfig, Config
 from jaxpose.config.augment import resolve_preset
-from jaxpose.model.pose_net import DTYPES
 from jaxpose.pose import augment, occluders
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.outputs import decode_outputs, most_confident, supervised_loss, used_keypoints
+from jaxpose.steps.unlabelled import as_microbatches, frame_rows
 
 Scalars = dict[str, jax.Array]
 
-# The stream of unlabelled frames; purposes of view v are these + 3 v.
-UNLABELLED, _EASY, _HARD, _OCCLUDERS = 2, 0, 1, 2
+# Purposes of the random numbers of a frame.
+_EASY, _HARD, _OCCLUDERS = 0, 1, 2
 # Turns and scales of the teacher's view.
 _EASY_DEG, _EASY_SCALE = 10.0, 0.1
 # A threshold moves in a step by this times (the share that passed - the wanted share).
@@ -68,32 +68,15 @@ def hard_view(config: Config) -> AugmentConfig:
 
 def frame_microbatches(frames: Batch, config: Config, passes: int) -> Batch:
     """Returns this part's unlabelled frames as microbatches, a row for each frame and camera, with their two views."""
-    dtype = DTYPES[config.train.precision][1]
-    count, views, length = frames["frames"].shape[:3]
-    size_px = frames["frames"].shape[3:5]
-    valid = jnp.repeat(frames["valid"] & frames["owned"][:, length // 2], views)
-
-    def keys(purpose: int) -> jax.Array:
-        of_views = [
-            augment.sample_keys(config.train.seed, UNLABELLED, frames["draw"], purpose + 3 * view)
-            for view in range(views)
-        ]
-        return jnp.stack(of_views, axis=1).reshape(-1)
-
-    affines = frames["frame_from_input"].reshape(-1, 2, 3).astype(dtype)
-    # An empty slot may hold any bytes.
-    affines = jnp.where(valid[:, None, None], affines, jnp.eye(2, 3, dtype=dtype)[None])
-    pictures = frames["frames"].reshape(count * views, *frames["frames"].shape[2:])
-    microbatches = {
-        "frames": jnp.where(valid[:, None, None, None, None], pictures, jnp.uint8(0)),
-        "frame_from_input": affines,
-        "valid": valid,
+    rows, keys = frame_rows(frames, config)
+    affines, size_px = rows["frame_from_input"], frames["frames"].shape[3:5]
+    rows |= {
         "easy": augment.draw_params(keys(_EASY), easy_view(), affines, size_px),
         "hard": augment.draw_params(keys(_HARD), hard_view(config), affines, size_px),
     }
     if number := config.losses.consistency.occluders:
-        microbatches["occluders"] = occluders.draw_params(keys(_OCCLUDERS), number, dtype)
-    return jax.tree.map(lambda leaf: leaf.reshape(passes, -1, *leaf.shape[1:]), microbatches)
+        rows["occluders"] = occluders.draw_params(keys(_OCCLUDERS), number, affines.dtype)
+    return as_microbatches(rows, passes)
 
 
 def teacher_input(microbatch: Batch, config: Config, dtype: Any) -> jax.Array:

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from flax import nnx
+
 from jaxpose.pose.pca import Pca
 
 
@@ -17,6 +19,7 @@ class DataFacts:
       has_new_head: whether the backbone started from loaded weights, and a part of the head did not.
       flip_permutation: partner of each keypoint in a flip, or None if flips are off.
       pca: the PCAs of `pca_singleview` and `pca_multiview`, by the name of the loss, if that loss is on.
+      teacher: definition of the network whose features a distillation follows; else None.
     """
 
     size_px: tuple[int, int]
@@ -26,3 +29,4 @@ class DataFacts:
     has_new_head: bool = False
     flip_permutation: tuple[int, ...] | None = None
     pca: dict[str, Pca] = dataclasses.field(default_factory=dict)
+    teacher: nnx.GraphDef | None = None

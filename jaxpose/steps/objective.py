@@ -54,6 +54,10 @@ class Objective:
         labels, passed = consistency.pseudo_labels(outputs[0], unlabelled, self.config, self.facts, thresholds)
         return microbatch | {"pseudo_labels": labels, "passed": {"consistency": passed}}
 
+    def extra_means(self, before: Weights) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes of the means beside the terms of the loss."""
+        return {"consistency_passed": before.thresholds["consistency"].shape} if before.thresholds else {}
+
     def outputs(
         self, params: dict, statistics: dict, microbatch: dict[str, Batch], frames: jax.Array
     ) -> tuple[list[jax.Array], dict]:

@@ -13,13 +13,15 @@ from jax import lax
 
 from jaxpose.config import Config
 from jaxpose.config.losses import has_teacher, weights
+from jaxpose.config.pretrain import is_pretraining
 from jaxpose.model.pose_net import DTYPES
 from jaxpose.pose import augment
-from jaxpose.steps import clip_step, consistency
+from jaxpose.steps import clip_step, consistency, pretrain_step
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.outputs import used_keypoints
+from jaxpose.steps.pretrain_step import PretrainObjective
 from jaxpose.steps.state import Weights
 
 # Streams and purposes that keep random numbers of different uses apart.
@@ -29,9 +31,12 @@ LABELLED, AUGMENTATION = 0, 0
 def microbatches_of(batch: Batch, config: Config, facts: DataFacts) -> tuple[dict[str, Batch], Scalars]:
     """Returns a part of a batch as microbatches with its keypoints augmented, and its counts, which are whole numbers.
 
-    These counts are known before the first pass: `targets`, the used keypoints; `frames`, the frames of each microbatch
-    that enter the batch statistics; and the terms of each loss on clips, except `unimodal_mse`.
+    Of a pretraining, see `pretrain_step.microbatches_of`. These counts are known before the first pass: `targets`, the
+    used keypoints; `frames`, the frames of each microbatch that enter the batch statistics; and the terms of each loss
+    on clips, except `unimodal_mse`.
     """
+    if is_pretraining(config.pretrain):
+        return pretrain_step.microbatches_of(batch, config, facts)
     dtype = DTYPES[config.train.precision][1]
     valid = batch["valid"]
     keys = augment.sample_keys(config.train.seed, LABELLED, batch["draw"], AUGMENTATION)
@@ -106,7 +111,7 @@ def count_confident(
 
 
 def summed_gradients(
-    objective: Objective,
+    objective: Objective | PretrainObjective,
     before: Weights,
     step: jax.Array,
     microbatches: dict[str, Batch],
@@ -130,8 +135,7 @@ def summed_gradients(
     factors, _ = objective.factors(step, dtype)
     zero: jax.Array = vary(jnp.zeros((), dtype))
     first_means = dict.fromkeys([*factors, "loss"], zero)
-    if has_teacher(objective.config.losses):
-        first_means["consistency_passed"] = vary(jnp.zeros(before.thresholds["consistency"].shape, dtype))
+    first_means |= {name: vary(jnp.zeros(shape, dtype)) for name, shape in objective.extra_means(before).items()}
     # In a fixed order: a set would give every process another program.
     counted = [name for name in first_means if name != "loss"]
     shares = {name: jnp.where(counts[name] > 0, parts / jnp.maximum(counts[name], 1), 0) for name in counted}
@@ -149,5 +153,5 @@ def summed_gradients(
     (gradients, statistics, means), sample_loss = lax.scan(take_pass, first, (microbatches, counts["frames"]))
     if len(factors) == 1:
         # It equals the loss.
-        del means["supervised_loss"]
+        del means[next(iter(factors))]
     return gradients, statistics, means, sample_loss.reshape(-1)

@@ -7,6 +7,7 @@ import jax
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.passes import count_confident, microbatches_of, summed_gradients
+from jaxpose.steps.pretrain_step import PretrainObjective
 from jaxpose.steps.state import State, Weights, weights_of
 from jaxpose.steps.update import Metrics, move_state
 
@@ -26,7 +27,7 @@ class ShardFunctions:
       sums: shapes of what is summed after a pass: gradients, losses and, with norm=shard, batch statistics.
     """
 
-    def __init__(self, objective: Objective, state: State, shard: Batch):
+    def __init__(self, objective: Objective | PretrainObjective, state: State, shard: Batch):
         self._objective = objective
         self._has_own_statistics = objective.config.model.norm == "shard"
         self.microbatches, self.counts = jax.eval_shape(self.prepare, shard)
@@ -48,6 +49,7 @@ class ShardFunctions:
           microbatches: of the shard.
           counts: the sum over all shards.
         """
+        assert isinstance(self._objective, Objective)
         return count_confident(self._objective, before, (microbatches, counts["frames"]))
 
     def gradients(

@@ -20,11 +20,13 @@ from jaxpose.cluster.device_program import DeviceProgram, on_device
 from jaxpose.cluster.mesh import local_devices
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
+from jaxpose.config.pretrain import is_pretraining
 from jaxpose.model.pose_net import MATMUL_PRECISION, needed_types
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import shard_blocks
 from jaxpose.steps.objective import Objective
+from jaxpose.steps.pretrain_step import PretrainObjective
 from jaxpose.steps.shard_functions import ShardFunctions
 from jaxpose.steps.shard_sum import ShardSum
 from jaxpose.steps.state import State, weights_of
@@ -60,7 +62,8 @@ class ShardedStep:
         shard: Batch,
         options: dict[str, Any] | None = None,
     ):
-        work, devices = ShardFunctions(Objective(config, graphdef, facts), state, shard), local_devices(mesh)
+        objective = (PretrainObjective if is_pretraining(config.pretrain) else Objective)(config, graphdef, facts)
+        work, devices = ShardFunctions(objective, state, shard), local_devices(mesh)
         before, confident = weights_of(state), work.confident
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:

@@ -20,7 +20,7 @@ class Weights(NamedTuple):
     Attributes:
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
-      teacher: {"params": ..., "statistics": ...} of the loss `consistency`, or {}.
+      teacher: {"params": ..., "statistics": ...} of the loss `consistency`, {"params": ...} of a distillation, or {}.
       thresholds: of that loss, as in `State`.
     """
 
@@ -43,6 +43,7 @@ class State:
       statistics: nested dict of batch statistics.
       optimizer: the optimizer's state.
       ema: {"params": ..., "statistics": ...} or {} if the moving average is off.
+      teacher: {"params": ...} of the network whose features a distillation follows, which never move, or {}.
       thresholds: {"consistency": (k,)}, the least confidence of each keypoint with which its teacher is
         believed; {} without that loss.
       skipped_in_row: int32, non-finite steps since the last good one.
@@ -55,19 +56,21 @@ class State:
     statistics: dict
     optimizer: Any
     ema: dict
+    teacher: dict
     thresholds: dict
     skipped_in_row: Any
     best_metric: Any
     validations_since_best: Any
 
 
-def initial_state(params: dict, statistics: dict, config: Config) -> State:
+def initial_state(params: dict, statistics: dict, config: Config, teacher: dict | None = None) -> State:
     """Returns the state before the first step, made on the host: JAX would compile a program for each shape.
 
     Args:
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
       config: the run's config.
+      teacher: parameters of the network whose features a distillation follows; None without one.
     """
     # Copies, because the step donates its state, and no buffer can be donated twice.
     average = jax.tree.map(np.array, {"params": params, "statistics": statistics}) if config.optim.ema_decay else {}
@@ -83,6 +86,7 @@ def initial_state(params: dict, statistics: dict, config: Config) -> State:
         statistics=statistics,
         optimizer=jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes),
         ema=average,
+        teacher={"params": teacher} if teacher else {},
         thresholds=thresholds,
         skipped_in_row=np.int32(0),
         best_metric=np.float32(np.nan),
@@ -91,8 +95,9 @@ def initial_state(params: dict, statistics: dict, config: Config) -> State:
 
 
 def weights_of(state: State) -> Weights:
-    """Returns what the loss of the next step depends on; only a run with a teacher has thresholds."""
-    return Weights(state.params, state.statistics, state.ema if state.thresholds else {}, state.thresholds)
+    """Returns what the loss of the next step depends on; only with `consistency` there are thresholds."""
+    teacher = state.ema if state.thresholds else state.teacher
+    return Weights(state.params, state.statistics, teacher, state.thresholds)
 
 
 def evaluated_weights(state: State) -> tuple[dict, dict]:

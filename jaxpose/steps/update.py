@@ -11,13 +11,19 @@ from jax import lax
 from jaxpose.config.losses import weights
 from jaxpose.steps import consistency, optim
 from jaxpose.steps.objective import Objective, Scalars
+from jaxpose.steps.pretrain_step import PretrainObjective
 from jaxpose.steps.state import State
 
 Metrics = dict[str, jax.Array]
 
 
 def move_state(
-    state: State, gradients: dict, statistics: dict, means: Scalars, counts: Scalars, objective: Objective
+    state: State,
+    gradients: dict,
+    statistics: dict,
+    means: Scalars,
+    counts: Scalars,
+    objective: Objective | PretrainObjective,
 ) -> tuple[State, Metrics]:
     """Returns the moved state and the metrics of the step, scalars.
 

@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpose.config.mesh import AXIS
 from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.pretrain import is_pretraining
 from jaxpose.data.loader import Batch, rows_of_draws, training_batches
 from jaxpose.steps.layout import ClipShards, clip_shards, microbatch_size, part_count, shard_blocks, slots
 from jaxpose.threads import loader_threads
@@ -75,7 +76,7 @@ def _shapes(setup: Setup, parts: int) -> Batch:
         }
 
     data = setup.data
-    batch = shapes(data.samples.batch(np.zeros(1, np.int64), np.zeros(1, np.int64)), _slots(setup, 0).size)
+    batch = shapes(data.samples.batch(np.zeros(0, np.int64), np.zeros(0, np.int64)), _slots(setup, 0).size)
     for name, stream in setup.clips.items():
         shards = shards_of_step(setup, stream, 0)
         batch[name] = shapes(empty_clips(shards, stream.source.views, data.size_px), shards.draws.size)
@@ -105,6 +106,9 @@ def clip_names(setup: Setup, step: int) -> dict[str, list[str]]:
 def _slots(setup: Setup, step: int) -> np.ndarray:
     """Returns the draws in the slots of all parts (parts, microbatches, slots), -1 where empty."""
     train = setup.config.train
+    if is_pretraining(setup.config.pretrain):
+        # Its frames are those of the stream `unlabelled`.
+        return np.zeros((_parts(setup), setup.facts.passes, 0), np.int64)
     return slots(step, train.batch_size, microbatch_size(train), _parts(setup))
 
 

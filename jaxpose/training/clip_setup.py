@@ -66,14 +66,30 @@ def open_clip_streams(config: Config, facts: DataFacts) -> tuple[ClipStreams, li
         lengths["unlabelled"] = losses.consistency.frames_per_step, window, _MIXED_BLOCKS
     if not lengths:
         return {}, messages
-    sessions = clip_sessions(config.data, video)
+    streams, notes = _open(config, lengths, "a loss on unlabelled video is on")
+    return streams, [*messages, *notes]
+
+
+def open_frames(config: Config, per_step: int) -> tuple[ClipStreams, list[str]]:
+    """Returns the stream of single frames of a pretraining, so many in a step, and messages for the user.
+
+    Raises:
+      UserError: there is no video to draw frames from.
+    """
+    return _open(config, {"unlabelled": (per_step, 1, _MIXED_BLOCKS)}, "a pretraining learns from videos")
+
+
+def _open(config: Config, lengths: dict[str, tuple[int, int, int]], why: str) -> tuple[ClipStreams, list[str]]:
+    """Returns the streams by name, of {name: (per step, frames, mixed blocks)}, and the notes of their sources."""
+    video = config.video
+    sessions = clip_sessions(config.data, video, why)
     boxes_px = boxes_of_videos(config.data, [file for session in sessions for file in session])
     streams = {
         name: ClipStream(open_clips(sessions, frames, config.data, video.cache, boxes_px, mixed), per_step, frames)
         for name, (per_step, frames, mixed) in lengths.items()
     }
     notes = dict.fromkeys(note for stream in streams.values() for note in stream.source.notes)
-    return streams, [*messages, *notes]
+    return streams, list(notes)
 
 
 def close_clips(streams: ClipStreams) -> None:

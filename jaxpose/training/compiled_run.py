@@ -46,7 +46,7 @@ class CompiledRun:
 
 def put_on_devices(setup: Setup) -> CompiledRun:
     """Puts the state before the first step on the devices; compiles nothing."""
-    state = initial_state(setup.params, setup.statistics, setup.config)
+    state = initial_state(setup.params, setup.statistics, setup.config, setup.teacher)
     threads = gather_lists([loader_threads(setup.config.data.threads)])
     return CompiledRun(setup, replicate(setup.mesh, state), threads)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 
+from jaxpose.config.pretrain import is_pretraining
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
@@ -26,10 +27,10 @@ def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
     run = compile_step(put_on_devices(setup))
     with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
         run, messages = resume(run, folder, checkpoints)
-    largest = describe_largest_microbatch(run)
+    # The frames of a pretraining are opened for one number of them a step.
+    largest = {} if is_pretraining(setup.config.pretrain) else {"microbatch": describe_largest_microbatch(run)}
     if jax.process_index() == 0:
-        rows = {"run folder": f"{folder.path}: {_prospect(folder, int(run.state.step))}"} | start_block(run)
-        rows["microbatch"] = largest
+        rows = {"run folder": f"{folder.path}: {_prospect(folder, int(run.state.step))}"} | start_block(run) | largest
         # Below the report on the data, whose texts begin at the same column.
         print_lines("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
     return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}

@@ -8,6 +8,7 @@ import numpy as np
 from jaxpose.cluster.devices import describe
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import LogConfig
+from jaxpose.config.pretrain import is_pretraining
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.evaluation import evaluate_dataset
 from jaxpose.prediction.predictor import Predictor
@@ -65,6 +66,8 @@ def finish(
     best_step, best, _ = checkpoints.restore(outcome.state, "best") or (step, outcome.state, {})
     predictor = _export(best_step, best, setup, runner, folder)
     log.text(f"best weights: step {best_step} ({_why_best(best, outcome, setup)})")
+    if is_pretraining(config.pretrain):
+        return _finish_pretraining(summary | {"best_step": best_step, "sets": {}}, folder, log)
     try:
         results = evaluate_dataset(config, setup.data, predictor, folder.path, interrupt.stops_here)
         log.text(f"predictions and figures are in {folder.path}")
@@ -73,6 +76,14 @@ def finish(
         log.result(f"stopped by a signal; training is done and saved at step {step}, the same command does the rest")
         return summary | {"reason": "interrupted", "exit_code": interrupt.exit_code}
     summary |= {"best_step": best_step, "sets": results}
+    if folder.is_ours:
+        folder.finish(summary)
+    return summary
+
+
+def _finish_pretraining(summary: dict[str, Any], folder: RunFolder, log: RunLog) -> dict[str, Any]:
+    """Marks the run of a pretraining, which has nothing to evaluate, as finished; returns its summary."""
+    log.text(f"train from these weights: jaxpose train PROJECT model.weights={folder.path}, and the same model.*")
     if folder.is_ours:
         folder.finish(summary)
     return summary

@@ -71,7 +71,7 @@ def load_initial_weights(config: Config, data: Dataset, params: dict, statistics
 
 
 def _of_run(config: Config, data: Dataset, params: dict, statistics: dict, option: str, run: Path) -> InitialWeights:
-    trained = load_network(run)
+    trained = load_network(run, for_weights=True)
     sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
     if option == "model.weights":
         trained = dataclasses.replace(trained, params={"backbone": trained.params["backbone"]})
@@ -107,7 +107,7 @@ def _of_backbone(config: Config, params: dict, statistics: dict) -> InitialWeigh
     like = {"params": params["backbone"], "statistics": statistics.get("backbone", {})}
 
     def load() -> tuple[Any, dict]:
-        backbone = load_backbone(config, like["params"], like["statistics"])
+        backbone = load_backbone(config.model, like["params"], like["statistics"])
         return backbone.message, {"params": backbone.params, "statistics": backbone.statistics}
 
     message, loaded = arrays_from_0(load, jax.tree.map(np.asarray, like))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpose.config import Config
+from jaxpose.config import ModelConfig
 from jaxpose.config.arguments import did_you_mean
 from jaxpose.config.model import RESNETS
 from jaxpose.config.weights import IMAGENET, PUBLISHED
@@ -47,24 +47,25 @@ def is_run(place: Path) -> bool:
     return (place / PARAMETERS_FILE).exists() or (place / CHECKPOINTS_FOLDER).is_dir()
 
 
-def load_backbone(config: Config, params: dict, statistics: dict) -> Backbone:
+def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: str = "model.weights") -> Backbone:
     """Returns the backbone of `model.weights`, which is a name, a file, or a folder with a file.
 
     Args:
-      config: resolved config.
+      model: of the resolved config.
       params: fresh parameters of the backbone.
       statistics: fresh batch statistics of it, {} if it has none.
+      option: the option that names the weights, for messages.
 
     Raises:
       UserError: there is no such name or file, it cannot be fetched or read, or does not fit the backbone.
     """
-    weights, model = config.model.weights, config.model
+    weights = model.weights
     published = PUBLISHED.get(weights)
     if published:
-        file, source = fetch(weights), f"model.weights = {weights} ({published.repository}, {published.file})"
+        file, source = fetch(weights), f"{option} = {weights} ({published.repository}, {published.file})"
     else:
-        file = _find_file(weights)
-        source = f"model.weights = {file}"
+        file = _find_file(weights, option)
+        source = f"{option} = {file}"
         _refuse_other_form(file.parent, model.backbone)
     tensors = read_tensors(file)
     find = find_prefix if model.backbone in RESNETS else find_vit_prefix
@@ -73,12 +74,12 @@ def load_backbone(config: Config, params: dict, statistics: dict) -> Backbone:
     return Backbone(*fill_backbone(model, inside, params, statistics, source), _describe_rest(tensors, prefix, source))
 
 
-def _find_file(weights: str) -> Path:
+def _find_file(weights: str, option: str) -> Path:
     place = Path(weights)
     if not place.exists():
         near = did_you_mean(weights, list(PUBLISHED))
         names = near or f", and the names of published weights are {', '.join(PUBLISHED)} (or none)"
-        raise UserError(f"model.weights is {weights!r}; there is no such file or folder{names}")
+        raise UserError(f"{option} is {weights!r}; there is no such file or folder{names}")
     return find_tensor_file(place) if place.is_dir() else place
 
 

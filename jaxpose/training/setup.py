@@ -46,6 +46,8 @@ class Setup:
       trained_before: {SHA-256: path} of images that trained those weights and do not train here.
       subspaces: of the training labels' poses, by the name of their loss.
       messages: for the user, one sentence each.
+      teacher: parameters of the network whose features a distillation follows; None without one.
+      teacher_sha256: checksum of them, "" without one.
     """
 
     config: Config
@@ -61,6 +63,8 @@ class Setup:
     trained_before: dict[str, str]
     subspaces: Subspaces
     messages: list[str]
+    teacher: dict | None = None
+    teacher_sha256: str = ""
 
 
 def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
@@ -79,7 +83,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     initial = load_initial_weights(config, data, params, statistics)
     frames = len(data.rows("train"))
     total_steps = lengths.total_steps(train, frames)
-    messages += [*initial.messages, *_describe_limits(config, mesh, data, total_steps)]
+    messages += [*initial.messages, *describe_limits(config, mesh, data, total_steps)]
     subspaces, sentences = _fit_on_process_0(config, data)
     messages += sentences
     width, height = data.size_px
@@ -118,7 +122,7 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
     return messages
 
 
-def _describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int) -> list[str]:
+def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int) -> list[str]:
     """Returns messages about what this training does not measure, trace or promise.
 
     Raises:

@@ -6,6 +6,8 @@ from jaxpose.cluster.devices import describe
 from jaxpose.codes import SETS
 from jaxpose.config.losses import weights
 from jaxpose.config.model import VITS, ModelConfig
+from jaxpose.config.pretrain import is_pretraining
+from jaxpose.model.teacher import map_count
 from jaxpose.quantities import count
 from jaxpose.steps.layout import microbatch_size, part_count
 from jaxpose.steps.optim import peak_rate
@@ -47,6 +49,9 @@ def start_block(run: CompiledRun) -> dict[str, str]:
 
 def _describe_data(setup: Setup) -> dict[str, str]:
     data, config = setup.data, setup.config
+    if is_pretraining(config.pretrain):
+        videos = count(len(setup.clips["unlabelled"].source.files()), "video")
+        return {"project": f"{data.project.folder}, {videos}, no labels", "method": config.pretrain.method}
     counts = {name: len(data.rows(name)) for name in SETS}
     untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
     of_kind = f" ({data.project.kind})" if data.project.kind else ""
@@ -65,6 +70,8 @@ def _describe_input(setup: Setup) -> str:
     model, (width, height) = setup.config.model, setup.data.size_px
     stride = model.heatmap_stride
     maps = f"one map of {width // stride} x {height // stride} cells a keypoint"
+    if is_pretraining(setup.config.pretrain):
+        maps = f"{map_count(setup.config)} numbers a cell of {stride} px"
     shown = {"regression": "one point a keypoint, no maps", "heatmap_context": f"{maps} and head"}
     return f"{width} x {height} px (resize: {setup.config.data.resize}), {shown.get(model.kind, maps)}"
 
@@ -84,7 +91,9 @@ def _describe_batch(setup: Setup) -> str:
 def _describe_clips(setup: Setup) -> dict[str, str]:
     lines = {}
     for name, stream in setup.clips.items():
-        if name == "clips":
+        if is_pretraining(setup.config.pretrain):
+            lines["frames"] = f"{count(stream.source.frame_count, 'frame')} of video, {stream.per_step} a step"
+        elif name == "clips":
             most = shards_of_step(setup, stream, 0).frame_index.shape[-1]
             lines[name] = (
                 f"{stream.per_step} of {stream.frames} frames a step, at most {most} frames of each on a device; "

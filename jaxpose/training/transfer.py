@@ -90,7 +90,8 @@ def _head(
             layers[number] = old[number]
         else:
             remade.append(f"the head layer of stride {coarsest >> number}")
-    if old_last == last and old[last]["kernel"].shape[2] == new[last]["kernel"].shape[2]:
+    # The last layer of a pretraining has no keypoints.
+    if old_names and old_last == last and old[last]["kernel"].shape[2] == new[last]["kernel"].shape[2]:
         layers[last], missing = _by_name(old[last], old_names, new[last], names)
         remade += [f"keypoint {name}" for name in missing]
     else:

@@ -80,6 +80,7 @@ class ClipSource:
       views: cameras.
       size_px: (width, height) of the frames.
       notes: sentences about the videos and the cache, for the start of the log.
+      frame_count: frames of one camera of all videos.
       decoded_frames, delivered_frames: frames decoded, and handed out, for clips that are not read from the cache.
     """
 
@@ -98,6 +99,7 @@ class ClipSource:
         self.decoded_frames = self.delivered_frames = 0
         self._sessions, self._length, self._data = sessions, sequence_length, data
         self._frame_counts = tuple(session[0].frame_count for session in sessions)
+        self.frame_count = sum(self._frame_counts)
         self._folder = None if cache_mode in ("auto", "off") else Path(cache_mode).expanduser()
         self._fits, self._lock = fits, threading.Lock()
         # Whole videos by path, blocks by path and first frame.

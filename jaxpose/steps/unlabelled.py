@@ -1,0 +1,51 @@
+"""The unlabelled frames of a step: a row for each frame and camera, and the keys of its random numbers."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxpose.config import Config
+from jaxpose.model.pose_net import DTYPES
+from jaxpose.pose import augment
+from jaxpose.steps.clip_step import Batch
+
+# The stream of unlabelled frames; the purposes of view v are those of its user + 3 v.
+_UNLABELLED = 2
+
+
+def frame_rows(frames: Batch, config: Config) -> tuple[Batch, Callable[[int], jax.Array]]:
+    """Returns the rows of a part's unlabelled frames, and a function from a purpose (0, 1, 2) to their keys.
+
+    Args:
+      frames: of one part; a frame is a clip of a single window (see `jaxpose.steps.clip_step`).
+      config: the run's config.
+
+    Returns:
+      `frames` uint8 (rows, s, h, w, 3), `frame_from_input` (rows, 2, 3) and `valid` (rows,), rows = frames x cameras.
+    """
+    dtype = DTYPES[config.train.precision][1]
+    count, views, length = frames["frames"].shape[:3]
+    valid = jnp.repeat(frames["valid"] & frames["owned"][:, length // 2], views)
+
+    def keys(purpose: int) -> jax.Array:
+        of_views = [
+            augment.sample_keys(config.train.seed, _UNLABELLED, frames["draw"], purpose + 3 * view)
+            for view in range(views)
+        ]
+        return jnp.stack(of_views, axis=1).reshape(-1)
+
+    affines = frames["frame_from_input"].reshape(-1, 2, 3).astype(dtype)
+    pictures = frames["frames"].reshape(count * views, *frames["frames"].shape[2:])
+    rows = {
+        # An empty slot may hold any bytes.
+        "frames": jnp.where(valid[:, None, None, None, None], pictures, jnp.uint8(0)),
+        "frame_from_input": jnp.where(valid[:, None, None], affines, jnp.eye(2, 3, dtype=dtype)[None]),
+        "valid": valid,
+    }
+    return rows, keys
+
+
+def as_microbatches(rows: Batch, passes: int) -> Batch:
+    """Returns rows with a first axis of microbatches."""
+    return jax.tree.map(lambda leaf: leaf.reshape(passes, -1, *leaf.shape[1:]), rows)

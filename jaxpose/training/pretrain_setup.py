@@ -1,0 +1,138 @@
+"""The set-up of a pretraining: videos without labels, the first weights, and the teacher of a distillation."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+
+from jaxpose.cluster.agreement import arrays_from_0, on_all_processes
+from jaxpose.config import SYNTHETIC, Config, DataConfig, ModelConfig, project_folder
+from jaxpose.config import train as lengths
+from jaxpose.data.dataset import SYNTHETIC_FOLDER, Dataset
+from jaxpose.data.images import square_side_px
+from jaxpose.data.loader import Samples
+from jaxpose.data.project import Project
+from jaxpose.data.sessions import clip_sessions
+from jaxpose.data.synthetic import make_project
+from jaxpose.data.video_boxes import boxes_of_videos
+from jaxpose.errors import UserError
+from jaxpose.extras import need
+from jaxpose.model.pose_net import make_network
+from jaxpose.model.teacher import make_teacher, map_count
+from jaxpose.remote.hook import load_hook
+from jaxpose.run.out import refuse_unusable_out
+from jaxpose.run.weights import checksum
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.layout import microbatch_size
+from jaxpose.training.clip_setup import open_frames
+from jaxpose.training.initial_weights import load_initial_weights
+from jaxpose.training.pretrained import load_backbone
+from jaxpose.training.setup import Setup, describe_limits
+from jaxpose.video.index import read_index
+from jaxpose.video.rotation import as_labelled, labelled_sizes_px
+
+_TEACHER = "pretrain.teacher"
+
+
+def read_videos(config: Config) -> tuple[Config, Dataset]:
+    """Returns the config with the size of the input filled in, and a dataset without labelled frames.
+
+    Raises:
+      UserError: on some process, the place of the run folder, the project, its videos or the hook cannot be used.
+    """
+
+    def read() -> tuple[Config, Dataset]:
+        refuse_unusable_out(config.out)
+        load_hook(config.log.remote_hook)
+        if config.log.tracker != "none":
+            need(config.log.tracker, f"log.tracker={config.log.tracker}")
+        data = config.data
+        if data.project == SYNTHETIC:
+            data = dataclasses.replace(data, project=str(make_project(SYNTHETIC_FOLDER.resolve())))
+        if not data.project or not Path(data.project).exists():
+            raise UserError(f"data.project is {data.project!r}; there is no such folder")
+        if not data.input_width_px:
+            side_px = _side_px(dataclasses.replace(config, data=data))
+            data = dataclasses.replace(data, input_width_px=side_px, input_height_px=side_px)
+        return dataclasses.replace(config, data=data), _without_labels(data)
+
+    return on_all_processes(read)
+
+
+def make_pretrain_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
+    """Makes or loads the first weights and those of the teacher, and opens the videos; compiles nothing.
+
+    Raises:
+      UserError: there is no video, or weights cannot be read or do not fit.
+    """
+    train = config.train
+    graphdef, params, statistics = make_network(config.model, map_count(config), train.precision, train.seed)
+    initial = load_initial_weights(config, data, params, statistics)
+    teacher, teacher_params, message = _load_teacher(config)
+    clips, notes = open_frames(config, train.batch_size)
+    frames = clips["unlabelled"].source.frame_count
+    total_steps = lengths.total_steps(train, frames)
+    facts = DataFacts(
+        size_px=(config.data.input_height_px, config.data.input_width_px),
+        passes=-(-train.batch_size // microbatch_size(train)),
+        steps_per_epoch=lengths.steps_per_epoch(train, frames),
+        total_steps=total_steps,
+        has_new_head=initial.has_new_head,
+        teacher=teacher,
+    )
+    messages = [*initial.messages * bool(initial.option), *message, *describe_limits(config, mesh, data, total_steps)]
+    return Setup(
+        config, mesh, data, graphdef, initial.params, initial.statistics, facts, clips, initial.option,
+        initial.sha256, initial.trained_before, {}, [*messages, *notes], teacher_params,
+        checksum(teacher_params) if teacher_params else "",
+    )  # fmt: skip
+
+
+def _load_teacher(config: Config) -> tuple[nnx.GraphDef | None, dict | None, list[str]]:
+    """Returns definition and parameters of the teacher, if any, and messages; process 0 reads it for all."""
+    if config.pretrain.method != "distill":
+        return None, None, []
+    graphdef, params = make_teacher(config.pretrain, config.train.precision)
+    model = ModelConfig(backbone=config.pretrain.teacher_backbone, weights=config.pretrain.teacher)
+
+    def load() -> tuple[str, dict]:
+        backbone = load_backbone(model, params["backbone"], {}, _TEACHER)
+        return backbone.message, backbone.params
+
+    message, loaded = arrays_from_0(load, jax.tree.map(np.asarray, params["backbone"]))
+    return graphdef, {"backbone": loaded}, [message] * bool(message)
+
+
+def _side_px(config: Config) -> int:
+    """Returns the side of the input by the rule for labelled images, on the frames of the videos."""
+    data = config.data
+    sessions = clip_sessions(data, config.video, "a pretraining learns from videos")
+    files = [file for session in sessions for file in session]
+    if data.crop_px:
+        return square_side_px(np.array([data.crop_px[2:]]), 0)
+    if boxes_px := boxes_of_videos(data, files):
+        sizes_px = np.concatenate([boxes[boxes[:, 2] > 0, 2:] for boxes in boxes_px.values()])
+        return square_side_px(sizes_px, 0)
+    labelled_px = labelled_sizes_px(data)
+    indexes = [as_labelled(read_index(file), labelled_px) for file in files]
+    return square_side_px(np.array([(index.width_px, index.height_px) for index in indexes]), 0)
+
+
+def _without_labels(data: DataConfig) -> Dataset:
+    """Returns the dataset of a project of which no label is read."""
+    folder, size_px = project_folder(data.project), (data.input_width_px, data.input_height_px)
+    project = Project(
+        folder=folder, label_file=folder, keypoint_names=(), images=(), paths=(), sources=(), videos=(), views=(),
+        moments=np.zeros(0, np.int32), keypoints_frame_px=np.zeros((0, 0, 2)), visibility=np.zeros((0, 0), np.int8),
+        sizes_px=np.zeros((0, 2), np.int32), byte_counts=(), checksums=(), problems=(),
+    )  # fmt: skip
+    samples = Samples(
+        pixels=np.zeros((0, 1, size_px[1], size_px[0], 3), np.uint8),
+        keypoints_px=np.zeros((0, 0, 2), np.float32),
+        visibility=np.zeros((0, 0), np.int8),
+        frame_from_input=np.zeros((0, 2, 3), np.float32),
+    )
+    return Dataset(project, np.zeros(0, "<U10"), samples, size_px)

@@ -1,0 +1,83 @@
+"""The frames of a pretraining: which squares and cells count, and what the network is shown."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpose import config as c
+from jaxpose.model.pose_net import make_network
+from jaxpose.steps import pretrain_step
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.layout import clip_shards
+from jaxpose.training.clip_batch import empty_clips
+
+SIDE_PX, FRAMES = 64, 6
+FACTS = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=1, total_steps=10)
+
+
+def pretraining(**changes: Any) -> c.Config:
+    config = c.Config(
+        augment=c.AugmentConfig(preset="none", rotate_p=1.0, rotate_deg=180.0),
+        model=c.ModelConfig(backbone="resnet10", width=8),
+        pretrain=c.PretrainConfig("masked", **changes),
+    )
+    return dataclasses.replace(config, augment=c.resolve(config).augment)
+
+
+def batch_of(pictures: np.ndarray) -> dict[str, Any]:
+    """The frames of a step on one device; the last one does not decode, and its slot holds any bytes."""
+    batch = empty_clips(clip_shards(3, FRAMES, 1, 1, 1, 0), 1, (SIDE_PX, SIDE_PX))
+    batch["frames"][:, 0, 0], batch["valid"][:-1] = pictures, True
+    return {"unlabelled": batch}
+
+
+def loss_of(config: c.Config, batch: dict[str, Any]) -> tuple[float, float]:
+    """The loss of a step on one device, and that of a network which says nothing."""
+    graphdef, params, statistics = make_network(config.model, 3 * 4**2, "f32", 0)
+    objective = pretrain_step.PretrainObjective(config, graphdef, FACTS)
+
+    @jax.jit
+    def compute(batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
+        microbatches, counts = pretrain_step.microbatches_of(batch, config, FACTS)
+        microbatch = jax.tree.map(lambda leaf: leaf[0], microbatches)
+        shares = {name: 1 / counts[name] for name in ("masked", "blank_loss")}
+        factors, _ = objective.factors(jnp.int32(0), jnp.float32)
+        _, (_, means, _) = objective.loss(params, statistics, microbatch, counts["frames"][0], factors, shares)
+        return means["loss"], means["blank_loss"]
+
+    loss, blank = compute(batch)
+    return float(loss), float(blank)
+
+
+def test_only_hidden_squares_of_frames_that_decode_count() -> None:
+    config = pretraining(hidden_share=0.4)
+    pictures = np.random.default_rng(0).integers(0, 256, (FRAMES, SIDE_PX, SIDE_PX, 3), np.uint8)
+    microbatches, counts = jax.jit(lambda batch: pretrain_step.microbatches_of(batch, config, FACTS))(
+        batch_of(pictures)
+    )
+    hidden = np.asarray(microbatches["unlabelled"]["hidden"])[0]
+    assert hidden.shape == (FRAMES, 4, 4) and not hidden[-1].any() and hidden[:-1].any()
+    # A square of 16 px has 16 cells of 4 px.
+    assert float(counts["targets"]) == float(counts["masked"]) == 16 * hidden.sum()
+    np.testing.assert_array_equal(counts["frames"], [FRAMES - 1])
+    before = loss_of(config, batch_of(pictures))
+    pictures[-1] = 255 - pictures[-1]
+    assert loss_of(config, batch_of(pictures)) == before
+
+
+def test_the_view_turns_as_far_as_the_labelled_frames_and_has_no_noise() -> None:
+    view = pretrain_step.view(pretraining(rotate_deg=30.0))
+    assert view.rotate_deg == 180 and view.scale_min == 0.75 and view.flip_p == 0
+    dlc = c.resolve(c.Config(augment=c.AugmentConfig(preset="dlc"))).augment
+    noisy = dataclasses.replace(pretraining(), augment=dlc)
+    assert dlc.dropout_p and dlc.motion_blur_p
+    assert not pretrain_step.view(noisy).dropout_p and not pretrain_step.view(noisy).motion_blur_p
+
+
+def test_a_new_network_knows_no_more_than_one_that_says_nothing() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (FRAMES, SIDE_PX, SIDE_PX, 3), np.uint8)
+    loss, blank = loss_of(pretraining(), batch_of(pictures))
+    assert 0.5 < blank < 1 and abs(loss - blank) < 0.05
