@@ -12,6 +12,7 @@ from jaxpose.config import Config
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
 from jaxpose.run.weights import load_parameters
@@ -60,6 +61,7 @@ def load_network(run: Path) -> LoadedNetwork:
       UserError: the folder is no run, or holds no usable weights.
     """
     config = read_run_config(run)
+    refuse_ensemble(run, config)
     train, names = config.train, config.data.keypoint_names
     graphdef, params, statistics = make_network(config.model, len(names), train.precision, train.seed)
     exported, unfinished = run / PARAMETERS_FILE, "" if (run / FINISHED_FILE).is_file() else "; the run is not finished"

@@ -66,7 +66,7 @@ def hard_view(config: Config) -> AugmentConfig:
     )
 
 
-def frame_microbatches(frames: Batch, config: Config, passes: int) -> Batch:
+def frame_microbatches(frames: Batch, seed: jax.Array, config: Config, passes: int) -> Batch:
     """Returns this part's unlabelled frames as microbatches, a row for each frame and camera, with their two views."""
     dtype = DTYPES[config.train.precision][1]
     count, views, length = frames["frames"].shape[:3]
@@ -74,10 +74,7 @@ def frame_microbatches(frames: Batch, config: Config, passes: int) -> Batch:
     valid = jnp.repeat(frames["valid"] & frames["owned"][:, length // 2], views)
 
     def keys(purpose: int) -> jax.Array:
-        of_views = [
-            augment.sample_keys(config.train.seed, UNLABELLED, frames["draw"], purpose + 3 * view)
-            for view in range(views)
-        ]
+        of_views = [augment.sample_keys(seed, UNLABELLED, frames["draw"], purpose + 3 * view) for view in range(views)]
         return jnp.stack(of_views, axis=1).reshape(-1)
 
     affines = frames["frame_from_input"].reshape(-1, 2, 3).astype(dtype)
