@@ -72,13 +72,13 @@ def train_step(kind: str, batch: int, preset: str = "none", clips: int = 0) -> W
         rows["clips"]["frames"][:] = rng.integers(0, 256, rows["clips"]["frames"].shape)
         rows["clips"]["valid"][:] = True
     held = {"state": replicate(mesh, initial_state(params, batch_statistics, config))}
-    on_device = put_batch(mesh, rows)
+    on_device, seed = put_batch(mesh, rows), replicate(mesh, np.uint32(0))
     facts = DataFacts(size_px=(SIDE_PX, SIDE_PX), passes=1, steps_per_epoch=100, total_steps=100_000)
-    lowered = build_train_step(config, graphdef, mesh, facts).lower(held["state"], on_device)
+    lowered = build_train_step(config, graphdef, mesh, facts).lower(held["state"], on_device, seed)
     step = lowered.compile(compile_options(MESH, list(mesh.devices.flat)))
 
     def take_step() -> None:
-        held["state"], _ = step(held["state"], on_device)
+        held["state"], _ = step(held["state"], on_device, seed)
         jax.block_until_ready(held["state"])
 
     return take_step, span * batch + CLIP * clips

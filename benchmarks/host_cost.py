@@ -18,6 +18,7 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import slots
 from jaxpose.steps.objective import Objective
+from jaxpose.steps.passes import SEED
 from jaxpose.steps.shard_functions import ShardFunctions
 from jaxpose.steps.shard_sum import ShardSum
 from jaxpose.steps.state import initial_state
@@ -48,7 +49,7 @@ def lower_step(
 
     facts = DataFacts(size_px=(side_px, side_px), passes=passes, steps_per_epoch=100, total_steps=100_000)
     step = build_train_step(config, graphdef, mesh, facts)
-    return step.lower(on(PartitionSpec(), state), on(PartitionSpec(AXIS), rows))
+    return step.lower(on(PartitionSpec(), state), on(PartitionSpec(AXIS), rows), on(PartitionSpec(), SEED))
 
 
 def lower_sums(
@@ -89,6 +90,7 @@ def dispatch(counts: tuple[int, ...]) -> list[dict[str, Any]]:
         step = lowered.compile()
         compiled_s = time.process_time() - began - lowered_s
         state = replicate(mesh, initial_state(*network[1:], config))
+        seed = replicate(mesh, np.uint32(0))
         put_s = time.process_time() - began - lowered_s - compiled_s
         started[str(devices)] = {"lower_cpu_s": round(lowered_s, 2), "compile_cpu_s": round(compiled_s, 2),
                                  "put_state_cpu_s": round(put_s, 2)}  # fmt: skip
@@ -100,7 +102,7 @@ def dispatch(counts: tuple[int, ...]) -> list[dict[str, Any]]:
             put_ms.append(1000 * (time.thread_time() - began))
             jax.block_until_ready(batch)
             began = time.thread_time()
-            state, _ = step(state, batch)
+            state, _ = step(state, batch, seed)
             call_ms.append(1000 * (time.thread_time() - began))
             jax.block_until_ready(state)
         taken[str(devices)] = {"put_batch": _spread(put_ms[5:]), "call": _spread(call_ms[5:])}

@@ -32,12 +32,14 @@ from killed import make_config
 from jaxpose import config as c
 from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.signals import Interrupt
+from jaxpose.cluster.stragglers import StragglerMonitor
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.log import RunLog
 from jaxpose.training.batches import batches_on_devices, host_batches
 from jaxpose.training.compiled_run import CompiledRun, compile_step, put_on_devices
 from jaxpose.training.loop import Loop
+from jaxpose.training.network_training import NetworkTraining
 from jaxpose.training.setup import make_setup
 from jaxpose.training.start import read_data, start_devices
 
@@ -75,7 +77,7 @@ def _loop(given: argparse.Namespace) -> dict[str, Any]:
     config.log.every_steps, config.log.tensorboard = 10, True
     run = _compiled(config)
     assert run.step is not None  # `_compiled` compiles it
-    _, batch = next(batches_on_devices(run.step, host_batches(run.setup, 0)))
+    _, (batch,) = next(batches_on_devices(run.step, host_batches(run.setup, 0)))
     spent = []
     for turn in range(given.turns):
         bare = _timed(lambda: _bare(run, batch, given.steps), given.steps)
@@ -100,7 +102,9 @@ def _real(run: CompiledRun, folder: Path, steps: int) -> tuple[float, float]:
     of_turn = CompiledRun(run.setup, jax.tree.map(jnp.copy, run.state), run.threads, run.step)
     with Checkpoints(folder / "checkpoints") as checkpoints, RunLog(folder, config.log, 1_000_000, 0) as log:
         log.follow(mark)
-        Loop(of_turn, runner, checkpoints, log, interrupt).run()
+        stragglers = StragglerMonitor(config.log.pace_s)
+        network = NetworkTraining(of_turn, runner, checkpoints, log, stragglers)
+        Loop([network], run.step, log, stragglers, interrupt).run()
     (wall, cpu), (wall_end, cpu_end) = marks
     return (wall_end - wall) / steps, (cpu_end - cpu) / steps
 
@@ -126,7 +130,7 @@ def _microbatches(given: argparse.Namespace) -> dict[str, Any]:
         config.model.width, config.data.input_width_px, config.data.input_height_px = 16, 64, 64
         config.train.batch_size, config.train.microbatch_size = batch, microbatch
         runs.append(_compiled(config))
-    batches = [next(batches_on_devices(run.step, host_batches(run.setup, 0)))[1] for run in runs[:2]]
+    batches = [next(batches_on_devices(run.step, host_batches(run.setup, 0)))[1][0] for run in runs[:2]]
     spent = []
     for _ in range(given.turns):
         one, ten = (

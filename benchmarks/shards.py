@@ -108,9 +108,11 @@ def train_step(given: argparse.Namespace, shards: int) -> Callable[[], None]:
     def compiled() -> RunStep:
         if shards:
             shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // shards, *x.shape[1:]), x.dtype), batch)
-            return ShardPrograms(ShardedStep(config, graphdef, mesh, facts, state, shard, options), mesh, shards)
-        lowered = build_train_step(config, graphdef, mesh, facts).lower(on_mesh, put_batch(mesh, batch))
-        return OneProgram(lowered.compile(options), mesh)
+            return ShardPrograms(ShardedStep(config, graphdef, mesh, facts, state, shard, options), mesh, shards, 0)
+        lowered = build_train_step(config, graphdef, mesh, facts).lower(
+            on_mesh, put_batch(mesh, batch), replicate(mesh, np.uint32(0))
+        )
+        return OneProgram(lowered.compile(options), mesh, 0)
 
     step = compiled()
     held: dict[str, Any] = {"state": step.hold(on_mesh)}

@@ -24,18 +24,18 @@ import logging
 import os
 import shlex
 import sys
-import textwrap
 import types
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from jaxpose.cluster.agreement import broadcast_from_0, on_all_processes, require_same
+from jaxpose.cluster.agreement import broadcast_from_0, on_all_processes
 from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.processes import run_distributed
 from jaxpose.cluster.signals import Interrupt
-from jaxpose.config import Config, to_json
+from jaxpose.cluster.stragglers import StragglerMonitor
+from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
 from jaxpose.config.pretrain import is_pretraining
@@ -44,32 +44,25 @@ from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
 from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
-from jaxpose.prediction.batch_runner import BatchRunner
-from jaxpose.remote.copy import RemoteCopy
 from jaxpose.remote.restore import restore
-from jaxpose.run.arithmetic import arithmetic, record_arithmetic
-from jaxpose.run.checkpoint import Checkpoints, order, published
+from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder, open_run
 from jaxpose.run.log import RunLog
 from jaxpose.run.paths import CHECKPOINTS_FOLDER
-from jaxpose.run.pca import save_subspaces
 from jaxpose.run.requeue import refuse_stuck_requeue
-from jaxpose.run.status import Status
-from jaxpose.run.tags import RESULTS
-from jaxpose.run.weights import checksum
-from jaxpose.steps.layout import validation_batch
-from jaxpose.tracking.tracker import Tracker
 from jaxpose.training.clip_setup import close_clips, require_usable_clips
-from jaxpose.training.closing import report_end
-from jaxpose.training.compiled_run import CompiledRun, compile_step, put_on_devices, resume
+from jaxpose.training.compiled_run import compile_step, resume
 from jaxpose.training.diverged import Diverged
 from jaxpose.training.dry_run import show_dry_run
-from jaxpose.training.finish import finish, leave_finished
-from jaxpose.training.loop import Loop, end_reason
+from jaxpose.training.ensemble import train_ensemble
+from jaxpose.training.finish import leave_finished
+from jaxpose.training.loop import Loop
+from jaxpose.training.members import newest_steps
+from jaxpose.training.network_training import end_reason
 from jaxpose.training.pretrain_setup import make_pretrain_setup, read_videos
+from jaxpose.training.session import make_runner, open_session, put_checked_on_devices
 from jaxpose.training.setup import Setup, make_setup
 from jaxpose.training.start import list_files, read_data, start_devices
-from jaxpose.training.start_block import start_block
 from jaxpose.video.clips import UnusableClips
 
 _VERB = "jaxpose.train"
@@ -114,73 +107,49 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
             interrupt = Interrupt(jax.process_count(), on_signal)
             if folder.action == "finished":
                 return leave_finished(folder, config.log, interrupt)
-            _refuse_stuck_requeue(folder)
+            _refuse_stuck_requeue(folder, config)
+            if config.train.members > 1:
+                return train_ensemble(folder, setup, files, held, interrupt, _write_report)
             return _train_in(folder, setup, held, interrupt)
 
 
 def _train_in(folder: RunFolder, setup: Setup, held: HeldWarnings, interrupt: Interrupt) -> dict[str, Any]:
     config, total_steps = setup.config, setup.facts.total_steps
     # 5. The state to resume from. The step is compiled only if training is not over.
-    run = put_on_devices(setup)
-    if jax.process_count() > 1:
-        require_same({"the checksum of the initial parameters": checksum(run.state.params)})
+    run = put_checked_on_devices(setup)
     with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
         run, messages = resume(run, folder, checkpoints)
         if not end_reason(config, total_steps, run.state):
             run = compile_step(run)
+        runner, stragglers = make_runner(setup), StragglerMonitor(config.log.pace_s)
         with (
             # Before this point there is nothing to save.
             interrupt,
             RunLog(
                 folder.path if folder.is_ours else None, config.log, total_steps, int(run.state.step), held.take()
             ) as log,
-            Tracker(folder.path if folder.is_ours else None, config) as tracker,
-            RemoteCopy(folder, config.log) as copy,
-            folder.noting_failures(),
+            open_session(run, folder, checkpoints, runner, log, stragglers) as session,
         ):
-            log.follow(tracker.record)
-            _begin_log(run, messages, folder, log)
+            session.begin(messages)
             if setup.clips and (first_step := int(run.state.step)) < total_steps:
                 require_usable_clips(setup.clips, first_step)
             # 6. The loop.
-            batch = validation_batch(config.train, len(setup.data.rows("validation")))
-            runner = BatchRunner(config, setup.graphdef, setup.mesh, config.eval.batch_size, batch)
-            outcome = Loop(run, runner, checkpoints, log, interrupt).run()
+            (outcome,) = Loop([session.network], run.step, log, stragglers, interrupt).run()
             # 7. Export and evaluate the best weights, predict the project's videos, and write the report.
-            summary = finish(outcome, setup, runner, folder, checkpoints, log, interrupt)
-            report, has_report = None, config.log.report and not is_pretraining(config.pretrain)
-            if "sets" in summary:
-                log.show(summary["steps"], _set_figures(summary["sets"]))
-                report = _write_report(folder, setup) if folder.is_ours and has_report else None
-                report_end(log, summary, report)
-            _finish_tracking(tracker, report, summary, interrupt)
-            folder.note_end(Status(summary["exit_code"], summary["reason"]))
-            return copy.finish(summary, interrupt)
+            return session.end(outcome, interrupt, _write_report)
 
 
-def _refuse_stuck_requeue(folder: RunFolder) -> None:
+def _refuse_stuck_requeue(folder: RunFolder, config: Config) -> None:
     """Refuses a start that SLURM repeats without progress. A start that is stopped while it compiles counts too."""
     # Checkpoints are checked only when they are read, so a damaged one counts here.
-    newest = max((order(name)[0] for name in published(folder.path / CHECKPOINTS_FOLDER)), default=0)
+    newest = sum(newest_steps(folder.path, config))
     broadcast_from_0(lambda: refuse_stuck_requeue(folder.path, newest, os.environ))
-
-
-def _begin_log(run: CompiledRun, messages: list[str], folder: RunFolder, log: RunLog) -> None:
-    """Logs the start block and what the user should know, and writes the subspaces into the run folder."""
-    log.block("jaxpose", {"run folder": str(folder.path)} | start_block(run))
-    for message in messages:
-        log.text(message)
-    log.page("config", textwrap.indent(to_json(run.setup.config), " " * 4))
-    if folder.is_ours and run.step:
-        now = arithmetic(run.setup.config, run.setup.mesh)
-        if changed := record_arithmetic(folder.path, int(run.state.step), now):
-            log.text(changed)
-    if folder.is_ours and run.setup.subspaces:
-        save_subspaces(folder.path, run.setup.subspaces)
 
 
 def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
     """Writes report.html of a finished run and returns it; whatever goes wrong there is a warning, and None."""
+    if not (folder.is_ours and setup.config.log.report) or is_pretraining(setup.config.pretrain):
+        return None
     try:
         # Imported here: it takes time that training does not need before its end.
         from jaxpose.report.writing import write_report
@@ -190,17 +159,6 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
         again = f"jaxpose report --run {shlex.quote(str(folder.path))}"
         _logger.warning(f"the report is not written ({type(error).__name__}: {error}); write it by {again}")
         return None
-
-
-def _set_figures(sets: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Returns the mean errors of the sets by tag, as the network has them at the end; of those that have one."""
-    errors_px = {name: figures["mean_px_error"] for name, figures in sets.items()}
-    return {f"{RESULTS}{name}_mean_px_error": error for name, error in errors_px.items() if error is not None}
-
-
-def _finish_tracking(tracker: Tracker, report: Path | None, summary: dict[str, Any], interrupt: Interrupt) -> None:
-    reached = "interrupted" if summary["reason"] == "interrupted" else "done" if "sets" in summary else "failed"
-    tracker.finish(reached, report, lambda: interrupt.signal is not None)
 
 
 def main(config: Config, options: Options) -> int:

@@ -190,7 +190,7 @@ class Trainer:
         batch = put_batch(mesh, batch_of(self.config, 0, mesh.size))
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-            (replicate(mesh, self._first_state), batch),
+            (replicate(mesh, self._first_state), batch, replicate(mesh, np.uint32(0))),
         )
         return step.lower(*abstract)
 
@@ -202,14 +202,18 @@ class Trainer:
         batch = batch_of(self.config, 0, shards)
         shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // shards, *x.shape[1:]), x.dtype), batch)
         step = ShardedStep(self.config, self._graphdef, mesh, self._facts, self._first_state, shard, QUICKLY)
-        return ShardPrograms(step, mesh, shards)
+        return ShardPrograms(step, mesh, shards, self.config.train.seed)
 
     def on(self, devices: int) -> "Layout":
         """The step compiled for so many devices, in its first state."""
         with needed_types(self.config.train.precision):
             if devices not in self._layouts:
                 mesh = make_mesh(jax.devices()[:devices])
-                step = self._sharded(mesh) if self.config.train.shards else OneProgram(self._compiled(mesh), mesh)
+                step = (
+                    self._sharded(mesh)
+                    if self.config.train.shards
+                    else OneProgram(self._compiled(mesh), mesh, self.config.train.seed)
+                )
                 self._layouts[devices] = Layout(self.config, step, self._first_state)
             layout = self._layouts[devices]
             layout.restart()

@@ -29,10 +29,11 @@ import jax
 from jaxpose import train
 from jaxpose.cluster import agreement
 from jaxpose.config import command_line
+from jaxpose.training import session
 from jaxpose.training.step_log import StepLog
 
 event = sys.argv.pop(1)
-write, put = StepLog.write, train.put_on_devices
+write, put = StepLog.write, session.put_on_devices
 if event == "another version":
     version = importlib.metadata.version
     importlib.metadata.version = lambda name: "0.0.1" if name == "optax" else version(name)
@@ -66,7 +67,7 @@ if event.endswith("while JAX starts"):
 if event in ("raise", "stop at step 3", "slow"):
     StepLog.write = write_slowly
 if event == "stop before the first step":
-    train.put_on_devices = put_and_stop
+    session.put_on_devices = put_and_stop
 sys.exit(command_line.run(train.main, verb="jaxpose.train", description=""))
 """
 

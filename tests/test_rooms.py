@@ -30,7 +30,7 @@ BELOW = {
     "prediction": [*FRAMES, *NETWORK, "steps", "run"],
     "remote": [*FRAMES, *NETWORK, "steps", "run"],
     "tracking": ["run"],
-    "training": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
+    "training": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote", "tracking"],
     "conversion": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote", "training"],
     "doctor": [*FRAMES, *NETWORK, "steps", "run", "prediction", "remote"],
     "init": [*FRAMES, "cluster"],

@@ -36,6 +36,7 @@ class Bench:
       state: of the training; a step donates it.
       samples: labelled frames, as many as a batch has.
       batch: all samples, on the device.
+      seed: of the augmentation, on the device.
       lowered: the train step.
       forward_flops: of one image.
     """
@@ -46,6 +47,7 @@ class Bench:
     state: State
     samples: Samples
     batch: dict[str, Any]
+    seed: jax.Array
     lowered: Any
     forward_flops: int
 
@@ -57,7 +59,7 @@ class Bench:
     def take_steps(self, step: Callable, count: int) -> None:
         """Takes steps with the same batch, and waits for the last one."""
         for _ in range(count):
-            self.state, _ = step(self.state, self.batch)
+            self.state, _ = step(self.state, self.batch, self.seed)
         jax.block_until_ready(self.state)
 
 
@@ -86,9 +88,10 @@ def make_bench(given: argparse.Namespace) -> Bench:
     state = replicate(mesh, initial_state(params, statistics, config))
     samples = draw_samples(given)
     batch = put_batch(mesh, samples.batch(np.arange(given.batch), np.arange(given.batch)))
+    seed = replicate(mesh, np.uint32(0))
     facts = DataFacts(size_px=(given.size_px,) * 2, passes=1, steps_per_epoch=100, total_steps=100_000)
-    lowered = build_train_step(config, graphdef, mesh, facts).lower(state, batch)
-    return Bench(config, mesh, graphdef, state, samples, batch, lowered, flops)
+    lowered = build_train_step(config, graphdef, mesh, facts).lower(state, batch, seed)
+    return Bench(config, mesh, graphdef, state, samples, batch, seed, lowered, flops)
 
 
 def draw_samples(given: argparse.Namespace) -> Samples:

@@ -62,7 +62,7 @@ class _Loop:
         began, waited, pending = time.perf_counter(), 0.0, None
         for _ in range(count):
             asked = time.perf_counter()
-            _, batch = next(batches)
+            _, (batch,) = next(batches)
             waited += time.perf_counter() - asked
             self._state, metrics = self._step(self._state, batch)
             if pending is not None:

@@ -40,6 +40,8 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         yield f"{method}, and model.kind is {config.model.kind}; a pretraining needs heatmap, the default"
     if config.train.shards < 0 or (config.model.norm == "sync" and config.model.backbone not in VITS):
         yield f"{method}, and the step is not divided into shards; leave out train.shards=-1 and model.norm=sync"
+    if config.train.members > 1:
+        yield f"{method}, and train.members is {config.train.members}; a pretraining makes one backbone: leave it out"
     if config.data.keypoint_names:
         yield f"{method}, and data.keypoint_names is given; a pretraining has no keypoints"
     on_video = [*losses.weights(config.losses), *["consistency"] * losses.has_teacher(config.losses)]

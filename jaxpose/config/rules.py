@@ -151,9 +151,15 @@ def _train(config: Config) -> Iterator[str]:
             if length * count > _MOST_SAMPLES:
                 most = f"at most {_MOST_SAMPLES // count} (the samples are counted in 31 bits)"
                 yield f"train.{name} is {length}; with {option} = {count} it must be {most}"
-    if train.seed >= 2**32:
+    if train.seed + train.members > 2**32:
         limit = f"below 2^32 = {2**32} (jax's seeds have 32 bits)"
-        yield f"train.seed is {train.seed}; it must be {limit}"
+        of_last = f", and the last of {train.members} members has {train.seed + train.members - 1}"
+        yield f"train.seed is {train.seed}{of_last if train.members > 1 else ''}; it must be {limit}"
+    if train.members > 1:
+        for option, value in (("remote_url", config.log.remote_url), ("remote_hook", config.log.remote_hook)):
+            if value:
+                alone = "leave it out, or train each member alone with its own train.seed and out"
+                yield f"log.{option} is {value}, but an ensemble (train.members > 1) has no remote copy; {alone}"
 
 
 def _optim(config: Config) -> Iterator[str]:

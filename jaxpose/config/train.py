@@ -26,6 +26,13 @@ class TrainConfig(Section):
     epochs: int = option(300, "length of the training in epochs of ceil(frames / batch_size) steps", minimum=0)
     steps: int = option(0, "length of the training in steps; replaces epochs if above 0", minimum=0)
     seed: int = option(0, "seed of the initial weights and of the augmentation", minimum=0)
+    members: int = option(
+        1,
+        "networks of an ensemble, trained side by side on the same batches: member m is the run with "
+        "train.seed + m, in members/m of the run folder. 1 = a single network",
+        minimum=1,
+        maximum=64,
+    )
     precision: str = option(
         "f32",
         "arithmetic of the network: f32 (exact), tf32, bf16, or f64 (for checks, CPU only)",

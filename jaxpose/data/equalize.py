@@ -13,6 +13,11 @@ _STREAM = 0  # labelled frames
 _PURPOSE = 0x746F6E65  # the purpose; another number gives other random numbers
 
 
+def is_equalized(augment: Any) -> bool:
+    """Returns whether the resolved AugmentConfig equalises samples."""
+    return bool(augment.equalize_p or augment.clahe_p)
+
+
 def equalize_samples(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, seed: int, augment: Any) -> None:
     """Equalises randomly chosen samples in place; all frames of a sample are treated in the same way.
 
@@ -23,7 +28,7 @@ def equalize_samples(frames: np.ndarray, draw: np.ndarray, valid: np.ndarray, se
       seed: the run's seed.
       augment: the resolved AugmentConfig, without None.
     """
-    if not (augment.equalize_p or augment.clahe_p):
+    if not is_equalized(augment):
         return
     for sample in np.flatnonzero(valid):
         equalize, clahe, clip, tiles = _uniform(seed, int(draw[sample]), 4)

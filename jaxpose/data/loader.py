@@ -6,16 +6,19 @@ uninterrupted run, on any number of hosts or threads.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxpose.config import AugmentConfig
-from jaxpose.data.equalize import equalize_samples
+from jaxpose.data.equalize import equalize_samples, is_equalized
 
 # Arrays by name; the unlabelled clips and frames of a step are batches inside, under `clips` and `unlabelled`.
 Batch = dict[str, Any]
+
+# The name in a batch of the frames of other members of an ensemble.
+OTHER_FRAMES = "other_frames"
 
 # Keeps the order of the frames apart from other uses of data.seed.
 _ORDER = 1
@@ -81,10 +84,12 @@ class _Steps:
     def __init__(
         self, samples: Samples, rows: np.ndarray, draws_of: Callable[[int], np.ndarray], seeds: tuple[int, int],
         augment: AugmentConfig, clips_of: Callable[[int], Batch] | None, total_steps: int,
+        other_seeds: Sequence[int],
     ):  # fmt: skip
         self._samples, self._rows, self._draws_of = samples, rows, draws_of
         self._data_seed, self._train_seed = seeds
         self._augment, self._clips_of, self._total = augment, clips_of, total_steps
+        self._other_seeds = other_seeds if is_equalized(augment) else ()
 
     def __len__(self) -> int:
         return self._total
@@ -92,8 +97,12 @@ class _Steps:
     def __getitem__(self, index: int) -> Batch:
         draws = self._draws_of(index).reshape(-1)
         batch = self._samples.batch(rows_of_draws(draws, self._rows, self._data_seed), draws)
+        if self._other_seeds:
+            batch[OTHER_FRAMES] = [batch["frames"].copy() for _ in self._other_seeds]
         # The batch is a copy, so its frames may be modified.
-        equalize_samples(batch["frames"], batch["draw"], batch["valid"], self._train_seed, self._augment)
+        versions = [batch["frames"], *batch.get(OTHER_FRAMES, [])]
+        for seed, frames in zip((self._train_seed, *self._other_seeds), versions, strict=True):
+            equalize_samples(frames, batch["draw"], batch["valid"], seed, self._augment)
         if self._clips_of:
             batch |= self._clips_of(index)
         return batch
@@ -112,6 +121,7 @@ def training_batches(
     threads: int,
     read_ahead: int,
     clips_of: Callable[[int], Batch] | None = None,
+    other_seeds: Sequence[int] = (),
 ) -> Iterator[Batch]:
     """Yields this host's batch of each step from `first_step` on, prepared ahead by threads.
 
@@ -127,8 +137,10 @@ def training_batches(
       threads: threads that prepare batches.
       read_ahead: batches that are prepared ahead.
       clips_of: step -> this host's batches of unlabelled clips, by name; None without clips.
+      other_seeds: of the other members of an ensemble. If the frames are equalised, the batch has a list with the
+        frames of each under `OTHER_FRAMES`; else all members see the same frames.
     """
-    source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, clips_of, total_steps)
+    source = _Steps(samples, rows, draws_of, (data_seed, train_seed), augment, clips_of, total_steps, other_seeds)
     # Imported when training begins: it imports JAX and orbax, which --dry_run=data does not need.
     import grain
 

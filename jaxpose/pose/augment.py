@@ -28,11 +28,11 @@ _COLUMNS: tuple[str, ...] = (
 )  # fmt: skip
 
 
-def sample_keys(seed: int, stream: int, draw: Int[Array, "b"], purpose: int) -> Array:
+def sample_keys(seed: int | Array, stream: int, draw: Int[Array, "b"], purpose: int) -> Array:
     """Returns one jax key per sample (b,), which depends only on these four numbers.
 
     Args:
-      seed: the run's seed.
+      seed: the run's seed, also as a uint32 scalar.
       stream: which endless stream of samples.
       draw: position of each sample in that stream.
       purpose: what the key is for.

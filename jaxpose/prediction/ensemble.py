@@ -97,11 +97,31 @@ def _write(file: Path, tables: Sequence[Predictions]) -> None:
     median, variance = np.median(places, axis=0), places.var(axis=0)
     confidence = np.mean([table.confidence for table in tables], axis=0)
     write_predictions(file, first.index, first.keypoint_names, median, confidence, SCORER)
-    text, count = io.StringIO(newline=""), len(first.keypoint_names)
+    write_ensemble_table(
+        file.with_name(f"{file.stem}{ENSEMBLE}.csv"), first.index, first.keypoint_names, median, variance
+    )
+
+
+def write_ensemble_table(
+    file: Path, index: Sequence[str], names: Sequence[str], median: np.ndarray, variance: np.ndarray
+) -> None:
+    """Writes the median and the variance of x and y of each keypoint.
+
+    Args:
+      file: the table.
+      index: names of n frames.
+      names: of k keypoints.
+      median: (n, k, 2), px.
+      variance: (n, k, 2), px^2.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    text, count = io.StringIO(newline=""), len(names)
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["scorer", *[SCORER] * len(_COORDS) * count])
-    writer.writerow(["bodyparts", *(name for name in first.keypoint_names for _ in _COORDS)])
+    writer.writerow(["bodyparts", *(name for name in names for _ in _COORDS)])
     writer.writerow(["coords", *_COORDS * count])
-    values = np.concatenate([median, variance], axis=-1).reshape(len(first.index), -1).tolist()
-    writer.writerows([path_cell(name), *row] for name, row in zip(first.index, values, strict=True))
-    write_atomic(file.with_name(f"{file.stem}{ENSEMBLE}.csv"), text.getvalue().encode())
+    values = np.concatenate([median, variance], axis=-1).reshape(len(index), -1).tolist()
+    writer.writerows([path_cell(name), *row] for name, row in zip(index, values, strict=True))
+    write_atomic(file, text.getvalue().encode())

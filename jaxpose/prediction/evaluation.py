@@ -26,8 +26,9 @@ from jaxpose.files import write_atomic
 from jaxpose.formats.project import read_project
 from jaxpose.phases import phase
 from jaxpose.pose import metrics
+from jaxpose.prediction.ensemble_predictor import MEMBERS, EnsemblePredictor, load_labelling
+from jaxpose.prediction.ensemble_spread import write_spread
 from jaxpose.prediction.evaluation_tables import Summaries, format_summaries, summarize, write_tables
-from jaxpose.prediction.load import load
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.quantities import count
 from jaxpose.run.load import read_run_config
@@ -80,16 +81,13 @@ def evaluate(
     make_folder(folder)
     # The batch size affects rounding; the default reproduces the run's own figures.
     labelled = batch_size or validation_batch(config.train, list(split.sets.values()).count("validation"))
-    predictor = load(
-        run, devices=devices, platform=platform, batch_size=batch_size, labelled_batch_size=labelled, is_compiled=False
-    )
+    predictor = load_labelling(run, config, devices, platform, batch_size, labelled)
     _logger.info(f"{run} ({predictor.weights_label}) on {'; '.join(predictor.devices)}")
     config = dataclasses.replace(predictor.config, data=config.data)
     if labels and found.label_file.name != PurePosixPath(config.data.labels).name:
-        summary = _evaluate_extra(config, found, predictor, folder)
-        results = {found.label_file.name: summary}
+        results = {found.label_file.name: _evaluate_extra(config, found, predictor, folder)}
         _logger.info(format_summaries(results))
-        _logger.info(metrics.format_summary(summary))
+        _logger.info(metrics.format_summary(results[found.label_file.name]))
     else:
         results = evaluate_dataset(config, _decode(config, found, split, sets), predictor, folder)
     _logger.log(RESULT, f"predictions and figures are in {folder}")
@@ -99,7 +97,7 @@ def evaluate(
 def evaluate_dataset(
     config: Config,
     data: Dataset,
-    predictor: Predictor,
+    predictor: Predictor | EnsemblePredictor,
     folder: Path,
     stops: Callable[[], bool] = lambda: False,
 ) -> Summaries:
@@ -121,7 +119,7 @@ def evaluate_dataset(
       Stopped: `stops` returned true.
     """
     with phase("predicting the labelled frames"):
-        found = predictor.runner.labelled(*predictor.weights, data.samples, np.arange(len(data.sets)), stops)
+        found = predictor.labelled(data.samples, np.arange(len(data.sets)), stops)
     predicted, confidence = found["keypoints_frame_px"], found["confidence"]
     write_tables(folder, "", data.project, predicted, confidence, data.sets, predictor)
     results: Summaries = {}
@@ -136,6 +134,8 @@ def evaluate_dataset(
     _report(config, data, results, shown, compared)
     if jax.process_index() == 0:
         content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
+        if (members := found.get(MEMBERS)) is not None:
+            content["ensemble"] = write_spread(folder, data, members, predicted, confidence)
         write_atomic(folder / EVALUATION_FILE, f"{json_text(content)}\n".encode())
     return results
 
@@ -211,14 +211,14 @@ def _decode(config: Config, found: Project, split: KnownSplit, sets: np.ndarray)
 def _evaluate_extra(
     config: Config,
     found: Project,
-    predictor: Predictor,
+    predictor: Predictor | EnsemblePredictor,
     folder: Path,
     stops: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     samples, messages = dataset.decode(found, config)
     for message in messages:
         _logger.info(f"{found.label_file.name}: {message}")
-    predictions = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.images)), stops)
+    predictions = predictor.labelled(samples, np.arange(len(found.images)), stops)
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
     ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
     write_tables(folder, ending, found, predicted, confidence, None, predictor)
@@ -231,8 +231,9 @@ def _report(config: Config, data: Dataset, results: Summaries, shown: str, compa
     if shown:
         _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
         if not data.is_selection_tested(config.train.monitor):
-            text = "no test set: the validation frames chose the checkpoint, so expect larger errors on other frames"
-            _logger.info(text)
+            _logger.info(
+                "no test set: the validation frames chose the checkpoint: expect larger errors on other frames"
+            )
     for name, error_px in compared.items():
         percent = 100 * results[shown]["mean_px_error"] / error_px
         _logger.info(f"{name:<29} {error_px:8.2f} px on the {shown} set (network: {percent:.1f} % of that)")

@@ -10,6 +10,7 @@ from jaxpose.config import Config
 from jaxpose.data.project import Project
 from jaxpose.formats.lightning_pose.tables import SCORERS, write_errors, write_predictions
 from jaxpose.pose import metrics
+from jaxpose.prediction.ensemble_predictor import EnsemblePredictor
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.pca import pose_errors_px
 
@@ -24,7 +25,7 @@ def write_tables(
     predicted: np.ndarray,
     confidence: np.ndarray,
     sets: np.ndarray | None,
-    predictor: Predictor,
+    predictor: Predictor | EnsemblePredictor,
 ) -> None:
     """Writes predictions[_VIEW][_ENDING].csv and a table of each kind of error, for each view; process 0 alone writes.
 

@@ -18,6 +18,7 @@ from jaxpose.model.pose_net import needed_types
 from jaxpose.phases import phase
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
+from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.run.load import load_network, read_run_config
 from jaxpose.run.pca import load_subspaces
 
@@ -50,6 +51,7 @@ def load(
       UserError: the folder is not a run or has no weights, or a device does not exist.
     """
     config = read_run_config(Path(run))
+    refuse_ensemble(Path(run), config)
     config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
     if batch_size is not None:
         config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))

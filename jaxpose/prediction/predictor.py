@@ -5,7 +5,7 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,14 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.config import Config, crop_of_video
+from jaxpose.data.loader import Samples
 from jaxpose.data.video_boxes import video_boxes_folder
 from jaxpose.errors import UserError
 from jaxpose.fitting import fit_still
 from jaxpose.formats.lightning_pose.tables import SCORERS
 from jaxpose.phases import Phase, phase
 from jaxpose.prediction.arrays import refuse_misfit, refuse_no_frame
-from jaxpose.prediction.batch_runner import BatchRunner
+from jaxpose.prediction.batch_runner import BatchRunner, Predictions
 from jaxpose.prediction.dataframe import make_dataframe
 from jaxpose.prediction.frame_boxes import FrameBoxes, part_of_array, stream_boxes
 from jaxpose.run.pca import Subspaces
@@ -78,6 +79,10 @@ class Predictor:
     def __repr__(self) -> str:
         model, names = self.config.model, ", ".join(self.keypoint_names)
         return f"<{self.weights_label}: {model.backbone}, {model.kind} of {names}>"
+
+    def labelled(self, samples: Samples, rows: np.ndarray, stops: Callable[[], bool] = lambda: False) -> Predictions:
+        """Returns predictions and losses of labelled frames, as `BatchRunner.labelled`."""
+        return self.runner.labelled(*self.weights, samples, rows, stops)
 
     def predict(self, frames: np.ndarray | Sequence[np.ndarray], boxes_px: Sequence | np.ndarray = ()) -> Found:
         """Returns keypoints (n, k, 2), (x, y) in pixels of each frame, and their confidence (n, k), 0 to 1.

@@ -21,7 +21,7 @@ from jaxpose.run.extension import find_run, settle
 from jaxpose.run.identity import write_config
 from jaxpose.run.lock import lock_folder
 from jaxpose.run.out import default_path, refuse_pattern, refuse_unusable_out
-from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, RESULTS, SPLIT_FILE, WRITTEN
+from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, LOCK_FILE, MEMBERS_FOLDER, RESULTS, SPLIT_FILE, WRITTEN
 from jaxpose.run.pointer import write_pointer
 from jaxpose.run.status import Status, status_of, write_status
 
@@ -76,7 +76,12 @@ class RunFolder:
 
 
 def open_run(
-    config: Config, split_text: str, fetch: Callable[[Path], list[str]] = lambda path: [], *, dry_run: bool = False
+    config: Config,
+    split_text: str,
+    fetch: Callable[[Path], list[str]] = lambda path: [],
+    *,
+    dry_run: bool = False,
+    is_member: bool = False,
 ) -> RunFolder:
     """Returns the run folder of a config, locked and ready to be written in by process 0.
 
@@ -85,6 +90,7 @@ def open_run(
       split_text: content of split.csv for this config and data, columns path,bytes,sha256,set,labels_sha256.
       fetch: called with the folder's path once it is locked; may put a run into an empty folder, and returns messages.
       dry_run: write and lock nothing; then it is unknown whether another process writes there.
+      is_member: the run is a member of an ensemble, whose own folder is what a restart opens.
 
     Raises:
       UserError: the folder holds another run, files but no run, or an active run; `config.resume` does not allow the
@@ -93,7 +99,7 @@ def open_run(
     opened: list[RunFolder] = []
 
     def open_first() -> list[str]:
-        opened.append(_look_at(config, split_text, fetch) if dry_run else _open(config, split_text, fetch))
+        opened.append(_look_at(config, split_text, fetch) if dry_run else _open(config, split_text, fetch, is_member))
         return [str(opened[0].path.absolute()), opened[0].action]
 
     path, action = broadcast_from_0(open_first)
@@ -107,7 +113,7 @@ def open_run(
     return folder
 
 
-def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -> RunFolder:
+def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]], is_member: bool) -> RunFolder:
     path, lock = _path(config), -1
     try:
         refuse_unusable_out(str(path))
@@ -120,6 +126,7 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
         if action != "finished":
             refuse_pattern(path)
         if config.resume == "overwrite":
+            _remove_members(path)
             _remove(path, WRITTEN)
         if extension:
             # The config last: until then, the folder holds the old run without its end.
@@ -132,7 +139,8 @@ def _open(config: Config, split_text: str, fetch: Callable[[Path], list[str]]) -
             write_config(path / CONFIG_FILE, config)
             write_csv(path / SPLIT_FILE, split_text)
             write_status(path, Status())
-        write_pointer(path, os.environ)
+        if not is_member:
+            write_pointer(path, os.environ)
         return RunFolder(path, action, lock, (*fetched, *messages))
     except BaseException as error:
         if lock >= 0:
@@ -161,6 +169,17 @@ def _path(config: Config) -> Path:
         return Path(config.out).expanduser()
     default = default_path(config)
     return find_run(default.parent, config) if config.resume == "extend" else default
+
+
+def _remove_members(path: Path) -> None:
+    """Deletes what jaxpose wrote into the folders of an ensemble's members; other files there stay."""
+    for member in sorted((path / MEMBERS_FOLDER).glob("[0-9]*")):
+        os.close(lock_folder(member))
+        _remove(member, (*WRITTEN, CONFIG_FILE, LOCK_FILE))
+        with contextlib.suppress(OSError):
+            for folder in (*(member / Path(pattern).parent for pattern in WRITTEN), member):
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()
 
 
 def _remove(path: Path, patterns: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.model.teacher import make_teacher, map_count
 from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
 from jaxpose.run.weights import load_parameters
@@ -78,6 +79,7 @@ def load_network(run: Path, *, for_weights: bool = False) -> LoadedNetwork:
       UserError: the folder is no run, or holds no usable weights; or as `read_run_config`.
     """
     config = read_run_config(run, for_weights=for_weights)
+    refuse_ensemble(run, config)
     train = config.train
     graphdef, params, statistics = make_network(config.model, map_count(config), train.precision, train.seed)
     exported, unfinished = run / PARAMETERS_FILE, "" if (run / FINISHED_FILE).is_file() else "; the run is not finished"

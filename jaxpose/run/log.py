@@ -7,7 +7,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from jaxpose.run.paths import LOG_FILE, METRICS_FILE, TENSORBOARD_FOLDER
 from jaxpose.run.speed import SpeedWindow
 from jaxpose.run.step_progress import StepProgress, shown
 from jaxpose.run.tags import tag_of
-from jaxpose.terminal import WARNING, is_quiet, is_terminal, print_block, print_lines
+from jaxpose.terminal import WARNING, draws_bars, is_quiet, is_terminal, print_block, print_lines
 from jaxpose.text_table import block_lines
 
 if TYPE_CHECKING:
@@ -36,6 +36,14 @@ class RunLog:
     not break the progress bar. It drops metrics of steps after `first_step`, which a killed run had written, and begins
     with the warnings in `earlier`.
 
+    Args:
+      folder: the run folder, or None.
+      config: options of the log.
+      total_steps: length of the training.
+      first_step: steps taken before.
+      earlier: records of warnings.
+      prints: False writes the files alone, and leaves the records to the log that prints.
+
     Attributes:
       folder: the run folder; None on all processes but the first, which write and print nothing.
     """
@@ -47,11 +55,14 @@ class RunLog:
         total_steps: int,
         first_step: int,
         earlier: Sequence[logging.LogRecord] = (),
+        *,
+        prints: bool = True,
     ):
         self.folder = folder
         self._every_steps = config.every_steps
         self._total_steps = total_steps
-        self._progress = StepProgress(total_steps, self.text, self._write)
+        self._prints = prints
+        self._progress = StepProgress(total_steps, self.text, self._write, prints and draws_bars())
         self._recorded: SpeedWindow | None = None
         self._followers: list[Callable[[int, dict[str, float]], None]] = []
         self._failed: set[str] = set()
@@ -62,7 +73,8 @@ class RunLog:
             return
         self._text_file = GrowingFile(folder / LOG_FILE)
         self._metrics_file = GrowingFile(folder / METRICS_FILE)
-        self._handling.enter_context(only_handler(_Records(self._emit)))
+        if prints:
+            self._handling.enter_context(only_handler(_Records(self._emit)))
         log_again(earlier)
         spent_s = self._try(METRICS_FILE, keep_until, folder / METRICS_FILE, first_step)
         self._started_at = time.monotonic() - (spent_s or 0.0)
@@ -73,13 +85,17 @@ class RunLog:
         """Prints a message and writes it to train.log with the time; --quiet leaves it to the file."""
         self._log(message, logging.INFO)
 
+    def alert(self, message: str) -> None:
+        """Does as `text`; the log of an ensemble's member passes it on to the ensemble's."""
+        self.text(message)
+
     def result(self, message: str) -> None:
         """Does as `text`, also with --quiet."""
         self._log(message, RESULT)
 
     def block(self, title: str, rows: Mapping[str, str]) -> None:
         """Prints a title, and below it aligned rows of name and value; writes them to train.log."""
-        if self.folder is not None and not is_quiet():
+        if self.folder is not None and self._prints and not is_quiet():
             self._try("the console", print_block, title, rows)
         self._write("\n".join(block_lines(title, rows)))
 
@@ -90,7 +106,7 @@ class RunLog:
     def end(self, title: str, rows: Mapping[str, str], lines: Sequence[str]) -> None:
         """Reports the end of a training: a terminal shows rows of name and value, a pipe and
         train.log have lines, also with --quiet."""
-        shows_block = is_terminal(sys.stdout) and not is_quiet()
+        shows_block = self._prints and is_terminal(sys.stdout) and not is_quiet()
         if self.folder is not None and shows_block:
             self._try("the console", print_block, title, rows)
         for line in lines:
@@ -145,6 +161,12 @@ class RunLog:
         if self._events is not None:
             self._try(TENSORBOARD_FOLDER, self._events.images, step, tag, images)
 
+    @contextlib.contextmanager
+    def handling(self) -> Iterator[None]:
+        """A context in which this log, and no other, gets the records of the logger "jaxpose"."""
+        with only_handler(_Records(self._emit)):
+            yield
+
     def close(self) -> None:
         """Ends the progress bar, closes the files and restores the logger."""
         self._progress.close()
@@ -181,7 +203,7 @@ class RunLog:
         """Prints a message, unless --quiet is given and the level is below RESULT, and writes it to train.log."""
         if self.folder is None:
             return
-        if level >= (RESULT if is_quiet() else logging.INFO):
+        if self._prints and level >= (RESULT if is_quiet() else logging.INFO):
             stream, style = (sys.stderr, WARNING) if level >= logging.WARNING else (sys.stdout, "")
             self._try("the console", print_lines, message, stream, style)
         self._write(message)

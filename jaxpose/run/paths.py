@@ -10,6 +10,9 @@ FINISHED_FILE = "finished.json"
 # Holds a download until it is complete.
 RESTORING_FOLDER = ".restoring"
 
+# The run folders of the members of an ensemble, by their numbers.
+MEMBERS_FOLDER = "members"
+
 CHECKPOINTS_FOLDER = "checkpoints"
 MANIFEST_FILE = "manifest.json"
 # The manifests of all complete checkpoints, as a glob.
@@ -26,6 +29,8 @@ TRACKER_LOG_FILE = "tracker.log"
 PROFILE_FOLDER = "profile"
 
 EVALUATION_FILE = "evaluation.json"
+CALIBRATION_FILE = "calibration.json"
+CALIBRATION_TABLE = "calibration.csv"
 REPORT_FILE = "report.html"
 INDEX_FILE = "index.csv"
 CLAIMS_FOLDER = ".claims"
@@ -40,6 +45,8 @@ RESULTS = (
     "predictions.csv",
     "predictions_*.csv",
     EVALUATION_FILE,
+    CALIBRATION_FILE,
+    CALIBRATION_TABLE,
     REPORT_FILE,
 )
 

@@ -9,7 +9,6 @@ from typing import Any
 from jaxpose.bars import Bar
 from jaxpose.quantities import clock
 from jaxpose.run.speed import SpeedWindow
-from jaxpose.terminal import draws_bars
 
 _WINDOW_S = 1.0  # speeds below the bar are averaged over this time
 _LINE_S = 30.0  # between two lines
@@ -23,11 +22,12 @@ class StepProgress:
       total_steps: length of the training.
       tell: prints a line and writes it to train.log; beside a bar, only `write` it there.
       write: writes a line to train.log.
+      draws: whether there is a bar.
     """
 
-    def __init__(self, total_steps: int, tell: Callable[[str], None], write: Callable[[str], None]):
+    def __init__(self, total_steps: int, tell: Callable[[str], None], write: Callable[[str], None], draws: bool):
         self._total_steps = total_steps
-        self._draws = draws_bars()
+        self._draws = draws
         self._line = write if self._draws else tell
         self._bar: Bar | None = None
         self._of_bar: SpeedWindow | None = None

@@ -47,7 +47,7 @@ def augmentation(video: VideoConfig) -> AugmentConfig:
     )
 
 
-def clip_microbatches(clips: Batch, config: Config, passes: int) -> Batch:
+def clip_microbatches(clips: Batch, seed: jax.Array, config: Config, passes: int) -> Batch:
     """Returns this device's clip shards as microbatches, with the parameters of their augmentation and their masks.
 
     The masks `counted` (c, s), `windows` (c, w) and `pairs` (c, w - 1) mark the owned frames, windows and pairs of
@@ -58,7 +58,7 @@ def clip_microbatches(clips: Batch, config: Config, passes: int) -> Batch:
     height, width = clips["frames"].shape[3:5]
     radius, clip_frames = CONTEXT_RADIUS[config.model.kind], frames_per_clip(config.video, config.model)
     keys = [
-        [augment.sample_keys(config.train.seed, CLIPS, clips["draw"], purpose + 2 * view) for view in range(views)]
+        [augment.sample_keys(seed, CLIPS, clips["draw"], purpose + 2 * view) for view in range(views)]
         for purpose in (_AUGMENTATION, _NOISE)
     ]
     drawn_keys, noise_keys = (jnp.stack(one, axis=1) for one in keys)

@@ -66,9 +66,9 @@ def hard_view(config: Config) -> AugmentConfig:
     )
 
 
-def frame_microbatches(frames: Batch, config: Config, passes: int) -> Batch:
+def frame_microbatches(frames: Batch, seed: jax.Array, config: Config, passes: int) -> Batch:
     """Returns this part's unlabelled frames as microbatches, a row for each frame and camera, with their two views."""
-    rows, keys = frame_rows(frames, config)
+    rows, keys = frame_rows(frames, seed, config)
     affines, size_px = rows["frame_from_input"], frames["frames"].shape[3:5]
     rows |= {
         "easy": augment.draw_params(keys(_EASY), easy_view(), affines, size_px),

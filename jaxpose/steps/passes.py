@@ -27,19 +27,30 @@ from jaxpose.steps.state import Weights
 # Streams and purposes that keep random numbers of different uses apart.
 LABELLED, AUGMENTATION = 0, 0
 
+# The seed of a run, as an argument of its programs.
+SEED = jax.ShapeDtypeStruct((), jnp.uint32)
 
-def microbatches_of(batch: Batch, config: Config, facts: DataFacts) -> tuple[dict[str, Batch], Scalars]:
+
+def microbatches_of(
+    batch: Batch, seed: jax.Array, config: Config, facts: DataFacts
+) -> tuple[dict[str, Batch], Scalars]:
     """Returns a part of a batch as microbatches with its keypoints augmented, and its counts, which are whole numbers.
 
     Of a pretraining, see `pretrain_step.microbatches_of`. These counts are known before the first pass: `targets`, the
     used keypoints; `frames`, the frames of each microbatch that enter the batch statistics; and the terms of each loss
     on clips, except `unimodal_mse`.
+
+    Args:
+      batch: the part.
+      seed: `train.seed`, a uint32 scalar; an argument, so that the members of an ensemble share one program.
+      config: the run's config.
+      facts: about the data.
     """
     if is_pretraining(config.pretrain):
-        return pretrain_step.microbatches_of(batch, config, facts)
+        return pretrain_step.microbatches_of(batch, seed, config, facts)
     dtype = DTYPES[config.train.precision][1]
     valid = batch["valid"]
-    keys = augment.sample_keys(config.train.seed, LABELLED, batch["draw"], AUGMENTATION)
+    keys = augment.sample_keys(seed, LABELLED, batch["draw"], AUGMENTATION)
     identity = jnp.eye(2, 3, dtype=dtype)[None]
     # An empty slot may hold any bytes, even NaN: replace them before any arithmetic.
     frame_from_input = jnp.where(valid[:, None, None], batch["frame_from_input"].astype(dtype), identity)
@@ -64,12 +75,12 @@ def microbatches_of(batch: Batch, config: Config, facts: DataFacts) -> tuple[dic
         "frames": jnp.sum(microbatches["labelled"]["valid"], 1, dtype=dtype) * batch["frames"].shape[1],
     }
     if weights(config.losses):
-        clips = clip_step.clip_microbatches(batch["clips"], config, facts.passes)
+        clips = clip_step.clip_microbatches(batch["clips"], seed, config, facts.passes)
         microbatches["clips"] = clips
         counts["frames"] += jnp.sum(clips["counted"], (1, 2), dtype=dtype) * batch["clips"]["frames"].shape[1]
         counts |= clip_step.known_counts(clips, config, facts.pca)
     if has_teacher(config.losses):
-        unlabelled = consistency.frame_microbatches(batch["unlabelled"], config, facts.passes)
+        unlabelled = consistency.frame_microbatches(batch["unlabelled"], seed, config, facts.passes)
         microbatches["unlabelled"] = unlabelled
         counts["frames"] += jnp.sum(unlabelled["valid"], 1, dtype=dtype) * batch["unlabelled"]["frames"].shape[2]
         # Of each keypoint, also below its threshold: such a prediction costs nothing.

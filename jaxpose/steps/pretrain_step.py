@@ -48,12 +48,14 @@ def view(config: Config) -> AugmentConfig:
     return resolve_preset(chosen)
 
 
-def microbatches_of(batch: Batch, config: Config, facts: DataFacts) -> tuple[dict[str, Batch], Scalars]:
+def microbatches_of(
+    batch: Batch, seed: jax.Array, config: Config, facts: DataFacts
+) -> tuple[dict[str, Batch], Scalars]:
     """Returns a part of a batch as microbatches with the parameters of their views, and its counts, whole numbers.
 
     `targets` counts the cells that enter the loss: of hidden squares, or of the teacher's grid.
     """
-    rows, keys = frame_rows(batch["unlabelled"], config)
+    rows, keys = frame_rows(batch["unlabelled"], seed, config)
     (height, width), pretrain = facts.size_px, config.pretrain
     rows["view"] = augment.draw_params(keys(_VIEW), view(config), rows["frame_from_input"], facts.size_px)
     dtype = DTYPES[config.train.precision][1]

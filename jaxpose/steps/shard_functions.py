@@ -6,7 +6,7 @@ import jax
 
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.objective import Objective, Scalars
-from jaxpose.steps.passes import count_confident, microbatches_of, summed_gradients
+from jaxpose.steps.passes import SEED, count_confident, microbatches_of, summed_gradients
 from jaxpose.steps.pretrain_step import PretrainObjective
 from jaxpose.steps.state import State, Weights, weights_of
 from jaxpose.steps.update import Metrics, move_state
@@ -30,16 +30,16 @@ class ShardFunctions:
     def __init__(self, objective: Objective | PretrainObjective, state: State, shard: Batch):
         self._objective = objective
         self._has_own_statistics = objective.config.model.norm == "shard"
-        self.microbatches, self.counts = jax.eval_shape(self.prepare, shard)
+        self.microbatches, self.counts = jax.eval_shape(self.prepare, SEED, shard)
         self.confident = self.counts["targets"]
         before = weights_of(state)
         self.sums, _ = jax.eval_shape(
             self.gradients, before, state.step, self.microbatches, self.counts, self.confident
         )
 
-    def prepare(self, shard: Batch) -> tuple[dict[str, Batch], Scalars]:
-        """Returns a shard as microbatches, and its counts."""
-        return microbatches_of(shard, self._objective.config, self._objective.facts)
+    def prepare(self, seed: jax.Array, shard: Batch) -> tuple[dict[str, Batch], Scalars]:
+        """Returns a shard as microbatches, and its counts; the seed is a uint32 scalar."""
+        return microbatches_of(shard, seed, self._objective.config, self._objective.facts)
 
     def count_confident(self, before: Weights, microbatches: dict[str, Batch], counts: Scalars) -> jax.Array:
         """Returns the shard's count of `unimodal_mse`.

@@ -26,6 +26,7 @@ from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import shard_blocks
 from jaxpose.steps.objective import Objective
+from jaxpose.steps.passes import SEED
 from jaxpose.steps.pretrain_step import PretrainObjective
 from jaxpose.steps.shard_functions import ShardFunctions
 from jaxpose.steps.shard_sum import ShardSum
@@ -76,7 +77,7 @@ class ShardedStep:
             return DeviceProgram(precise, devices, arguments, donated, options)
 
         self.programs = {
-            "prepare": program(work.prepare, shard),
+            "prepare": program(work.prepare, SEED, shard),
             "gradients": program(work.gradients, before, state.step, work.microbatches, work.counts, confident),
             "update": program(work.update, state, work.sums, work.counts, confident, donated=(0,)),
         }
@@ -95,15 +96,18 @@ class ShardedStep:
             self.programs["confident"] = program(work.count_confident, before, work.microbatches, work.counts)
             self._add_confident = ShardSum(mesh, shards, confident)
 
-    def __call__(self, states: list[State], batch: list[list[Batch]]) -> tuple[list[State], Metrics]:
+    def __call__(
+        self, states: list[State], batch: list[list[Batch]], seeds: list[jax.Array]
+    ) -> tuple[list[State], Metrics]:
         """Returns the moved states and the metrics of the step; `sample_loss` is a list, an array for each shard.
 
         Args:
           states: the state on each device of this process; donated.
           batch: for each device of this process, the parts of its shards, on it.
+          seeds: the seed, a uint32 scalar, on each device of this process.
         """
         prepare, gradients, update = (self.programs[name] for name in ("prepare", "gradients", "update"))
-        prepared = [[prepare(place, shard) for shard in shards] for place, shards in enumerate(batch)]
+        prepared = [[prepare(place, seeds[place], shard) for shard in shards] for place, shards in enumerate(batch)]
         counts = self._add_counts([[counted for _, counted in shards] for shards in prepared])
         before = [weights_of(state) for state in states]
         confident = self._zeros

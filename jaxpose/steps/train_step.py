@@ -31,14 +31,15 @@ from jaxpose.steps.update import Metrics, move_state
 
 def build_train_step(
     config: Config, graphdef: nnx.GraphDef, mesh: Mesh, facts: DataFacts
-) -> Callable[[State, Batch], tuple[State, Metrics]]:
-    """Returns the jitted update (state, batch) -> (state, metrics); the state is donated.
+) -> Callable[[State, Batch, jax.Array], tuple[State, Metrics]]:
+    """Returns the jitted update (state, batch, seed) -> (state, metrics); the state is donated.
 
     The batch is a labelled batch (see docs/data.md); with a loss on clips, it contains a batch of `clips`, and with a
     teacher one of `unlabelled` frames. It is sharded over its first axis; the rows of a device are (microbatches x
-    slots) in the order of `slots` and `clip_shards`. The metrics are replicated scalars, except `sample_loss`, which is
-    sharded like the batch. A loss on clips adds `supervised_loss`, the annealing factor `clip_factor`, its mean
-    `<name>` and its `<name>_count`; a teacher adds `supervised_loss`, `consistency`, its factor and its passed share.
+    slots) in the order of `slots` and `clip_shards`. The seed is `train.seed`, a uint32 scalar. The metrics are
+    replicated scalars, except `sample_loss`, which is sharded like the batch. A loss on clips adds `supervised_loss`,
+    the annealing factor `clip_factor`, its mean `<name>` and its `<name>_count`; a teacher adds `supervised_loss`,
+    `consistency`, its factor and its passed share.
 
     Raises:
       ValueError: the network has a norm over shards.
@@ -47,12 +48,12 @@ def build_train_step(
     if config.model.norm == "shard" and config.model.backbone in RESNETS:
         raise ValueError("model.norm=shard needs shards: see ShardedStep")
 
-    def update(state: State, batch: Batch) -> tuple[State, Metrics]:
+    def update(state: State, batch: Batch, seed: jax.Array) -> tuple[State, Metrics]:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
-            return _update(state, batch, Objective(config, graphdef, facts))
+            return _update(state, batch, seed, Objective(config, graphdef, facts))
 
     specs = {**dict.fromkeys(_metric_names(config), P()), "sample_loss": P(AXIS)}
-    sharded = jax.shard_map(update, mesh=mesh, in_specs=(P(), P(AXIS)), out_specs=(P(), specs))
+    sharded = jax.shard_map(update, mesh=mesh, in_specs=(P(), P(AXIS), P()), out_specs=(P(), specs))
     return jax.jit(sharded, donate_argnums=0)
 
 
@@ -68,13 +69,13 @@ def _metric_names(config: Config) -> list[str]:
     return names
 
 
-def _update(state: State, batch: Batch, objective: Objective) -> tuple[State, Metrics]:
+def _update(state: State, batch: Batch, seed: jax.Array, objective: Objective) -> tuple[State, Metrics]:
     config, facts = objective.config, objective.facts
 
     def vary(tree: Any) -> Any:
         return lax.pcast(tree, AXIS, to="varying")
 
-    microbatches, counts = microbatches_of(batch, config, facts)
+    microbatches, counts = microbatches_of(batch, seed, config, facts)
     vector, restore = ravel_pytree(counts)
     counts = restore(lax.psum(vector, AXIS))
     # Make varying copies. With replicated parameters, the gradient would already be a sum over the devices, and the

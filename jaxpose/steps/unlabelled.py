@@ -14,11 +14,12 @@ from jaxpose.steps.clip_step import Batch
 _UNLABELLED = 2
 
 
-def frame_rows(frames: Batch, config: Config) -> tuple[Batch, Callable[[int], jax.Array]]:
+def frame_rows(frames: Batch, seed: jax.Array, config: Config) -> tuple[Batch, Callable[[int], jax.Array]]:
     """Returns the rows of a part's unlabelled frames, and a function from a purpose (0, 1, 2) to their keys.
 
     Args:
       frames: of one part; a frame is a clip of a single window (see `jaxpose.steps.clip_step`).
+      seed: `train.seed`, a uint32 scalar.
       config: the run's config.
 
     Returns:
@@ -29,10 +30,7 @@ def frame_rows(frames: Batch, config: Config) -> tuple[Batch, Callable[[int], ja
     valid = jnp.repeat(frames["valid"] & frames["owned"][:, length // 2], views)
 
     def keys(purpose: int) -> jax.Array:
-        of_views = [
-            augment.sample_keys(config.train.seed, _UNLABELLED, frames["draw"], purpose + 3 * view)
-            for view in range(views)
-        ]
+        of_views = [augment.sample_keys(seed, _UNLABELLED, frames["draw"], purpose + 3 * view) for view in range(views)]
         return jnp.stack(of_views, axis=1).reshape(-1)
 
     affines = frames["frame_from_input"].reshape(-1, 2, 3).astype(dtype)

@@ -1,7 +1,7 @@
 """The batches of a training: the content of this host's slots at each step, and the names of images and clips."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxpose.config.mesh import AXIS
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.pretrain import is_pretraining
-from jaxpose.data.loader import Batch, rows_of_draws, training_batches
+from jaxpose.data.loader import OTHER_FRAMES, Batch, rows_of_draws, training_batches
 from jaxpose.steps.layout import ClipShards, clip_shards, microbatch_size, part_count, shard_blocks, slots
 from jaxpose.threads import loader_threads
 from jaxpose.training.clip_batch import clip_batch, empty_clips
@@ -20,8 +20,14 @@ from jaxpose.training.run_step import RunStep
 from jaxpose.training.setup import Setup
 
 
-def host_batches(setup: Setup, first_step: int) -> Iterator[Batch]:
-    """Returns this host's batches from a step on, as numpy arrays, prepared ahead by threads."""
+def host_batches(setup: Setup, first_step: int, other_seeds: Sequence[int] = ()) -> Iterator[Batch]:
+    """Returns this host's batches from a step on, as numpy arrays, prepared ahead by threads.
+
+    Args:
+      setup: the set-up of the training, or of the first member of an ensemble.
+      first_step: the first step.
+      other_seeds: `train.seed` of the other members.
+    """
     config = setup.config
     mine = np.concatenate([
         np.full(len(block), device.process_index == jax.process_index())
@@ -39,14 +45,19 @@ def host_batches(setup: Setup, first_step: int) -> Iterator[Batch]:
         threads=loader_threads(config.data.threads),
         read_ahead=config.data.read_ahead_steps,
         clips_of=functools.partial(_host_clips, setup, mine),
+        other_seeds=other_seeds,
     )
 
 
-def batches_on_devices(step: RunStep, batches: Iterator[Batch]) -> Iterator[tuple[np.ndarray, Any]]:
-    """Yields (this host's draws, -1 where empty; the batch as the step takes it), with the next one on its way."""
+def batches_on_devices(step: RunStep, batches: Iterator[Batch]) -> Iterator[tuple[np.ndarray, list[Any]]]:
+    """Yields this host's draws, -1 where empty, and the batch as the step takes it, with the next one on its way.
+
+    The batch is a list: one for all members of an ensemble, or one for each if their frames differ.
+    """
     waiting = None
     for batch in batches:
-        coming = np.where(batch["valid"], batch["draw"], -1), step.put(batch)
+        others = [batch | {"frames": frames} for frames in batch.pop(OTHER_FRAMES, [])]
+        coming = np.where(batch["valid"], batch["draw"], -1), [step.put(own) for own in (batch, *others)]
         if waiting:
             yield waiting
         waiting = coming

@@ -31,6 +31,20 @@ def report_end(log: RunLog, summary: dict[str, Any], report: Path | None) -> Non
     log.end("training is done", rows, lines)
 
 
+def report_ensemble_end(log: RunLog, summary: dict[str, Any], members: int, report: Path | None) -> None:
+    """Logs the end of an ensemble's training; arguments as those of `report_end`, with the number of members."""
+    rows = {
+        "length": f"{count(summary['steps'], 'step')}, {members} members",
+        **{f"{name} error": f"{_error(figures)} of the median" for name, figures in summary["sets"].items()},
+        "run folder": summary["out"],
+    }
+    lines = [f"everything is in {summary['out']}"]
+    if report:
+        rows["open in a browser"] = str(report)
+        lines.append(f"report: {report}; open it in a browser")
+    log.end("training is done", rows, lines)
+
+
 def _error(figures: dict[str, Any]) -> str:
     error_px, frames = figures["mean_px_error"], count(figures["frames"], "frame")
     return f"unknown: {frames} without labels" if error_px is None else f"{error_px:.2f} px (mean over {frames})"

@@ -14,6 +14,7 @@ from jaxpose.phases import phase
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER
+from jaxpose.steps.passes import SEED
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
@@ -67,15 +68,16 @@ def _compile_whole(run: CompiledRun, options: dict[str, bool]) -> OneProgram:
     lowered = build_train_step(setup.config, setup.graphdef, setup.mesh, setup.facts).lower(
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated), run.state),
         batch_shapes(setup),
+        jax.ShapeDtypeStruct(SEED.shape, SEED.dtype, sharding=replicated),
     )
-    return OneProgram(lowered.compile(options), setup.mesh)
+    return OneProgram(lowered.compile(options), setup.mesh, setup.config.train.seed)
 
 
 def _compile_shards(run: CompiledRun, options: dict[str, bool]) -> ShardPrograms:
     setup = run.setup
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), run.state)
     step = ShardedStep(setup.config, setup.graphdef, setup.mesh, setup.facts, state, shard_shapes(setup), options)
-    return ShardPrograms(step, setup.mesh, setup.config.train.shards)
+    return ShardPrograms(step, setup.mesh, setup.config.train.shards, setup.config.train.seed)
 
 
 def resume(run: CompiledRun, folder: RunFolder, checkpoints: Checkpoints) -> tuple[CompiledRun, list[str]]:

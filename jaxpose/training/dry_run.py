@@ -11,6 +11,7 @@ from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
 from jaxpose.terminal import print_lines
 from jaxpose.training.compiled_run import compile_step, put_on_devices, resume
 from jaxpose.training.device_memory import describe_largest_microbatch
+from jaxpose.training.members import newest_steps
 from jaxpose.training.setup import Setup
 from jaxpose.training.start_block import start_block
 
@@ -24,13 +25,17 @@ def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
       setup: the set-up of the training.
       folder: the run folder, opened for a dry run.
     """
-    run = compile_step(put_on_devices(setup))
-    with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
-        run, messages = resume(run, folder, checkpoints)
+    run, members = compile_step(put_on_devices(setup)), setup.config.train.members
+    if members > 1:
+        first_step, messages = min(newest_steps(folder.path, setup.config)), [*folder.messages, *setup.messages]
+    else:
+        with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
+            run, messages = resume(run, folder, checkpoints)
+        first_step = int(run.state.step)
     # The frames of a pretraining are opened for one number of them a step.
     largest = {} if is_pretraining(setup.config.pretrain) else {"microbatch": describe_largest_microbatch(run)}
     if jax.process_index() == 0:
-        rows = {"run folder": f"{folder.path}: {_prospect(folder, int(run.state.step))}"} | start_block(run) | largest
+        rows = {"run folder": f"{folder.path}: {_prospect(folder, first_step)}"} | start_block(run, members) | largest
         # Below the report on the data, whose texts begin at the same column.
         print_lines("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))
     return {"out": "", "steps": 0, "reason": "dry run", "exit_code": 0}

@@ -22,7 +22,7 @@ from jaxpose.run.summary import read_summary
 from jaxpose.run.weights import export_parameters
 from jaxpose.steps.state import State, evaluated_weights
 from jaxpose.terminal import print_lines
-from jaxpose.training.loop import Outcome
+from jaxpose.training.network_training import Outcome
 from jaxpose.training.setup import Setup
 from jaxpose.video.key_frames import Stopped
 

@@ -1,99 +1,91 @@
-"""The loop of a training: take a step, log it, validate, save, stop."""
+"""The loop of a training: the next batch, a step of each network with it, and what follows a step."""
 
 import contextlib
-import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from jaxpose.cluster.agreement import broadcast_from_0, gather_lists
+import jax
+
+from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.cluster.stragglers import StragglerMonitor
-from jaxpose.config import Config
-from jaxpose.config.train import steps_between_validations
 from jaxpose.data.loader import Batch
-from jaxpose.prediction.batch_runner import BatchRunner
-from jaxpose.run.checkpoint import Checkpoints
+from jaxpose.model.pose_net import needed_types
 from jaxpose.run.log import RunLog
-from jaxpose.steps.state import State
+from jaxpose.threads import allowed_cores, arithmetic_threads
 from jaxpose.training.batches import batches_on_devices, host_batches
 from jaxpose.training.clip_setup import ClipStreams, close_clips
-from jaxpose.training.compiled_run import CompiledRun
-from jaxpose.training.diverged import ADVICE, Diverged
+from jaxpose.training.diverged import Diverged
+from jaxpose.training.network_training import NetworkTraining, Outcome
 from jaxpose.training.profiler import Profiler
 from jaxpose.training.run_step import RunStep
-from jaxpose.training.saver import Saver
-from jaxpose.training.step_log import StepLog, TakenStep
-from jaxpose.training.validation import validate
+from jaxpose.training.step_log import HostLog, TakenStep
 from jaxpose.video.key_frames import Stopped
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How a loop ended: the last state, the reason ("done", "early stop", "interrupted"), and whether it was saved."""
-
-    state: State
-    reason: str
-    is_saved: bool
-
-
-def end_reason(config: Config, total_steps: int, state: State) -> str:
-    """Returns why training is over in this state, "done" or "early stop"; "" if it is not over."""
-    if int(state.step) >= total_steps:
-        return "done"
-    return "early stop" if 0 < config.train.early_stop_patience <= int(state.validations_since_best) else ""
-
-
 class Loop:
-    """Trains a run to its end, to an early stop or to a signal. All processes must call it in the same way.
+    """Trains a network, or the members of an ensemble side by side, to the end or to a signal.
+
+    All members see the same batches. A member waits while it is further than another, after a kill between their saves,
+    and after its own end. All processes must call the loop in the same way.
 
     Args:
-      run: the state to resume from, and the compiled step.
-      runner: predicts the validation set.
-      checkpoints: gets the states.
-      log: gets the metrics.
+      networks: one, or the members of an ensemble.
+      step: the compiled step of a network, which puts batches on the devices; None if all trainings are over.
+      log: of the run.
+      stragglers: compares the speed of the processes.
       interrupt: reports signals.
     """
 
     def __init__(
-        self, run: CompiledRun, runner: BatchRunner, checkpoints: Checkpoints, log: RunLog, interrupt: Interrupt
+        self,
+        networks: Sequence[NetworkTraining],
+        step: RunStep | None,
+        log: RunLog,
+        stragglers: StragglerMonitor,
+        interrupt: Interrupt,
     ):
-        self._setup, self._first, self._step = run.setup, run.state, run.step
-        self._runner, self._checkpoints, self._log, self._interrupt = runner, checkpoints, log, interrupt
-        self._saver = Saver(run.setup, checkpoints, int(run.state.step))
-        self._stragglers = StragglerMonitor(run.setup.config.log.pace_s)
-        self._step_log = StepLog(run.setup, log, self._stragglers)
-        # A step that the devices compute, or whose metrics have not been read yet.
-        self._pending: TakenStep | None = None
+        self._networks, self._step, self._setup = networks, step, networks[0].setup
+        self._log, self._stragglers, self._interrupt = log, stragglers, interrupt
+        self._host_log = HostLog(self._setup, log, stragglers)
 
-    def run(self) -> Outcome:
-        """Trains, and saves the last state.
+    def run(self) -> list[Outcome]:
+        """Trains, and saves the last states; returns how the training of each network ended.
 
         Raises:
           Diverged: too many steps in a row, or all steps up to the end, were not finite; or the devices no longer hold
             the same state.
         """
-        setup, first_step = self._setup, int(self._first.step)
+        setup = self._setup
         # At its exit, Python waits for the threads that prepare batches, so end their decoding.
         with contextlib.ExitStack() as stack:
             stack.callback(close_clips, setup.clips)
-            batches = host_batches(setup, first_step)
+            first_step = min((own.step for own in self._networks if not own.reason), default=setup.facts.total_steps)
+            batches = host_batches(setup, first_step, [own.setup.config.train.seed for own in self._networks[1:]])
+            workers = stack.enter_context(self._threads())
             with Profiler(setup.config.log, self._log, first_step) as profiler:
-                outcome = self._end(*self._take_steps(batches, profiler))
+                try:
+                    self._take_steps(first_step, batches, profiler, workers)
+                    outcomes = [network.end() for network in self._networks]
+                except Diverged:
+                    self._host_log.report_clips()
+                    raise
+                self._host_log.report_clips()
         if sentence := _describe_decoding(setup.clips):
             self._log.text(sentence)
-        return outcome
+        return outcomes
 
-    def _take_steps(self, host_batches: Iterator[Batch], profiler: Profiler) -> tuple[State, str]:
-        """Takes steps until there is a reason to stop; returns the last state and the reason."""
-        number = int(self._first.step)
-        # Training may be over already, if the run was stopped or killed after it.
-        reason = end_reason(self._setup.config, self._setup.facts.total_steps, self._first)
-        if reason:
-            return self._first, reason
-        assert self._step is not None
-        held, batches = self._step.hold(self._first), batches_on_devices(self._step, host_batches)
-        while not reason:
+    def _take_steps(
+        self, number: int, host_batches: Iterator[Batch], profiler: Profiler, workers: ThreadPoolExecutor | None
+    ) -> None:
+        """Takes steps, the first one after `number`, until all trainings are over."""
+        batches = None
+        while training := [network for network in self._networks if not network.reason]:
+            if batches is None:
+                assert self._step is not None
+                batches = batches_on_devices(self._step, host_batches)
             profiler.start_before(number + 1)
             self._stragglers.begin()
             started = time.monotonic()
@@ -101,73 +93,69 @@ class Loop:
                 draws, batch = next(batches)
             except Stopped:
                 # A signal arrived while a video was being decoded for this step.
-                return self._step.state(held), "interrupted"
+                for network in training:
+                    network.reason = "interrupted"
+                return
             waited_s = time.monotonic() - started
+            behind = [network for network in training if network.step == number]
             # On the CPU, this call lasts until the step is computed, which includes waiting for other processes.
             with self._stragglers.elsewhere():
-                held, metrics = self._step(held, batch)
+                metrics = self._computed(behind, batch, workers)
             number += 1
-            # Log the previous step while the devices compute this one.
-            self._log_pending()
-            self._pending = TakenStep(number, draws, metrics, waited_s)
+            for network, of_network in zip(behind, metrics, strict=True):
+                network.note(TakenStep(number, draws, of_network, waited_s))
+            self._host_log.write(number - 1)
             profiler.stop_after(number, metrics)
             self._stragglers.end(waited_s)
-            held, reason = self._validate_and_save(self._step, held, number)
-        return self._step.state(held), reason
+            for network in behind:
+                network.validate()
+            # All processes must ask after every step, whatever they do next.
+            if self._interrupt.stops_here():
+                for network in training:
+                    network.reason = network.reason or "interrupted"
+            for network in behind:
+                network.save()
 
-    def _validate_and_save(self, run_step: RunStep, held: Any, step: int) -> tuple[Any, str]:
-        """Validates and saves after a step if it is time; returns what the step holds, and the reason to stop or ""."""
-        config, facts = self._setup.config, self._setup.facts
-        is_best, is_due, reason = False, self._saver.is_due(step), ""
-        validates = (
-            step % steps_between_validations(config.train, facts.steps_per_epoch) == 0 or step == facts.total_steps
-        )
-        if validates or is_due:
-            values = self._log_pending()
-            # While steps are skipped, the state may be broken. Saving it would remove good checkpoints.
-            is_due = is_due and not values["skipped_in_row"]
-            if validates:
-                state, is_best = validate(run_step.state(held), values, self._setup, self._runner, self._log)
-                reason, held = end_reason(config, facts.total_steps, state), run_step.hold(state)
-        # All processes must ask after every step, whatever they do next.
-        if self._interrupt.stops_here() and not reason:
-            reason = "interrupted"
-        # `_end` saves the last state of the training, unless nothing was trained.
-        if is_best or is_due or reason in ("early stop", "interrupted"):
-            self._saver.save(step, run_step.state(held), is_best)
-        return held, reason
+    def _computed(
+        self, networks: Sequence[NetworkTraining], batch: list[Any], workers: ThreadPoolExecutor | None
+    ) -> list[dict[str, Any]]:
+        """Takes a step with each network, and returns the metrics of each.
 
-    def _end(self, state: State, reason: str) -> Outcome:
-        """Logs the last step and saves the last state."""
-        step = int(state.step)
-        self._log_pending()
-        self._step_log.report_clips()
-        if reason != "interrupted" and 0 < step == int(state.skipped_in_row):
-            self._checkpoints.wait()
-            raise Diverged(f"none of the {step} steps was finite, so nothing was trained. {ADVICE}")
-        # If stopped before the first step, save a state to resume from.
-        if self._saver.saved_step != step or step == 0:
-            self._saver.save(step, state, False)
-        is_saved = self._checkpoints.wait()
-        return Outcome(state, reason, broadcast_from_0(lambda: is_saved))
-
-    def _log_pending(self) -> dict[str, float]:
-        """Logs the step that is pending, if any, and returns its metrics.
-
-        Raises:
-          Diverged: as many steps in a row as `train.max_skipped_steps` were not finite.
+        Args:
+          networks: those that take the step.
+          batch: one for all networks of the loop, or one for each.
+          workers: threads of the steps; without them, the networks take turns.
         """
-        if self._pending is None:
-            return {}
-        pending, self._pending = self._pending, None
-        values, limit = self._step_log.write(pending), self._setup.config.train.max_skipped_steps
-        if values["skipped_in_row"] < limit:
-            return values
-        self._step_log.report_clips()
-        self._checkpoints.wait()
-        saved = self._checkpoints.steps()
-        kept = f"the last checkpoint is of step {saved[-1]}" if saved else "no checkpoint had been saved yet"
-        raise Diverged(f"{limit} steps in a row were not finite, up to step {pending.step}: stopped; {kept}. {ADVICE}")
+        own = batch * len(self._networks) if len(batch) == 1 else batch
+        taken = [batch for network, batch in zip(self._networks, own, strict=True) if network in networks]
+        if workers is None:
+            return [network.take(batch) for network, batch in zip(networks, taken, strict=True)]
+
+        def take(network: NetworkTraining, batch: Any) -> dict[str, Any]:
+            with needed_types(self._setup.config.train.precision):
+                return network.take(batch)
+
+        return list(workers.map(take, networks, taken))
+
+    def _threads(self) -> contextlib.AbstractContextManager[ThreadPoolExecutor | None]:
+        """Returns threads for the steps of members that share one CPU device, and None where members take turns.
+
+        The parts of a step that do not keep all cores busy then run beside those of another member. On a GPU, which
+        has a queue, they would gain nothing; on several devices, all processes need one order of the exchanges.
+        """
+        at_once = members_at_once(list(self._setup.mesh.devices.flat), len(self._networks))
+        return ThreadPoolExecutor(at_once, "member") if at_once > 1 else contextlib.nullcontext()
+
+
+def members_at_once(devices: Sequence[jax.Device], members: int) -> int:
+    """Returns the number of members that this process computes at the same time: see `Loop`.
+
+    Args:
+      devices: of the mesh.
+      members: of the ensemble, 1 for a single network.
+    """
+    is_one_cpu = len(devices) == 1 and devices[0].platform == "cpu"
+    return min(members, allowed_cores(), arithmetic_threads()) if is_one_cpu else 1
 
 
 def _describe_decoding(clips: ClipStreams) -> str:

@@ -1,6 +1,7 @@
 """The compiled update of a training in its two forms: one program over all devices, or one for each shard."""
 
 import dataclasses
+import functools
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxpose.cluster.device_program import on_device
-from jaxpose.cluster.mesh import copies, joined, local_devices, put_batch
+from jaxpose.cluster.mesh import copies, joined, local_devices, put_batch, replicate
 from jaxpose.data.loader import Batch
 from jaxpose.steps.layout import shard_blocks
 from jaxpose.steps.sharded_step import ShardedStep
@@ -26,6 +27,10 @@ class RunStep(Protocol):
     """
 
     mesh: Mesh
+
+    def with_seed(self, seed: int) -> "RunStep":
+        """Returns the update of a run with this `train.seed`, by the same programs."""
+        ...
 
     @property
     def needed_bytes(self) -> int:
@@ -61,10 +66,15 @@ class OneProgram(RunStep):
     Attributes:
       compiled: the program.
       mesh: the devices.
+      seed: `train.seed`.
     """
 
     compiled: jax.stages.Compiled
     mesh: Mesh
+    seed: int
+
+    def with_seed(self, seed: int) -> "OneProgram":
+        return dataclasses.replace(self, seed=seed)
 
     def hold(self, state: State) -> State:
         return state
@@ -76,9 +86,13 @@ class OneProgram(RunStep):
         return put_batch(self.mesh, batch)
 
     def __call__(self, held: State, batch: Batch) -> tuple[State, _Metrics]:
-        held, metrics = self.compiled(held, batch)
+        held, metrics = self.compiled(held, batch, self._seed_on_mesh)
         shards = sorted(metrics["sample_loss"].addressable_shards, key=lambda shard: shard.index[0].start or 0)
         return held, metrics | {"sample_loss": [shard.data for shard in shards]}
+
+    @functools.cached_property
+    def _seed_on_mesh(self) -> jax.Array:
+        return replicate(self.mesh, np.uint32(self.seed))
 
     @property
     def needed_bytes(self) -> int:
@@ -99,11 +113,16 @@ class ShardPrograms(RunStep):
       step: the programs.
       mesh: the devices.
       shards: of a pass, on all devices.
+      seed: `train.seed`.
     """
 
     step: ShardedStep
     mesh: Mesh
     shards: int
+    seed: int
+
+    def with_seed(self, seed: int) -> "ShardPrograms":
+        return dataclasses.replace(self, seed=seed)
 
     def hold(self, state: State) -> list[State]:
         """Returns the copy of each device of this process."""
@@ -127,7 +146,12 @@ class ShardPrograms(RunStep):
         return found
 
     def __call__(self, held: list[State], batch: list[list[Batch]]) -> tuple[list[State], _Metrics]:
-        return self.step(held, batch)
+        return self.step(held, batch, self._seeds)
+
+    @functools.cached_property
+    def _seeds(self) -> list[jax.Array]:
+        """The seed on each device of this process."""
+        return copies(self.mesh, replicate(self.mesh, np.uint32(self.seed)))
 
     @property
     def needed_bytes(self) -> int:

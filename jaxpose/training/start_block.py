@@ -15,6 +15,7 @@ from jaxpose.steps.state import parameter_count
 from jaxpose.threads import allowed_cores
 from jaxpose.training.batches import shards_of_step
 from jaxpose.training.compiled_run import CompiledRun
+from jaxpose.training.loop import members_at_once
 from jaxpose.training.setup import Setup
 from jaxpose.training.transfer import describe_backbone_rate
 
@@ -23,14 +24,20 @@ _MIB = 2**20
 _CHECKPOINTS_AT_ONCE = 4
 
 
-def start_block(run: CompiledRun) -> dict[str, str]:
-    """Returns the rows of the start block; the step's cost is a row only once the step is compiled."""
+def start_block(run: CompiledRun, members: int = 1) -> dict[str, str]:
+    """Returns the rows of the start block; the step's cost is a row only once the step is compiled.
+
+    Args:
+      run: the training, or the first one of an ensemble's members.
+      members: of the ensemble, 1 for a single network.
+    """
     setup = run.setup
     config, facts = setup.config, setup.facts
     state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
     cores = f"cores allowed: {allowed_cores()}"
     return {
         **_describe_data(setup),
+        **_describe_members(run, members),
         "network": f"{config.model.backbone}{_describe_choices(config.model)}, "
         f"{parameter_count(run.state.params):,} parameters, {config.train.precision}",
         "input": _describe_input(setup),
@@ -43,7 +50,7 @@ def start_block(run: CompiledRun) -> dict[str, str]:
         **({"backbone": describe_backbone_rate(config.optim, facts)} if setup.weights_option else {}),
         "length": f"{facts.total_steps} steps; an epoch is {facts.steps_per_epoch}",
         **({"step": run.step_cost} if run.step_cost else {}),
-        "disk": f"about {_CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",
+        "disk": f"about {members * _CHECKPOINTS_AT_ONCE * state_bytes / _MIB:,.0f} MiB of checkpoints",
     }
 
 
@@ -60,6 +67,21 @@ def _describe_data(setup: Setup) -> dict[str, str]:
         "project": f"{data.project.folder}{of_kind}, {len(config.data.keypoint_names)} keypoints",
         "frames": ", ".join(f"{count} {name}" for name, count in counts.items() if count) + untested,
     }
+
+
+def _describe_members(run: CompiledRun, members: int) -> dict[str, str]:
+    if members == 1:
+        return {}
+    devices = list(run.setup.mesh.devices.flat)
+    where = "side by side on one device" if len(devices) == 1 else f"each on all {len(devices)} devices, in turns"
+    state_mib = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state)) / _MIB
+    text = f"{members} networks, {where}; a device holds {members * state_mib:,.0f} MiB for their states"
+    if run.step:
+        # On a CPU, members are computed at the same time as far as there are cores.
+        at_once = members_at_once(devices, members)
+        needed_mib = members * state_mib + at_once * max(0.0, run.step.needed_bytes / _MIB - state_mib)
+        text += f", and needs at most {needed_mib:,.0f} MiB"
+    return {"members": text}
 
 
 def _describe_choices(model: ModelConfig) -> str:

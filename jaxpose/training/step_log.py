@@ -1,4 +1,4 @@
-"""Logs each step: its metrics, reports of the loaders, slow processes, and why a step was skipped."""
+"""Logs each step: its metrics, why it was skipped, and what the loaders and slow processes report."""
 
 import dataclasses
 from typing import Any
@@ -35,7 +35,7 @@ class TakenStep:
 
 
 class StepLog:
-    """Logs the steps of a training. All processes must call its methods in the same way.
+    """Logs the steps of a network. All processes must call its methods in the same way.
 
     Args:
       setup: the set-up of the training.
@@ -45,7 +45,6 @@ class StepLog:
 
     def __init__(self, setup: Setup, log: RunLog, stragglers: StragglerMonitor):
         self._setup, self._log, self._stragglers = setup, log, stragglers
-        self._reported: set[str] = set()
 
     def write(self, taken: TakenStep) -> dict[str, float]:
         """Logs a step and returns its metrics; names what was not finite in a skipped one."""
@@ -58,15 +57,31 @@ class StepLog:
             metrics = jax.device_get({name: taken.metrics[name] for name in names})
         values = {name: float(metrics[name]) for name in names}
         self._log.step(taken.step, values, config.train.batch_size, taken.waited_s, len(losses))
-        # All processes take part in the exchange, so do it rarely.
-        if jax.process_count() == 1 or taken.step % config.log.every_steps == 0:
-            with self._stragglers.elsewhere():
-                self.report_clips()
-                self._report_stragglers(taken.step)
         if values["skipped_in_row"]:
             sample_loss = taken.metrics["sample_loss"]
-            self._log.text(describe_skip(self._setup, taken.step, taken.draws, sample_loss, values))
+            self._log.alert(describe_skip(self._setup, taken.step, taken.draws, sample_loss, values))
         return values
+
+
+class HostLog:
+    """Logs what the clip readers and slow processes report. All processes must call its methods in the same way.
+
+    Args:
+      setup: the set-up of the training.
+      log: gets metrics and sentences.
+      stragglers: compares the speed of the processes.
+    """
+
+    def __init__(self, setup: Setup, log: RunLog, stragglers: StragglerMonitor):
+        self._setup, self._log, self._stragglers = setup, log, stragglers
+        self._reported: set[str] = set()
+
+    def write(self, step: int) -> None:
+        """Logs reports after a step; with several processes not after each, as all take part in the exchange."""
+        if jax.process_count() == 1 or step % self._setup.config.log.every_steps == 0:
+            with self._stragglers.elsewhere():
+                self.report_clips()
+                self._report_stragglers(step)
 
     def report_clips(self) -> None:
         """Logs what the clip readers of all processes report, each sentence once."""

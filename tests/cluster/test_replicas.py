@@ -15,9 +15,8 @@ from jaxpose.cluster.mesh import make_mesh
 from jaxpose.cluster.replicas import Replicas
 from jaxpose.data.loader import Batch
 from jaxpose.steps.state import State
-from jaxpose.training.compiled_run import CompiledRun
+from jaxpose.training.compiled_run import CompiledRun, compile_step
 from jaxpose.training.diverged import Diverged
-from jaxpose.training.loop import Loop
 from jaxpose.training.run_step import ShardPrograms
 from tests.small_run import make_config, small_project
 
@@ -73,12 +72,13 @@ def test_a_run_whose_devices_differ_stops_and_saves_nothing(tmp_path: Path, monk
                 layer["bias"] = jax.device_put(broken, layer["bias"].sharding)
             return held, metrics
 
-    def broken_loop(run: CompiledRun, *parts: Any) -> Loop:
-        step = run.step
+    def compile_broken(run: CompiledRun) -> CompiledRun:
+        compiled = compile_step(run)
+        step = compiled.step
         assert isinstance(step, ShardPrograms)
-        return Loop(dataclasses.replace(run, step=Forgetful(step.step, step.mesh, step.shards)), *parts)
+        return dataclasses.replace(compiled, step=Forgetful(step.step, step.mesh, step.shards, step.seed))
 
-    monkeypatch.setattr(verb, "Loop", broken_loop)
+    monkeypatch.setattr(verb, "compile_step", compile_broken)
     with pytest.raises(Diverged, match="at step 4 .* .different: cpu:1 of process 0.: .* resumes from step 2"):
         verb.train(config)
     assert [entry.name for entry in (tmp_path / "run" / "checkpoints").iterdir()] == ["2"]

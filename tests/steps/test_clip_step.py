@@ -38,7 +38,7 @@ def make_microbatch(config):
     batch["valid"][:] = True
     batch["frame_from_input"][:, 0] = geometry.invert(geometry.input_from_frame((160, 120), (WIDTH, HEIGHT), "pad"))
     batch["frame_from_input"][:, 1] = geometry.invert(geometry.input_from_frame((90, 70), (WIDTH, HEIGHT), "pad"))
-    prepared = jax.jit(lambda batch: clip_step.clip_microbatches(batch, config, 1))(batch)
+    prepared = jax.jit(lambda batch: clip_step.clip_microbatches(batch, jnp.uint32(0), config, 1))(batch)
     return jax.tree.map(lambda leaf: leaf[0], prepared), batch["frame_from_input"]
 
 

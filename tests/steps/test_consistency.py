@@ -43,7 +43,7 @@ def microbatch_of(config: c.Config, pictures: np.ndarray) -> dict[str, Any]:
     batch = empty_clips(clip_shards(3, FRAMES, 1, 1, 1, 0), 1, (SIDE_PX, SIDE_PX))
     batch["frames"][:, 0, 0], batch["valid"][:-1] = pictures, True
     batch["frame_from_input"][:] = [[2, 0, 0.5], [0, 2, 0.5]]
-    prepared = jax.jit(lambda batch: consistency.frame_microbatches(batch, config, 1))(batch)
+    prepared = jax.jit(lambda batch: consistency.frame_microbatches(batch, jnp.uint32(0), config, 1))(batch)
     return jax.tree.map(lambda leaf: leaf[0], prepared)
 
 
