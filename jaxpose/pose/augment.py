@@ -10,7 +10,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from jaxpose import geometry
 from jaxpose.pose import elastic, pixels
@@ -93,17 +93,33 @@ def move_keypoints(
         keypoints_px = geometry.apply(geometry.invert(params["input_from_augmented"]), keypoints_px)
     if augment.elastic_p:
         keypoints_px = elastic.undo(params, keypoints_px)
-    if augment.flip_p:
-        if flip_permutation is None or len(flip_permutation) != keypoints_px.shape[1]:
-            raise ValueError(
-                f"augment.flip_p is {augment.flip_p:g} and the flip permutation is {flip_permutation}; a flip needs "
-                f"one entry for each of the {keypoints_px.shape[1]} keypoints (see data.flip_pairs)"
-            )
-        order = np.array(flip_permutation)
-        flip = params["flip"][:, None]
-        keypoints_px = jnp.where(flip[..., None], keypoints_px[:, order], keypoints_px)
-        visibility = jnp.where(flip, visibility[:, order], visibility)
+    keypoints_px, visibility = (
+        exchange_sides(params, augment, values, flip_permutation) for values in (keypoints_px, visibility)
+    )
     return keypoints_px, visibility
+
+
+def exchange_sides(
+    params: Params, augment: Resolved, values: Shaped[Array, "b k ..."], flip_permutation: tuple[int, ...] | None
+) -> Shaped[Array, "b k ..."]:
+    """Returns what each keypoint has, with left and right exchanged where a sample is flipped.
+
+    Args:
+      params, augment, flip_permutation: as in `move_keypoints`.
+      values: of each keypoint.
+
+    Raises:
+      ValueError: as `move_keypoints`.
+    """
+    if not augment.flip_p:
+        return values
+    if flip_permutation is None or len(flip_permutation) != values.shape[1]:
+        raise ValueError(
+            f"augment.flip_p is {augment.flip_p:g} and the flip permutation is {flip_permutation}; a flip needs "
+            f"one entry for each of the {values.shape[1]} keypoints (see data.flip_pairs)"
+        )
+    flip = params["flip"].reshape(-1, *[1] * (values.ndim - 1))
+    return jnp.where(flip, values[:, np.array(flip_permutation)], values)
 
 
 def render(

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, UInt8
+from jaxtyping import Array, Bool, Float, Shaped
 
 Params = dict[str, Array]
 # A resolved AugmentConfig, in which no option is None; the type checker cannot know that.
@@ -81,9 +81,9 @@ def apply_filters(params: Params, augment: Resolved, pictures: Float[Array, "b t
 
 
 def warp(
-    frames: UInt8[Array, "b t h w 3"], x_px: Float[Array, "b h w"], y_px: Float[Array, "b h w"]
-) -> Float[Array, "b t h w 3"]:
-    """Returns the frames' values at (x, y), bilinear, with black around the frame."""
+    frames: Shaped[Array, "b t h w c"], x_px: Float[Array, "b h w"], y_px: Float[Array, "b h w"]
+) -> Float[Array, "b t h w c"]:
+    """Returns the frames' values at (x, y), bilinear, with black (0) around the frame."""
     batch, length, height, width, channels = frames.shape
     # With a black border of one pixel before and two pixels behind, every neighbour of a clipped point exists.
     x = jnp.clip(x_px, -1.0, float(width))

@@ -15,10 +15,10 @@ from jaxpose import geometry
 from jaxpose.codes import NOT_USED, VISIBLE
 from jaxpose.config import AugmentConfig, Config
 from jaxpose.config.augment import resolve_preset
-from jaxpose.pose import augment, occluders
+from jaxpose.pose import augment, carried_maps, occluders
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.outputs import decode_outputs, most_confident, supervised_loss, used_keypoints
+from jaxpose.steps.outputs import map_loss, map_shift_px, surest_maps, used_keypoints
 from jaxpose.steps.unlabelled import as_microbatches, frame_rows
 
 Scalars = dict[str, jax.Array]
@@ -96,16 +96,25 @@ def pseudo_labels(
       facts: about the data.
       thresholds: (k,), the smallest confidence of a prediction that counts.
     """
-    points_px, confidence = most_confident(*decode_outputs(outputs, config.model, microbatch["frame_from_input"]))
-    points_px, confidence = points_px[:, 0], confidence[:, 0]
-    points_px = geometry.apply(microbatch["easy"]["input_from_augmented"], points_px)
+    affines, easy, hard = microbatch["frame_from_input"], microbatch["easy"], microbatch["hard"]
+    maps, points_px, confidence = surest_maps(outputs, config.model, affines)
+    points_px = geometry.apply(easy["input_from_augmented"], points_px)
     passes = (confidence >= thresholds[None]) & microbatch["valid"][:, None]
     visibility = jnp.where(passes, VISIBLE, NOT_USED).astype(jnp.int8)
     points_px, visibility = augment.move_keypoints(
-        microbatch["hard"], hard_view(config), points_px, visibility, facts.flip_permutation
+        hard, hard_view(config), points_px, visibility, facts.flip_permutation
     )
     visibility = used_keypoints(points_px, visibility, facts.size_px, config.model)
-    return {"keypoints_px": points_px, "visibility": visibility}, jnp.sum(passes, 0, dtype=confidence.dtype)
+    maps = carried_maps.carry(
+        maps,
+        easy["input_from_augmented"],
+        hard["input_from_augmented"],
+        config.model.heatmap_stride,
+        map_shift_px(config.model, affines),
+    )
+    maps = augment.exchange_sides(hard, hard_view(config), maps, facts.flip_permutation)
+    labels = {"keypoints_px": points_px, "visibility": visibility, "maps": maps}
+    return labels, jnp.sum(passes, 0, dtype=confidence.dtype)
 
 
 def student_input(microbatch: Batch, labels: Batch, config: Config, dtype: Any) -> tuple[jax.Array, jax.Array]:
@@ -116,12 +125,9 @@ def student_input(microbatch: Batch, labels: Batch, config: Config, dtype: Any) 
     return pictures, jnp.repeat(microbatch["valid"][:, None], pictures.shape[1], axis=1)
 
 
-def loss_sum(outputs: jax.Array, labels: Batch, microbatch: Batch, config: Config, facts: DataFacts) -> jax.Array:
+def loss_sum(outputs: jax.Array, labels: Batch, config: Config) -> jax.Array:
     """Returns the sum of the student's loss (q, 1, heads, k, ...) over the labels that count."""
-    sums, _ = supervised_loss(
-        outputs, labels["keypoints_px"], labels["visibility"], microbatch["frame_from_input"], facts.size_px,
-        config.model,
-    )  # fmt: skip
+    sums, _ = map_loss(outputs, labels["maps"], labels["visibility"] > 0, config.model)
     return jnp.sum(sums)
 
 

@@ -92,8 +92,7 @@ class Objective:
             clip_sums, late_counts = clip_step.loss_sums(outputs[1], microbatch["clips"], self.config, self.facts.pca)
             sums |= clip_sums
         if has_teacher(self.config.losses):
-            labels, unlabelled = microbatch["pseudo_labels"], microbatch["unlabelled"]
-            sums["consistency"] = consistency.loss_sum(outputs[-1], labels, unlabelled, self.config, self.facts)
+            sums["consistency"] = consistency.loss_sum(outputs[-1], microbatch["pseudo_labels"], self.config)
             sums["consistency_passed"] = microbatch["passed"]["consistency"]
         return sums, sample_sums, late_counts
 

@@ -46,6 +46,33 @@ def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Arr
     return chosen, jnp.take_along_axis(confidence, best, axis=2)[:, :, 0]
 
 
+def surest_maps(
+    outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns the maps (q, k, h, w) of each keypoint's most confident head, their points and their confidence.
+
+    Args:
+      outputs: (q, 1, heads, k, h, w).
+      model, frame_from_input: as in `decode_outputs`.
+    """
+    points_px, confidence = decode_outputs(outputs, model, frame_from_input)
+    best = jnp.argmax(confidence, axis=2)[:, :, None]
+    logits = jnp.take_along_axis(outputs, best[..., None, None], axis=2)[:, 0, 0]
+    points_px, confidence = most_confident(points_px, confidence)
+    return jax.nn.softmax(logits, axis=(-2, -1)), points_px[:, 0], confidence[:, 0]
+
+
+def map_shift_px(model: ModelConfig, frame_from_input: jax.Array) -> jax.Array:
+    """Returns the shift (b, 2) by which cell c of a map of stride s is pixel c s - shift of the input.
+
+    Args:
+      model, frame_from_input: as in `encode_targets`.
+    """
+    if model.decoding == "lightning_pose":
+        return heatmap_lightning_pose.offset_px(frame_from_input)
+    return jnp.full_like(frame_from_input[:, :, 2], 0.5 - 0.5 * model.heatmap_stride)
+
+
 def used_keypoints(
     keypoints_px: jax.Array, visibility: jax.Array, size_px: tuple[int, int], model: ModelConfig
 ) -> jax.Array:
@@ -100,15 +127,28 @@ def supervised_loss(
       size_px: (height, width) of the input.
       model: options of the network.
     """
-    heads = outputs.shape[2]
     if model.kind == "regression":
         scale = frame_from_input[:, None, :, :2]
         # The shift is the same for both points and cancels.
         seen, labelled = (jnp.sum(scale * points[..., None, :], axis=-1) for points in (outputs[:, 0, 0], keypoints_px))
         sums, counts = clip_losses.regression(seen, labelled, visibility > 0)
         return losses.HEATMAP_WEIGHT * sums, counts
-    compare = losses.heatmap_loss(model.loss)
     targets = encode_targets(keypoints_px, visibility, frame_from_input, size_px, model)
-    found = [compare(outputs[:, 0, head], targets, visibility > 0) for head in range(heads)]
+    return map_loss(outputs, targets, visibility > 0, model)
+
+
+def map_loss(
+    outputs: jax.Array, targets: jax.Array, used: jax.Array, model: ModelConfig
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the weighted loss of maps, (sums, counts), each (b,), as a mean over the heads.
+
+    Args:
+      outputs: (b, 1, heads, k, h, w).
+      targets: (b, k, h, w), each of sum 1; anything where not used.
+      used: (b, k), which maps count.
+      model: options of the network.
+    """
+    heads, compare = outputs.shape[2], losses.heatmap_loss(model.loss)
+    found = [compare(outputs[:, 0, head], targets, used) for head in range(heads)]
     sums = jnp.stack([sums for sums, _ in found]).sum(0)
     return losses.HEATMAP_WEIGHT / heads * sums, found[0][1]

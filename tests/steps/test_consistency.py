@@ -94,9 +94,9 @@ def test_a_prediction_below_its_threshold_teaches_nothing() -> None:
     hidden = np.where(flipped, 0, 1)[:-1]
     assert not np.take_along_axis(np.asarray(labels["visibility"])[:-1], hidden[:, None], axis=1).any()
     student = jnp.zeros_like(outputs)
-    whole = consistency.loss_sum(student, labels, microbatch, config, FACTS)
+    whole = consistency.loss_sum(student, labels, config)
     poisoned = student.at[-1].set(jnp.nan)
-    assert whole > 0 and consistency.loss_sum(poisoned, labels, microbatch, config, FACTS) == whole
+    assert whole > 0 and consistency.loss_sum(poisoned, labels, config) == whole
 
 
 @pytest.mark.parametrize("share", [0.3, 0.8])
