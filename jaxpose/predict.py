@@ -52,7 +52,7 @@ from jaxpose.prediction.table_files import suffixes_beside
 from jaxpose.prediction.work_report import announce, report_end, report_existing, report_stop
 from jaxpose.prediction.worker import Worker
 from jaxpose.quantities import count
-from jaxpose.run.ensemble import refuse_other_keypoints
+from jaxpose.run.ensemble import refuse_other_keypoints, with_members
 from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import CONFIG_FILE, INDEX_FILE
 
@@ -68,17 +68,32 @@ def main(argv: list[str] | None = None) -> int:
 
 @console("jaxpose.predict")
 def _run(given: argparse.Namespace) -> int:
-    runs, inputs = split_runs(given.run, given.inputs, INPUTS)
+    named, inputs = split_runs(given.run, given.inputs, INPUTS)
+    runs = with_members(named)
+    if len(runs) > len(named) == 1:
+        # The folder of a trained ensemble has place for its predictions.
+        return _run_ensemble(given, runs, inputs, Path(given.out) if given.out else named[0], named[0])
     if len(runs) > 1:
-        return _run_ensemble(given, runs, inputs)
+        return _run_ensemble(given, runs, inputs, Path(given.out or "ensemble"))
     return _run_one(given, runs[0], Path(given.out or runs[0]), inputs, given.labeled)
 
 
-def _run_ensemble(given: argparse.Namespace, runs: list[Path], inputs: list[str]) -> int:
-    """Predicts with each run into its own folder, then writes the ensembles into --out."""
-    out, configs = Path(given.out or "ensemble"), [read_run_config(run) for run in runs]
+def _run_ensemble(
+    given: argparse.Namespace, runs: list[Path], inputs: list[str], out: Path, trained: Path | None = None
+) -> int:
+    """Predicts with each run into its own folder, then writes the ensembles into `out`.
+
+    Args:
+      given: the flags.
+      runs: run folders, each of one network.
+      inputs: as given.
+      out: folder of the ensembles.
+      trained: the run folder of which the runs are the members, if they are.
+    """
+    configs = [read_run_config(run) for run in runs]
     refuse_other_keypoints(runs, configs)
-    if any((out / name).exists() for name in (CONFIG_FILE, INDEX_FILE)):
+    is_own = trained is not None and out.resolve() == trained.resolve()
+    if not is_own and any((out / name).exists() for name in (CONFIG_FILE, INDEX_FILE)):
         raise UserError(f"--out is {out}, which holds a run or its predictions; choose another folder for the ensemble")
     options, alone = _options(given, configs[0]), argparse.Namespace(**vars(given) | {"smooth": "none"})
     if given.labeled:

@@ -99,6 +99,20 @@ def test_a_run_killed_on_two_layouts_and_ended_on_a_third_is_equal_bit_for_bit(f
     assert "4 shards, 4 of 8 devices have none" in text
 
 
+@pytest.mark.slow
+def test_an_ensemble_killed_on_one_layout_and_ended_on_another_is_equal_bit_for_bit(folder: Path) -> None:
+    options = OPTIONS | NETWORKS["shard"] | {"train__members": 2, "train__steps": 60, "eval__predict_videos": "no"}
+    alone = end(small(folder, "ensemble", **options), ALONE)
+    config = small(folder, "ensemble-moved", **options)
+    kill(config, (2, 1), 20)
+    kill(config, (1, 3), 40)
+    moved = end(config, (1, 2))
+    for member in ("members/0", "members/1"):
+        assert_same_run(moved / member, alone / member)
+    for name in ("predictions.csv", "predictions_ensemble.csv", "calibration.json"):
+        assert (moved / name).read_bytes() == (alone / name).read_bytes()
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_run_on_any_layout_is_equal_bit_for_bit(folder: Path, network: str) -> None:

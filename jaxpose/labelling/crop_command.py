@@ -23,6 +23,7 @@ from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.tracks import find_table, read_run_configs
 from jaxpose.quantities import count
+from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.terminal import print_lines, say
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 from jaxpose.video.video import scan
@@ -49,6 +50,7 @@ def crop(given: argparse.Namespace) -> int:
     _check_flags(given)
     run, out = Path(given.run).expanduser(), Path(given.out).expanduser()
     (config,) = read_run_configs([run])
+    refuse_ensemble(run, config)
     _columns(given, config.data.keypoint_names)
     project = read_project(config.data) if not given.videos or not given.size else None
     if project and project.crops_px:

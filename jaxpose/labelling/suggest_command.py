@@ -24,6 +24,7 @@ from jaxpose.labelling.suggested_labels import COCO_FILE, SLEAP_FILE, Points
 from jaxpose.labelling.suggestion_folder import refuse_used, write_suggestions
 from jaxpose.labelling.tracks import Tracks, read_run_configs, read_tracks
 from jaxpose.quantities import count
+from jaxpose.run.ensemble import with_members
 from jaxpose.terminal import print_lines, say
 from jaxpose.video.file import scan
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
@@ -40,7 +41,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     Raises:
       UserError: a flag, a run, a video or the project cannot be used, or no frame is left.
     """
-    out = Path(given.out).expanduser()
+    out, runs = Path(given.out).expanduser(), with_members(runs)
     for flag, least in (("frames", 1), ("apart", 0)):
         if getattr(given, flag) < least:
             raise UserError(f"--{flag} is {getattr(given, flag)}; it must be at least {least}")

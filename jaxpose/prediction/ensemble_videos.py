@@ -9,6 +9,7 @@ from jaxpose.data.sessions import sessions
 from jaxpose.errors import UserError
 from jaxpose.prediction.ensemble import write_ensembles
 from jaxpose.prediction.ensemble_smoothing import smooth_ensembles
+from jaxpose.prediction.listing import OutputFiles
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
 
 _logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ def combine_project_videos(config: Config, members: Sequence[Path], out: Path) -
         return
     try:
         files = [file for session in sessions(config.data, config.video) for file in session]
-        outputs = {members[0] / VIDEO_TABLES_FOLDER / f"{file.stem}.csv": file for file in files}
+        outputs: OutputFiles = {members[0] / VIDEO_TABLES_FOLDER / f"{file.stem}.csv": file for file in files}
         tables = write_ensembles(members, outputs, out)
         smooth_ensembles(config.predict, config, members, tables, out)
     except (UserError, OSError) as error:

@@ -41,12 +41,13 @@ def describe_largest_microbatch(run: CompiledRun) -> str:
         return f"unknown: the memory of a device or the needs of a step are not reported ({devices[0].platform})"
     train = run.setup.config.train
     parts = part_count(train, len(devices))
-    limit, most_now = _USABLE * memory, -(-microbatch_size(train) // parts)
-    state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state))
+    state_bytes, most_now = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state)), -(-microbatch_size(train) // parts)
+    limit = _USABLE * memory - (train.members - 1) * state_bytes
     with phase("finding the largest microbatch"):
         known = {0: state_bytes, most_now: run.step.needed_bytes}
         most = largest_fitting(lambda frames: _bytes_with(run, frames), known, limit)
-    room = f"{limit / _GIB:,.1f} GiB, {_USABLE:.0%} of the memory of a device"
+    of_others = " without the states of the other members" * (train.members > 1)
+    room = f"{limit / _GIB:,.1f} GiB, {_USABLE:.0%} of the memory of a device{of_others}"
     if not most:
         return f"not even 1 frame at once on a device fits into {room}"
     # More shards would be smaller ones.

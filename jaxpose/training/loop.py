@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import jax
+from jax.sharding import Mesh
 
 from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.signals import Interrupt
@@ -143,18 +143,18 @@ class Loop:
         The parts of a step that do not keep all cores busy then run beside those of another member. On a GPU, which
         has a queue, they would gain nothing; on several devices, all processes need one order of the exchanges.
         """
-        at_once = members_at_once(list(self._setup.mesh.devices.flat), len(self._networks))
+        at_once = members_at_once(self._setup.mesh, len(self._networks))
         return ThreadPoolExecutor(at_once, "member") if at_once > 1 else contextlib.nullcontext()
 
 
-def members_at_once(devices: Sequence[jax.Device], members: int) -> int:
+def members_at_once(mesh: Mesh, members: int) -> int:
     """Returns the number of members that this process computes at the same time: see `Loop`.
 
     Args:
-      devices: of the mesh.
+      mesh: the devices.
       members: of the ensemble, 1 for a single network.
     """
-    is_one_cpu = len(devices) == 1 and devices[0].platform == "cpu"
+    is_one_cpu = mesh.size == 1 and mesh.devices.flat[0].platform == "cpu"
     return min(members, allowed_cores(), arithmetic_threads()) if is_one_cpu else 1
 
 

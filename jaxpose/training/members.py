@@ -110,7 +110,7 @@ def open_sessions(
         path = folder.path if folder.is_ours else None
         total_steps, first_step = member.run.setup.facts.total_steps, int(member.run.state.step)
         own = stack.enter_context(MemberLog(path, config.log, total_steps, first_step, member.name, means))
-        opened = open_session(member.run, folder, member.checkpoints, runner, own, stragglers, f"{member.name}: ")
+        opened = open_session(member.run, folder, member.checkpoints, runner, own, stragglers)
         sessions[member.number], logs[member.number] = stack.enter_context(opened), own
         sessions[member.number].begin(member.messages)
     return sessions, logs, means

@@ -47,7 +47,6 @@ class NetworkTraining:
       checkpoints: gets the states.
       log: gets the metrics.
       stragglers: compares the speed of the processes.
-      name: what begins the message of a `Diverged`, such as "member 2: ".
 
     Attributes:
       setup: the set-up of the training.
@@ -62,14 +61,13 @@ class NetworkTraining:
         checkpoints: Checkpoints,
         log: RunLog,
         stragglers: StragglerMonitor,
-        name: str = "",
     ):
         self.setup, self.step = run.setup, int(run.state.step)
         # Training may be over already, if the run was stopped or killed after it.
         self.reason = end_reason(run.setup.config, run.setup.facts.total_steps, run.state)
         self._state, self._run_step = run.state, run.step
         self._held: Any = None
-        self._runner, self._checkpoints, self._log, self._name = runner, checkpoints, log, name
+        self._runner, self._checkpoints, self._log = runner, checkpoints, log
         self._saver = Saver(run.setup, checkpoints, self.step)
         self._step_log = StepLog(run.setup, log, stragglers)
         # A step that the devices compute, or whose metrics have not been read yet.
@@ -123,7 +121,7 @@ class NetworkTraining:
         self._log_pending()
         if self.reason != "interrupted" and 0 < step == int(state.skipped_in_row):
             self._checkpoints.wait()
-            raise Diverged(f"{self._name}none of the {step} steps was finite, so nothing was trained. {ADVICE}")
+            raise Diverged(f"none of the {step} steps was finite, so nothing was trained. {ADVICE}")
         # If stopped before the first step, save a state to resume from.
         if self._saver.saved_step != step or step == 0:
             self._saver.save(step, state, False)
@@ -151,6 +149,4 @@ class NetworkTraining:
         self._checkpoints.wait()
         saved = self._checkpoints.steps()
         kept = f"the last checkpoint is of step {saved[-1]}" if saved else "no checkpoint had been saved yet"
-        raise Diverged(
-            f"{self._name}{limit} steps in a row were not finite, up to step {pending.step}: stopped; {kept}. {ADVICE}"
-        )
+        raise Diverged(f"{limit} steps in a row were not finite, up to step {pending.step}: stopped; {kept}. {ADVICE}")

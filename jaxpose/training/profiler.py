@@ -32,7 +32,7 @@ class Profiler:
             self._trace.callback(self._log.text, f"the profiler's trace is in {folder}; TensorBoard and xprof show it")
             self._trace.enter_context(jax.profiler.trace(folder))
 
-    def stop_after(self, step: int, metrics: dict[str, Any]) -> None:
+    def stop_after(self, step: int, metrics: list[dict[str, Any]]) -> None:
         """Stops the trace if a step, counted from 1, is the last of its window; waits for the devices first."""
         if step == self._last:
             jax.block_until_ready(metrics)

@@ -100,7 +100,6 @@ def open_session(
     runner: BatchRunner,
     log: RunLog,
     stragglers: StragglerMonitor,
-    name: str = "",
 ) -> Iterator[Session]:
     """A context with the tracker and the remote copy of a training; a failure in it is the end of the run.
 
@@ -111,7 +110,6 @@ def open_session(
       runner: predicts frames.
       log: of this folder.
       stragglers: compares the speed of the processes.
-      name: as of `NetworkTraining`.
     """
     config = run.setup.config
     with (
@@ -120,7 +118,7 @@ def open_session(
         folder.noting_failures(),
     ):
         log.follow(tracker.record)
-        network = NetworkTraining(run, runner, checkpoints, log, stragglers, name)
+        network = NetworkTraining(run, runner, checkpoints, log, stragglers)
         yield Session(run, folder, checkpoints, runner, log, network, tracker, copy)
 
 

@@ -72,13 +72,13 @@ def _describe_data(setup: Setup) -> dict[str, str]:
 def _describe_members(run: CompiledRun, members: int) -> dict[str, str]:
     if members == 1:
         return {}
-    devices = list(run.setup.mesh.devices.flat)
-    where = "side by side on one device" if len(devices) == 1 else f"each on all {len(devices)} devices, in turns"
+    mesh = run.setup.mesh
+    where = "side by side on one device" if mesh.size == 1 else f"each on all {mesh.size} devices, in turns"
     state_mib = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state)) / _MIB
     text = f"{members} networks, {where}; a device holds {members * state_mib:,.0f} MiB for their states"
     if run.step:
         # On a CPU, members are computed at the same time as far as there are cores.
-        at_once = members_at_once(devices, members)
+        at_once = members_at_once(mesh, members)
         needed_mib = members * state_mib + at_once * max(0.0, run.step.needed_bytes / _MIB - state_mib)
         text += f", and needs at most {needed_mib:,.0f} MiB"
     return {"members": text}

@@ -1,0 +1,221 @@
+"""What do the members of an ensemble cost, and what do they gain?
+
+    python benchmarks/members.py cost --out benchmarks/members.jsonl
+    python benchmarks/members.py vmap --out benchmarks/members.jsonl
+    python benchmarks/members.py gain --project PATH/mirror-mouse-example --out benchmarks/members.jsonl
+
+`cost` takes steps of one network and of K members, turn by turn, with the compiled step, one batch on the device and
+the threads of a real training: the median of the turns' ratios, and the least and the most of them. `vmap` compares K
+kernels of one convolution in one program, as a vmap over weights makes them, with K programs in turn.
+`gain` trains five members on 40 labels of a mouse and its mirror image, with 10 frames to validate and 40 to test: the
+error of the median beside that of the mean member, with the standard error of the paired difference over test frames,
+and how well spread and confidence find errors above 10 px.
+Appends a JSON line for each measurement, and skips those that the file has; an interrupted training resumes.
+"""
+
+import argparse
+import csv
+import dataclasses
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpose import config as c
+from jaxpose.data.labels import read_labels
+from jaxpose.data.synthetic import make_project
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.pose.metrics import pixel_errors
+from jaxpose.train import train
+from jaxpose.training.batches import batches_on_devices, host_batches
+from jaxpose.training.compiled_run import CompiledRun, compile_step, put_on_devices
+from jaxpose.training.loop import members_at_once
+from jaxpose.training.setup import make_setup
+from jaxpose.training.start import read_data, start_devices
+
+MEMBERS = 5
+
+
+def config_of(project: Path, size_px: int) -> c.Config:
+    """Returns the config of `benchmarks/few_labels.py` for the mouse."""
+    return c.Config(
+        data=c.DataConfig(project=str(project), input_width_px=size_px, input_height_px=size_px, resize="stretch"),
+        augment=c.AugmentConfig(preset="dlc"),
+        model=c.ModelConfig(backbone="resnet18", width=16),
+        optim=c.OptimConfig(lr=2e-3, schedule="cosine"),
+        train=c.TrainConfig(batch_size=16),
+        eval=c.EvalConfig(predict_videos="no"),
+        log=c.LogConfig(tensorboard=False, report=False),
+    )
+
+
+class StepOfMembers:
+    """Steps of so many members, as the loop takes them, with one batch.
+
+    Args:
+      run: a compiled training.
+      count: of the members.
+    """
+
+    def __init__(self, run: CompiledRun, count: int):
+        assert run.step is not None
+        copies = [dataclasses.replace(run, state=jax.tree.map(jnp.copy, run.state)) for _ in range(count)]
+        self._steps = [run.step.with_seed(seed) for seed in range(count)]
+        self._held = [step.hold(copy.state) for step, copy in zip(self._steps, copies, strict=True)]
+        self._batch = next(batches_on_devices(run.step, host_batches(run.setup, 0)))[1][0]
+        at_once = members_at_once(run.setup.mesh, count)
+        self._workers = ThreadPoolExecutor(at_once) if at_once > 1 else None
+
+    def __call__(self) -> None:
+        """Takes a step of each member, and waits for it."""
+
+        def take(number: int) -> None:
+            self._held[number], _ = self._steps[number](self._held[number], self._batch)
+
+        numbers = range(len(self._steps))
+        list(self._workers.map(take, numbers) if self._workers else map(take, numbers))
+        jax.block_until_ready(self._held)
+
+
+def measure_cost(given: argparse.Namespace, count: int) -> dict[str, Any]:
+    """Returns the line of the cost of so many members beside one network."""
+    project = given.work / "project"
+    if not project.exists():
+        make_project(project, videos=4, labelled_frames=16, video_frames=33, side_px=128)
+    config = config_of(project, 128)
+    config.train.steps = 100_000
+    config, mesh = start_devices(config)
+    config, data = read_data(config, shows=False)
+    run = compile_step(put_on_devices(make_setup(config, mesh, data)))
+    one, several = StepOfMembers(run, 1), StepOfMembers(run, count)
+    ratios, one_s = [], []
+    for _ in range(given.turns + 1):  # the first warms up
+        spent = [_seconds(take) for take in (one, several, one)]
+        one_s.append((spent[0] + spent[2]) / 2)
+        ratios.append(spent[1] / one_s[-1])
+    return {
+        "members": count,
+        "of_one": _spread(ratios[1:]),
+        "of_k": round(statistics.median(ratios[1:]) / count, 3),
+        "one_s": _spread(one_s[1:]),
+    }
+
+
+def measure_vmap(given: argparse.Namespace, count: int) -> dict[str, Any]:
+    """Returns the line of a convolution and its gradients for K kernels in one program, beside K programs in turn."""
+    rng = np.random.default_rng(0)
+    frames = jnp.asarray(rng.standard_normal((8, 32, 32, 16)), jnp.float32)
+    kernels = jnp.asarray(rng.standard_normal((count, 3, 3, 16, 16)), jnp.float32)
+
+    def loss(kernel: jax.Array) -> jax.Array:
+        found = jax.lax.conv_general_dilated(frames, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jnp.sum(found**2)
+
+    alone, together = jax.jit(jax.grad(loss)), jax.jit(jax.vmap(jax.grad(loss)))
+
+    def in_turn() -> None:
+        jax.block_until_ready([alone(kernel) for kernel in kernels])
+
+    def at_once() -> None:
+        jax.block_until_ready(together(kernels))
+
+    ratios = []
+    for _ in range(given.turns + 1):
+        ratios.append(_seconds(at_once) / _seconds(in_turn))
+    return {"members": count, "of_turns": _spread(ratios[1:]), "conv": "8 x 32 x 32 x 16, 3 x 3 kernels to 16"}
+
+
+def measure_gain(given: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Returns the line of five members on 40 labels drawn by a seed."""
+    order = np.random.default_rng([1, seed]).permutation(90)
+    sets = np.full(90, "test", object)
+    sets[order[:10]], sets[order[10:50]] = "validation", "train"
+    labels, _ = read_labels(given.project / "CollectedData.csv", "ignore")
+    split = given.work / f"gain-{seed}.csv"
+    with split.open("w", newline="") as stream:
+        csv.writer(stream).writerows([("path", "set"), *zip(labels.images, sets, strict=True)])
+    config = config_of(given.project, 128)
+    config.out, config.data.split = str(given.work / f"gain-{seed}-{given.steps}"), str(split.resolve())
+    # Members of different draws have seeds of their own.
+    config.train.seed, config.train.steps, config.train.members = MEMBERS * seed, given.steps, MEMBERS
+    started, cpu = time.monotonic(), time.process_time()
+    summary = train(config)
+    if summary["exit_code"]:
+        sys.exit(summary["exit_code"])
+    wall_s, cpu_s = time.monotonic() - started, time.process_time() - cpu
+    tables = [Path(config.out), *(Path(config.out) / "members" / str(number) for number in range(MEMBERS))]
+    median, *members = (
+        np.nanmean(
+            pixel_errors(read_predictions(table / "predictions.csv").keypoints_frame_px, labels.keypoints_frame_px)[
+                sets == "test"
+            ],
+            axis=1,
+        )
+        for table in tables
+    )
+    gain = np.mean(members, axis=0) - median
+    areas = json.loads((Path(config.out) / "calibration.json").read_text())["auroc"]["test"]
+    return {
+        "members": MEMBERS,
+        "seed": seed,
+        "steps": given.steps,
+        "test_frames": len(gain),
+        "member_px": [round(float(np.nanmean(errors)), 3) for errors in members],
+        "median_px": round(float(np.nanmean(median)), 3),
+        "gain_px": round(float(np.nanmean(gain)), 3),
+        "standard_error_px": round(float(np.nanstd(gain, ddof=1) / np.sqrt(np.isfinite(gain).sum())), 3),
+        "above_10_px": areas,
+        "wall_s": round(wall_s, 1),
+        "cpu_s": round(cpu_s, 1),
+    }
+
+
+def _seconds(function: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def _spread(values: list[float]) -> list[float]:
+    """Returns the median, the least and the most."""
+    return [round(value, 3) for value in (statistics.median(values), min(values), max(values))]
+
+
+def main() -> None:
+    """Measures what the file lacks."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=("cost", "vmap", "gain"))
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines")
+    parser.add_argument("--work", type=Path, default=Path("members-work"), help="folder for runs")
+    parser.add_argument("--project", type=Path, help="of gain")
+    parser.add_argument("--members", type=int, nargs="+", default=[2, 5], help="of cost and vmap")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of gain")
+    parser.add_argument("--steps", type=int, default=600, help="of gain")
+    parser.add_argument("--turns", type=int, default=10, help="of cost and vmap")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
+    name, values = ("seed", given.seeds) if given.what == "gain" else ("members", given.members)
+    measures = {"cost": measure_cost, "vmap": measure_vmap, "gain": measure_gain}
+    for value in values:
+        asked = {"what": given.what, name: value} | ({"steps": given.steps} if given.what == "gain" else {})
+        if any(asked.items() <= line.items() for line in known):
+            continue
+        line = {"what": given.what} | measures[given.what](given, value)
+        line |= {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
+        with given.out.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()
