@@ -40,7 +40,7 @@ from jaxpose.pretrain import pretrain
 from jaxpose.train import train
 
 FAR_PX = 20.0
-STEPS, PRETRAIN_STEPS, BATCH, LONG = 1000, 1500, 16, 3
+STEPS, PRETRAIN_STEPS, BATCH, LONG = 1000, 1000, 16, 3
 METHODS = ("supervised", "supervised-long", "consistency", "pretrained")
 
 

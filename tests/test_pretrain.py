@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.small_run import (
     train,
     train_and_stop,
 )
+from tests.train_process import Process
 from tests.training.setups import begin
 
 # 3 shards of 5 frames: the last one has an empty slot.
@@ -70,6 +72,18 @@ def test_a_stopped_pretraining_goes_on_bit_for_bit(project: Path, alone: Path, t
     assert "resumes from step" in log_of(run)
     assert (run / "best.safetensors").read_bytes() == (alone / "best.safetensors").read_bytes()
     assert train(config)["reason"] == "done"
+
+
+@pytest.mark.slow
+def test_a_killed_pretraining_goes_on_bit_for_bit(project: Path, alone: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = pretrain_config(project, run)
+    process = Process(config, tmp_path)
+    process.send_after(3, signal.SIGKILL)
+    assert process.end()[0] == -signal.SIGKILL
+    assert train(config)["exit_code"] == 0
+    assert "resumes from step" in log_of(run)
+    assert (run / "best.safetensors").read_bytes() == (alone / "best.safetensors").read_bytes()
 
 
 def test_a_training_begins_with_the_backbone_of_a_pretraining(project: Path, alone: Path, tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def refuse_trained_frames(
         [
             checksum in known.trained_before or known.set_of_same(image, checksum) == "train"
             for image, checksum in zip(images, checksums, strict=True)
-        ]
+        ],
+        bool,
     )
     counts = {name: int((trained & (data.sets == name)).sum()) for name in ("validation", "test")}
     if any(counts.values()):
