@@ -21,7 +21,7 @@ from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.outputs import used_keypoints
-from jaxpose.steps.pretrain_step import PretrainObjective
+from jaxpose.steps.pretrain_step import AnyObjective
 from jaxpose.steps.state import Weights
 
 # Streams and purposes that keep random numbers of different uses apart.
@@ -122,7 +122,7 @@ def count_confident(
 
 
 def summed_gradients(
-    objective: Objective | PretrainObjective,
+    objective: AnyObjective,
     before: Weights,
     step: jax.Array,
     microbatches: dict[str, Batch],

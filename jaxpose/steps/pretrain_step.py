@@ -15,10 +15,9 @@ from jaxpose.model.vit import FORMS
 from jaxpose.pose import augment, pretrain_losses
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.state import Weights
 from jaxpose.steps.unlabelled import as_microbatches, frame_rows
-
-Scalars = dict[str, jax.Array]
 
 # Purposes of the random numbers of a frame.
 _VIEW, _HIDDEN = 0, 1
@@ -149,3 +148,6 @@ class PretrainObjective:
     def _pictures(self, microbatch: dict[str, Batch], frames: jax.Array) -> jax.Array:
         unlabelled = microbatch["unlabelled"]
         return augment.render(unlabelled["view"], view(self.config), unlabelled["frames"], frames.dtype)
+
+
+AnyObjective = Objective | PretrainObjective

@@ -7,7 +7,7 @@ import jax
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.passes import SEED, count_confident, microbatches_of, summed_gradients
-from jaxpose.steps.pretrain_step import PretrainObjective
+from jaxpose.steps.pretrain_step import AnyObjective
 from jaxpose.steps.state import State, Weights, weights_of
 from jaxpose.steps.update import Metrics, move_state
 
@@ -27,7 +27,7 @@ class ShardFunctions:
       sums: shapes of what is summed after a pass: gradients, losses and, with norm=shard, batch statistics.
     """
 
-    def __init__(self, objective: Objective | PretrainObjective, state: State, shard: Batch):
+    def __init__(self, objective: AnyObjective, state: State, shard: Batch):
         self._objective = objective
         self._has_own_statistics = objective.config.model.norm == "shard"
         self.microbatches, self.counts = jax.eval_shape(self.prepare, SEED, shard)

@@ -10,20 +10,15 @@ from jax import lax
 
 from jaxpose.config.losses import weights
 from jaxpose.steps import consistency, optim
-from jaxpose.steps.objective import Objective, Scalars
-from jaxpose.steps.pretrain_step import PretrainObjective
+from jaxpose.steps.objective import Scalars
+from jaxpose.steps.pretrain_step import AnyObjective
 from jaxpose.steps.state import State
 
 Metrics = dict[str, jax.Array]
 
 
 def move_state(
-    state: State,
-    gradients: dict,
-    statistics: dict,
-    means: Scalars,
-    counts: Scalars,
-    objective: Objective | PretrainObjective,
+    state: State, gradients: dict, statistics: dict, means: Scalars, counts: Scalars, objective: AnyObjective
 ) -> tuple[State, Metrics]:
     """Returns the moved state and the metrics of the step, scalars.
 

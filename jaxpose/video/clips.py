@@ -77,10 +77,9 @@ class ClipSource:
     are decoded whenever they are needed, a block of neighbouring clips at a time.
 
     Attributes:
-      views: cameras.
+      views, frame_count: cameras, and frames of one of them, of all videos together.
       size_px: (width, height) of the frames.
       notes: sentences about the videos and the cache, for the start of the log.
-      frame_count: frames of one camera of all videos.
       decoded_frames, delivered_frames: frames decoded, and handed out, for clips that are not read from the cache.
     """
 
