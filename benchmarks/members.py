@@ -5,8 +5,9 @@
     python benchmarks/members.py gain --project PATH/mirror-mouse-example --out benchmarks/members.jsonl
 
 `cost` takes steps of one network and of K members, turn by turn, with the compiled step, one batch on the device and
-the threads of a real training: the median of the turns' ratios, and the least and the most of them. `vmap` compares K
-kernels of one convolution in one program, as a vmap over weights makes them, with K programs in turn.
+the threads of a real training. A line has the ratio to K times one network, of the wall clock and of CPU time: the
+median of the turns, the least and the most. `vmap` has the same of one convolution with K kernels in one program, as a
+vmap over weights makes it.
 `gain` trains five members on 40 labels of a mouse and its mirror image, with 10 frames to validate and 40 to test: the
 error of the median beside that of the mean member, with the standard error of the paired difference over test frames,
 and how well spread and confidence find errors above 10 px.
@@ -43,6 +44,8 @@ from jaxpose.training.setup import make_setup
 from jaxpose.training.start import read_data, start_devices
 
 MEMBERS = 5
+# Calls of a small program that are timed together.
+_CALLS = 20
 
 
 def config_of(project: Path, size_px: int) -> c.Config:
@@ -97,41 +100,33 @@ def measure_cost(given: argparse.Namespace, count: int) -> dict[str, Any]:
     config, data = read_data(config, shows=False)
     run = compile_step(put_on_devices(make_setup(config, mesh, data)))
     one, several = StepOfMembers(run, 1), StepOfMembers(run, count)
-    ratios, one_s = [], []
-    for _ in range(given.turns + 1):  # the first warms up
-        spent = [_seconds(take) for take in (one, several, one)]
-        one_s.append((spent[0] + spent[2]) / 2)
-        ratios.append(spent[1] / one_s[-1])
-    return {
-        "members": count,
-        "of_one": _spread(ratios[1:]),
-        "of_k": round(statistics.median(ratios[1:]) / count, 3),
-        "one_s": _spread(one_s[1:]),
-    }
+    return {"members": count, **_compared(several, one, given.turns, count)}
 
 
 def measure_vmap(given: argparse.Namespace, count: int) -> dict[str, Any]:
-    """Returns the line of a convolution and its gradients for K kernels in one program, beside K programs in turn."""
+    """Returns the line of a convolution and its gradient for K kernels in one program, beside one kernel."""
     rng = np.random.default_rng(0)
-    frames = jnp.asarray(rng.standard_normal((8, 32, 32, 16)), jnp.float32)
-    kernels = jnp.asarray(rng.standard_normal((count, 3, 3, 16, 16)), jnp.float32)
+    # Behind its first layer, every network has features of its own.
+    features = jnp.asarray(rng.standard_normal((count, 8, 16, 16, 64)), jnp.float32)
+    kernels = jnp.asarray(rng.standard_normal((count, 3, 3, 64, 64)), jnp.float32)
 
-    def loss(kernel: jax.Array) -> jax.Array:
-        found = jax.lax.conv_general_dilated(frames, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        return jnp.sum(found**2)
+    def loss(kernel: jax.Array, features: jax.Array) -> jax.Array:
+        axes = ("NHWC", "HWIO", "NHWC")
+        return jnp.sum(jax.lax.conv_general_dilated(features, kernel, (1, 1), "SAME", dimension_numbers=axes) ** 2)
 
-    alone, together = jax.jit(jax.grad(loss)), jax.jit(jax.vmap(jax.grad(loss)))
+    gradients = jax.grad(loss, argnums=(0, 1))
+    alone, together = jax.jit(gradients), jax.jit(jax.vmap(gradients))
 
-    def in_turn() -> None:
-        jax.block_until_ready([alone(kernel) for kernel in kernels])
+    def one() -> None:
+        for _ in range(_CALLS):
+            jax.block_until_ready(alone(kernels[0], features[0]))
 
     def at_once() -> None:
-        jax.block_until_ready(together(kernels))
+        for _ in range(_CALLS):
+            jax.block_until_ready(together(kernels, features))
 
-    ratios = []
-    for _ in range(given.turns + 1):
-        ratios.append(_seconds(at_once) / _seconds(in_turn))
-    return {"members": count, "of_turns": _spread(ratios[1:]), "conv": "8 x 32 x 32 x 16, 3 x 3 kernels to 16"}
+    compared = _compared(at_once, one, given.turns, count)
+    return {"members": count, **compared, "conv": "8 x 16 x 16 x 64, 3 x 3 kernels to 64, gradient"}
 
 
 def measure_gain(given: argparse.Namespace, seed: int) -> dict[str, Any]:
@@ -179,10 +174,19 @@ def measure_gain(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     }
 
 
-def _seconds(function: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    function()
-    return time.perf_counter() - started
+def _compared(several: Callable[[], None], one: Callable[[], None], turns: int, count: int) -> dict[str, Any]:
+    """Returns the seconds of one, and the ratios of K to one over K: of the wall clock and of CPU time."""
+    wall, cpu, one_s = [], [], []
+    for _ in range(turns + 1):  # the first warms up
+        spent = []
+        for work in (one, several, one):
+            started, cpu_started = time.perf_counter(), time.process_time()
+            work()
+            spent.append((time.perf_counter() - started, time.process_time() - cpu_started))
+        one_s.append((spent[0][0] + spent[2][0]) / 2)
+        wall.append(spent[1][0] / one_s[-1] / count)
+        cpu.append(2 * spent[1][1] / (spent[0][1] + spent[2][1]) / count)
+    return {"wall_of_k": _spread(wall[1:]), "cpu_of_k": _spread(cpu[1:]), "one_s": _spread(one_s[1:])}
 
 
 def _spread(values: list[float]) -> list[float]:

@@ -79,6 +79,7 @@ RUN_BY = {
     "test_the_config_file_gets_its_argument_and_the_options_change_it",
     "train train.epochs": "tests/config/test_shorthand.py::test_both_forms_give_the_same_config",
     "train train.init_from": _LOOP,
+    "train train.members": "tests/training/test_members.py::test_a_member_is_the_run_that_trains_it_alone",
     "train train.steps": _REAL,
     "train video.folder": "tests/prediction/test_project_videos.py::test_every_video_has_a_row_for_each_frame",
     "pretrain": _PRETRAIN,

@@ -77,8 +77,7 @@ def evaluate(
             f"no frame of {found.label_file} is in {run / SPLIT_FILE}: give --out FOLDER to keep the run's own "
             "predictions"
         )
-    folder = Path(out or run)
-    make_folder(folder)
+    make_folder(folder := Path(out or run))
     # The batch size affects rounding; the default reproduces the run's own figures.
     labelled = batch_size or validation_batch(config.train, list(split.sets.values()).count("validation"))
     predictor = load_labelling(run, config, devices, platform, batch_size, labelled)

@@ -1,8 +1,13 @@
 """The end of an ensemble's training: each member as a run alone, then what they predict together."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
+from jaxpose.cluster.agreement import arrays_from_0
 from jaxpose.cluster.mesh import replicate
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.prediction.batch_runner import BatchRunner
@@ -99,8 +104,7 @@ def finish_ensemble(
         codes = {own["exit_code"] for own in summaries}
         return summary | {"exit_code": 1 if 1 in codes else max(codes)}
     folders = member_folders(folder.path, setup.config)
-    networks = [load_network(member) for member in folders]
-    weights = [replicate(setup.mesh, (network.params, network.statistics)) for network in networks]
+    weights = [_best_weights(member, setup) for member in folders]
     predictor = EnsemblePredictor(setup.config, runner, weights, setup.subspaces)
     log.text(f"the median of {count(len(folders), 'member')}:")
     try:
@@ -115,3 +119,15 @@ def finish_ensemble(
         folder.finish(summary)
     report_ensemble_end(log, summary, len(folders), write_report(folder, setup))
     return summary
+
+
+def _best_weights(member: Path, setup: Setup) -> tuple[dict, dict]:
+    """Returns the best parameters and statistics of a finished member on the mesh; process 0 reads them for all."""
+
+    def load() -> tuple[str, dict]:
+        network = load_network(member)
+        return "", {"params": network.params, "statistics": network.statistics}
+
+    like = {"params": setup.params, "statistics": setup.statistics}
+    _, loaded = arrays_from_0(load, jax.tree.map(np.asarray, like))
+    return replicate(setup.mesh, (loaded["params"], loaded["statistics"]))

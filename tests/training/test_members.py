@@ -14,6 +14,7 @@ from jaxpose import load, predict, suggest
 from jaxpose.checksums import read_json
 from jaxpose.config import differing_keys
 from jaxpose.errors import UserError
+from jaxpose.report import __main__ as report
 from jaxpose.run.identity import read_config
 from tests.shared_runs import made_once
 from tests.small_run import assert_same_run, last_step, log_of, make_config, metrics_of, train, train_and_stop
@@ -157,7 +158,9 @@ def test_a_verb_takes_an_ensemble_for_its_members(
     )
     out = tmp_path / "suggestions"
     assert suggest.main(["--run", str(run), str(video), "--frames", "3", "--out", str(out)]) == 0
-    assert len(list(out.rglob("*.png"))) == 3
+    assert "session00: 3 frames" in capsys.readouterr().out
+    assert report.main(["--run", str(run)]) == 0
+    assert (run / "report.html").is_file()
 
 
 def test_what_needs_one_network_names_a_member(ensemble: Path, project: Path, tmp_path: Path) -> None:
