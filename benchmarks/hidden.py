@@ -7,8 +7,8 @@ All keypoints are labelled, hidden ones too, so every network can learn to guess
 with every second frame labelled; the error is that of all frames of four other videos, in pixels of their 64 px, for
 hidden and for visible keypoints: of the predictions, and of the same predictions smoothed as `jaxpose predict --smooth`
 does it. `single` sees one frame. `context` sees five, from random weights, for as many steps. `context-on-single` goes
-on from `single` (`train.init_from`), and `single-on-single` is one frame trained further in the same way. `single-long`
-has as many steps as cost what the steps of `context` cost. A seed makes the project and the first weights. Appends one
+on from `single` (`train.init_from`), as `single-on-single` does, which sees one frame; `single-on-single-long` has as
+many steps as cost what those of `context-on-single` cost. A seed makes the project and the first weights. Appends one
 JSON line for each network and seed, and skips those that the file has.
 """
 
@@ -36,7 +36,7 @@ from jaxpose.train import train
 SIDE_PX, VIDEO_FRAMES, TRAIN_VIDEOS, TEST_VIDEOS, LEAVES = 64, 128, 8, 4, 30
 STEPS, MORE_STEPS, LONG, BATCH = 1000, 300, 5, 16
 LR, MORE_LR = 3e-3, 1e-3
-NETWORKS = ("single", "context-on-single", "single-on-single", "context", "single-long")
+NETWORKS = ("single", "context-on-single", "single-on-single", "single-on-single-long", "context")
 # As `predict.smooth_window` and `predict.smooth_min_confidence` are by default.
 PREDICT = c.PredictConfig()
 
@@ -133,11 +133,11 @@ def make_config(folder: Path, seed: int, network: str, steps: int) -> c.Config:
         eval=c.EvalConfig(predict_videos="no", batch_size=64),
         log=c.LogConfig(tensorboard=False, report=False),
     )
-    if network.endswith("-on-single"):
+    if "-on-single" in network:
         config.train.init_from, config.train.steps = str(folder / "single"), MORE_STEPS
         config.optim.lr, config.optim.unfreeze_epoch, config.optim.unfreeze_factor = MORE_LR, 0, 1.0
-    if network == "single-long":
-        config.train.steps = LONG * steps
+    if network.endswith("-long"):
+        config.train.steps = LONG * MORE_STEPS
     return config
 
 
