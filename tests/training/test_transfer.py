@@ -22,9 +22,11 @@ HEAD_WIDTH = len(NAMES)
 
 
 @functools.cache
-def network(stride: int, seed: int, head_width: int = HEAD_WIDTH, backbone: str = "resnet18") -> LoadedNetwork:
+def network(
+    stride: int, seed: int, head_width: int = HEAD_WIDTH, backbone: str = "resnet18", kind: str = "heatmap"
+) -> LoadedNetwork:
     width = 4 if backbone in RESNETS else ModelConfig().width
-    model = ModelConfig(backbone=backbone, width=width, heatmap_stride=stride, head_width=head_width)
+    model = ModelConfig(kind=kind, backbone=backbone, width=width, heatmap_stride=stride, head_width=head_width)
     config = Config(model=model, data=DataConfig(keypoint_names=NAMES), train=TrainConfig(seed=seed))
     graphdef, params, statistics = make_network(model, len(NAMES), "f32", seed)
     # Biases begin at 0 in every network.
@@ -90,6 +92,14 @@ def test_a_head_of_another_width_is_made_anew() -> None:
     assert same(params["head"], new.params["head"]) and same(params["backbone"], old.params["backbone"])
     old = dataclasses.replace(old, params={"backbone": old.params["backbone"]})
     assert transfer(old, NAMES, new.params, new.statistics)[2] == ["the head"]
+
+
+def test_a_network_of_five_frames_goes_on_from_one_of_a_single_frame() -> None:
+    old, new = network(4, 0), network(4, 1, kind="heatmap_context")
+    params, _, remade = transfer(old, NAMES, new.params, new.statistics)
+    assert remade == ["the context head"]
+    assert all(same(params[part], old.params[part]) for part in ("backbone", "head"))
+    assert same(params["context"], new.params["context"])
 
 
 @pytest.mark.parametrize("backbones", [("vit_small", "resnet18"), ("resnet18", "vit_small")])
