@@ -93,7 +93,8 @@ class PretrainObjective:
         if self.facts.teacher is None:
             return microbatch
         pictures = self._pictures(microbatch, frames)
-        return microbatch | {"features": apply_teacher(self.facts.teacher, before.teacher["params"], pictures[:, 0])}
+        features = apply_teacher(self.facts.teacher, before.teacher["params"], pictures[:, 0])
+        return {"unlabelled": microbatch["unlabelled"] | {"features": features}}
 
     def extra_means(self, before: Weights) -> dict[str, tuple[int, ...]]:
         """Returns the shapes of the means beside the loss."""
@@ -136,7 +137,7 @@ class PretrainObjective:
             losses, blank = pretrain_losses.hidden_loss(maps, targets, hidden)
             sums = {method: jnp.sum(losses), _BLANK: jnp.sum(blank)}
         else:
-            losses = pretrain_losses.follow_loss(maps, microbatch["features"])
+            losses = pretrain_losses.follow_loss(maps, unlabelled["features"])
             sums = {method: jnp.sum(jnp.where(unlabelled["valid"], losses, 0))}
         means = {name: sums[name] * share for name, share in shares.items()}
         loss = factors[method] * means[method]
