@@ -162,7 +162,13 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
 
 
 def main(config: Config, options: Options) -> int:
-    """Runs the verb, as one of several processes if the environment says so, and returns its exit code."""
+    """Runs the verb, as one of several processes if the environment says so, and returns its exit code.
+
+    Raises:
+      UserError: the config is that of a pretraining, whose defaults are others.
+    """
+    if is_pretraining(config.pretrain):
+        raise UserError(f"pretrain.method is {config.pretrain.method}; give such a config to jaxpose pretrain")
     return run(_VERB, config, options)
 
 

@@ -139,6 +139,11 @@ def test_a_folder_of_videos_is_enough_and_labels_are_not_read(project: Path, tmp
     assert [line.split(",")[3] for line in (run / "split.csv").read_text().splitlines()[1:4]] == ["clips"] * 3
 
 
+def test_options_of_a_pretraining_are_refused_in_a_training() -> None:
+    with pytest.raises(UserError, match="pretrain.square_px is 8, and pretrain.method is none; only masked uses it"):
+        c.resolve(c.Config(pretrain=c.PretrainConfig(square_px=8)))
+
+
 def test_a_run_without_keypoints_predicts_nothing(alone: Path) -> None:
     with pytest.raises(UserError, match=f"{alone} is a run of jaxpose pretrain, which finds no keypoints"):
         load(alone)
@@ -162,7 +167,7 @@ def test_a_run_without_keypoints_predicts_nothing(alone: Path) -> None:
             "pretrain.teacher is '/nowhere/teacher.pth'; there is no such file or folder",
         ),
         ({"model__kind": "regression"}, "model.kind is regression; a pretraining needs heatmap"),
-        ({"model__norm": "sync", "train__shards": 0}, "the step is not divided into shards"),
+        ({"model__norm": "sync", "train__shards": 0}, "model.norm is sync; a pretraining needs the norm of a shard"),
         ({"losses__temporal__weight": 1.0}, "losses.temporal is on; it needs labels"),
         ({"losses__consistency__weight": 1.0, "optim__ema_decay": 0.9}, "losses.consistency is on; it needs labels"),
         ({"data__keypoint_names": ("nose",)}, "data.keypoint_names is given; a pretraining has no keypoints"),
@@ -173,8 +178,9 @@ def test_a_run_without_keypoints_predicts_nothing(alone: Path) -> None:
         ),
         (
             {"pretrain__method": "distill", "pretrain__teacher": "vit_small_dino", "pretrain__hidden_share": 0.5},
-            "pretrain.hidden_share is 0.5, and pretrain.method is distill; only masked has it",
+            "pretrain.hidden_share is 0.5, and pretrain.method is distill; only masked uses it",
         ),
+        ({"train__members": 2}, "train.members is 2; a pretraining makes one backbone"),
         ({"pretrain__scale_min": 2.0}, "pretrain.scale_min is 2, above pretrain.scale_max = 1.25"),
         ({"video__folder": "labeled-data"}, "a pretraining learns from videos, but there are no videos"),
         ({"data__project": "/nowhere"}, "data.project is '/nowhere'; there is no such folder"),

@@ -8,14 +8,24 @@ from jaxpose.config.pretrain import PretrainConfig, is_pretraining
 from jaxpose.config.root import Config
 from jaxpose.config.weights import PUBLISHED
 
+_OF_MASKED, _OF_DISTILL = {"square_px", "hidden_share"}, {"teacher", "teacher_backbone"}
+# Options that a method does not use.
+_UNUSED = {
+    "none": {*_OF_MASKED, *_OF_DISTILL, "rotate_deg", "scale_min", "scale_max"},
+    "masked": _OF_DISTILL,
+    "distill": _OF_MASKED,
+}
+
 
 def pretrain_rules(config: Config) -> Iterator[str]:
     """Yields a line for each option that does not suit a pretraining, or needs one."""
     pretrain, default = config.pretrain, PretrainConfig()
     if pretrain.scale_min > pretrain.scale_max:
         yield f"pretrain.scale_min is {pretrain.scale_min:g}, above pretrain.scale_max = {pretrain.scale_max:g}"
-    if pretrain.method != "distill" and pretrain.teacher:
-        yield f"pretrain.teacher is {pretrain.teacher}, and pretrain.method is {pretrain.method}; give distill"
+    for name in sorted(_UNUSED[pretrain.method]):
+        if (value := getattr(pretrain, name)) != getattr(default, name):
+            fits = ", ".join(method for method in ("masked", "distill") if name not in _UNUSED[method])
+            yield f"pretrain.{name} is {value}, and pretrain.method is {pretrain.method}; only {fits} uses it"
     if not is_pretraining(pretrain):
         return
     method = f"pretrain.method is {pretrain.method}"
@@ -28,9 +38,6 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         elif published and published.backbone != pretrain.teacher_backbone:
             given = f"pretrain.teacher_backbone is {pretrain.teacher_backbone}"
             yield f"pretrain.teacher is {pretrain.teacher}, and {given}; give {published.backbone}"
-        for name in ("square_px", "hidden_share"):
-            if (value := getattr(pretrain, name)) != getattr(default, name):
-                yield f"pretrain.{name} is {value:g}, and {method}; only masked has it"
     if pretrain.square_px not in (8, 16, 32):
         yield f"pretrain.square_px is {pretrain.square_px}; it must be 8, 16 or 32"
     elif any(side % pretrain.square_px for side in (config.data.input_width_px, config.data.input_height_px)):
@@ -38,8 +45,10 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         yield f"pretrain.square_px is {pretrain.square_px}; it must divide the sides of the input, {sides}"
     if config.model.kind != "heatmap":
         yield f"{method}, and model.kind is {config.model.kind}; a pretraining needs heatmap, the default"
-    if config.train.shards < 0 or (config.model.norm == "sync" and config.model.backbone not in VITS):
-        yield f"{method}, and the step is not divided into shards; leave out train.shards=-1 and model.norm=sync"
+    if config.train.shards < 0:
+        yield f"{method}, and train.shards is {config.train.shards}; a pretraining needs shards: leave it out"
+    if config.model.norm == "sync" and config.model.backbone not in VITS:
+        yield f"{method}, and model.norm is sync; a pretraining needs the norm of a shard or a frame: leave it out"
     if config.train.members > 1:
         yield f"{method}, and train.members is {config.train.members}; a pretraining makes one backbone: leave it out"
     if config.data.keypoint_names:

@@ -155,6 +155,8 @@ def _train(config: Config) -> Iterator[str]:
         limit = f"below 2^32 = {2**32} (jax's seeds have 32 bits)"
         of_last = f", and the last of {train.members} members has {train.seed + train.members - 1}"
         yield f"train.seed is {train.seed}{of_last if train.members > 1 else ''}; it must be {limit}"
+    if train.members > 1 and config.resume == "extend":
+        yield f"resume is extend, and train.members is {train.members}; no ensemble can be extended: give another out"
     if train.members > 1:
         for option, value in (("remote_url", config.log.remote_url), ("remote_hook", config.log.remote_hook)):
             if value:

@@ -231,7 +231,7 @@ def _report(config: Config, data: Dataset, results: Summaries, shown: str, compa
         _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
         if not data.is_selection_tested(config.train.monitor):
             _logger.info(
-                "no test set: the validation frames chose the checkpoint: expect larger errors on other frames"
+                "no test set: the validation frames chose the checkpoint, so expect larger errors on other frames"
             )
     for name, error_px in compared.items():
         percent = 100 * results[shown]["mean_px_error"] / error_px

@@ -1,5 +1,6 @@
 """The logs of an ensemble: each member writes its own files, and the ensemble logs their means."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,11 @@ class MemberLog(RunLog):
     def alert(self, message: str) -> None:
         super().alert(message)
         self._means.alert(f"{self._name}: {message}")
+
+    def _emit(self, message: str, level: int) -> None:
+        super()._emit(message, level)
+        if level >= logging.WARNING:
+            self._means.alert(f"{self._name}: warning: {message}")
 
 
 def _means(values: list[Mapping[str, Any]]) -> dict[str, float]:

@@ -35,6 +35,7 @@ def view(config: Config) -> AugmentConfig:
     chosen = AugmentConfig(
         preset="none",
         flip_p=given.flip_p,
+        quarter_turns=given.quarter_turns,
         rotate_p=1.0,
         rotate_deg=max(options.rotate_deg, given.rotate_deg * (given.rotate_p > 0)),
         scale_p=1.0,

@@ -20,6 +20,7 @@ from jaxpose.run.folder import RunFolder
 from jaxpose.run.load import load_network
 from jaxpose.run.log import RunLog
 from jaxpose.run.member_log import MemberLog
+from jaxpose.run.metrics_file import write_means
 from jaxpose.training.closing import report_ensemble_end
 from jaxpose.training.network_training import Outcome
 from jaxpose.training.session import ReportWriter, Session
@@ -65,7 +66,9 @@ def end_members(
     if is_stopped:
         steps = [summary["steps"] for summary in summaries.values()]
         saved = f"step {steps[0]}" if len(set(steps)) == 1 else f"steps {', '.join(map(str, steps))}"
-        log.result(f"stopped by a signal, all members are saved at {saved}; the same command does the rest")
+        lost = [str(number) for number, summary in summaries.items() if summary["exit_code"] == 1]
+        what = f"members {', '.join(lost)} could not be saved, see train.log there" if lost else f"saved at {saved}"
+        log.result(f"stopped by a signal; {what}; the same command does the rest")
     return summaries
 
 
@@ -96,7 +99,7 @@ def finish_ensemble(
         "out": str(folder.path),
         "steps": max(own["steps"] for own in summaries),
         "reason": reason,
-        "exit_code": max(own["exit_code"] for own in summaries) if reason in ("interrupted", "not saved") else 0,
+        "exit_code": 0,
         "members": [{name: own.get(name) for name in ("steps", "reason", "best_step")} for own in summaries],
     }
     if reason in ("interrupted", "not saved"):
@@ -115,6 +118,7 @@ def finish_ensemble(
         return summary | {"reason": "interrupted", "exit_code": interrupt.exit_code}
     summary["sets"] = sets
     if folder.is_ours:
+        write_means(folder.path, folders)
         combine_project_videos(setup.config, folders, folder.path)
         folder.finish(summary)
     report_ensemble_end(log, summary, len(folders), write_report(folder, setup))

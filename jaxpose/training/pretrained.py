@@ -18,7 +18,7 @@ from jaxpose.model.pose_net import fill_backbone
 from jaxpose.model.vit_weights import find_vit_prefix, settings_of
 from jaxpose.model.weights import find_prefix
 from jaxpose.run.hub import fetch
-from jaxpose.run.paths import CHECKPOINTS_FOLDER, PARAMETERS_FILE
+from jaxpose.run.paths import CHECKPOINTS_FOLDER, MEMBERS_FOLDER, PARAMETERS_FILE
 from jaxpose.run.tensor_file import find_tensor_file, read_tensors
 
 # The kinds of networks that transformers' config.json names.
@@ -44,7 +44,9 @@ class Backbone:
 
 def is_run(place: Path) -> bool:
     """Returns whether a folder given as `model.weights` is a run folder."""
-    return (place / PARAMETERS_FILE).exists() or (place / CHECKPOINTS_FOLDER).is_dir()
+    return (place / PARAMETERS_FILE).exists() or any(
+        (place / name).is_dir() for name in (CHECKPOINTS_FOLDER, MEMBERS_FOLDER)
+    )
 
 
 def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: str = "model.weights") -> Backbone:

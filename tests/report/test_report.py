@@ -22,6 +22,7 @@ from jaxpose.report.facts import read_facts
 from jaxpose.report.project_labels import read_labels
 from jaxpose.report.worst import worst_rows
 from jaxpose.run.identity import read_config, write_config
+from jaxpose.run.paths import CONFIG_FILE
 from tests.logged import logged
 
 
@@ -44,7 +45,8 @@ def test_a_report_that_fails_is_a_warning(run: Path, monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError("by chance")
 
     monkeypatch.setattr(writing, "write_report", fail)
-    folder, setup = types.SimpleNamespace(path=run), types.SimpleNamespace(data=types.SimpleNamespace(project=None))
+    folder = types.SimpleNamespace(path=run, is_ours=True)
+    setup = types.SimpleNamespace(data=types.SimpleNamespace(project=None), config=read_config(run / CONFIG_FILE))
     with logged("jaxpose.train") as log:
         assert verb._write_report(folder, setup) is None  # pyright: ignore
     assert log.lines == [

@@ -41,7 +41,7 @@ def loss_of(config: c.Config, batch: dict[str, Any]) -> tuple[float, float]:
 
     @jax.jit
     def compute(batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        microbatches, counts = pretrain_step.microbatches_of(batch, config, FACTS)
+        microbatches, counts = pretrain_step.microbatches_of(batch, jnp.uint32(config.train.seed), config, FACTS)
         microbatch = jax.tree.map(lambda leaf: leaf[0], microbatches)
         shares = {name: 1 / counts[name] for name in ("masked", "blank_loss")}
         factors, _ = objective.factors(jnp.int32(0), jnp.float32)
@@ -55,9 +55,9 @@ def loss_of(config: c.Config, batch: dict[str, Any]) -> tuple[float, float]:
 def test_only_hidden_squares_of_frames_that_decode_count() -> None:
     config = pretraining(hidden_share=0.4)
     pictures = np.random.default_rng(0).integers(0, 256, (FRAMES, SIDE_PX, SIDE_PX, 3), np.uint8)
-    microbatches, counts = jax.jit(lambda batch: pretrain_step.microbatches_of(batch, config, FACTS))(
-        batch_of(pictures)
-    )
+    microbatches, counts = jax.jit(
+        lambda batch: pretrain_step.microbatches_of(batch, jnp.uint32(config.train.seed), config, FACTS)
+    )(batch_of(pictures))
     hidden = np.asarray(microbatches["unlabelled"]["hidden"])[0]
     assert hidden.shape == (FRAMES, 4, 4) and not hidden[-1].any() and hidden[:-1].any()
     # A square of 16 px has 16 cells of 4 px.
