@@ -78,10 +78,10 @@ class Loop:
         return outcomes
 
     def _take_steps(
-        self, number: int, host_batches: Iterator[Batch], profiler: Profiler, workers: ThreadPoolExecutor | None
+        self, first_step: int, host_batches: Iterator[Batch], profiler: Profiler, workers: ThreadPoolExecutor | None
     ) -> None:
-        """Takes steps, the first one after `number`, until all trainings are over."""
-        batches = None
+        """Takes steps, the first one after `first_step`, until all trainings are over."""
+        number, batches = first_step, None
         while training := [network for network in self._networks if not network.reason]:
             if batches is None:
                 assert self._step is not None
@@ -104,7 +104,9 @@ class Loop:
             number += 1
             for network, of_network in zip(behind, metrics, strict=True):
                 network.note(TakenStep(number, draws, of_network, waited_s))
-            self._host_log.write(number - 1)
+            if number - 1 > first_step:
+                # The step before this one has just been logged.
+                self._host_log.write(number - 1)
             profiler.stop_after(number, metrics)
             self._stragglers.end(waited_s)
             for network in behind:
