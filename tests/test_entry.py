@@ -168,8 +168,8 @@ def test_a_signal_at_any_moment_of_a_start_is_one_line(
         time.sleep(after_s)
         process.send_signal(number)
         _, err = process.communicate(timeout=LIMIT_S)
-        if verb in ("predict", "evaluate") and after_s and process.returncode == 0:
-            break  # A fast machine has read the few frames by then.
+        if verb in ("predict", "evaluate") and after_s and process.returncode in (0, -number):
+            break  # A fast machine has read the few frames by then, and ends or has ended.
         assert process.returncode == code, (after_s, err)
         assert "Traceback" not in err
         if after_s and err == f"{number.name}: saving at the next step, {AGAIN[number]} to leave at once\n":
