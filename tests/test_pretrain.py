@@ -78,7 +78,7 @@ def test_a_stopped_pretraining_goes_on_bit_for_bit(project: Path, alone: Path, t
 def test_a_killed_pretraining_goes_on_bit_for_bit(project: Path, alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     config = pretrain_config(project, run)
-    process = Process(config, tmp_path)
+    process = Process(config, tmp_path, "jaxpose.pretrain")
     process.send_after(3, signal.SIGKILL)
     assert process.end()[0] == -signal.SIGKILL
     assert train(config)["exit_code"] == 0

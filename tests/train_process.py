@@ -10,12 +10,12 @@ from tests.small_run import command, environment, wait_for_step
 
 
 class Process:
-    """python -m jaxpose.train in a process of its own."""
+    """python -m jaxpose.train, or another verb that trains, in a process of its own."""
 
-    def __init__(self, config: c.Config, folder: Path):
+    def __init__(self, config: c.Config, folder: Path, verb: str = "jaxpose.train"):
         self.run = Path(config.out)
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "jaxpose.train", *command(config, folder)],
+            [sys.executable, "-m", verb, *command(config, folder)],
             env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
