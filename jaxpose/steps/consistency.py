@@ -19,7 +19,7 @@ from jaxpose.pose import augment, carried_maps, occluders
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.outputs import map_loss, map_shift_px, surest_maps, used_keypoints
-from jaxpose.steps.unlabelled import as_microbatches, frame_rows
+from jaxpose.steps.unlabelled import as_microbatches, frame_rows, wide_geometry
 
 Scalars = dict[str, jax.Array]
 
@@ -47,7 +47,6 @@ def hard_view(config: Config) -> AugmentConfig:
       config: the run's config, resolved.
     """
     given: Any = config.augment
-    options = config.losses.consistency
     return dataclasses.replace(
         given,
         # Labels of the teacher go through one affine; equalization is done on the host.
@@ -55,12 +54,7 @@ def hard_view(config: Config) -> AugmentConfig:
         equalize_p=0.0,
         clahe_p=0.0,
         crop_pad_p=0.0,
-        rotate_p=1.0,
-        rotate_deg=max(options.rotate_deg, given.rotate_deg * (given.rotate_p > 0)),
-        scale_p=1.0,
-        scale_min=min(options.scale_min, given.scale_min) if given.scale_p else options.scale_min,
-        scale_max=max(options.scale_max, given.scale_max) if given.scale_p else options.scale_max,
-        translate_p=1.0,
+        **wide_geometry(given, config.losses.consistency),
         brightness_p=max(given.brightness_p, 0.5),
         contrast_p=max(given.contrast_p, 0.5),
     )

@@ -17,7 +17,7 @@ from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.state import Weights
-from jaxpose.steps.unlabelled import as_microbatches, frame_rows
+from jaxpose.steps.unlabelled import as_microbatches, frame_rows, wide_geometry
 
 # Purposes of the random numbers of a frame.
 _VIEW, _HIDDEN = 0, 1
@@ -31,17 +31,11 @@ def view(config: Config) -> AugmentConfig:
     Filters that add noise are left out: nobody could predict it.
     """
     given: Any = config.augment
-    options = config.pretrain
     chosen = AugmentConfig(
         preset="none",
         flip_p=given.flip_p,
         quarter_turns=given.quarter_turns,
-        rotate_p=1.0,
-        rotate_deg=max(options.rotate_deg, given.rotate_deg * (given.rotate_p > 0)),
-        scale_p=1.0,
-        scale_min=min(options.scale_min, given.scale_min) if given.scale_p else options.scale_min,
-        scale_max=max(options.scale_max, given.scale_max) if given.scale_p else options.scale_max,
-        translate_p=1.0,
+        **wide_geometry(given, config.pretrain),
         brightness_p=0.8,
         contrast_p=0.8,
     )

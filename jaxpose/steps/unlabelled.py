@@ -1,17 +1,35 @@
 """The unlabelled frames of a step: a row for each frame and camera, and the keys of its random numbers."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxpose.config import Config
+from jaxpose.config import Config, ConsistencyConfig, PretrainConfig
 from jaxpose.model.pose_net import DTYPES
 from jaxpose.pose import augment
 from jaxpose.steps.clip_step import Batch
 
 # The stream of unlabelled frames; the purposes of view v are those of its user + 3 v.
 _UNLABELLED = 2
+
+
+def wide_geometry(given: Any, options: ConsistencyConfig | PretrainConfig) -> dict[str, float]:
+    """Returns the options of augmentation that turn, scale and shift every frame, at least as far as labelled frames.
+
+    Args:
+      given: the resolved augmentation of labelled frames.
+      options: the largest turn and the scales.
+    """
+    return {
+        "rotate_p": 1.0,
+        "rotate_deg": max(options.rotate_deg, given.rotate_deg * (given.rotate_p > 0)),
+        "scale_p": 1.0,
+        "scale_min": min(options.scale_min, given.scale_min) if given.scale_p else options.scale_min,
+        "scale_max": max(options.scale_max, given.scale_max) if given.scale_p else options.scale_max,
+        "translate_p": 1.0,
+    }
 
 
 def frame_rows(frames: Batch, seed: jax.Array, config: Config) -> tuple[Batch, Callable[[int], jax.Array]]:
