@@ -228,7 +228,8 @@ def test_without_its_predictions_the_sets_are_unknown(
     assert unknown[1].endswith("the project is not on this machine (--project FOLDER)")
     assert (
         f"jaxpose train PROJECT train.init_from={tmp_path / 'a'} data.input_height_px=128 data.input_width_px=128 "
-        "data.resize=lightning_pose model.backbone=resnet18 model.head_width=17 model.decoding=lightning_pose"
+        "data.resize=lightning_pose model.backbone=resnet18 model.head=lightning_pose model.head_width=17 "
+        "model.decoding=lightning_pose"
     ) in caplog.text
     for name in ("a", "b"):
         assert {entry.name for entry in (tmp_path / name).iterdir()} == {

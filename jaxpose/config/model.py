@@ -49,6 +49,12 @@ class ModelConfig(Section):
         "norm=group: groups of channels in each norm; 0 = one for every 16 channels. DeepLabCut's ResNet-50 has 32",
         minimum=0,
     )
+    head: str = option(
+        "pyramid",
+        "how features become heatmaps. pyramid: also from the finer maps of a ResNet's earlier stages; lightning_pose: "
+        "from the last features alone, for its weights",
+        choices=("pyramid", "lightning_pose"),
+    )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)
     head_width: int = option(32, "channels between the layers of the head", minimum=1, maximum=1024)
     sigma_cells: float = option(1.25, "standard deviation of a target, in heatmap cells", minimum=0.3)

@@ -121,7 +121,7 @@ def _read_config(file: Path, tensors: Tensors) -> Config:
             f"{file} is of a network with model.kind {model.kind} and stride {model.heatmap_stride}, but the "
             f"checkpoint is one of {kind} and stride {stride}; {_GIVE_CONFIG}"
         )
-    model = dataclasses.replace(model, head_width=width, decoding="lightning_pose")
+    model = dataclasses.replace(model, head="lightning_pose", head_width=width, decoding="lightning_pose")
     data = dataclasses.replace(config.data, resize="lightning_pose")
     return resolve(dataclasses.replace(config, model=model, data=data))
 

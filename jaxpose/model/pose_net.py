@@ -16,6 +16,7 @@ from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.norm import Norm
 from jaxpose.model.pixels import normalise
+from jaxpose.model.pyramid import PyramidHead
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
 from jaxpose.model.vit import FORMS, Vit
@@ -50,13 +51,17 @@ class PoseNet(nnx.Module):
         self.radius = CONTEXT_RADIUS[model.kind]
         if model.backbone in RESNETS:
             self.backbone = ResNet(model.backbone, model.width, model.norm, model.norm_groups, **dtypes)
+            levels = self.backbone.level_channels
         else:
             self.backbone = Vit(FORMS[model.backbone], **dtypes)
-        channels = self.backbone.out_channels
+            levels = (self.backbone.out_channels,)
+        channels = levels[0]
         of_maps = (channels, keypoints, model.heatmap_stride, model.head_width)
         from_stride = feature_stride(model.backbone)
         if model.kind == "regression":
             self.head = RegressionHead(channels, keypoints, **dtypes)
+        elif model.head == "pyramid":
+            self.head = PyramidHead(levels, *of_maps[1:], feature_stride=from_stride, **dtypes)
         else:
             self.head = HeatmapHead(*of_maps, feature_stride=from_stride, **dtypes)
         if self.radius:
@@ -84,26 +89,35 @@ class PoseNet(nnx.Module):
         frames = jnp.concatenate([group.reshape(-1, height, width, 3) for group in sequences])
         pixels = normalise(frames, self.pixels, self.dtype)
         if isinstance(self.backbone, Vit):
-            features = self.backbone(pixels)
+            levels = [self.backbone(pixels)]
         else:
             reached = jnp.concatenate([group.reshape(-1) for group in counted])
-            features = self.backbone(pixels, reached, count, train)
+            levels = self.backbone(pixels, reached, count, train)
         outputs, start = [], 0
         for group in sequences:
             q, s = group.shape[:2]
-            here = features[start : start + q * s].reshape(q, s, *features.shape[1:])
+            here = [level[start : start + q * s].reshape(q, s, *level.shape[1:]) for level in levels]
             start += q * s
             outputs.append(self._windows(here, (height, width)))
         return outputs
 
-    def _windows(self, features: Float[Array, "q s h w c"], size_px: tuple[int, int]) -> Float[Array, "q _ _ k ..."]:
-        centres = features[:, self.radius : features.shape[1] - self.radius]
-        q, windows = centres.shape[:2]
-        flat = centres.reshape(q * windows, *centres.shape[2:])
-        head = self.head
-        single = head(flat, size_px) if isinstance(head, RegressionHead) else head(flat)
+    def _windows(
+        self, levels: list[Float[Array, "q s _ _ _"]], size_px: tuple[int, int]
+    ) -> Float[Array, "q _ _ k ..."]:
+        """Returns the outputs for the windows of sequences with these features, the coarsest level first."""
+        q, frames = levels[0].shape[:2]
+        windows = frames - 2 * self.radius
+        centres = [level[:, self.radius : self.radius + windows] for level in levels]
+        flat = [level.reshape(q * windows, *level.shape[2:]) for level in centres]
+        match self.head:
+            case RegressionHead() as head:
+                single = head(flat[0], size_px)
+            case PyramidHead() as head:
+                single = head(flat)
+            case head:
+                single = head(flat[0])
         single = single.reshape(q, windows, 1, *single.shape[1:])
-        return jnp.concatenate([single, self.context(features)[:, :, None]], axis=2) if self.radius else single
+        return jnp.concatenate([single, self.context(levels[0])[:, :, None]], axis=2) if self.radius else single
 
 
 def needed_types(precision: str) -> contextlib.AbstractContextManager:

@@ -81,6 +81,9 @@ class ResNet(nnx.Module):
       dtype: type of the arithmetic.
       param_dtype: type of the parameters.
       rng: source of the initial weights.
+
+    Attributes:
+      level_channels: channels of the features at each level, the coarsest first.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class ResNet(nnx.Module):
         self.conv1 = Conv(3, width, 7, 2, dtype=dtype, param_dtype=param_dtype, rng=rng)
         self.bn1 = Norm(width, norm, groups, dtype=dtype, param_dtype=param_dtype)
         dtypes = {"dtype": dtype, "param_dtype": param_dtype}
-        stages, channels = [], width
+        stages, widths, channels = [], [], width
         for stage, count in enumerate(_BLOCKS[name]):
             blocks = []
             for i in range(count):
@@ -106,20 +109,23 @@ class ResNet(nnx.Module):
                 blocks.append(Block(channels, width << stage, stride, bottleneck, norm, groups, dtypes, rng))
                 channels = (width << stage) * (4 if bottleneck else 1)
             stages.append(nnx.List(blocks))
+            widths.append(channels)
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
-        self.out_channels = channels
+        self.level_channels = tuple(reversed(widths))
 
     def __call__(
         self, x: Float[Array, "b h w 3"], counted: Bool[Array, " b"], count: Float[Array, ""], train: bool
-    ) -> Float[Array, "b h2 w2 c"]:
-        """Returns features (b, h / 32, w / 32, out_channels) of normalised frames."""
+    ) -> list[Float[Array, "b _ _ _"]]:
+        """Returns the features of normalised frames at each level, from stride 32 to stride 4."""
         x = self.conv1(x)
         if self.bn1.is_folded:
             # The same as below: a maximum commutes with a bias and a ReLU, and here leaves less for them to do.
             x = jax.nn.relu(self.bn1(windowed_max_pool(x), counted, count, train))
         else:
             x = max_pool(jax.nn.relu(self.bn1(x, counted, count, train)))
+        levels = []
         for stage in (self.layer1, self.layer2, self.layer3, self.layer4):
             for block in stage:
                 x = block(x, counted, count, train)
-        return x
+            levels.append(x)
+        return levels[::-1]

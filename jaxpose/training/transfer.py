@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jaxpose.config import OptimConfig
+from jaxpose.config import ModelConfig, OptimConfig
 from jaxpose.config.model import VITS, feature_stride
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.split import read_split
@@ -45,7 +45,7 @@ def transfer(
     for part in (name for name in params if name != "backbone"):
         old = trained.params.get(part, {})
         if part == "head" and "layers" in params[part] and "layers" in old:
-            coarsest = feature_stride(trained.config.model.backbone) // 4
+            coarsest = _coarsest_px(trained.config.model)
             layers, missing = _head(old["layers"], old_names, params[part]["layers"], names, coarsest)
             taken[part] = {"layers": layers}
             remade += missing
@@ -72,14 +72,20 @@ def _shapes(tree: dict) -> dict:
     return jax.tree.map(lambda leaf: leaf.shape, tree)
 
 
+def _coarsest_px(model: ModelConfig) -> int:
+    """Returns the stride of the maps that a head's first layer gives."""
+    # The first layer of Lightning Pose's head is given maps of half the features' stride, and halves it again.
+    return feature_stride(model.backbone) // (4 if model.head == "lightning_pose" else 1)
+
+
 def _head(
     old: dict, old_names: tuple[str, ...], new: dict, names: tuple[str, ...], coarsest: int
 ) -> tuple[dict, list[str]]:
     """Returns the layers of a heatmap head, with those taken over that fit, and the names of the parts that are new.
 
-    Layer n gives maps of stride `coarsest` / 2^n, from maps of twice that stride. Every layer but the last is hidden. A
-    hidden layer fits a hidden one of the same strides; the last layer fits only the last layer of a network of the same
-    heatmap stride. Features of stride 16 have one layer for maps of stride 8 as for 4: their channels tell them apart.
+    Layer n gives maps of stride `coarsest` / 2^n. Every layer but the last is hidden. A hidden layer fits a hidden one
+    of the same strides; the last layer fits only the last layer of a network of the same heatmap stride. In Lightning
+    Pose's head, features of stride 16 have one layer for maps of stride 8 as for 4: their channels tell them apart.
     """
     layers, remade = dict(new), []
     old_last, last = max(old), max(new)
@@ -91,7 +97,7 @@ def _head(
         else:
             remade.append(f"the head layer of stride {coarsest >> number}")
     # The last layer of a pretraining has no keypoints.
-    if old_names and old_last == last and old[last]["kernel"].shape[2] == new[last]["kernel"].shape[2]:
+    if old_names and old_last == last and old[last]["kernel"].shape[:3] == new[last]["kernel"].shape[:3]:
         layers[last], missing = _by_name(old[last], old_names, new[last], names)
         remade += [f"keypoint {name}" for name in missing]
     else:
@@ -102,8 +108,8 @@ def _head(
 def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[str, ...]) -> tuple[dict, list[str]]:
     """Returns the last layer with the columns of known keypoints replaced, and the names that were unknown."""
     kernel = np.array(new["kernel"])
-    # The channels are (phase, keypoint): see `SubPixelConv`.
-    columns = kernel.reshape(*kernel.shape[:3], 4, len(new_names))
+    # The channels are (phase, keypoint), see `SubPixelConv`; a pyramid has one phase.
+    columns = kernel.reshape(*kernel.shape[:3], -1, len(new_names))
     old_columns = np.asarray(old["kernel"]).reshape(*columns.shape[:4], len(old_names))
     for column, name in enumerate(new_names):
         if name in old_names:

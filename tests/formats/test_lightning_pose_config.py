@@ -42,11 +42,13 @@ OF_DEFAULT = {
     "data.val_share": 0.05,
     "data.missing": "not_visible",
     "augment.flip_p": 0.0,
+    "model.head": "lightning_pose",
     "video.sequence_length": 32,
     "eval.predict_videos": "yes",
 }
 OF_MIRROR = {
     "data.keypoint_names": NAMES,
+    "model.head": "lightning_pose",
     "data.input_height_px": 256,
     "data.input_width_px": 256,
     "data.resize": "stretch",

@@ -315,7 +315,10 @@ def test_the_whole_network_is_the_published_one(name: str, stride: int) -> None:
     frames = rng.uniform(0, 255, (2, 64, 96, 3))
     with jax.enable_x64(True):
         graphdef, params, statistics = make_network(
-            ModelConfig(backbone=name, width=4, heatmap_stride=stride, head_width=5), 3, "f64", seed=0
+            ModelConfig(backbone=name, width=4, head="lightning_pose", heatmap_stride=stride, head_width=5),
+            3,
+            "f64",
+            seed=0,
         )
 
         @jax.jit

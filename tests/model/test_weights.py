@@ -22,10 +22,10 @@ DEPTHS = {"resnet18": [2, 2, 2, 2], "resnet50": [3, 4, 6, 3]}
 
 
 def features(graphdef: nnx.GraphDef, params: dict, statistics: dict, x: np.ndarray) -> np.ndarray:
-    """Our features (b, c, h, w) of normalised frames (b, 3, h, w), outside training."""
+    """Our last features (b, c, h, w) of normalised frames (b, 3, h, w), outside training."""
 
     def apply(params: dict, statistics: dict, x: jax.Array) -> jax.Array:
-        return nnx.merge(graphdef, params, statistics)(x, jnp.ones(len(x), bool), jnp.float32(len(x)), False)
+        return nnx.merge(graphdef, params, statistics)(x, jnp.ones(len(x), bool), jnp.float32(len(x)), False)[0]
 
     with jax.default_matmul_precision("highest"):
         return np.asarray(jax.jit(apply)(params, statistics, x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)

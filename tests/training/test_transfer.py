@@ -23,10 +23,15 @@ HEAD_WIDTH = len(NAMES)
 
 @functools.cache
 def network(
-    stride: int, seed: int, head_width: int = HEAD_WIDTH, backbone: str = "resnet18", kind: str = "heatmap"
+    stride: int,
+    seed: int,
+    head_width: int = HEAD_WIDTH,
+    backbone: str = "resnet18",
+    kind: str = "heatmap",
+    head: str = "pyramid",
 ) -> LoadedNetwork:
-    width = 4 if backbone in RESNETS else ModelConfig().width
-    model = ModelConfig(kind=kind, backbone=backbone, width=width, heatmap_stride=stride, head_width=head_width)
+    options = {"kind": kind, "backbone": backbone, "head": head, "heatmap_stride": stride, "head_width": head_width}
+    model = ModelConfig(**options, width=4 if backbone in RESNETS else ModelConfig().width)
     config = Config(model=model, data=DataConfig(keypoint_names=NAMES), train=TrainConfig(seed=seed))
     graphdef, params, statistics = make_network(model, len(NAMES), "f32", seed)
     # Biases begin at 0 in every network.
@@ -41,26 +46,34 @@ def same(a: dict, b: dict) -> bool:
     )
 
 
-# Layers of a head by the strides that they lead from and to: two hidden ones, and the last one of each kind of network.
+# Hidden layers of a head by the strides that they lead from and to, for each stride of the maps.
 HIDDEN = {
-    "resnet18": {8: (), 4: ("16 to 8",), 2: ("16 to 8", "8 to 4")},
+    ("resnet18", "lightning_pose"): {8: (), 4: ("16 to 8",), 2: ("16 to 8", "8 to 4")},
     # From features at stride 16, one layer leads to stride 8, and a shuffle and one layer to stride 4.
-    "vit_small": {8: (), 4: (), 2: ("8 to 4",)},
-}
+    ("vit_small", "lightning_pose"): {8: (), 4: (), 2: ("8 to 4",)},
+    # A level of a pyramid adds the features of its own stride.
+    ("resnet18", "pyramid"): {
+        8: ("32", "32 to 16", "16 to 8"),
+        4: ("32", "32 to 16", "16 to 8", "8 to 4"),
+        2: ("32", "32 to 16", "16 to 8", "8 to 4", "4 to 2"),
+    },
+    ("vit_small", "pyramid"): {8: ("16", "16 to 8"), 4: ("16", "16 to 8", "8 to 4"),
+                               2: ("16", "16 to 8", "8 to 4", "4 to 2")},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("backbone", list(HIDDEN))
+@pytest.mark.parametrize(("backbone", "head"), list(HIDDEN))
 @pytest.mark.parametrize(("before", "after"), list(itertools.product((2, 4, 8), repeat=2)))
 def test_layers_of_a_head_are_taken_over_by_what_they_are(
-    before: int, after: int, backbone: str, monkeypatch: pytest.MonkeyPatch
+    before: int, after: int, backbone: str, head: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(vit.FORMS, "vit_small", dataclasses.replace(vit.FORMS["vit_small"], channels=24, depth=1))
-    old, new = network(before, 0, backbone=backbone), network(after, 1, backbone=backbone)
+    old, new = network(before, 0, backbone=backbone, head=head), network(after, 1, backbone=backbone, head=head)
     params, _, remade = transfer(old, NAMES, new.params, new.statistics)
     assert same(params["backbone"], old.params["backbone"])
     assert jax.tree.structure(params) == jax.tree.structure(new.params)
     layers = params["head"]["layers"]
-    hidden = HIDDEN[backbone]
+    hidden = HIDDEN[backbone, head]
     for number, role in enumerate(hidden[after]):
         is_taken = role in hidden[before]
         source = old if is_taken else new
@@ -71,13 +84,14 @@ def test_layers_of_a_head_are_taken_over_by_what_they_are(
     assert ("the last head layer" in remade) != is_taken
 
 
-def test_a_last_layer_goes_by_the_names_of_its_keypoints() -> None:
-    old, new = network(4, 0), network(4, 1)
+@pytest.mark.parametrize(("head", "last", "phases"), [("pyramid", 4, 1), ("lightning_pose", 1, 4)])
+def test_a_last_layer_goes_by_the_names_of_its_keypoints(head: str, last: int, phases: int) -> None:
+    old, new = network(4, 0, head=head), network(4, 1, head=head)
     turned = (*NAMES[::-1][:3], "tail")
     params, _, remade = transfer(old, turned, new.params, new.statistics)
     assert remade == ["keypoint tail"]
     columns, old_columns, fresh = (
-        tree["head"]["layers"][1]["kernel"].reshape(2, 2, -1, 4, len(NAMES))
+        tree["head"]["layers"][last]["kernel"].reshape(-1, phases, len(NAMES))
         for tree in (params, old.params, new.params)
     )
     for column, name in enumerate(turned):
@@ -88,10 +102,19 @@ def test_a_last_layer_goes_by_the_names_of_its_keypoints() -> None:
 def test_a_head_of_another_width_is_made_anew() -> None:
     old, new = network(4, 0), network(4, 1, 2 * HEAD_WIDTH)
     params, _, remade = transfer(old, NAMES, new.params, new.statistics)
-    assert remade == ["the head layer of stride 8", "the last head layer"]
+    assert remade == [*(f"the head layer of stride {stride}" for stride in (32, 16, 8, 4)), "the last head layer"]
     assert same(params["head"], new.params["head"]) and same(params["backbone"], old.params["backbone"])
     old = dataclasses.replace(old, params={"backbone": old.params["backbone"]})
     assert transfer(old, NAMES, new.params, new.statistics)[2] == ["the head"]
+
+
+@pytest.mark.parametrize("heads", [("pyramid", "lightning_pose"), ("lightning_pose", "pyramid")])
+def test_a_head_of_another_kind_is_made_anew(heads: tuple[str, str]) -> None:
+    for stride in (2, 4, 8):
+        old, new = network(stride, 0, head=heads[0]), network(stride, 1, head=heads[1])
+        params, _, remade = transfer(old, NAMES, new.params, new.statistics)
+        assert same(params["head"], new.params["head"]) and same(params["backbone"], old.params["backbone"])
+        assert len(remade) == len(new.params["head"]["layers"])
 
 
 def test_a_network_of_five_frames_goes_on_from_one_of_a_single_frame() -> None:

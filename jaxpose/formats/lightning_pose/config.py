@@ -61,6 +61,7 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
 
 def _convert(keys: Keys, folder: Path) -> Config:
     config = Config()
+    config.model.head = "lightning_pose"
     refuse_missing_features(keys)
     on = losses_on(keys)
     defaults = table.CODE_DEFAULTS | {

@@ -1,0 +1,114 @@
+"""The pyramid head: from features at several strides to one map per keypoint, the coarse ones refined by finer ones.
+
+A feature pyramid (Lin et al., CVPR 2017) that is only as fine as the maps. A head that sees the last features alone
+learns each place within a cell of 32 px anew; here, the features at the maps' own stride say where within the cell a
+keypoint is, the same everywhere in the frame. With few labels, that is most of the error.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxpose.model.conv import Conv
+
+# Small, so that training starts from nearly uniform maps.
+_LAST_DEVIATION = 0.01
+
+
+class PyramidLevel(nnx.Module):
+    """Adds features of one stride to the twice as coarse maps before, and convolves the sum (3x3, bias, ReLU).
+
+    Args:
+      in_channels: channels of the features; 0 if the backbone has none at this stride.
+      width: channels of the maps.
+      dtype: type of the arithmetic.
+      param_dtype: type of the parameters.
+      rng: source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        *,
+        dtype: jax.typing.DTypeLike,
+        param_dtype: jax.typing.DTypeLike,
+        rng: np.random.Generator,
+    ):
+        self.dtype = dtype
+        dtypes = {"dtype": dtype, "param_dtype": param_dtype}
+        self.lateral = Conv(in_channels, width, 1, rng=rng, **dtypes) if in_channels else None
+        self.conv = Conv(width, width, 3, rng=rng, **dtypes)
+        self.bias = nnx.Param(jax.device_put(np.zeros(width, param_dtype)))
+
+    def __call__(
+        self, coarse: Float[Array, "b h w c"] | None, features: Float[Array, "b h2 w2 d"] | None
+    ) -> Float[Array, "b h2 w2 c"]:
+        """Returns the maps of this level.
+
+        Args:
+          coarse: maps of the level before; None at the first level.
+          features: of this stride; None if the backbone has none.
+        """
+        parts = [] if coarse is None else [doubled(coarse)]
+        if self.lateral is not None and features is not None:
+            parts.append(self.lateral(features))
+        return jax.nn.relu(self.conv(sum(parts[1:], parts[0])) + self.bias[...].astype(self.dtype)[None, None, None])
+
+
+class PyramidHead(nnx.Module):
+    """Maps features at one stride or more to logits at stride 2, 4 or 8.
+
+    Args:
+      level_channels: channels of the features at each stride, the coarsest first, each stride half of the one before.
+      keypoints: number of maps.
+      stride: input pixels per map cell.
+      width: channels of the maps between.
+      feature_stride: input pixels per cell of the coarsest features.
+      dtype: type of the arithmetic.
+      param_dtype: type of the parameters.
+      rng: source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        level_channels: Sequence[int],
+        keypoints: int,
+        stride: int,
+        width: int,
+        *,
+        feature_stride: int = 32,
+        dtype: jax.typing.DTypeLike,
+        param_dtype: jax.typing.DTypeLike,
+        rng: np.random.Generator,
+    ):
+        dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rng": rng}
+        count = (feature_stride // stride).bit_length()
+        channels = [*level_channels, *[0] * count][:count]
+        levels = [PyramidLevel(of_level, width, **dtypes) for of_level in channels]
+        last = Conv(width, keypoints, 1, **dtypes)
+        last.kernel[...] = jax.device_put(rng.normal(0, _LAST_DEVIATION, (1, 1, width, keypoints)).astype(param_dtype))
+        # A bias of the last layer, before a softmax over the map, would have no effect.
+        self.layers = nnx.List([*levels, last])
+
+    def __call__(self, levels: Sequence[Float[Array, "b _ _ _"]]) -> Float[Array, "b k h2 w2"]:
+        """Returns the maps' logits in float32 (or the parameters' wider type).
+
+        Args:
+          levels: features at each stride, the coarsest first; those finer than the maps are left out.
+        """
+        *hidden, last = self.layers
+        x = None
+        for number, layer in enumerate(hidden):
+            x = layer(x, levels[number] if number < len(levels) else None)
+        return last(x).astype(last.kernel.dtype).transpose(0, 3, 1, 2)
+
+
+def doubled(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """Returns maps of twice the sides, each cell four times."""
+    b, h, w, c = x.shape
+    return jnp.broadcast_to(x[:, :, None, :, None], (b, h, 2, w, 2, c)).reshape(b, 2 * h, 2 * w, c)
