@@ -16,7 +16,7 @@ from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.norm import Norm
 from jaxpose.model.pixels import normalise
-from jaxpose.model.pyramid import PyramidHead
+from jaxpose.model.pyramid import PyramidContext, PyramidHead
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
 from jaxpose.model.vit import FORMS, Vit
@@ -64,7 +64,9 @@ class PoseNet(nnx.Module):
             self.head = PyramidHead(levels, *of_maps[1:], feature_stride=from_stride, **dtypes)
         else:
             self.head = HeatmapHead(*of_maps, feature_stride=from_stride, **dtypes)
-        if self.radius:
+        if self.radius and model.head == "pyramid":
+            self.context = PyramidContext(keypoints, model.head_width, **dtypes)
+        elif self.radius:
             self.context = ContextHead(*of_maps, feature_stride=from_stride, **dtypes)
 
     def __call__(
@@ -106,18 +108,18 @@ class PoseNet(nnx.Module):
     ) -> Float[Array, "q _ _ k ..."]:
         """Returns the outputs for the windows of sequences with these features, the coarsest level first."""
         q, frames = levels[0].shape[:2]
-        windows = frames - 2 * self.radius
-        centres = [level[:, self.radius : self.radius + windows] for level in levels]
-        flat = [level.reshape(q * windows, *level.shape[2:]) for level in centres]
-        match self.head:
-            case RegressionHead() as head:
-                single = head(flat[0], size_px)
-            case PyramidHead() as head:
-                single = head(flat)
-            case head:
-                single = head(flat[0])
+        head, windows = self.head, frames - 2 * self.radius
+        # Of a pyramid, both heads see the finest maps; of Lightning Pose's heads, the coarsest features.
+        seen = head.maps([_as_frames(level) for level in levels]) if isinstance(head, PyramidHead) else levels[0]
+        seen = seen.reshape(q, frames, *seen.shape[-3:])
+        centres = _as_frames(seen[:, self.radius : self.radius + windows])
+        single = head(centres, size_px) if isinstance(head, RegressionHead) else head(centres)
         single = single.reshape(q, windows, 1, *single.shape[1:])
-        return jnp.concatenate([single, self.context(levels[0])[:, :, None]], axis=2) if self.radius else single
+        return jnp.concatenate([single, self.context(seen)[:, :, None]], axis=2) if self.radius else single
+
+
+def _as_frames(sequences: Float[Array, "q s h w c"]) -> Float[Array, "b h w c"]:
+    return sequences.reshape(-1, *sequences.shape[2:])
 
 
 def needed_types(precision: str) -> contextlib.AbstractContextManager:

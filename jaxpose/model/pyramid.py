@@ -15,6 +15,8 @@ from jaxtyping import Array, Float
 
 from jaxpose.model.conv import Conv
 
+# Frames that one map of a context head sees: the frame itself and two on either side.
+WINDOW = 5
 # Small, so that training starts from nearly uniform maps.
 _LAST_DEVIATION = 0.01
 
@@ -90,22 +92,80 @@ class PyramidHead(nnx.Module):
         count = (feature_stride // stride).bit_length()
         channels = [*level_channels, *[0] * count][:count]
         levels = [PyramidLevel(of_level, width, **dtypes) for of_level in channels]
-        last = Conv(width, keypoints, 1, **dtypes)
-        last.kernel[...] = jax.device_put(rng.normal(0, _LAST_DEVIATION, (1, 1, width, keypoints)).astype(param_dtype))
-        # A bias of the last layer, before a softmax over the map, would have no effect.
-        self.layers = nnx.List([*levels, last])
+        self.layers = nnx.List([*levels, last_layer(width, keypoints, **dtypes)])
 
-    def __call__(self, levels: Sequence[Float[Array, "b _ _ _"]]) -> Float[Array, "b k h2 w2"]:
-        """Returns the maps' logits in float32 (or the parameters' wider type).
+    def maps(self, levels: Sequence[Float[Array, "b _ _ _"]]) -> Float[Array, "b h2 w2 c"]:
+        """Returns the finest maps, before the last layer.
 
         Args:
           levels: features at each stride, the coarsest first; those finer than the maps are left out.
         """
-        *hidden, last = self.layers
+        *hidden, _ = self.layers
         x = None
         for number, layer in enumerate(hidden):
             x = layer(x, levels[number] if number < len(levels) else None)
-        return last(x).astype(last.kernel.dtype).transpose(0, 3, 1, 2)
+        return x
+
+    def __call__(self, maps: Float[Array, "b h w c"]) -> Float[Array, "b k h w"]:
+        """Returns the logits of `maps` in float32 (or the parameters' wider type)."""
+        return logits_of(self.layers[-1], maps)
+
+
+class PyramidContext(nnx.Module):
+    """Maps the finest maps of five neighbouring frames to logits, by a level of a pyramid that sees all of them at once.
+
+    Args:
+      keypoints: number of maps.
+      width: channels of the maps of a frame.
+      dtype: type of the arithmetic.
+      param_dtype: type of the parameters.
+      rng: source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        keypoints: int,
+        width: int,
+        *,
+        dtype: jax.typing.DTypeLike,
+        param_dtype: jax.typing.DTypeLike,
+        rng: np.random.Generator,
+    ):
+        dtypes = {"dtype": dtype, "param_dtype": param_dtype, "rng": rng}
+        self.window = PyramidLevel(WINDOW * width, width, **dtypes)
+        self.last = last_layer(width, keypoints, **dtypes)
+
+    def __call__(self, maps: Float[Array, "q s h w c"]) -> Float[Array, "q s2 k h w"]:
+        """Returns the logits of the s - 4 windows' centre frames.
+
+        Args:
+          maps: of s consecutive frames of each sequence.
+
+        Raises:
+          ValueError: if there are fewer than 5 frames.
+        """
+        q, frames, h, w, _ = maps.shape
+        windows = frames - WINDOW + 1
+        if windows < 1:
+            raise ValueError(f"{frames} frames hold no window of {WINDOW}: give {WINDOW} or more, or repeat the edges")
+        side_by_side = jnp.concatenate([maps[:, i : i + windows] for i in range(WINDOW)], axis=-1)
+        logits = logits_of(self.last, self.window(None, side_by_side.reshape(q * windows, h, w, -1)))
+        return logits.reshape(q, windows, *logits.shape[1:])
+
+
+def last_layer(
+    width: int, keypoints: int, *, dtype: jax.typing.DTypeLike, param_dtype: jax.typing.DTypeLike, rng: np.random.Generator
+) -> Conv:
+    """Returns the layer from maps to logits. A bias, before a softmax over the map, would have no effect."""
+    layer = Conv(width, keypoints, 1, dtype=dtype, param_dtype=param_dtype, rng=rng)
+    first = rng.normal(0, _LAST_DEVIATION, (1, 1, width, keypoints)).astype(param_dtype)
+    layer.kernel[...] = jax.device_put(first)
+    return layer
+
+
+def logits_of(layer: Conv, maps: Float[Array, "b h w c"]) -> Float[Array, "b k h w"]:
+    """Returns the logits in float32 (or the parameters' wider type)."""
+    return layer(maps).astype(layer.kernel.dtype).transpose(0, 3, 1, 2)
 
 
 def doubled(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:

@@ -175,12 +175,14 @@ def test_a_window_alone_is_that_window_of_a_longer_sequence():
             np.testing.assert_allclose(alone[0, 0], whole[1, i], rtol=1e-10, atol=1e-10 * np.abs(whole).max())
 
 
-def test_windows_that_share_the_backbone_give_the_numbers_of_windows_alone():
+@pytest.mark.parametrize("kind_of_head", ["pyramid", "lightning_pose"])
+def test_windows_that_share_the_backbone_give_the_numbers_of_windows_alone(kind_of_head):
     """Of the whole network in training: outputs and gradients, float64.
 
     The norm is that of each frame. The statistics of a batch count a shared frame once, and so differ.
     """
-    model = ModelConfig(kind="heatmap_context", backbone="resnet10", width=8, norm="group", head_width=4)
+    options = {"kind": "heatmap_context", "head": kind_of_head, "norm": "group", "head_width": 4}
+    model = ModelConfig(backbone="resnet10", width=8, **options)
     graphdef, params, statistics = make_network(model, KEYPOINTS, "f64", seed=0)
     rng = np.random.default_rng(0)
     clip = rng.uniform(0, 255, (1, 11, 32, 32, 3))

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from jaxpose.config import ModelConfig
 from jaxpose.model.pose_net import apply_network, make_network
-from jaxpose.model.pyramid import PyramidHead
+from jaxpose.model.pyramid import PyramidContext, PyramidHead
 
 KEYPOINTS, WIDTH = 3, 5
 
@@ -44,10 +44,29 @@ def test_the_maps_are_those_of_torch(channels: tuple[int, ...], feature_stride: 
         for layer in head.layers[:-1]:
             layer.bias[...] = jnp.asarray(rng.normal(size=WIDTH))
         levels = [rng.normal(size=(2, 2 << n, 3 << n, count)) for n, count in enumerate(channels)]
-        maps = np.asarray(head([jnp.asarray(level) for level in levels]))
+        maps = np.asarray(head(head.maps([jnp.asarray(level) for level in levels])))
     assert maps.shape == (2, KEYPOINTS, 2 * feature_stride // stride, 3 * feature_stride // stride)
     expected = reference(head, levels)
     np.testing.assert_allclose(maps, expected, rtol=0, atol=1e-12 * np.abs(expected).max())
+
+
+def test_the_maps_of_five_frames_are_those_of_torch() -> None:
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        head = PyramidContext(KEYPOINTS, WIDTH, rng=rng, dtype=jnp.float64, param_dtype=jnp.float64)
+        head.window.bias[...] = jnp.asarray(rng.normal(size=WIDTH))
+        sequences = rng.normal(size=(2, 7, 6, 8, WIDTH))
+        maps = np.asarray(head(jnp.asarray(sequences)))
+        with pytest.raises(ValueError, match="4 frames hold no window of 5"):
+            head(jnp.asarray(sequences[:, :4]))
+    assert maps.shape == (2, 3, KEYPOINTS, 6, 8)
+    for number in range(3):
+        window = sequences[:, number : number + 5].transpose(0, 1, 4, 2, 3).reshape(2, 5 * WIDTH, 6, 8)
+        x = functional.conv2d(torch.from_numpy(window), _kernel(head.window.lateral.kernel))
+        bias = torch.from_numpy(np.array(head.window.bias[...]))
+        x = functional.relu(functional.conv2d(x, _kernel(head.window.conv.kernel), bias, padding=1))
+        expected = functional.conv2d(x, _kernel(head.last.kernel)).numpy()
+        np.testing.assert_allclose(maps[:, number], expected, rtol=0, atol=1e-12 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kind", ["heatmap", "heatmap_context"])
@@ -63,6 +82,5 @@ def test_every_parameter_has_a_gradient(kind: str) -> None:
         # Not symmetric, as a softmax's gradient by a mean would be 0.
         return jnp.sum(jax.nn.softmax(outputs[0], axis=(-2, -1)) * jnp.arange(32.0)[None, None, None, None, None])
 
-    gradients = jax.grad(loss)(params)["head"]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradients):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params)):
         assert np.abs(np.asarray(leaf)).max() > 0, path
