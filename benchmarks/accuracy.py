@@ -36,15 +36,17 @@ STEPS = 675
 REFERENCE_HELD_OUT_PX = 7.44
 
 
-def make_config(project: Path, split: Path, out: Path, seed: int, norm: str = "sync", shards: int = 0) -> c.Config:
-    """Returns the protocol's config, or that with another norm."""
+def make_config(
+    project: Path, split: Path, out: Path, seed: int, norm: str = "sync", shards: int = 0, head: str = "lightning_pose"
+) -> c.Config:
+    """Returns the protocol's config, or that with another norm or head."""
     return c.Config(
         out=str(out),
         data=c.DataConfig(
             project=str(project), split=str(split), input_height_px=128, input_width_px=128, resize="stretch"
         ),
         augment=c.AugmentConfig(preset="dlc"),
-        model=c.ModelConfig(backbone="resnet18", norm=norm),
+        model=c.ModelConfig(backbone="resnet18", head=head, norm=norm),
         # 72 frames train, so an epoch is 5 steps: the rate halves after 338, 450 and 563 steps.
         optim=c.OptimConfig(milestones_epochs=(67.6, 90, 112.6)),
         train=c.TrainConfig(steps=STEPS, seed=seed, val_every_epochs=10, shards=shards),
@@ -61,22 +63,23 @@ def write_split(file: Path, images: tuple[str, ...]) -> None:
         writer.writerows((image, sets.get(row, "train")) for row, image in enumerate(images))
 
 
-def measure(project: Path, work: Path, seed: int, norm: str, shards: int) -> dict[str, Any]:
+def measure(project: Path, work: Path, seed: int, norm: str, shards: int, head: str) -> dict[str, Any]:
     """Trains one seed and returns its JSON line."""
     labels, _ = read_labels(project / "CollectedData.csv", "ignore")
     work.mkdir(parents=True, exist_ok=True)
     split = work / "split.csv"
     write_split(split, labels.images)
     wall, cpu = time.monotonic(), time.process_time()
-    run = work / f"{norm}-{shards}" / f"seed-{seed}"
-    summary = train(make_config(project, split, run, seed, norm, shards))
+    run = work / f"{norm}-{shards}-{head}" / f"seed-{seed}"
+    summary = train(make_config(project, split, run, seed, norm, shards, head))
     if summary["exit_code"]:
         sys.exit(summary["exit_code"])
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     found = read_predictions(run / "predictions.csv")
     errors = pixel_errors(found.keypoints_frame_px, labels.keypoints_frame_px)
     sets = np.array(found.sets)
-    line: dict[str, Any] = {"norm": norm, "shards": shards, "seed": seed, "best_step": summary["best_step"]}
+    line: dict[str, Any] = {"norm": norm, "shards": shards, "head": head, "seed": seed}
+    line["best_step"] = summary["best_step"]
     for name in ("train", "validation", "test"):
         chosen = errors[sets == name]
         line[name] = {"mean_px": float(np.nanmean(chosen)), "median_px": float(np.nanmedian(chosen))}
@@ -97,15 +100,16 @@ def main() -> int:
     arguments.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     arguments.add_argument("--norm", default="sync", help="model.norm")
     arguments.add_argument("--shards", type=int, default=0, help="train.shards")
+    arguments.add_argument("--head", default="lightning_pose", help="model.head; that of the reference by default")
     given = arguments.parse_args()
     written = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
-    # Lines of before there was a choice have neither.
-    lines = [
-        line for line in written if (line.get("norm", "sync"), line.get("shards", 0)) == (given.norm, given.shards)
-    ]
+    # Lines of before there was a choice have none of these.
+    usual = {"norm": "sync", "shards": 0, "head": "lightning_pose"}
+    wanted = {"norm": given.norm, "shards": given.shards, "head": given.head}
+    lines = [line for line in written if {name: line.get(name, value) for name, value in usual.items()} == wanted]
     for seed in given.seeds:
         if seed not in [line["seed"] for line in lines]:
-            lines.append(measure(given.project.resolve(), given.work, seed, given.norm, given.shards))
+            lines.append(measure(given.project.resolve(), given.work, seed, **wanted))
             with given.out.open("a") as stream:
                 stream.write(json.dumps(lines[-1]) + "\n")
     for line in lines:

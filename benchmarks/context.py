@@ -52,7 +52,7 @@ def train_step(kind: str, batch: int, preset: str = "none", clips: int = 0) -> W
     """Returns the train step for a batch of labelled frames, or windows, and clips."""
     config = c.Config(
         augment=c.AugmentConfig(preset=preset, flip_p=0.0),
-        model=c.ModelConfig(kind=kind, backbone=BACKBONE, norm="sync"),
+        model=c.ModelConfig(kind=kind, backbone=BACKBONE, head="lightning_pose", norm="sync"),
         video=c.VideoConfig(context_sequence_length=CLIP),
         train=c.TrainConfig(batch_size=batch),
         mesh=MESH,
@@ -86,7 +86,7 @@ def train_step(kind: str, batch: int, preset: str = "none", clips: int = 0) -> W
 
 def predict_step(kind: str) -> Work:
     """Returns the predict step for as many frames of a video: alone, or as a sequence with two more at either end."""
-    config = c.Config(model=c.ModelConfig(kind=kind, backbone=BACKBONE, norm="sync"))
+    config = c.Config(model=c.ModelConfig(kind=kind, backbone=BACKBONE, head="lightning_pose", norm="sync"))
     mesh = make_mesh(start_backend(MESH))
     graphdef, *weights = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
     folded = BatchRunner(config, graphdef, mesh, PREDICTED).fold(*weights)

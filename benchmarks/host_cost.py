@@ -149,8 +149,7 @@ def _config(backbone: str, norm: str, passes: int, batch: int = BATCH, shards: i
 
 
 def _keypoints(params: dict) -> int:
-    last = params["head"]["layers"][max(params["head"]["layers"])]["kernel"]
-    return last.shape[-1] // 4
+    return params["head"]["layers"][max(params["head"]["layers"])]["kernel"].shape[-1]
 
 
 def _samples(count: int, side_px: int, keypoints: int) -> Samples:

@@ -89,7 +89,12 @@ def synthetic_config(folder: Path, seed: int, name: str) -> c.Config:
             project=str(folder / "project"), split=str(folder / "split.csv"), input_height_px=96, input_width_px=96
         ),
         augment=c.AugmentConfig(preset="dlc", rotate_p=1.0, rotate_deg=180.0),
-        model=c.ModelConfig(kind="heatmap_context" if name == "context" else "heatmap", backbone="resnet18", width=16),
+        model=c.ModelConfig(
+            kind="heatmap_context" if name == "context" else "heatmap",
+            backbone="resnet18",
+            head="lightning_pose",
+            width=16,
+        ),
         video=c.VideoConfig(folder=str((folder / "unlabelled").resolve()), rotate_deg=180.0),
         optim=c.OptimConfig(lr=2e-3, schedule="cosine"),
         train=c.TrainConfig(steps=STEPS, batch_size=10, seed=seed),

@@ -25,6 +25,7 @@ from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step
 from jaxpose.training.clip_batch import empty_clips
 from jaxpose.training.run_step import OneProgram, RunStep, ShardPrograms
+from tests.lively import lively
 
 # The same program and the same order of sums, in machine code that takes half the time to make.
 QUICKLY = {"xla_backend_optimization_level": 0}
@@ -172,7 +173,7 @@ class Trainer:
             self._graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
             if loss_weights(config.losses) or has_teacher(config.losses):
                 # A head that already says something: of nearly flat maps every prediction is the same.
-                params = params | {"head": jax.tree.map(lambda x: x * 30, params["head"])}
+                params = lively(params)
             state = initial_state(params, statistics, config)
             if has_teacher(config.losses):
                 # Of these keypoints the teacher is believed always, sometimes and never.

@@ -10,6 +10,7 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca_fit import fit_singleview
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
+from tests.lively import lively
 
 
 def predictor_of(kind: str) -> Predictor:
@@ -21,10 +22,7 @@ def predictor_of(kind: str) -> Predictor:
         eval=c.EvalConfig(batch_size=8),
     )
     graphdef, params, statistics = make_network(config.model, len(names), "f32", seed=0)
-    params = params | {"head": jax.tree.map(lambda x: x * 20, params["head"])}
-    if kind == "heatmap_context":
-        inputs = {name: params["context"][name] for name in ("layers", "forward_input", "backward_input")}
-        params["context"] = params["context"] | jax.tree.map(lambda x: x * 100, inputs)
+    params = lively(params)
     mesh = make_mesh(jax.devices()[:2])
     poses = np.random.default_rng(1).normal(16, 5, (40, 3, 2))
     pca = fit_singleview(poses, range(3), PcaSingleviewConfig(components=2))

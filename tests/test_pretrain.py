@@ -97,8 +97,9 @@ def test_a_training_begins_with_the_backbone_of_a_pretraining(project: Path, alo
     assert setup.trained_before == {} and setup.facts.has_new_head
     assert setup.weights_option == "model.weights" and setup.weights_sha256
     whole = begin(make_config(project, tmp_path / "run", train__init_from=str(alone)))
-    hidden, last = sorted(whole.params["head"]["layers"])
-    assert_same(whole.params["head"]["layers"][hidden], weights["params"]["head"]["layers"][str(hidden)])
+    *hidden, last = sorted(whole.params["head"]["layers"])
+    for number in hidden:
+        assert_same(whole.params["head"]["layers"][number], weights["params"]["head"]["layers"][str(number)])
     assert_same(whole.params["head"]["layers"][last], random.params["head"]["layers"][last])
     other = make_config(project, tmp_path / "run", model__weights=str(alone), model__width=12)
     with pytest.raises(UserError, match="model.weights is a run with another backbone.*model.width=8"):

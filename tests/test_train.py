@@ -57,7 +57,7 @@ def test_lines_of_progress_begin_with_the_loss(whole: Path):
 
 def test_start_block_and_messages(whole: Path):
     text = log_of(whole)
-    for part in ("6 train, 6 validation, 6 test", "resnet10, width 8, shard norm, 81,264 parameters", "1 x cpu",
+    for part in ("6 train, 6 validation, 6 test", "resnet10, width 8, shard norm, 81,664 parameters", "1 x cpu",
                  "one map of 8 x 8 cells", "5 frames a step in one pass, at most 5 at once", "80 steps; an epoch is 2",
                  "MiB of checkpoints", "GFLOP", "starts from random weights", f"everything is in {whole}"):  # fmt: skip
         assert part in text, part
@@ -107,7 +107,7 @@ def test_dry_run_tells_the_cost_and_writes_nothing(
     before = files_in(tmp_path).keys() | {"experiment.py"}
     assert call(config, tmp_path, "--dry_run") == 0
     shown = capsys.readouterr().out
-    for part in ("run folder   run: would start\n", "14 steps; an epoch is 2", "81,264 parameters",
+    for part in ("run folder   run: would start\n", "14 steps; an epoch is 2", "81,664 parameters",
                  "log.profile_steps=30:40 begins after the last step"):  # fmt: skip
         assert part in shown
     row = next(line.split() for line in shown.splitlines() if line.startswith("step "))

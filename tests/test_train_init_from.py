@@ -75,8 +75,8 @@ def test_frozen_norms_stay_as_they_were_loaded(whole: Path, renamed: c.Config):
     # With loaded weights the head comes first.
     assert_same(state.params["backbone"], old.params["backbone"])
     assert [line["backbone_learning_rate"] for line in metrics_of(run) if "loss" in line] == [0, 0, 0]
-    first = old.params["head"]["layers"][0]["kernel"]
-    assert (np.asarray(state.params["head"]["layers"][0]["kernel"]) != first).any()
+    first = old.params["head"]["layers"][0]["bias"]
+    assert (np.asarray(state.params["head"]["layers"][0]["bias"]) != first).any()
     assert "new, with random weights: keypoint snout, keypoint collar" in log_of(run)
 
 

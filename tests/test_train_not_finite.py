@@ -25,8 +25,9 @@ def test_an_update_that_overflows_is_not_taken(
     run = copy_of(stopped, tmp_path)
     state = checkpoint_of(run)
     at, adam = int(state.step), next(part for part in state.optimizer if hasattr(part, "mu"))
-    adam.mu["head"]["layers"][1]["kernel"][0, 0, 0, 0] = 3e38
-    adam.nu["head"]["layers"][1]["kernel"][0, 0, 0, 0] = 0.0
+    last = max(adam.mu["head"]["layers"])
+    adam.mu["head"]["layers"][last]["kernel"][0, 0, 0, 0] = 3e38
+    adam.nu["head"]["layers"][last]["kernel"][0, 0, 0, 0] = 0.0
     with Checkpoints(run / "checkpoints") as checkpoints:
         checkpoints.save(at, state, {}, False)
     config = make_config(project, run, log__profile_steps="2:400")

@@ -41,7 +41,7 @@ def forward_flops(params: dict, size_px: int) -> int:
         if names[-1] != "kernel" or kernel.ndim not in (2, 4):
             continue
         if names[0] == "head":
-            places = (size_px // (8 if is_vit else 16) * 2 ** names[2]) ** 2
+            places = _places_of_head(params["head"]["layers"], names[2], size_px, PATCH_PX if is_vit else 32)
         elif is_vit:
             # The class token goes through all but the patches' layer.
             places = (size_px // PATCH_PX) ** 2 + (names[1] != "patch")
@@ -56,6 +56,16 @@ def forward_flops(params: dict, size_px: int) -> int:
             places = side**2
         total += 2 * kernel.size * places
     return total
+
+
+def _places_of_head(layers: dict, number: int, size_px: int, feature_stride: int) -> int:
+    """Returns the cells that a layer of a head is applied to."""
+    if "conv" in layers[0]:
+        # Of a pyramid, the last layer has the cells of the one before.
+        side = size_px // feature_stride * 2 ** min(number, max(layers) - 1)
+    else:
+        side = 2 * size_px // feature_stride * 2**number
+    return side**2
 
 
 def _attention_flops(backbone: dict, size_px: int) -> int:

@@ -65,7 +65,8 @@ class Bench:
 
 def config_of(given: argparse.Namespace) -> c.Config:
     """Returns the config of a cell."""
-    model = c.ModelConfig(backbone=given.backbone)
+    # The head of the network that torch computes.
+    model = c.ModelConfig(backbone=given.backbone, head="lightning_pose")
     if given.backbone in BLOCKS:
         model = dataclasses.replace(model, width=given.width, norm=given.norm)
     return c.resolve(

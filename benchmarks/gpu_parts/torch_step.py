@@ -96,7 +96,7 @@ def _measured(given: argparse.Namespace, device: Any, take_steps: Any, passes: i
     speeds = speeds_of(take_steps, given)
     is_gpu = device.type == "cuda"
     name = torch.cuda.get_device_name() if is_gpu else "cpu"
-    model = c.ModelConfig(backbone=given.backbone, width=given.width)
+    model = c.ModelConfig(backbone=given.backbone, width=given.width, head="lightning_pose")
     _, params, _ = make_network(model, given.keypoints, "f32", 0)
     flops = {"analytic": passes * given.batch * forward_flops(params, given.size_px)}
     line = {"framework": "torch", "device": name, "platform": device.type, "torch": torch.__version__}

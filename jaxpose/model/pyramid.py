@@ -112,7 +112,7 @@ class PyramidHead(nnx.Module):
 
 
 class PyramidContext(nnx.Module):
-    """Maps the finest maps of five neighbouring frames to logits, by a level of a pyramid that sees all of them at once.
+    """Maps the finest maps of five neighbouring frames to logits: one more level, which sees all of them at once.
 
     Args:
       keypoints: number of maps.
@@ -154,7 +154,12 @@ class PyramidContext(nnx.Module):
 
 
 def last_layer(
-    width: int, keypoints: int, *, dtype: jax.typing.DTypeLike, param_dtype: jax.typing.DTypeLike, rng: np.random.Generator
+    width: int,
+    keypoints: int,
+    *,
+    dtype: jax.typing.DTypeLike,
+    param_dtype: jax.typing.DTypeLike,
+    rng: np.random.Generator,
 ) -> Conv:
     """Returns the layer from maps to logits. A bias, before a softmax over the map, would have no effect."""
     layer = Conv(width, keypoints, 1, dtype=dtype, param_dtype=param_dtype, rng=rng)

@@ -18,6 +18,7 @@ from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Found, Predictor
 from jaxpose.run.load import LoadedNetwork
+from tests.lively import lively
 
 NAMES = ("nose", "ear", "tail")
 SAME_SIZE = make_fit((32, 32), (32, 32), "pad")
@@ -31,10 +32,8 @@ def network_of(precision: str = "f32", boxes: str = "", **model: object) -> Load
         train=c.TrainConfig(precision=precision),
     )
     graphdef, params, statistics = make_network(config.model, len(NAMES), precision, seed=0)
-    params = params | {"head": jax.tree.map(lambda x: x * 20, params["head"])}
-    if config.model.kind == "heatmap_context":
-        inputs = {name: params["context"][name] for name in ("layers", "forward_input", "backward_input")}
-        params["context"] = params["context"] | jax.tree.map(lambda x: x * 100, inputs)
+    if config.model.kind != "regression":
+        params = lively(params)
     params, statistics = jax.tree.map(np.asarray, (params, statistics))
     return LoadedNetwork(config, graphdef, params, statistics, "random")
 

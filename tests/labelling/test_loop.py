@@ -14,7 +14,7 @@ from jaxpose.run.identity import read_config
 from tests.shared_runs import move_run
 from tests.small_run import call
 
-FRAMES = 4
+FRAMES = 6
 
 
 def _table(file: Path) -> pd.DataFrame:

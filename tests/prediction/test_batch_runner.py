@@ -11,6 +11,7 @@ from jaxpose.model.fold import fold_norms
 from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.steps.predict_step import build_predict
+from tests.lively import lively
 from tests.parallel import SIDE_PX, samples
 
 # Two steps of the largest batch, and a rest.
@@ -26,9 +27,7 @@ CONFIG = c.Config(
 def network() -> tuple:
     """A network whose maps differ much from frame to frame, and a video: pictures that follow each other."""
     graphdef, params, statistics = make_network(CONFIG.model, 3, "f32", seed=0)
-    params = params | {"head": jax.tree.map(lambda x: x * 20, params["head"])}
-    inputs = {name: params["context"][name] for name in ("layers", "forward_input", "backward_input")}
-    params["context"] = params["context"] | jax.tree.map(lambda x: x * 100, inputs)
+    params = lively(params)
     pixels = samples().pixels[:, 0]
     params, statistics = fold_norms(*jax.device_get((params, statistics)))
     return graphdef, params, statistics, pixels[np.arange(LENGTH) * 7 % len(pixels)]

@@ -176,7 +176,7 @@ def test_a_run_that_gave_the_weights_may_move_but_not_change(
     assert open_here(config_from(whole)) == "resume"
     exported = moved / "run" / "best.safetensors"
     parameters, metadata = load_parameters(exported)
-    parameters["params"]["head"]["layers"]["0"]["kernel"] += np.float32(1e-6)
+    parameters["params"]["head"]["layers"]["0"]["bias"] += np.float32(1e-6)
     export_parameters(exported, parameters, metadata)
     assert call(config_from(moved / "run"), tmp_path) == 2
     assert "train.init_from gives other weights than those that this run started from" in capsys.readouterr().err

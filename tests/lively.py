@@ -1,0 +1,23 @@
+"""Weights that nobody trained, with heads whose maps differ much from frame to frame."""
+
+from typing import Any
+
+import jax
+
+
+def lively(params: dict[Any, Any], factor: float = 20.0) -> dict[Any, Any]:
+    """Returns a network's parameters with larger last layers of its heads, which begin with nearly uniform maps.
+
+    Args:
+      params: of a network with the head `pyramid`, as `make_network` gives them.
+      factor: of the last layers.
+    """
+    layers = params["head"]["layers"]
+    found = params | {"head": {"layers": layers | {max(layers): _times(layers[max(layers)], factor)}}}
+    if "context" in params:
+        found["context"] = params["context"] | {"last": _times(params["context"]["last"], factor)}
+    return found
+
+
+def _times(layer: dict[str, Any], factor: float) -> dict[str, Any]:
+    return jax.tree.map(lambda leaf: leaf * factor, layer)
