@@ -1,9 +1,9 @@
 """The default: a network that learns from labelled frames alone.
 
 For:      a first run on any project, and the base of all other configs.
-Reached:  synthetic project: a mean error of 2.74 px (median 1.80 px) on the test frames of 128 px; see docs/start.md.
+Reached:  synthetic project: a mean error of 1.23 px (median 1.01 px) on the test frames of 128 px; see docs/start.md.
           A real project with these defaults (resnet50): not measured.
-Cost:     synthetic project: 4 min on 2 CPU cores that did other work, too. A real project: not measured; --dry_run
+Cost:     synthetic project: 5 min on 2 CPU cores that did other work, too. A real project: not measured; --dry_run
           shows what a step costs.
 Command:  jaxpose train --config configs/pose.py    (the synthetic project)
           jaxpose train PROJECT_FOLDER

@@ -135,7 +135,7 @@ def _model(facts: Facts, config: Config) -> Iterator[Choice]:
     else:
         fit = "few labels" if facts.gpu_gib else "a machine without a GPU"
         reason = (
-            f"resnet18 trains fast and suits {fit}: with 72 frames it reached 5.91 px (configs/small.py). Try resnet50 "
+            f"resnet18 trains fast and suits {fit}; configs/small.py has what it reached with 72 frames. Try resnet50 "
             f"with {_FRAMES_FOR_RESNET50} frames and a GPU."
         )
     yield Choice("Network", reason, {"model.backbone": backbone})

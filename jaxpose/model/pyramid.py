@@ -6,6 +6,7 @@ keypoint is, the same everywhere in the frame. With few labels, that is most of 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,9 +43,12 @@ class PyramidLevel(nnx.Module):
         rng: np.random.Generator,
     ):
         self.dtype = dtype
-        dtypes = {"dtype": dtype, "param_dtype": param_dtype}
-        self.lateral = Conv(in_channels, width, 1, rng=rng, **dtypes) if in_channels else None
-        self.conv = Conv(width, width, 3, rng=rng, **dtypes)
+
+        def conv(channels: int, size: int) -> Conv:
+            return Conv(channels, width, size, dtype=dtype, param_dtype=param_dtype, rng=rng)
+
+        self.lateral = conv(in_channels, 1) if in_channels else None
+        self.conv = conv(width, 3)
         self.bias = nnx.Param(jax.device_put(np.zeros(width, param_dtype)))
 
     def __call__(
@@ -92,7 +96,8 @@ class PyramidHead(nnx.Module):
         count = (feature_stride // stride).bit_length()
         channels = [*level_channels, *[0] * count][:count]
         levels = [PyramidLevel(of_level, width, **dtypes) for of_level in channels]
-        self.layers = nnx.List([*levels, last_layer(width, keypoints, **dtypes)])
+        # Levels, and the last layer; pyright has no type for a list of both.
+        self.layers: nnx.List[Any] = nnx.List([*levels, last_layer(width, keypoints, **dtypes)])
 
     def maps(self, levels: Sequence[Float[Array, "b _ _ _"]]) -> Float[Array, "b h2 w2 c"]:
         """Returns the finest maps, before the last layer.
@@ -100,9 +105,9 @@ class PyramidHead(nnx.Module):
         Args:
           levels: features at each stride, the coarsest first; those finer than the maps are left out.
         """
-        *hidden, _ = self.layers
-        x = None
-        for number, layer in enumerate(hidden):
+        coarsest, *finer, _ = self.layers
+        x = coarsest(None, levels[0])
+        for number, layer in enumerate(finer, 1):
             x = layer(x, levels[number] if number < len(levels) else None)
         return x
 

@@ -17,10 +17,10 @@ KEYPOINTS, WIDTH = 3, 5
 def reference(head: PyramidHead, levels: list[np.ndarray]) -> np.ndarray:
     """Returns the logits that torch computes, of features (b, h, w, c) with the coarsest first."""
     *hidden, last = head.layers
-    x = None
+    x = torch.empty(0)
     for number, layer in enumerate(hidden):
         total = torch.zeros(()).double()
-        if x is not None:
+        if number:
             total = total + functional.interpolate(x, scale_factor=2, mode="nearest")
         if number < len(levels):
             features = torch.from_numpy(levels[number].transpose(0, 3, 1, 2).copy())
@@ -62,6 +62,7 @@ def test_the_maps_of_five_frames_are_those_of_torch() -> None:
     assert maps.shape == (2, 3, KEYPOINTS, 6, 8)
     for number in range(3):
         window = sequences[:, number : number + 5].transpose(0, 1, 4, 2, 3).reshape(2, 5 * WIDTH, 6, 8)
+        assert head.window.lateral is not None
         x = functional.conv2d(torch.from_numpy(window), _kernel(head.window.lateral.kernel))
         bias = torch.from_numpy(np.array(head.window.bias[...]))
         x = functional.relu(functional.conv2d(x, _kernel(head.window.conv.kernel), bias, padding=1))
