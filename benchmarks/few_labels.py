@@ -226,10 +226,10 @@ def _set(config: c.Config, text: str) -> None:
 
 def show(lines: list[dict[str, Any]], part: str) -> None:
     """Prints each method beside `supervised` of the same set, labels and seeds, and of twice the labels."""
-    of = {(line["set"], line["method"], line["labels"], line["seed"]): line[part] for line in lines}
+    of = {(line["set"], line["method"], line["labels"], line["seed"]): line for line in lines}
     for data, method, labels in sorted({key[:3] for key in of}, key=lambda key: (key[0], key[2], key[1])):
         seeds = sorted(key[3] for key in of if key[:3] == (data, method, labels))
-        rows = [of[data, method, labels, seed] for seed in seeds]
+        rows = [of[data, method, labels, seed][part] for seed in seeds]
         mean = {name: np.mean([row[name] for row in rows]) for name in ("mean_px", "median_px", "far_share")}
         text = f"{data:9} {labels:3} labels  {method:24} {len(seeds)} seeds: {part} {mean['mean_px']:6.2f} px "
         text += f"(median {mean['median_px']:.2f}), {mean['far_share']:.1%} above {FAR_PX:g} px"
@@ -237,17 +237,24 @@ def show(lines: list[dict[str, Any]], part: str) -> None:
             pairs = [seed for seed in seeds if (data, "supervised", other, seed) in of]
             if pairs and (method, other) != ("supervised", labels):
                 lower = np.array([
-                    _difference(of[data, "supervised", other, seed], of[data, method, labels, seed]) for seed in pairs
+                    _difference(of[data, "supervised", other, seed], of[data, method, labels, seed], part)
+                    for seed in pairs
                 ])  # fmt: skip
                 spread = f" +- {lower.std(ddof=1) / len(lower) ** 0.5:.2f}" if len(lower) > 1 else ""
                 text += f"; lower than supervised with {other} by {lower.mean():.2f}{spread}"
         print(text)
 
 
-def _difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Returns by how many px the mean error of the second is lower, over the frames that neither trained on."""
-    shared = sorted(one["frame_px"].keys() & other["frame_px"].keys())
-    return float(np.nanmean([one["frame_px"][row] - other["frame_px"][row] for row in shared]))
+def _difference(one: dict[str, Any], other: dict[str, Any], part: str) -> float:
+    """Returns by how many px the mean error of the second is lower, over the frames that neither trained on.
+
+    Where one line has no test frames, because all of them train, the frames to choose by stand for them.
+    """
+    for name in (part, "choice"):
+        errors_px = [line[name]["frame_px"] for line in (one, other)]
+        if shared := sorted(errors_px[0].keys() & errors_px[1].keys()):
+            break
+    return float(np.nanmean([errors_px[0][row] - errors_px[1][row] for row in shared]))
 
 
 def main() -> int:

@@ -51,8 +51,8 @@ class ModelConfig(Section):
     )
     head: str = option(
         "pyramid",
-        "how features become heatmaps. pyramid: also from the finer maps of a ResNet's earlier stages; lightning_pose: "
-        "from the last features alone, for its weights",
+        "how features become heatmaps. pyramid: also from the finer features of a ResNet's earlier stages; "
+        "lightning_pose: from the last features alone, as in Lightning Pose, whose weights need it",
         choices=("pyramid", "lightning_pose"),
     )
     heatmap_stride: int = option(4, "input pixels per heatmap cell: 2, 4 or 8", minimum=2, maximum=8)

@@ -78,9 +78,7 @@ class ContextHead(nnx.Module):
           ValueError: if there are fewer than 5 frames.
         """
         frames = features.shape[1]
-        windows = frames - WINDOW + 1
-        if windows < 1:
-            raise ValueError(f"{frames} frames hold no window of {WINDOW}: give {WINDOW} or more, or repeat the edges")
+        windows = window_count(frames)
         flat = features.reshape(-1, *features.shape[2:])
         x = pixel_shuffle(flat) if self.begins_with_shuffle else flat
         for layer in self.layers:
@@ -93,6 +91,17 @@ class ContextHead(nnx.Module):
             last = ahead[:, :, :, i : i + windows] + self.forward_step(last)
             first = back[:, :, :, WINDOW - 1 - i : frames - i] + self.backward_step(first)
         return _maps((last + first) / 2).astype(self.forward_input.kernel.dtype)
+
+
+def window_count(frames: int) -> int:
+    """Returns the number of windows in a sequence of so many frames.
+
+    Raises:
+      ValueError: if there are fewer than 5 frames.
+    """
+    if frames < WINDOW:
+        raise ValueError(f"{frames} frames hold no window of {WINDOW}: give {WINDOW} or more, or repeat the edges")
+    return frames - WINDOW + 1
 
 
 class CellStep(nnx.Module):

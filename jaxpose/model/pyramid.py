@@ -2,7 +2,7 @@
 
 A feature pyramid (Lin et al., CVPR 2017) that is only as fine as the maps. A head that sees the last features alone
 learns each place within a cell of 32 px anew; here, the features at the maps' own stride say where within the cell a
-keypoint is, the same everywhere in the frame. With few labels, that is most of the error.
+keypoint is, the same everywhere in the frame.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,9 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxpose.model.context import WINDOW, window_count
 from jaxpose.model.conv import Conv
 
-# Frames that one map of a context head sees: the frame itself and two on either side.
-WINDOW = 5
 # Small, so that training starts from nearly uniform maps.
 _LAST_DEVIATION = 0.01
 
@@ -150,9 +149,7 @@ class PyramidContext(nnx.Module):
           ValueError: if there are fewer than 5 frames.
         """
         q, frames, h, w, _ = maps.shape
-        windows = frames - WINDOW + 1
-        if windows < 1:
-            raise ValueError(f"{frames} frames hold no window of {WINDOW}: give {WINDOW} or more, or repeat the edges")
+        windows = window_count(frames)
         side_by_side = jnp.concatenate([maps[:, i : i + windows] for i in range(WINDOW)], axis=-1)
         logits = logits_of(self.last, self.window(None, side_by_side.reshape(q * windows, h, w, -1)))
         return logits.reshape(q, windows, *logits.shape[1:])
