@@ -10,7 +10,9 @@ by which options may be chosen, and of `test`, by which none was. A seed decides
 so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
 `supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone
 that `jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
-`pretrained-consistency` has both. With 80 labels the mouse has no test frame left: `choice` stands for `test`.
+`pretrained-consistency` has both. `ensemble` is the median of five networks. `student` is one network that also learns
+the ensemble's points on frames of the videos (see ensemble_labels.py); the ensemble's cost comes on top of its line's.
+With 80 labels the mouse has no test frame left: `choice` stands for `test`.
 Appends one JSON line for each run, and skips those that the file has; an interrupted run resumes. A run has one thread
 for its arithmetic, so start one process for each core, with its own seeds.
 """
@@ -30,6 +32,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ensemble_labels
 import jax
 import numpy as np
 
@@ -37,13 +40,16 @@ from jaxpose import config as c
 from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.pose import calibration
 from jaxpose.pose.metrics import pixel_errors
 from jaxpose.pretrain import pretrain
 from jaxpose.train import train
 
 FAR_PX = 20.0
-STEPS, PRETRAIN_STEPS, BATCH, LONG = 500, 1000, 16, 3
-METHODS = ("supervised", "supervised-long", "consistency", "pretrained", "pretrained-consistency")
+STEPS, PRETRAIN_STEPS, BATCH, LONG, MEMBERS = 500, 1000, 16, 3, 5
+METHODS = (
+    "supervised", "supervised-long", "consistency", "pretrained", "pretrained-consistency", "ensemble", "student",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,15 +180,28 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
         teacher.weight, teacher.start_steps, teacher.ramp_steps = 1.0, given.steps // 5, 2 * given.steps // 5
     if "pretrained" in method:
         config.model.weights, cost = pretrained(given, found, seed)
+    if method == "ensemble":
+        config.train.members, config.train.seed = MEMBERS, MEMBERS * seed
     for text in given.options:
         _set(config, text)
+    if method == "student":
+        ensemble = given.work / f"{given.set}-{count}-{seed}-ensemble"
+        if not (ensemble / "predictions.csv").exists():
+            raise ValueError(f"{ensemble} has no predictions; measure the method ensemble in this work folder first")
+        split = ensemble_labels.make_project(found.project, rows, ensemble, given.work / f"{name}-project", seed)
+        config.data.project, config.data.split = str(split.parent), str(split)
+        # Half of a batch are frames of the videos: as many updates on labelled frames need twice the steps.
+        config.train.steps *= 2
     wall, cpu = time.monotonic(), time.process_time()
     summary = train(config)
     if summary["exit_code"]:
         sys.exit(summary["exit_code"])
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     predicted = read_predictions(Path(config.out) / "predictions.csv")
-    errors = pixel_errors(predicted.keypoints_frame_px, labels.keypoints_frame_px)
+    row_of = {path: row for row, path in enumerate(predicted.index)}
+    errors = pixel_errors(
+        predicted.keypoints_frame_px[[row_of[path] for path in labels.images]], labels.keypoints_frame_px
+    )
     unseen = np.setdiff1d(np.arange(len(errors)), rows)
     line: dict[str, Any] = {"set": given.set, "labels": count, "seed": seed, "method": method + given.tag}
     has_test = len(np.setdiff1d(found.test, rows)) > 0
@@ -196,6 +215,8 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
                 str(row): round(float(np.nanmean(errors[row])), 3) for row in np.intersect1d(part_rows, unseen)
             },
         }
+    if method == "ensemble":
+        line["above_10_px"] = _rankings(Path(config.out), errors, np.setdiff1d(found.test, rows))
     line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)} | cost
     return line | {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
 
@@ -215,13 +236,27 @@ def pretrained(given: argparse.Namespace, found: LabelledSet, seed: int) -> tupl
     return str(run), json.loads(file.read_text())
 
 
+def _rankings(ensemble: Path, errors: np.ndarray, rows: np.ndarray) -> dict[str, float | None]:
+    """Returns how well spread and confidence find errors of the median above 10 px in some rows, as AUROC."""
+    members = [read_predictions(run / "predictions.csv") for run in sorted((ensemble / "members").iterdir())]
+    spread = calibration.spread_px(np.stack([member.keypoints_frame_px for member in members]))
+    doubt = -np.mean([member.confidence for member in members], axis=0)
+    labelled = np.isfinite(errors[rows])
+    is_wrong = errors[rows][labelled] > calibration.WRONG_PX
+    return {
+        name: calibration.auroc(score[rows][labelled], is_wrong)
+        for name, score in (("spread", spread), ("confidence", doubt))
+    }
+
+
 def _set(config: c.Config, text: str) -> None:
     name, _, value = text.partition("=")
     *sections, option = name.split(".")
     section: Any = config
     for part in sections:
         section = getattr(section, part)
-    setattr(section, option, json.loads(value))
+    found = json.loads(value)
+    setattr(section, option, tuple(found) if isinstance(found, list) else found)
 
 
 def show(lines: list[dict[str, Any]], part: str) -> None:
