@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 
 import jaxpose
+from jaxpose.pose.calibration import spread_px
 
 # Frames of all videos together, and the share of each keypoint's points that count: those with the least spread over
 # the members.
@@ -72,6 +73,6 @@ def _drawn_frames(source: Path, seed: int) -> Iterator[np.ndarray]:
 def _agreed_points_px(ensemble: Path, frames: list[np.ndarray]) -> np.ndarray:
     """Returns the median over members (frames, k, 2), NaN where they do not agree."""
     members = np.stack([jaxpose.load(run).predict(frames)[0] for run in sorted((ensemble / "members").iterdir())])
-    spread = np.sqrt(members.var(0).mean(-1))
+    spread = spread_px(members)
     agrees = spread <= np.quantile(spread, KEPT_SHARE, axis=0)
     return np.where(agrees[..., None], np.median(members, 0), np.nan)

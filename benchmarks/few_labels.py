@@ -40,8 +40,9 @@ from jaxpose import config as c
 from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.pose import calibration
+from jaxpose.pose.calibration import spread_px
 from jaxpose.pose.metrics import pixel_errors
+from jaxpose.prediction.ensemble_spread import ranking_areas
 from jaxpose.pretrain import pretrain
 from jaxpose.train import train
 
@@ -216,7 +217,12 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
             },
         }
     if method == "ensemble":
-        line["above_10_px"] = _rankings(Path(config.out), errors, np.setdiff1d(found.test, rows))
+        members = [
+            read_predictions(run / "predictions.csv") for run in sorted((Path(config.out) / "members").iterdir())
+        ]
+        spread = spread_px(np.stack([member.keypoints_frame_px for member in members]))
+        among = np.isfinite(errors) & np.isin(np.arange(len(errors)), np.setdiff1d(found.test, rows))[:, None]
+        line["above_10_px"] = ranking_areas(spread[among], 1 - predicted.confidence[among], errors[among])
     line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)} | cost
     return line | {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
 
@@ -234,19 +240,6 @@ def pretrained(given: argparse.Namespace, found: LabelledSet, seed: int) -> tupl
         cost = {"pretrain_steps": given.pretrain_steps, "pretrain_cpu_s": round(time.process_time() - cpu, 1)}
         file.write_text(json.dumps(cost))
     return str(run), json.loads(file.read_text())
-
-
-def _rankings(ensemble: Path, errors: np.ndarray, rows: np.ndarray) -> dict[str, float | None]:
-    """Returns how well spread and confidence find errors of the median above 10 px in some rows, as AUROC."""
-    members = [read_predictions(run / "predictions.csv") for run in sorted((ensemble / "members").iterdir())]
-    spread = calibration.spread_px(np.stack([member.keypoints_frame_px for member in members]))
-    doubt = -np.mean([member.confidence for member in members], axis=0)
-    labelled = np.isfinite(errors[rows])
-    is_wrong = errors[rows][labelled] > calibration.WRONG_PX
-    return {
-        name: calibration.auroc(score[rows][labelled], is_wrong)
-        for name, score in (("spread", spread), ("confidence", doubt))
-    }
 
 
 def _set(config: c.Config, text: str) -> None:

@@ -55,7 +55,7 @@ def write_spread(
     known = {name: among for name, among in known.items() if among.any()}
     among = known.get("validation", np.zeros(errors.shape, bool))
     fitted = fit_calibration(spread[among], errors[among])
-    areas = {name: _areas(spread[among], 1 - confidence[among], errors[among]) for name, among in known.items()}
+    areas = {name: ranking_areas(spread[among], 1 - confidence[among], errors[among]) for name, among in known.items()}
     content = {
         "spread": "sqrt((var x + var y) / 2) over the members, in pixels of the frame",
         "predicted_error": "sqrt(floor_px^2 + (slope spread)^2): half of the points err by less",
@@ -77,7 +77,14 @@ def write_spread(
     return {"members_px_error": members, "mean_member_px_error": means, "auroc": areas}
 
 
-def _areas(spread: np.ndarray, doubt: np.ndarray, errors: np.ndarray) -> dict[str, Any]:
+def ranking_areas(spread: np.ndarray, doubt: np.ndarray, errors: np.ndarray) -> dict[str, Any]:
+    """Returns how well the spread and the doubt of points (p,) find those that are wrong: see `auroc`.
+
+    Args:
+      spread: over the members, px.
+      doubt: larger for less confident points.
+      errors: of the median, px; finite.
+    """
     is_wrong = errors > calibration.WRONG_PX
     return {
         "points": len(errors),
