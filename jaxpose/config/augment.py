@@ -11,6 +11,10 @@ from jaxpose.config.option import Section, option
 from jaxpose.errors import UserError
 
 _OFF: dict[str, float | tuple[int, ...]] = {
+    "move_p": 0.0,
+    "move_parts": 2,
+    "move_side_min": 0.15,
+    "move_side_max": 0.5,
     "quarter_turns": (0,),
     "flip_p": 0.0,
     "rotate_p": 0.0,
@@ -76,6 +80,10 @@ _P: dict[str, Any] = dict(minimum=0.0, maximum=1.0)
 @dataclasses.dataclass
 class AugmentConfig(Section):
     preset: str = option("dlc", "preset that supplies the numbers left at None", choices=tuple(PRESETS))
+    move_p: float | None = option(None, "probability of moving each of the parts (rectangles) of a frame", **_P)
+    move_parts: int | None = option(None, "number of parts, moved one after the other", minimum=1, maximum=16)
+    move_side_min: float | None = option(None, "shortest side of a part as a share of the frame's side", **_P)
+    move_side_max: float | None = option(None, "longest side of a part as a share of the frame's side", **_P)
     quarter_turns: tuple[int, ...] | None = option(
         None, "numbers of 90-degree turns to choose from", minimum=0, maximum=3
     )

@@ -75,7 +75,7 @@ def _augment(config: Config) -> Iterator[str]:
         yield "augment.flip_p is above 0, but data.mirror_views is set: a flip would create impossible poses"
     if augment.quarter_turns == ():
         yield "augment.quarter_turns is empty; (0,) means no turn"
-    for option in ("scale", "salt_pepper_size", "emboss_strength", "clahe_tiles"):
+    for option in ("move_side", "scale", "salt_pepper_size", "emboss_strength", "clahe_tiles"):
         low, high = f"{option}_min", f"{option}_max"
         least, most = getattr(augment, low), getattr(augment, high)
         if least is not None and most is not None and least > most:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Shaped, UInt8
 
 from jaxpose import geometry
-from jaxpose.pose import elastic, pixels
+from jaxpose.pose import elastic, moved_parts, pixels
 from jaxpose.pose.pixels import Params, Resolved
 
 # Every number has its own column of random bits: turning a transform on or off does not change other numbers.
@@ -26,6 +26,9 @@ _COLUMNS: tuple[str, ...] = (
     "salt", "salt_size", "salt_seed", "pepper", "pepper_size", "pepper_seed", "grain_seed",
     "emboss", "emboss_alpha", "emboss_strength", "brightness", "brightness_change", "contrast", "contrast_change",
 )  # fmt: skip
+
+# Moved parts are as many as the user wants: their numbers have a key of their own.
+_PARTS = 1
 
 
 def sample_keys(seed: int | Array, stream: int, draw: Int[Array, "b"], purpose: int) -> Array:
@@ -65,6 +68,9 @@ def draw_params(
         alpha = jnp.where(share["elastic"] < augment.elastic_p, share["elastic_alpha"] * augment.elastic_alpha_px, 0.0)
         seed = jnp.stack([seeds["elastic_seed_x"], seeds["elastic_seed_y"]], axis=-1)
         drawn |= elastic.draw_params(alpha, augment.elastic_sigma_px, frame_px_per_px, seed)
+    if augment.move_p:
+        part_keys = jax.vmap(lambda key: jax.random.fold_in(key, _PARTS))(keys)
+        drawn |= moved_parts.draw_params(part_keys, augment, size_px, frame_from_input.dtype)
     return drawn
 
 
@@ -81,7 +87,7 @@ def move_keypoints(
       params: of these samples, from `draw_params`.
       augment: the config that the parameters were drawn with.
       keypoints_px: (x, y) in pixels of the input.
-      visibility: 0, 1 or 2; in a flip it moves with its keypoint.
+      visibility: 0, 1 or 2; in a flip it moves with its keypoint; 0 where a moved part lies over the keypoint.
       flip_permutation: the index that each keypoint gets in a flip, or None if flips are off.
 
     Raises:
@@ -89,6 +95,8 @@ def move_keypoints(
     """
     if not _moves(augment):
         return keypoints_px, visibility
+    if augment.move_p:
+        keypoints_px, visibility = moved_parts.move_keypoints(params, keypoints_px, visibility)
     with jax.default_matmul_precision("highest"):
         keypoints_px = geometry.apply(geometry.invert(params["input_from_augmented"]), keypoints_px)
     if augment.elastic_p:
@@ -140,7 +148,14 @@ def render(
     }
     pictures = frames.astype(work)
     if _moves(augment):
-        pictures = pixels.warp(frames, *_sampled_px(params, augment, frames.shape[2], frames.shape[3]))
+        x_px, y_px = _sampled_px(params, augment, frames.shape[2], frames.shape[3])
+        if augment.move_p:
+            x_px, y_px, is_empty = moved_parts.source_px(params, x_px, y_px)
+            pictures = pixels.warp(frames, x_px, y_px)
+            mean = moved_parts.mean_colour(frames, work)
+            pictures = jnp.where(is_empty[:, None, :, :, None], mean, pictures)
+        else:
+            pictures = pixels.warp(frames, x_px, y_px)
     return pixels.apply_filters(params, augment, pictures).astype(dtype)
 
 
@@ -150,13 +165,13 @@ def _turns(augment: Resolved) -> bool:
 
 def _moves(augment: Resolved) -> bool:
     probabilities = (augment.flip_p, augment.rotate_p, augment.scale_p, augment.translate_p, augment.crop_pad_p)
-    return any(probabilities) or bool(augment.elastic_p) or _turns(augment)
+    return any(probabilities) or bool(augment.elastic_p) or bool(augment.move_p) or _turns(augment)
 
 
 def _sampled_px(
     params: Params, augment: Resolved, height: int, width: int
 ) -> tuple[Float[Array, "b h w"], Float[Array, "b h w"]]:
-    """Returns the point (x, y) of the input that each pixel of the augmented image shows."""
+    """Returns the point (x, y) of the input, after the moves of parts, that each pixel of the augmented image shows."""
     affine = params["input_from_augmented"][..., None, None]
     x = jnp.arange(width, dtype=affine.dtype)[None, None, :]
     y = jnp.arange(height, dtype=affine.dtype)[None, :, None]

@@ -50,6 +50,7 @@ def hard_view(config: Config) -> AugmentConfig:
     return dataclasses.replace(
         given,
         # Labels of the teacher go through one affine; equalization is done on the host.
+        move_p=0.0,
         elastic_p=0.0,
         equalize_p=0.0,
         clahe_p=0.0,

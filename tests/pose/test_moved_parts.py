@@ -1,0 +1,118 @@
+"""Moved parts: pixels and keypoints take the same places as in a plain copy, and nobody else's numbers count."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxpose.config.augment import AugmentConfig, resolve_preset
+from jaxpose.pose.augment import draw_params, move_keypoints, render, sample_keys
+
+HEIGHT, WIDTH = 24, 32
+
+
+def _config(**numbers: Any) -> AugmentConfig:
+    return resolve_preset(AugmentConfig(preset="none", **numbers))
+
+
+def _augmented(augment: AugmentConfig, frames: np.ndarray, keypoints_px: np.ndarray, dtype: Any = np.float32) -> Any:
+    """The augmented frames, the keypoints, their visibility, and the parameters."""
+
+    @jax.jit
+    def run(frames: jax.Array, keypoints_px: jax.Array) -> tuple:
+        affine = jnp.tile(jnp.eye(2, 3, dtype=dtype)[None], (len(frames), 1, 1))
+        keys = sample_keys(7, 0, jnp.arange(len(frames), dtype=jnp.int32), 0)
+        drawn = draw_params(keys, augment, affine, (HEIGHT, WIDTH))
+        visibility = jnp.full(keypoints_px.shape[:2], 2, jnp.int8)
+        return (
+            render(drawn, augment, frames, dtype),
+            *move_keypoints(drawn, augment, keypoints_px, visibility, None),
+            drawn,
+        )
+
+    return jax.tree.map(np.asarray, run(jnp.asarray(frames), jnp.asarray(keypoints_px, dtype)))
+
+
+def _every_pixel(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Frames whose colours are 4 times the pixels' places, which their mean (62, 46, 0) is not, and all places."""
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    frame = np.stack([4 * x, 4 * y, 0 * x], axis=-1).astype(np.uint8)
+    places = np.stack([x, y], axis=-1).reshape(-1, 2)
+    return np.tile(frame, (count, 1, 1, 1, 1)), np.tile(places, (count, 1, 1))
+
+
+@pytest.mark.parametrize("numbers", [{}, {"move_parts": 1}, {"move_parts": 5, "move_p": 0.5, "move_side_min": 0.01}])
+def test_the_frames_are_those_of_a_copy_part_by_part(numbers: dict[str, Any]) -> None:
+    augment = _config(**{"move_p": 1.0} | numbers)
+    frames = np.random.default_rng(0).integers(0, 256, (12, 2, HEIGHT, WIDTH, 3), dtype=np.uint8)
+    with jax.enable_x64(True):
+        seen, _, _, drawn = _augmented(augment, frames, np.zeros((12, 1, 2)), np.float64)
+    size, moved = np.array([WIDTH, HEIGHT]), 0
+    for sample in range(12):
+        expected = frames[sample].astype(np.float64)
+        mean = expected.mean((0, 1, 2))
+        parts = (drawn[f"part_{name}_px"][sample] for name in ("low", "side", "shift"))
+        for low, side, shift in zip(*parts, strict=True):
+            (left, top), (wide, high) = low.astype(int), side.astype(int)
+            to_left, to_top = (low + shift).astype(int)
+            assert min(left, top, to_left, to_top) >= 0
+            assert max(left, to_left) + wide <= WIDTH and max(top, to_top) + high <= HEIGHT
+            if wide * high:
+                moved += 1
+                assert np.all(np.abs(side / size - (augment.move_side_min + augment.move_side_max) / 2) < 0.25)
+            part = expected[:, top : top + high, left : left + wide].copy()
+            expected[:, top : top + high, left : left + wide] = mean
+            expected[:, to_top : to_top + high, to_left : to_left + wide] = part
+        np.testing.assert_allclose(seen[sample], expected, atol=1e-9)
+    parts = 12 * augment.move_parts
+    assert moved == parts if augment.move_p == 1 else 0.3 * parts < moved < 0.7 * parts
+
+
+def test_a_keypoint_lies_on_its_pixel_and_is_not_used_where_its_pixel_is_gone() -> None:
+    frames, places = _every_pixel(20)
+    seen, moved_px, visibility, _ = _augmented(_config(move_p=0.7, move_parts=3), frames, places)
+    gone = 0
+    for sample in range(20):
+        colours = np.rint(seen[sample, 0, ..., :2]).reshape(-1, 2).tolist()
+        shown = {(x / 4, y / 4): (index % WIDTH, index // WIDTH) for index, (x, y) in enumerate(colours)}
+        for before, after, used in zip(places[sample], moved_px[sample], visibility[sample], strict=True):
+            assert shown.get(tuple(before)) == (tuple(after) if used else None)
+            gone += not used
+    assert 0.02 < gone / (20 * HEIGHT * WIDTH) < 0.5
+
+
+def test_parts_move_before_the_rest_of_the_geometry() -> None:
+    # Colours that are coordinates can be read to a fraction of a pixel, away from the edges of parts.
+    frames, places = _every_pixel(30)
+    augment = _config(move_p=0.7, rotate_p=1.0, scale_p=1.0, elastic_p=1.0)
+    seen, moved_px, visibility, _ = _augmented(augment, frames, places)
+    checked, right = 0, 0
+    for sample in range(30):
+        inside = np.all((moved_px[sample] > 2) & (moved_px[sample] < [WIDTH - 3, HEIGHT - 3]), axis=-1)
+        chosen = inside & (visibility[sample] == 2)
+        near = np.rint(moved_px[sample, chosen]).astype(int)
+        colours = seen[sample, 0, near[:, 1], near[:, 0], :2] / 4
+        right += int(np.sum(np.abs(colours - places[sample, chosen]).max(-1) < 1.5))
+        checked += len(near)
+    assert checked > 10_000 and right / checked > 0.93
+
+
+def test_parts_of_a_sample_depend_on_nothing_else() -> None:
+    augment = _config(move_p=0.7)
+    frames, places = _every_pixel(4)
+    _, _, _, alone = _augmented(augment, frames, places)
+    _, _, _, beside = _augmented(_config(move_p=0.7, rotate_p=0.5, flip_p=0.0, salt_p=0.5), frames, places)
+    _, _, _, fewer = _augmented(augment, frames[:2], places[:2])
+    for name in ("part_low_px", "part_side_px", "part_shift_px"):
+        np.testing.assert_array_equal(alone[name], beside[name])
+        np.testing.assert_array_equal(alone[name][:2], fewer[name])
+
+
+def test_nan_stays_nan_and_out_of_the_loss() -> None:
+    frames, _ = _every_pixel(6)
+    keypoints_px = np.full((6, 2, 2), np.nan)
+    keypoints_px[:, 1] = 5
+    _, moved_px, _, _ = _augmented(_config(move_p=1.0), frames, keypoints_px)
+    assert np.isnan(moved_px[:, 0]).all() and np.isfinite(moved_px[:, 1]).all()
