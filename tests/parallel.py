@@ -73,7 +73,7 @@ def make_config(
     width = 4 if backbone in RESNETS else c.ModelConfig().width
     return c.Config(
         data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
-        augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset))).augment,
+        augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset, move_p=0.5 * (preset != "none")))).augment,
         model=c.ModelConfig(kind=kind, backbone=backbone, width=width, norm=norm, head_width=4, loss=loss),
         video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
         losses=on_video,

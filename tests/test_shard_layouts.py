@@ -27,6 +27,7 @@ OPTIONS: dict[str, Any] = {
     "train__save_every_steps": 10,
     "optim__name": "adam",
     "augment__preset": "dlc",
+    "augment__move_p": 0.5,
     "eval__predict_videos": "yes",
 }
 # Processes and the devices of each.

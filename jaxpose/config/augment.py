@@ -140,3 +140,9 @@ def resolve_preset(augment: AugmentConfig) -> AugmentConfig:
     preset = PRESETS[augment.preset]
     missing = {name: value for name, value in preset.items() if getattr(augment, name) is None}
     return dataclasses.replace(augment, **missing)
+
+
+def complete_stored(augment: AugmentConfig) -> AugmentConfig:
+    """Returns the augmentation of a stored run, whose transforms that were made after it are off."""
+    missing = {name: value for name, value in _OFF.items() if getattr(augment, name) is None}
+    return dataclasses.replace(augment, **missing)

@@ -107,6 +107,20 @@ def move_keypoints(
     return keypoints_px, visibility
 
 
+def moves_of_parts(params: Params, augment: Resolved, points_px: Float[Array, "b k 2"]) -> Float[Array, "b m 2"]:
+    """Returns how far the parts move points of the input, in its pixels; with m = 1 if no part moves.
+
+    Args:
+      params: of these samples, from `draw_params`.
+      augment: the config that the parameters were drawn with.
+      points_px: (x, y) in pixels of the input.
+    """
+    if not augment.move_p:
+        return jnp.zeros_like(points_px[:, :1])
+    moved_px, _ = moved_parts.move_keypoints(params, points_px, jnp.zeros(points_px.shape[:2], jnp.int8))
+    return moved_px - points_px
+
+
 def exchange_sides(
     params: Params, augment: Resolved, values: Shaped[Array, "b k ..."], flip_permutation: tuple[int, ...] | None
 ) -> Shaped[Array, "b k ..."]:

@@ -49,8 +49,7 @@ def hard_view(config: Config) -> AugmentConfig:
     given: Any = config.augment
     return dataclasses.replace(
         given,
-        # Labels of the teacher go through one affine; equalization is done on the host.
-        move_p=0.0,
+        # Labels of the teacher go through an affine and moved parts; equalization is done on the host.
         elastic_p=0.0,
         equalize_p=0.0,
         clahe_p=0.0,
@@ -94,6 +93,7 @@ def pseudo_labels(
     affines, easy, hard = microbatch["frame_from_input"], microbatch["easy"], microbatch["hard"]
     maps, points_px, confidence = surest_maps(outputs, config.model, affines)
     points_px = geometry.apply(easy["input_from_augmented"], points_px)
+    moves_px = augment.moves_of_parts(hard, hard_view(config), points_px)
     passes = (confidence >= thresholds[None]) & microbatch["valid"][:, None]
     visibility = jnp.where(passes, VISIBLE, NOT_USED).astype(jnp.int8)
     points_px, visibility = augment.move_keypoints(
@@ -106,6 +106,7 @@ def pseudo_labels(
         hard["input_from_augmented"],
         config.model.heatmap_stride,
         map_shift_px(config.model, affines),
+        moves_px,
     )
     maps = augment.exchange_sides(hard, hard_view(config), maps, facts.flip_permutation)
     labels = {"keypoints_px": points_px, "visibility": visibility, "maps": maps}

@@ -15,7 +15,7 @@ from jaxpose.steps.clip_step import Batch
 _UNLABELLED = 2
 
 
-def wide_geometry(given: Any, options: ConsistencyConfig | PretrainConfig) -> dict[str, float]:
+def wide_geometry(given: Any, options: ConsistencyConfig | PretrainConfig) -> dict[str, Any]:
     """Returns the options of augmentation that turn, scale and shift every frame, at least as far as labelled frames.
 
     Args:

@@ -287,6 +287,8 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"augment__quarter_turns": ()}, "augment.quarter_turns is empty; (0,) means no turn"),
     ({"augment__scale_min": 1.5}, "augment.scale_min is 1.5, above augment.scale_max = 1.25"),
     ({"augment__scale_max": 0.5}, "augment.scale_min is 0.8, above augment.scale_max = 0.5"),
+    ({"augment__move_side_min": 0.6}, "augment.move_side_min is 0.6, above augment.move_side_max = 0.5"),
+    ({"augment__move_parts": 0}, "augment.move_parts is 0; it must be at least 1"),
     ({"augment__salt_pepper_size_min": 0.5}, "augment.salt_pepper_size_min is 0.5, above augment.salt_pepper_size_max"),
     ({"augment__emboss_strength_max": 0.1}, "augment.emboss_strength_min is 0.5, above augment.emboss_strength_max"),
     ({"augment__clahe_tiles_max": 2.0}, "augment.clahe_tiles_min is 3, above augment.clahe_tiles_max = 2"),

@@ -22,9 +22,10 @@ def turned(degrees: float, scale: float, shift_px: tuple[float, float]) -> np.nd
     return np.concatenate([linear, (middle - linear @ [middle, middle] + shift_px)[:, None]], axis=1)
 
 
-def carried(maps: np.ndarray, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+def carried(maps: np.ndarray, source: np.ndarray, target: np.ndarray, moves_px: np.ndarray | None = None) -> np.ndarray:
     shift_px = jnp.full((len(maps), 2), SHIFT_PX, maps.dtype)
-    return np.asarray(carry(jnp.asarray(maps), jnp.asarray(source), jnp.asarray(target), STRIDE, shift_px))
+    moves = jnp.zeros((len(maps), 1, 2), maps.dtype) if moves_px is None else jnp.asarray(moves_px)
+    return np.asarray(carry(jnp.asarray(maps), jnp.asarray(source), jnp.asarray(target), STRIDE, shift_px, moves))
 
 
 def test_maps_are_carried_as_scipy_does() -> None:
@@ -65,6 +66,19 @@ def test_the_point_of_a_carried_map_is_the_carried_point(mirror: bool) -> None:
     # Bilinear values between cells move the centre of a Gaussian by a small part of a cell of 4 px.
     assert np.abs(np.asarray(decoded_px) - expected_px).max() < 0.25
     assert np.asarray(confidence).min() > 0.9
+
+
+def test_the_map_of_a_moved_keypoint_moves_alone() -> None:
+    points_px = np.array([[[30, 20], [40, 44], [20, 40]]], np.float32)
+    visible = jnp.full((1, 3), VISIBLE, jnp.int8)
+    maps = np.asarray(heatmap.encode(jnp.asarray(points_px), visible, (SIDE_PX, SIDE_PX), STRIDE, 1.5))
+    source, target = (turned(degrees, 1, (0, 0))[None].astype(np.float32) for degrees in (10, -30))
+    moves_px = np.array([[[0, 0], [-7, -9], [5, 0]]], np.float32)
+    found = carried(maps, source, target, moves_px)
+    expected_px = geometry.apply(geometry.invert(target), geometry.apply(source, points_px) + moves_px)
+    decoded_px, _ = heatmap.decode(jnp.asarray(found), STRIDE, 1.5)
+    assert np.abs(np.asarray(decoded_px) - expected_px).max() < 0.25
+    np.testing.assert_allclose(found[:, :1], carried(maps[:, :1], source, target), atol=1e-7)
 
 
 def test_a_map_that_the_other_view_does_not_show_is_zero_and_others_sum_to_one() -> None:

@@ -14,12 +14,15 @@ import pandas as pd
 import pytest
 
 from jaxpose import config as c
+from jaxpose.checksums import write_json
 from jaxpose.cluster.mesh import make_mesh
+from jaxpose.config.augment import resolve_preset
 from jaxpose.data import dataset
 from jaxpose.data.project import read_project
 from jaxpose.data.split import split_text
 from jaxpose.evaluate import evaluate
 from jaxpose.run.folder import open_run
+from jaxpose.run.identity import read_config
 from jaxpose.run.out import default_path
 from jaxpose.run.weights import export_parameters, load_parameters
 from jaxpose.training.setup import make_setup
@@ -37,6 +40,17 @@ def whole(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = make_config(project, folder / "run", log__remote_url=str(folder / "copies"), **given(folder))
     assert train(config)["exit_code"] == 0
     return folder / "run"
+
+
+def test_what_a_run_of_an_earlier_version_did_not_do_is_off(tmp_path: Path) -> None:
+    """Its augmentation is whole in its config.json; an option that is not there did not exist."""
+    config = c.resolve(c.Config(data=c.DataConfig(project="somewhere")))
+    values = dataclasses.asdict(config)
+    for name in ("move_p", "move_parts", "move_side_min", "move_side_max"):
+        del values["augment"][name]
+    write_json(tmp_path / "config.json", values)
+    read = read_config(tmp_path / "config.json").augment
+    assert read == dataclasses.replace(config.augment, move_p=0.0) == resolve_preset(read)
 
 
 def given(folder: Path) -> dict:

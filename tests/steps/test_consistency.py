@@ -54,10 +54,14 @@ def teacher_outputs(points_px: np.ndarray) -> jax.Array:
     return jnp.log(maps + 1e-20)[:, None, None]
 
 
-def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place() -> None:
+@pytest.mark.parametrize("move_p", [0.0, 1.0])
+def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place(move_p: float) -> None:
     """A bright dot at a point of the frame lies at the student's label, whatever both views are turned by."""
     rng = np.random.default_rng(0)
     config = taught_config(occluders=0)
+    # Parts so large that no dot lies on their edge.
+    config.augment.move_p, config.augment.move_parts = move_p, 1
+    config.augment.move_side_min = config.augment.move_side_max = 0.75
     dots_px = rng.uniform(20, 44, (FRAMES, 2)).astype(np.float32)
     y, x = np.mgrid[:SIDE_PX, :SIDE_PX]
     distance = (x - dots_px[:, 0, None, None]) ** 2 + (y - dots_px[:, 1, None, None]) ** 2
@@ -73,6 +77,7 @@ def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place() -> No
     assert len({float(turn) for turn in np.asarray(microbatch["hard"]["flip"])}) == 2
     visible = np.asarray(labels["visibility"]) == VISIBLE
     assert visible[:-1].any() and not visible[-1].any()
+    said_maps = np.asarray(labels["maps"])
     for frame in range(FRAMES - 1):
         if not visible[frame].any():
             continue
@@ -81,6 +86,8 @@ def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place() -> No
         seen_px = np.array([(light * x).sum(), (light * y).sum()]) / light.sum()
         # The dot is rounded to whole grey values, and a decoded point is read to a fraction of a cell of 4 px.
         assert np.abs(np.asarray(labels["keypoints_px"])[frame] - seen_px).max() < 0.6
+        map_px, _ = heatmap.decode(jnp.asarray(said_maps[frame][None]), 4, 1.25)
+        assert np.abs(np.asarray(map_px)[0] - seen_px).max() < 0.9
 
 
 def test_a_prediction_below_its_threshold_teaches_nothing() -> None:

@@ -26,6 +26,7 @@ OPTIONS: dict[str, Any] = {
     "train__shards": 2,
     "train__seed": 5,
     "augment__preset": "dlc",
+    "augment__move_p": 0.5,
     "augment__equalize_p": 0.5,
 }
 
