@@ -29,6 +29,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,7 @@ def _set(config: c.Config, text: str) -> None:
 
 
 def show(lines: list[dict[str, Any]], part: str) -> None:
-    """Prints each method beside `supervised` of the same set, labels and seeds, and of twice the labels."""
+    """Prints each method beside `supervised`, with its own tag and without, of as many labels and of twice as many."""
     of = {(line["set"], line["method"], line["labels"], line["seed"]): line for line in lines}
     for data, method, labels in sorted({key[:3] for key in of}, key=lambda key: (key[0], key[2], key[1])):
         seeds = sorted(key[3] for key in of if key[:3] == (data, method, labels))
@@ -261,15 +262,16 @@ def show(lines: list[dict[str, Any]], part: str) -> None:
         mean = {name: np.mean([row[name] for row in rows]) for name in ("mean_px", "median_px", "far_share")}
         text = f"{data:9} {labels:3} labels  {method:24} {len(seeds)} seeds: {part} {mean['mean_px']:6.2f} px "
         text += f"(median {mean['median_px']:.2f}), {mean['far_share']:.1%} above {FAR_PX:g} px"
-        for other in (labels, 2 * labels):
-            pairs = [seed for seed in seeds if (data, "supervised", other, seed) in of]
-            if pairs and (method, other) != ("supervised", labels):
+        tag = method.removeprefix(max((name for name in METHODS if method.startswith(name)), key=len))
+        for beside, other in product(dict.fromkeys(("supervised", f"supervised{tag}")), (labels, 2 * labels)):
+            pairs = [seed for seed in seeds if (data, beside, other, seed) in of]
+            if pairs and (method, labels) != (beside, other):
                 lower = np.array([
-                    _difference(of[data, "supervised", other, seed], of[data, method, labels, seed], part)
+                    _difference(of[data, beside, other, seed], of[data, method, labels, seed], part)
                     for seed in pairs
                 ])  # fmt: skip
                 spread = f" +- {lower.std(ddof=1) / len(lower) ** 0.5:.2f}" if len(lower) > 1 else ""
-                text += f"; lower than supervised with {other} by {lower.mean():.2f}{spread}"
+                text += f"; lower than {beside} with {other} by {lower.mean():.2f}{spread} ({len(lower)})"
         print(text)
 
 
