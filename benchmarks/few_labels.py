@@ -262,7 +262,7 @@ def show(lines: list[dict[str, Any]], part: str) -> None:
         mean = {name: np.mean([row[name] for row in rows]) for name in ("mean_px", "median_px", "far_share")}
         text = f"{data:9} {labels:3} labels  {method:24} {len(seeds)} seeds: {part} {mean['mean_px']:6.2f} px "
         text += f"(median {mean['median_px']:.2f}), {mean['far_share']:.1%} above {FAR_PX:g} px"
-        tag = method.removeprefix(max((name for name in METHODS if method.startswith(name)), key=len))
+        tag = method.removeprefix(max((name for name in METHODS if method.startswith(name)), key=len, default=method))
         for beside, other in product(dict.fromkeys(("supervised", f"supervised{tag}")), (labels, 2 * labels)):
             pairs = [seed for seed in seeds if (data, beside, other, seed) in of]
             if pairs and (method, labels) != (beside, other):
@@ -271,7 +271,7 @@ def show(lines: list[dict[str, Any]], part: str) -> None:
                     for seed in pairs
                 ])  # fmt: skip
                 spread = f" +- {lower.std(ddof=1) / len(lower) ** 0.5:.2f}" if len(lower) > 1 else ""
-                text += f"; lower than {beside} with {other} by {lower.mean():.2f}{spread} ({len(lower)})"
+                text += f"; lower than {beside} with {other} by {lower.mean():.2f}{spread} ({len(lower)} seeds)"
         print(text)
 
 

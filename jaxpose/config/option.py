@@ -75,6 +75,7 @@ def option(
     maximum: float | int | None = None,
     harmless: bool = False,
     is_path: bool = False,
+    before: Any = None,
 ) -> Any:
     """Returns a dataclass field that carries its documentation and its rule.
 
@@ -87,6 +88,7 @@ def option(
       harmless: True if a run may be resumed with another value, because no number of it can change.
       is_path: True for a file or folder. Another absolute path does not make another run: it only locates files on this
         machine, and split.csv records their content.
+      before: what runs did before the option existed, which does not count in their hash; None: the same as `default`.
     """
     metadata = {
         "doc": doc,
@@ -95,6 +97,7 @@ def option(
         "maximum": maximum,
         "harmless": harmless,
         "is_path": is_path,
+        "before": default if before is None else before,
     }
     return dataclasses.field(default=default, metadata=metadata)
 

@@ -133,15 +133,16 @@ def _is_absolute(field: dataclasses.Field, value: Any) -> bool:
 def config_hash(config: Config) -> str:
     """Returns 8 hexadecimal digits that identify the options that decide the run's numbers, but not their locations.
 
-    Options with their defaults do not count, so that an option of a later version does not rename earlier runs.
+    Options with their defaults do not count, and neither does what runs did before an option existed, so that an option
+    of a later version does not rename earlier runs.
 
     Args:
       config: a resolved config.
     """
-    harmless, defaults = harmless_keys(), portable_options(Config())
+    harmless, defaults, fields = harmless_keys(), portable_options(Config()), flat_options(Config())
     deciding = {
         name: value
         for name, value in portable_options(config).items()
-        if name not in harmless and value != defaults[name]
+        if name not in harmless and value not in (defaults[name], fields[name][0].metadata["before"])
     }
     return hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()[:8]

@@ -83,11 +83,13 @@ def move_keypoints(
 ) -> tuple[Float[Array, "b k 2"], Int[Array, "b k"]]:
     """Returns the keypoints in pixels of the augmented input and their visibility; NaN stays NaN.
 
+    The visibility is 0 where a moved part came to lie over the keypoint.
+
     Args:
       params: of these samples, from `draw_params`.
       augment: the config that the parameters were drawn with.
       keypoints_px: (x, y) in pixels of the input.
-      visibility: 0, 1 or 2; in a flip it moves with its keypoint; 0 where a moved part lies over the keypoint.
+      visibility: 0, 1 or 2; in a flip it moves with its keypoint.
       flip_permutation: the index that each keypoint gets in a flip, or None if flips are off.
 
     Raises:

@@ -25,8 +25,8 @@ def carry(
       input_from_source, input_from_target: affines from pixels of a view to those of the input.
       stride: pixels per cell.
       shift_px: cell c of a map is pixel c stride - shift_px, (x, y) for each sample.
-      moves_px: how far the other view moves what is around each keypoint, (x, y) in pixels of the input; of all
-        keypoints alike if m is 1.
+      moves_px: how far the other view moves each keypoint, (x, y) in pixels of the input, and its whole map with it; of
+        all keypoints alike if m is 1.
     """
     height, width = maps.shape[-2:]
     y, x = jnp.meshgrid(jnp.arange(height, dtype=maps.dtype), jnp.arange(width, dtype=maps.dtype), indexing="ij")

@@ -2,11 +2,12 @@
 
 A network that sees the parts of a few frames only where they were labelled learns their place, not their look. A part
 is moved within its own frame, so that no number depends on which other frames are in a batch. What it leaves behind
-shows the frame's mean colour.
+shows the mean colour.
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from jaxpose.codes import NOT_USED
@@ -25,14 +26,21 @@ def draw_params(keys: Array, augment: Resolved, size_px: tuple[int, int], dtype:
       size_px: (height, width) of the input.
       dtype: of the numbers.
     """
-    bits = jax.vmap(lambda key: jax.random.bits(key, (augment.move_parts, _NUMBERS), jnp.uint32))(keys)
-    # 24 bits fit a float32, so the numbers are the same in every dtype.
-    share = (bits >> 8).astype(dtype) / 2**24
-    size = jnp.array([[[size_px[1], size_px[0]]]], dtype)
-    least, most = augment.move_side_min, augment.move_side_max
-    side = jnp.rint(size * (least + (most - least) * share[..., 2:4]))
-    low, new = (jnp.floor(places * (size - side + 1)) for places in (share[..., 0:2], share[..., 4:6]))
-    side = jnp.where(share[..., 6:] < augment.move_p, side, 0)
+    numbers = jax.vmap(lambda key: jax.random.bits(key, (augment.move_parts, _NUMBERS), jnp.uint32))(keys)
+    # Whole numbers are the same in every dtype. 16 bits times a side fit 32 bits.
+    draws = numbers >> 16
+    size = np.array([size_px[1], size_px[0]])
+    least, most = (np.maximum(1, np.rint(size * share)) for share in (augment.move_side_min, augment.move_side_max))
+
+    def below(draw: Array, count: Array) -> Array:
+        return draw * count >> 16
+
+    least, spread, size = (jnp.asarray(value, jnp.uint32)[None, None] for value in (least, most - least + 1, size))
+    side = least + below(draws[..., 2:4], spread)
+    low, new = (below(places, size - side + 1) for places in (draws[..., 0:2], draws[..., 4:6]))
+    # 24 bits fit a float32.
+    moves = (numbers[..., 6:] >> 8).astype(dtype) / 2**24 < augment.move_p
+    low, side, new = (value.astype(dtype) for value in (low, jnp.where(moves, side, 0), new))
     return {"part_low_px": low, "part_side_px": side, "part_shift_px": new - low}
 
 
@@ -71,14 +79,17 @@ def source_px(
         moved = _within(flat, low + shift, side)
         is_empty |= _within(flat, low, side) & ~moved
         flat = jnp.where(moved[..., None], flat - shift, flat)
-    return *jnp.unstack(flat.reshape(points.shape), axis=-1), is_empty.reshape(x_px.shape)
+    x_px, y_px = jnp.unstack(flat.reshape(points.shape), axis=-1)
+    return x_px, y_px, is_empty.reshape(x_px.shape)
 
 
 def mean_colour(frames: UInt8[Array, "b t h w 3"], dtype: jax.typing.DTypeLike) -> Float[Array, "b 1 1 1 3"]:
-    """Returns the mean colour of all frames of each sample, 0..255."""
-    # Whole numbers have the same sum in any order.
-    total = jnp.sum(frames, axis=(1, 2, 3), keepdims=True, dtype=jnp.uint32)
-    return total.astype(dtype) / (frames.shape[1] * frames.shape[2] * frames.shape[3])
+    """Returns the mean colour of each sample's middle frame, 0..255, black bars included."""
+    _, length, height, width, _ = frames.shape
+    rows = jnp.sum(frames[:, length // 2 : length // 2 + 1], axis=3, keepdims=True, dtype=jnp.uint32)
+    # Whole numbers have the same sum in any order, and in two halves they fit 32 bits.
+    high, low = (jnp.sum(half, axis=2, keepdims=True, dtype=jnp.uint32) for half in (rows >> 8, rows & 255))
+    return (high.astype(dtype) * 256 + low.astype(dtype)) / (height * width)
 
 
 def _parts(params: Params) -> list[tuple[Array, Array, Array]]:

@@ -61,6 +61,8 @@ def augmented_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
         f"The first {len(pictures)} samples of the training, drawn again from its seeds: labelled frames, fitted into "
         f"the network's input of {width} x {height} px and augmented (augment.preset: {facts.config.augment.preset}), "
         "with their labels as rings. The rings must lie on the keypoints."
+        + " A keypoint that a moved part covers has none (augment.move_p)."
+        * (facts.config.augment.move_p != 0)
     )
     return Section("augmented", _TITLE, paragraph(text) + f'<div class="frames">{"".join(pictures)}</div>')
 

@@ -1,8 +1,8 @@
 """Consistency: on unlabelled frames, a student that sees a hard view learns the points of a teacher in an easy view.
 
-The teacher is the moving average of the weights. Its points travel through the two known affines into the student's
-view. Without the asymmetry of easy and hard, both would agree on anything (Xie et al., ICCV 2021). A frame is a clip of
-a single window (see `jaxpose.steps.clip_step`).
+The teacher is the moving average of the weights. Its points travel through the two known affines and with moved parts
+into the student's view. Without the asymmetry of easy and hard, both would agree on anything (Xie et al., ICCV 2021). A
+frame is a clip of a single window (see `jaxpose.steps.clip_step`).
 """
 
 import dataclasses

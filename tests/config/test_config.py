@@ -151,6 +151,11 @@ def test_an_option_of_a_later_version_renames_no_run() -> None:
     """Where it has its default: only what differs from the defaults counts."""
     assert c.config_hash(c.Config()) == hashlib.sha256(b"{}").hexdigest()[:8]
     assert c.config_hash(changed(train__seed=7)) == hashlib.sha256(b'{"train.seed": 7}').hexdigest()[:8]
+    # The same, resolved, before augment.move_p existed.
+    resolved = c.resolve(changed(data__project="somewhere"))
+    assert c.config_hash(resolved) == "35a16a54"
+    resolved.augment.move_p = 0.5
+    assert c.config_hash(resolved) != "35a16a54"
 
 
 @pytest.mark.parametrize("name", list(flat_options(c.Config())))

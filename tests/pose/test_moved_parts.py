@@ -9,6 +9,7 @@ import pytest
 
 from jaxpose.config.augment import AugmentConfig, resolve_preset
 from jaxpose.pose.augment import draw_params, move_keypoints, render, sample_keys
+from jaxpose.pose.moved_parts import mean_colour
 
 HEIGHT, WIDTH = 24, 32
 
@@ -52,7 +53,8 @@ def test_the_frames_are_those_of_a_copy_part_by_part(numbers: dict[str, Any]) ->
     size, moved = np.array([WIDTH, HEIGHT]), 0
     for sample in range(12):
         expected = frames[sample].astype(np.float64)
-        mean = expected.mean((0, 1, 2))
+        # Of the middle frame, whose label it is.
+        mean = expected[1].mean((0, 1))
         parts = (drawn[f"part_{name}_px"][sample] for name in ("low", "side", "shift"))
         for low, side, shift in zip(*parts, strict=True):
             (left, top), (wide, high) = low.astype(int), side.astype(int)
@@ -110,9 +112,44 @@ def test_parts_of_a_sample_depend_on_nothing_else() -> None:
         np.testing.assert_array_equal(alone[name][:2], fewer[name])
 
 
-def test_nan_stays_nan_and_out_of_the_loss() -> None:
+def test_what_is_not_in_the_frame_stays_where_it_is() -> None:
     frames, _ = _every_pixel(6)
-    keypoints_px = np.full((6, 2, 2), np.nan)
-    keypoints_px[:, 1] = 5
-    _, moved_px, _, _ = _augmented(_config(move_p=1.0), frames, keypoints_px)
-    assert np.isnan(moved_px[:, 0]).all() and np.isfinite(moved_px[:, 1]).all()
+    keypoints_px = np.tile(np.array([[np.nan, np.nan], [-3, 5], [WIDTH + 2, HEIGHT + 9]]), (6, 1, 1))
+    _, moved_px, visibility, _ = _augmented(_config(move_p=1.0), frames, keypoints_px)
+    np.testing.assert_array_equal(moved_px, keypoints_px.astype(np.float32))
+    assert (visibility == 2).all()
+
+
+def test_nothing_moves_where_it_is_off() -> None:
+    frames, places = _every_pixel(3)
+    _, _, _, drawn = _augmented(_config(move_p=0.0, rotate_p=1.0), frames, places)
+    assert not [name for name in drawn if name.startswith("part_")]
+    _, _, _, beside = _augmented(_config(move_p=0.5, rotate_p=1.0), frames, places)
+    np.testing.assert_array_equal(drawn["input_from_augmented"], beside["input_from_augmented"])
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"move_side_min": 0.01, "move_side_max": 0.01}, {"move_side_min": 0.9, "move_side_max": 0.9}]
+)
+def test_the_smallest_and_the_largest_part_are_in_the_frame(numbers: dict[str, Any]) -> None:
+    frames, places = _every_pixel(9)
+    _, _, _, drawn = _augmented(_config(move_p=1.0, **numbers), frames, places[:, :1])
+    low, side, shift = (drawn[f"part_{name}_px"] for name in ("low", "side", "shift"))
+    assert (side >= 1).all() and (np.minimum(low, low + shift) >= 0).all()
+    assert (np.maximum(low, low + shift) + side <= [WIDTH, HEIGHT]).all()
+
+
+def test_numbers_are_the_same_in_every_dtype() -> None:
+    draw = jnp.arange(2000, dtype=jnp.int32)
+    found = []
+    with jax.enable_x64(True):
+        for dtype in (jnp.float32, jnp.float64):
+            affine = jnp.tile(jnp.eye(2, 3, dtype=dtype)[None], (2000, 1, 1))
+            drawn = draw_params(sample_keys(7, 0, draw, 0), _config(move_p=0.5), affine, (384, 640))
+            found.append([np.asarray(drawn[f"part_{name}_px"], np.float64) for name in ("low", "side", "shift")])
+    np.testing.assert_array_equal(*found)
+
+
+def test_the_mean_colour_of_a_large_frame_fits() -> None:
+    frames = jnp.full((1, 1, 4200, 4100, 3), 255, jnp.uint8)
+    np.testing.assert_allclose(jax.jit(mean_colour, static_argnums=1)(frames, jnp.float32), 255, rtol=1e-6)

@@ -167,7 +167,9 @@ def test_another_number_of_devices_gives_the_same_numbers() -> None:
 
 
 def test_shards_give_the_same_bits() -> None:
-    assert_same_bits(Trainer(make_config(unlabelled=5, batch=6, microbatch=4, norm="shard", shards=2)), (3,), steps=2)
+    assert_same_bits(
+        Trainer(make_config(unlabelled=5, batch=6, microbatch=4, norm="shard", shards=2, move_p=0.5)), (3,), steps=2
+    )
 
 
 @pytest.mark.slow
@@ -179,4 +181,6 @@ def test_shards_give_the_same_bits() -> None:
     ],
 )
 def test_other_networks_and_losses_beside_a_teacher(options: dict[str, Any]) -> None:
-    assert_same_bits(Trainer(make_config(unlabelled=5, batch=8, optimizer="adam", lr=1e-3, **options)), (2, 8))
+    assert_same_bits(
+        Trainer(make_config(unlabelled=5, batch=8, optimizer="adam", lr=1e-3, move_p=0.5, **options)), (2, 8)
+    )

@@ -19,7 +19,7 @@ from tests.parallel import Trainer, batch_of, distance, make_config, shared_trai
 from tests.small_run import assert_same
 
 # Float64 is exact enough to see every error of a sum; microbatches of 3 leave one of 4 devices empty.
-SHARED: dict[str, Any] = {"batch": 10, "microbatch": 3, "precision": "f64", "loss": "js"}
+SHARED: dict[str, Any] = {"batch": 10, "move_p": 0.5, "microbatch": 3, "precision": "f64", "loss": "js"}
 
 
 def test_any_number_of_devices() -> None:
