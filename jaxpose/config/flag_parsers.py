@@ -21,6 +21,13 @@ class _Lenient(flags.ArgumentParser):
             return argument
 
 
+class _WholeNumberOrNone(flags.IntegerParser):
+    """Reads a whole number, or `none`, which stands for the preset's number."""
+
+    def parse(self, argument: Any) -> Any:
+        return None if argument.lower() == "none" else super().parse(argument)
+
+
 class _NumberOrNone(flags.FloatParser):
     """Reads a number, or `none`, which stands for the preset's number."""
 
@@ -71,7 +78,7 @@ class Quiet(flags.ArgumentParser):
 # Type of an option -> how its text is read.
 PARSERS = {
     bool: _Lenient(flags.BooleanParser()),
-    int: _Lenient(flags.IntegerParser()),
+    int: _Lenient(_WholeNumberOrNone()),
     float: _Lenient(_NumberOrNone()),
     tuple: _Lenient(_Entries()),
     object: _Lenient(_Literal()),

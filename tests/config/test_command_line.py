@@ -64,6 +64,8 @@ def test_the_config_file_gets_its_argument_and_the_options_change_it(capsys: pyt
         ("augment.rotate_p=0.25", "augment", "rotate_p", 0.25),
         ("augment.rotate_p=1", "augment", "rotate_p", 1.0),
         ("augment.rotate_p=none", "augment", "rotate_p", None),
+        ("augment.move_parts=3", "augment", "move_parts", 3),
+        ("augment.move_parts=none", "augment", "move_parts", None),
         ("optim.lr=1e-4", "optim", "lr", 1e-4),
         ("optim.unfreeze_epoch=-1", "optim", "unfreeze_epoch", -1),
         ("eval.pck_px=3", "eval", "pck_px", (3,)),
