@@ -146,14 +146,10 @@ def resolve_preset(augment: AugmentConfig) -> AugmentConfig:
     """
     if augment.preset not in PRESETS:
         raise UserError(f"augment.preset is {augment.preset!r}; it must be one of {', '.join(PRESETS)}")
-    return _complete(augment, PRESETS[augment.preset])
-
-
-def complete_stored(augment: AugmentConfig) -> AugmentConfig:
-    """Returns a stored run's augmentation. An option that it lacks did not exist then, so its transform is off."""
-    return _complete(augment, _OFF)
-
-
-def _complete(augment: AugmentConfig, numbers: dict[str, Any]) -> AugmentConfig:
-    missing = {name: value for name, value in numbers.items() if getattr(augment, name) is None}
+    missing = {name: value for name, value in PRESETS[augment.preset].items() if getattr(augment, name) is None}
     return dataclasses.replace(augment, **missing)
+
+
+def complete_stored(values: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options in a stored run's file. One that it lacks did not exist then, so its transform is off."""
+    return _OFF | values

@@ -63,8 +63,9 @@ def parse_config(data: bytes, name: str | Path) -> Config:
     try:
         if absent := {"data", "model", "train"} - set(values):
             raise UserError(f"it has no {min(absent)!r}")
+        if isinstance(augment := values.get("augment"), dict):
+            values["augment"] = complete_stored(augment)
         config = from_dict(values)
-        config.augment = complete_stored(config.augment)
         validate_stored(config)
     except UserError as error:
         reason = "; ".join(str(error).splitlines())
