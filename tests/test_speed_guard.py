@@ -67,7 +67,8 @@ def test_large_gradients_are_reduced_in_parts_of_which_xla_joins_no_two_on_a_gpu
     assert parameters_bytes <= sum(buckets) < parameters_bytes + 16
 
 
-@pytest.mark.parametrize("norm", ["group", pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["group", "sync"])
 def test_what_crosses_devices_is_the_same_for_any_number_of_them_and_of_passes(norm: str) -> None:
     def crossing(devices: int, microbatch: int) -> list[tuple[str, int]]:
         layout = Trainer(make_config(norm=norm, microbatch=microbatch, preset="none")).on(devices)
@@ -82,6 +83,7 @@ def test_what_crosses_devices_is_the_same_for_any_number_of_them_and_of_passes(n
         assert in_passes[1] == whole[1] and in_passes[0][1] <= whole[0][1] + 4 * 4
 
 
+@pytest.mark.slow
 def test_windows_of_neighbouring_frames_share_the_backbone() -> None:
     def flop(kind: str, batch: int, clips: int = 0) -> float:
         config = make_config(kind=kind, batch=batch, clips=clips, preset="none")
@@ -160,7 +162,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("norm", ["shard", "sync"])
+@pytest.mark.parametrize("norm", [pytest.param("shard", marks=pytest.mark.slow), "sync"])
 def test_a_step_copies_its_batch_to_the_devices_and_its_metrics_back(
     project: Path, tmp_path: Path, copies: dict[str, int], norm: str
 ) -> None:

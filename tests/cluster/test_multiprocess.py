@@ -38,6 +38,7 @@ def test_two_processes_give_the_numbers_of_one(folder: Path, uninterrupted: Path
     assert {file.name for file in uninterrupted.iterdir()} == {file.name for file in alone.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_trains_on_several_devices_and_is_run_once(folder: Path) -> None:
     # Its step is that of test_replicas.
     changes = {"augment__preset": "none", "train__steps": 2, "train__val_every_epochs": 1, "log__tensorboard": False}

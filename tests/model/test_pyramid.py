@@ -83,5 +83,5 @@ def test_every_parameter_has_a_gradient(kind: str) -> None:
         # Not symmetric, as a softmax's gradient by a mean would be 0.
         return jnp.sum(jax.nn.softmax(outputs[0], axis=(-2, -1)) * jnp.arange(32.0)[None, None, None, None, None])
 
-    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.grad(loss)(params)):
+    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(params)):
         assert np.abs(np.asarray(leaf)).max() > 0, path

@@ -212,6 +212,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_that_is_extended_is_one_long_run_bit_for_bit(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

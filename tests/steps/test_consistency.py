@@ -166,6 +166,7 @@ def test_another_number_of_devices_gives_the_same_numbers() -> None:
     compare_layouts(Trainer(config), (3,))
 
 
+@pytest.mark.slow
 def test_shards_give_the_same_bits() -> None:
     assert_same_bits(
         Trainer(make_config(unlabelled=5, batch=6, microbatch=4, norm="shard", shards=2, move_p=0.5)), (3,), steps=2

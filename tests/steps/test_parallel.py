@@ -26,6 +26,7 @@ def test_any_number_of_devices() -> None:
     compare_layouts(shared_trainer(**SHARED), (4,))
 
 
+@pytest.mark.slow
 def test_statistics_of_shards_do_depend_on_their_number() -> None:
     """The comparison can fail: where statistics are a shard's own, the first gradient differs visibly."""
     with jax.enable_x64(True):

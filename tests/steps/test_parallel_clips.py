@@ -15,6 +15,7 @@ def compare(devices: tuple[int, ...], **options: object) -> None:
     compare_layouts(Trainer(make_config(**{"precision": "f64", **options})), devices)
 
 
+@pytest.mark.slow
 def test_clips_on_many_devices() -> None:
     # Without augmentation it compiles faster; the rows below have it.
     compare((3,), kind="heatmap_context", clips=3, microbatch=4, preset="none")

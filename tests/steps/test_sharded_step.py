@@ -42,11 +42,13 @@ def test_any_number_of_devices_has_the_same_bits() -> None:
     assert_same_bits(shared_trainer(**SHARED), (3,))
 
 
+@pytest.mark.slow
 def test_clips_and_a_device_without_a_shard_have_the_same_bits() -> None:
     options = {"batch": 6, "norm": "group", "shards": 2, "clips": 1, "all_losses": True}
     assert_same_bits(shared_trainer(**options), (3,), steps=2)
 
 
+@pytest.mark.slow
 def test_shards_are_summed_as_devices_are() -> None:
     """With a norm that sees one frame, shards on one device are what as many devices are without shards."""
     options: dict[str, Any] = {"batch": 10, "microbatch": 6, "norm": "group", "precision": "f64"}
@@ -59,6 +61,7 @@ def test_shards_are_summed_as_devices_are() -> None:
     assert distance(shards.weights, devices.weights) < 1e-10
 
 
+@pytest.mark.slow
 def test_one_shard_has_the_statistics_of_the_whole_batch() -> None:
     options: dict[str, Any] = {"batch": 10, "microbatch": 6, "precision": "f64"}
     with jax.enable_x64(True):

@@ -190,6 +190,7 @@ def test_a_signal_shortens_the_wait_and_a_damaged_id_is_named(
     assert warning.startswith("log.tracker=mlflow: the run begins anew there: ") and "tracker.json" in warning
 
 
+@pytest.mark.slow
 def test_a_resumed_run_may_be_tracked_and_keeps_its_numbers(
     whole: Path, stopped: Path, project: Path, store: Path, tmp_path: Path
 ) -> None:

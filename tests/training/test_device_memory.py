@@ -25,6 +25,7 @@ def test_found_in_few_compilations_and_close_to_the_limit(limit: float, now: int
     assert len(asked) - 1024 <= 1 + 4
 
 
+@pytest.mark.slow
 def test_dry_run_prints_the_largest_microbatch(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """How many fit depends on what else runs on this machine; with two shards, twice as many are a microbatch."""
     config = make_config(project, tmp_path / "run", train__microbatch_size=2, train__shards=2)

@@ -53,7 +53,9 @@ def ensemble(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "ensemble", make) / "run"
 
 
-@pytest.mark.parametrize("number", range(MEMBERS))
+@pytest.mark.parametrize(
+    "number", [pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow), MEMBERS - 1]
+)
 def test_a_member_is_the_run_that_trains_it_alone(project: Path, ensemble: Path, tmp_path: Path, number: int) -> None:
     alone, member = tmp_path / "alone", members_of(ensemble)[number]
     train(alone_config(project, alone, number))
@@ -117,6 +119,7 @@ def test_a_stopped_ensemble_resumes_to_the_same_bits_though_a_member_is_behind(
     assert f"resumes from step {saved[-1]}" in log_of(members_of(tmp_path / "run")[0])
 
 
+@pytest.mark.slow
 def test_members_stop_early_each_for_itself(project: Path, tmp_path: Path) -> None:
     options = {"train__early_stop_patience": 1, "train__val_every_epochs": 1.0, "train__monitor": "loss"}
     run = tmp_path / "run"
@@ -128,6 +131,7 @@ def test_members_stop_early_each_for_itself(project: Path, tmp_path: Path) -> No
     assert read_json(run / "finished.json", "")["reason"] == "early stop"
 
 
+@pytest.mark.slow
 def test_a_finished_ensemble_is_reported_and_another_one_is_refused(
     project: Path, ensemble: Path, tmp_path: Path, capsys: Capture
 ) -> None:
