@@ -75,6 +75,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_heap() -> Iterator[None]:
+    """Forgets what a file compiled: every checkpoint that closes collects garbage, which takes longer the more there is."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real frames and of the reference trainer's figures; its absence fails CI."""
