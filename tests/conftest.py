@@ -77,7 +77,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def small_heap() -> Iterator[None]:
-    """Forgets what a file compiled: every checkpoint that closes collects garbage, which takes longer the more there is."""
+    """Forgets what a file compiled: each checkpoint collects garbage as it closes, slower the more there is."""
     yield
     jax.clear_caches()
 
