@@ -10,8 +10,9 @@ by which options may be chosen, and of `test`, by which none was. A seed decides
 so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
 `supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone
 that `jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
-`pretrained-consistency` has both. `ensemble` is the median of five networks. `student` is one network that also learns
-the ensemble's points on frames of the videos (see ensemble_labels.py); the ensemble's cost comes on top of its line's.
+`pretrained-consistency` has both. `ensemble` is the median of five networks; `everything` is that of five which start
+from the pretrained backbone and have the teacher and moved parts. `student` is one network that also learns the
+ensemble's points on frames of the videos (see ensemble_labels.py); the ensemble's cost comes on top of its line's.
 With 80 labels the mouse has no test frame left: `choice` stands for `test`.
 Appends one JSON line for each run, and skips those that the file has; an interrupted run resumes. A run has one thread
 for its arithmetic, so start one process for each core, with its own seeds.
@@ -50,7 +51,8 @@ from jaxpose.train import train
 FAR_PX = 20.0
 STEPS, PRETRAIN_STEPS, BATCH, LONG, MEMBERS = 500, 1000, 16, 3, 5
 METHODS = (
-    "supervised", "supervised-long", "consistency", "pretrained", "pretrained-consistency", "ensemble", "student",
+    "supervised", "supervised-long", "consistency", "pretrained", "pretrained-consistency", "ensemble", "everything",
+    "student",
 )  # fmt: skip
 
 
@@ -177,12 +179,15 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     config.out, config.data.split = str(given.work / name), str(split.resolve())
     config.train.seed, config.train.steps = seed, given.steps * (LONG if method == "supervised-long" else 1)
     cost = {}
-    if "consistency" in method:
+    everything = method == "everything"
+    if everything:
+        config.augment.move_p = 0.5
+    if "consistency" in method or everything:
         teacher = config.losses.consistency
         teacher.weight, teacher.start_steps, teacher.ramp_steps = 1.0, given.steps // 5, 2 * given.steps // 5
-    if "pretrained" in method:
+    if "pretrained" in method or everything:
         config.model.weights, cost = pretrained(given, found, seed)
-    if method == "ensemble":
+    if method == "ensemble" or everything:
         config.train.members, config.train.seed = MEMBERS, MEMBERS * seed
     for text in given.options:
         _set(config, text)
@@ -201,13 +206,12 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     predicted = read_predictions(Path(config.out) / "predictions.csv")
     row_of = {path: row for row, path in enumerate(predicted.index)}
-    errors = pixel_errors(
-        predicted.keypoints_frame_px[[row_of[path] for path in labels.images]], labels.keypoints_frame_px
-    )
+    order = [row_of[path] for path in labels.images]
+    errors = pixel_errors(predicted.keypoints_frame_px[order], labels.keypoints_frame_px)
     unseen = np.setdiff1d(np.arange(len(errors)), rows)
     line: dict[str, Any] = {"set": given.set, "labels": count, "seed": seed, "method": method + given.tag}
-    has_test = len(np.setdiff1d(found.test, rows)) > 0
-    for part, part_rows in (("choice", found.choice), ("test", found.test if has_test else found.choice)):
+    tested = found.test if len(np.setdiff1d(found.test, rows)) > 0 else found.choice
+    for part, part_rows in (("choice", found.choice), ("test", tested)):
         of_part = errors[np.intersect1d(part_rows, unseen)]
         line[part] = {
             "mean_px": float(np.nanmean(of_part)),
@@ -217,13 +221,16 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
                 str(row): round(float(np.nanmean(errors[row])), 3) for row in np.intersect1d(part_rows, unseen)
             },
         }
-    if method == "ensemble":
-        members = [
-            read_predictions(run / "predictions.csv") for run in sorted((Path(config.out) / "members").iterdir())
-        ]
-        spread = spread_px(np.stack([member.keypoints_frame_px for member in members]))
-        among = np.isfinite(errors) & np.isin(np.arange(len(errors)), np.setdiff1d(found.test, rows))[:, None]
-        line["above_10_px"] = ranking_areas(spread[among], 1 - predicted.confidence[among], errors[among])
+    if config.train.members > 1:
+        members_px = np.stack([
+            read_predictions(run / "predictions.csv").keypoints_frame_px[order]
+            for run in sorted((Path(config.out) / "members").iterdir())
+        ])  # fmt: skip
+        spread = spread_px(members_px)
+        among = np.isfinite(errors) & np.isin(np.arange(len(errors)), np.setdiff1d(tested, rows))[:, None]
+        members_errors = [pixel_errors(points, labels.keypoints_frame_px)[among] for points in members_px]
+        line["member_px"] = [round(float(of_member.mean()), 3) for of_member in members_errors]
+        line["above_10_px"] = ranking_areas(spread[among], 1 - predicted.confidence[order][among], errors[among])
     line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)} | cost
     return line | {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
 
