@@ -180,13 +180,14 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     config.train.seed, config.train.steps = seed, given.steps * (LONG if method == "supervised-long" else 1)
     cost = {}
     everything = method == "everything"
+    if "pretrained" in method or everything:
+        # Before the other options: a pretraining has no teacher.
+        config.model.weights, cost = pretrained(given, found, seed)
     if everything:
         config.augment.move_p = 0.5
     if "consistency" in method or everything:
         teacher = config.losses.consistency
         teacher.weight, teacher.start_steps, teacher.ramp_steps = 1.0, given.steps // 5, 2 * given.steps // 5
-    if "pretrained" in method or everything:
-        config.model.weights, cost = pretrained(given, found, seed)
     if method == "ensemble" or everything:
         config.train.members, config.train.seed = MEMBERS, MEMBERS * seed
     for text in given.options:
