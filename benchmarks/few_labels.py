@@ -39,6 +39,7 @@ import jax
 import numpy as np
 
 from jaxpose import config as c
+from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions
@@ -315,6 +316,8 @@ def main() -> int:
     given.work.mkdir(parents=True, exist_ok=True)
     if given.project:
         given.project = given.project.resolve()
+    # As the command line does.
+    keep_memory(c.MeshConfig())
     for seed in given.seeds:
         for count in given.labels:
             for method in given.methods:

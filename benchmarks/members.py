@@ -5,9 +5,9 @@
     python benchmarks/members.py gain --project PATH/mirror-mouse-example --out benchmarks/members.jsonl
 
 `cost` takes steps of one network and of K members, turn by turn, with the compiled step, one batch on the device and
-the threads of a real training. A line has the ratio to K times one network, of the wall clock and of CPU time: the
-median of the turns, the least and the most. `vmap` has the same of one convolution with K kernels in one program, as a
-vmap over weights makes it.
+the threads of a real training, or `--threads`. A line has the ratio to K times one network, of the wall clock and of
+CPU time: the median of the turns, the least and the most. `vmap` has the same of one convolution with K kernels in one
+program, as a vmap over weights makes it.
 `gain` trains five members on 40 labels of a mouse and its mirror image, with 10 frames to validate and 40 to test: the
 error of the median beside that of the mean member, with the standard error of the paired difference over test frames,
 and how well spread and confidence find errors above 10 px.
@@ -32,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpose import config as c
+from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions
@@ -95,7 +96,7 @@ def measure_cost(given: argparse.Namespace, count: int) -> dict[str, Any]:
     if not project.exists():
         make_project(project, videos=4, labelled_frames=16, video_frames=33, side_px=128)
     config = config_of(project, 128)
-    config.train.steps = 100_000
+    config.train.steps, config.mesh.cpu_threads = 100_000, given.threads
     config, mesh = start_devices(config)
     config, data = read_data(config, shows=False)
     run = compile_step(put_on_devices(make_setup(config, mesh, data)))
@@ -205,16 +206,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of gain")
     parser.add_argument("--steps", type=int, default=600, help="of gain")
     parser.add_argument("--turns", type=int, default=10, help="of cost and vmap")
+    parser.add_argument("--threads", type=int, default=0, help="mesh.cpu_threads, of cost")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
+    # As the command line does.
+    keep_memory(c.MeshConfig(cpu_threads=given.threads))
     known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     name, values = ("seed", given.seeds) if given.what == "gain" else ("members", given.members)
     measures = {"cost": measure_cost, "vmap": measure_vmap, "gain": measure_gain}
     for value in values:
-        asked = {"what": given.what, name: value} | ({"steps": given.steps} if given.what == "gain" else {})
+        asked = {"what": given.what, name: value}
+        asked |= {"gain": {"steps": given.steps}, "cost": {"threads": given.threads}, "vmap": {}}[given.what]
         if any(asked.items() <= line.items() for line in known):
             continue
-        line = {"what": given.what} | measures[given.what](given, value)
+        line = asked | measures[given.what](given, value)
         line |= {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
         with given.out.open("a") as stream:
             stream.write(json.dumps(line) + "\n")
