@@ -12,6 +12,7 @@ import torch
 from transformers import ViTConfig, ViTModel
 
 from jaxpose import config as c
+from jaxpose.compare.run_errors import read_run_errors
 from jaxpose.config import command_line
 from jaxpose.errors import UserError
 from jaxpose.model import vit
@@ -148,8 +149,9 @@ def test_options_of_a_pretraining_are_refused_in_a_training() -> None:
 
 
 def test_a_run_without_keypoints_predicts_nothing(alone: Path) -> None:
-    with pytest.raises(UserError, match=f"{alone} is a run of jaxpose pretrain, which finds no keypoints"):
-        load(alone)
+    for read in (load, read_run_errors):
+        with pytest.raises(UserError, match=f"{alone} is a run of jaxpose pretrain, which finds no keypoints"):
+            read(alone)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.split import WEIGHTS, read_split
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.error_table import ErrorTable, read_errors
-from jaxpose.run.identity import read_config, read_split_rows, refuse_no_run
+from jaxpose.run.identity import read_config, read_split_rows, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, SPLIT_FILE
 from jaxpose.run.summary import CONVERTED, read_summary
 
@@ -78,8 +78,8 @@ def read_run_errors(run: Path) -> RunErrors:
     """Reads the errors of a run.
 
     Raises:
-      UserError: the folder is no run; the run has no table of errors, or does not know its training frames; or a file
-        is damaged, or is not of this run.
+      UserError: the folder is no run, or a pretraining; the run has no table of errors, or does not know its training
+        frames; or a file is damaged, or is not of this run.
     """
     refuse_no_run(run)
     if not (run / SPLIT_FILE).is_file():
@@ -88,6 +88,7 @@ def read_run_errors(run: Path) -> RunErrors:
             "that jaxpose convert wrote has them if the project was given"
         )
     config = read_config(run / CONFIG_FILE)
+    refuse_pretraining(run, config)
     split = read_split(run / SPLIT_FILE, is_of_run=True)
     names = list(config.data.keypoint_names)
     frames: dict[Frame, int] = {}

@@ -15,7 +15,7 @@ from jaxpose.model.pose_net import make_network, needed_types
 from jaxpose.model.teacher import make_teacher, map_count
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.ensemble import refuse_ensemble
-from jaxpose.run.identity import read_config, refuse_no_run
+from jaxpose.run.identity import read_config, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
 from jaxpose.run.weights import load_parameters
 from jaxpose.steps.state import evaluated_weights, initial_state
@@ -56,10 +56,7 @@ def read_run_config(run: Path, *, for_weights: bool = False) -> Config:
     needed = ("keypoint_names", "input_height_px", "input_width_px")
     if is_pretraining(config.pretrain):
         if not for_weights:
-            raise UserError(
-                f"{run} is a run of jaxpose pretrain, which finds no keypoints; train a network from it with "
-                f"model.weights={run}"
-            )
+            refuse_pretraining(run, config)
         needed = needed[1:]
     # Options that depend on the project are filled in before a run folder is made.
     for option in needed:
