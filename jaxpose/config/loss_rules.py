@@ -57,6 +57,18 @@ def _pca(config: Config) -> Iterator[str]:
     if "pca_multiview" in on and not cameras and len(views) < 2:
         fix = "name the matching keypoints of each in losses.pca_multiview.views"
         yield f"losses.pca_multiview is on, but there is one view: {fix}"
+    if config.model.views_agree:
+        if config.model.kind == "regression":
+            yield "model.views_agree compares heatmaps, and model.kind=regression has none: leave it out"
+        if config.model.decoding != "fit":
+            yield f"model.views_agree needs model.decoding=fit, and it is {config.model.decoding}"
+        if cameras:
+            yield "model.views_agree compares views in one frame, and data.views names several cameras: leave it out"
+        elif len(views) < 2:
+            fix = "name the matching keypoints of each in losses.pca_multiview.views"
+            yield f"model.views_agree is on, but there is one view: {fix}"
+        elif (kept := config.losses.pca_multiview.components) != 3:
+            yield f"model.views_agree is on, and losses.pca_multiview.components is {kept}; views of a point need 3"
     for name in ("pca_singleview", "pca_multiview"):
         epsilon_px = getattr(config.losses, name).epsilon_px
         if epsilon_px is not None and epsilon_px < 0:

@@ -64,6 +64,11 @@ class ModelConfig(Section):
         "for its weights",
         choices=("fit", "lightning_pose"),
     )
+    views_agree: bool = option(
+        False,
+        "heatmaps of a body part are multiplied by what its other views in the frame say of it, before points are "
+        "decoded and for losses.consistency; the views are those of losses.pca_multiview",
+    )
     loss: str = option("mse", "how heatmaps are compared with targets", choices=("mse", "kl", "js"))
 
 

@@ -23,11 +23,13 @@ from jaxpose.export.stablehlo import PLATFORMS, SUFFIX, load_stablehlo, to_stabl
 from jaxpose.extras import need
 from jaxpose.files import write_atomic
 from jaxpose.phases import phase
+from jaxpose.pose.pca import Pca
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.load import start_devices
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.quantities import count
 from jaxpose.run.load import LoadedNetwork, load_network, read_run_config
+from jaxpose.run.pca import agreeing_views, load_subspaces
 from jaxpose.run.weights import checksum
 
 _LARGEST_PX = 16384
@@ -64,9 +66,10 @@ def export(
         trained = load_network(run)
     # A program in float64 would run only where 64-bit types are turned on.
     network = in_float32(trained) if config.train.precision == "f64" else trained
-    predictor = _predictor_of(network, platform)
+    views = agreeing_views(config.model, load_subspaces(run, config))
+    predictor = _predictor_of(network, platform, views)
     with phase("writing the program"):
-        content = to_stablehlo(make_program(network, fit), frame_shape(config.model.kind, fit.frame_size_px))
+        content = to_stablehlo(make_program(network, fit, views), frame_shape(config.model.kind, fit.frame_size_px))
     with phase("comparing the file with the run"):
         check = check_file(load_stablehlo(content), predictor, fit, str(out))
     notes = _describe(trained, network.config, fit)
@@ -126,12 +129,12 @@ def _fit_of(data: DataConfig, frame_size_px: tuple[int, int]) -> FrameFit:
     return make_fit(frame_size_px, (data.input_width_px, data.input_height_px), data.resize, crop_px)
 
 
-def _predictor_of(network: LoadedNetwork, platform: str) -> Predictor:
+def _predictor_of(network: LoadedNetwork, platform: str, views: Pca | None) -> Predictor:
     config = network.config
     config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=1, platform=platform))
     devices = start_devices(config)
     mesh = make_mesh(devices)
-    runner = BatchRunner(config, network.graphdef, mesh, COUNT)
+    runner = BatchRunner(config, network.graphdef, mesh, COUNT, views=views)
     weights = replicate(mesh, (network.params, network.statistics))
     return Predictor(config, runner, weights, describe(devices), {}, network.label)
 

@@ -11,6 +11,7 @@ from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.export.frame_fit import FrameFit
 from jaxpose.model.fold import fold_norms
 from jaxpose.model.pose_net import make_network
+from jaxpose.pose.pca import Pca
 from jaxpose.run.load import LoadedNetwork
 from jaxpose.steps.predict_step import build_predict
 
@@ -19,11 +20,11 @@ from jaxpose.steps.predict_step import build_predict
 Program = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def make_program(network: LoadedNetwork, fit: FrameFit) -> Program:
-    """Returns the program of a network for frames of one size; see `Program`."""
+def make_program(network: LoadedNetwork, fit: FrameFit, views: Pca | None = None) -> Program:
+    """Returns the program of a network for frames of one size; see `Program`. `views` are of `agreeing_views`."""
     config = network.config
     weights = fold_norms(network.params, network.statistics)
-    predict = build_predict(config, network.graphdef)
+    predict = build_predict(config, network.graphdef, views)
     frame_from_input = np.asarray(fit.frame_from_input, np.float32)
 
     def program(frames: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -19,6 +19,7 @@ from jaxpose.config import Config
 from jaxpose.data.loader import Samples, evaluation_batches
 from jaxpose.model.fold import fold_norms
 from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
+from jaxpose.pose.pca import Pca
 from jaxpose.steps.predict_step import build_evaluate, build_predict, forward_options
 from jaxpose.video.key_frames import Stopped
 
@@ -35,6 +36,7 @@ class BatchRunner:
       mesh: the devices.
       frames_at_once: frames of one step on each device.
       labelled_at_once: the same for labelled frames; None = as `frames_at_once`.
+      views: of `agreeing_views`.
 
     Attributes:
       device_count: number of devices.
@@ -50,12 +52,13 @@ class BatchRunner:
         mesh: Mesh,
         frames_at_once: int,
         labelled_at_once: int | None = None,
+        views: Pca | None = None,
     ):
         self._mesh = mesh
         self._lock = threading.Lock()
         self._precision = config.train.precision
         self.device_count = mesh.size
-        self._evaluate, self._predict = build_evaluate(config, graphdef), build_predict(config, graphdef)
+        self._evaluate, self._predict = (build(config, graphdef, views) for build in (build_evaluate, build_predict))
         # The programs by what decides them, and the weights of the last call with their copies on each device.
         self._programs: dict[Any, DeviceProgram] = {}
         self._weights: tuple[tuple[Any, Any], list[Any]] = (None, None), []

@@ -17,7 +17,7 @@ from jaxpose.prediction.load import load, start_devices
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.ensemble import member_folders
 from jaxpose.run.load import load_network
-from jaxpose.run.pca import Subspaces, load_subspaces
+from jaxpose.run.pca import Subspaces, agreeing_views, load_subspaces
 
 # The predictions of each member, beside their median: (members, n, k, 2).
 MEMBERS = "members_frame_px"
@@ -86,5 +86,7 @@ def load_labelling(
     with phase("reading the weights"), needed_types(config.train.precision):
         networks = [load_network(member) for member in members]
         weights = [replicate(mesh, (network.params, network.statistics)) for network in networks]
-    runner = BatchRunner(config, networks[0].graphdef, mesh, at_once, labelled_batch_size)
-    return EnsemblePredictor(config, runner, weights, load_subspaces(members[0], config), describe(chosen))
+    subspaces = load_subspaces(members[0], config)
+    views = agreeing_views(config.model, subspaces)
+    runner = BatchRunner(config, networks[0].graphdef, mesh, at_once, labelled_batch_size, views)
+    return EnsemblePredictor(config, runner, weights, subspaces, describe(chosen))

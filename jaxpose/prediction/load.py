@@ -20,7 +20,7 @@ from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.run.load import load_network, read_run_config
-from jaxpose.run.pca import load_subspaces
+from jaxpose.run.pca import agreeing_views, load_subspaces
 
 
 def load(
@@ -59,10 +59,13 @@ def load(
     with phase("reading the weights"):
         trained = load_network(Path(run))
     mesh = make_mesh(chosen)
-    runner = BatchRunner(config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size)
+    subspaces = load_subspaces(Path(run), config)
+    runner = BatchRunner(
+        config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size,
+        agreeing_views(config.model, subspaces),
+    )  # fmt: skip
     with needed_types(config.train.precision):
         weights = replicate(mesh, (trained.params, trained.statistics))
-    subspaces = load_subspaces(Path(run), config)
     predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label)
     if is_compiled:
         predictor.compile()

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.checksums import DamagedFile, read_json, write_json
-from jaxpose.config import Config
+from jaxpose.config import Config, ModelConfig
 from jaxpose.config.losses import weights
 from jaxpose.errors import UserError
 from jaxpose.pose.pca import Pca, errors_px, from_json, to_json
@@ -51,6 +51,22 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
     except UserError as error:
         raise DamagedFile(f"{file} does not hold the PCAs of this run ({error}); {mend}") from None
     return subspaces
+
+
+def agreeing_views(model: ModelConfig, subspaces: Subspaces) -> Pca | None:
+    """Returns the subspace of the views whose maps agree, None if they are not asked to.
+
+    Raises:
+      UserError: they are, and the run has no such subspace.
+    """
+    if not model.views_agree:
+        return None
+    if "pca_multiview" not in subspaces:
+        raise UserError(
+            f"model.views_agree is on, and the run has no subspace of its views: put its {SUBSPACES_FILE} back, or "
+            "train again in another folder"
+        )
+    return subspaces["pca_multiview"]
 
 
 def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: int) -> dict[str, np.ndarray]:

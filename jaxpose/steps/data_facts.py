@@ -19,6 +19,7 @@ class DataFacts:
       has_new_head: whether the backbone started from loaded weights, and a part of the head did not.
       flip_permutation: partner of each keypoint in a flip, or None if flips are off.
       pca: the PCAs of `pca_singleview` and `pca_multiview`, by the name of the loss, if that loss is on.
+      views: the subspace of the views whose maps agree (`model.views_agree`), or None.
       teacher: definition of the network whose features a distillation follows; else None.
     """
 
@@ -29,4 +30,5 @@ class DataFacts:
     has_new_head: bool = False
     flip_permutation: tuple[int, ...] | None = None
     pca: dict[str, Pca] = dataclasses.field(default_factory=dict)
+    views: Pca | None = None
     teacher: nnx.GraphDef | None = None

@@ -5,13 +5,33 @@ import jax.numpy as jnp
 
 from jaxpose.codes import VISIBLE
 from jaxpose.config import ModelConfig
-from jaxpose.pose import clip_losses, heatmap, heatmap_lightning_pose, losses
+from jaxpose.pose import clip_losses, heatmap, heatmap_lightning_pose, losses, view_agreement
+from jaxpose.pose.pca import Pca
 
 # Outputs for each window of q sequences: (q, windows, heads, k, ...).
 Outputs = jax.Array
 
 
-def decode_outputs(outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array) -> tuple[jax.Array, jax.Array]:
+def heatmaps(outputs: Outputs, model: ModelConfig, frame_from_view: jax.Array, views: Pca | None) -> jax.Array:
+    """Returns the maps of every head (q, w, heads, k, h, w), each of sum 1.
+
+    Args:
+      outputs: (q, w, heads, k, h, w).
+      model: options of the network.
+      frame_from_view: affines (q, 2, 3) from pixels of what the network saw to those of the frame.
+      views: the subspace of the views that agree, or None (see `model.views_agree`).
+    """
+    q, w, heads, k, height, width = outputs.shape
+    maps = jax.nn.softmax(outputs.reshape(q * w * heads, k, height, width), axis=(-2, -1))
+    if views is not None:
+        affines = jnp.repeat(frame_from_view.astype(maps.dtype), w * heads, axis=0)
+        maps = view_agreement.agree(maps, affines, model.heatmap_stride, views)
+    return maps.reshape(outputs.shape)
+
+
+def decode_outputs(
+    outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array, views: Pca | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Returns the points of every head (q, w, heads, k, 2) in input pixels and their confidence (q, w, heads, k).
 
     The confidence of a network without maps is always 1.
@@ -20,11 +40,16 @@ def decode_outputs(outputs: Outputs, model: ModelConfig, frame_from_input: jax.A
       outputs: (q, w, heads, k, ...).
       model: options of the network.
       frame_from_input: affines (q, 2, 3); Lightning Pose's decoding depends on the size of the frame.
+      views: as in `heatmaps`.
     """
     if model.kind == "regression":
         return outputs, jnp.ones(outputs.shape[:-1], outputs.dtype)
-    q, w, heads, k, height, width = outputs.shape
-    maps = jax.nn.softmax(outputs.reshape(q * w * heads, k, height, width), axis=(-2, -1))
+    return _decode_maps(heatmaps(outputs, model, frame_from_input, views), model, frame_from_input)
+
+
+def _decode_maps(maps: jax.Array, model: ModelConfig, frame_from_input: jax.Array) -> tuple[jax.Array, jax.Array]:
+    q, w, heads, k, height, width = maps.shape
+    maps = maps.reshape(q * w * heads, k, height, width)
     if model.decoding == "lightning_pose":
         points_px, confidence = heatmap_lightning_pose.decode(maps, model.heatmap_stride)
         shift = heatmap_lightning_pose.offset_px(frame_from_input).astype(points_px.dtype)
@@ -47,19 +72,21 @@ def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Arr
 
 
 def surest_maps(
-    outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array
+    outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array, frame_from_view: jax.Array, views: Pca | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the maps (q, k, h, w) of each keypoint's most confident head, their points and their confidence.
 
     Args:
       outputs: (q, 1, heads, k, h, w).
       model, frame_from_input: as in `decode_outputs`.
+      frame_from_view, views: as in `heatmaps`.
     """
-    points_px, confidence = decode_outputs(outputs, model, frame_from_input)
+    maps = heatmaps(outputs, model, frame_from_view, views)
+    points_px, confidence = _decode_maps(maps, model, frame_from_input)
     best = jnp.argmax(confidence, axis=2)[:, :, None]
-    logits = jnp.take_along_axis(outputs, best[..., None, None], axis=2)[:, 0, 0]
+    maps = jnp.take_along_axis(maps, best[..., None, None], axis=2)[:, 0, 0]
     points_px, confidence = most_confident(points_px, confidence)
-    return jax.nn.softmax(logits, axis=(-2, -1)), points_px[:, 0], confidence[:, 0]
+    return maps, points_px[:, 0], confidence[:, 0]
 
 
 def map_shift_px(model: ModelConfig, frame_from_input: jax.Array) -> jax.Array:

@@ -9,16 +9,19 @@ from flax import nnx
 from jaxpose import geometry
 from jaxpose.config import Config
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
+from jaxpose.pose.pca import Pca
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.outputs import Outputs, decode_outputs, most_confident, supervised_loss, used_keypoints
 
 Predictions = dict[str, jax.Array]
 
 
-def build_predict(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dict, Batch], Predictions]:
+def build_predict(
+    config: Config, graphdef: nnx.GraphDef, views: Pca | None = None
+) -> Callable[[dict, dict, Batch], Predictions]:
     """Returns a function, to be compiled, of (parameters, statistics, batch).
 
-    The weights are those that `fold_norms` returned.
+    The weights are those that `fold_norms` returned; `views` is the subspace of the views that agree, if they do.
     The batch has sequences of `frames` uint8 (q, s, h, w, 3), or whole numbers as floats, and `frame_from_input`
     (q, 2, 3). The result has, for each window of a sequence (s of them, or s - 4 if the network sees five frames),
     `keypoints_px` (q, w, k, 2) in input pixels, `keypoints_frame_px` and `confidence` (q, w, k).
@@ -27,12 +30,14 @@ def build_predict(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dic
     def predict(params: dict, statistics: dict, batch: Batch) -> Predictions:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
             outputs = _apply(config, graphdef, params, statistics, batch, is_folded=True)
-            return _decode(outputs, config, batch)
+            return _decode(outputs, config, batch, views)
 
     return predict
 
 
-def build_evaluate(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, dict, Batch], Predictions]:
+def build_evaluate(
+    config: Config, graphdef: nnx.GraphDef, views: Pca | None = None
+) -> Callable[[dict, dict, Batch], Predictions]:
     """Returns the same for labelled frames: a batch also has `keypoints_px` and `visibility`; a sample is one window.
 
     The result has no axis of windows, and per sample `loss_sum` and `loss_count`, each (b,).
@@ -43,7 +48,7 @@ def build_evaluate(config: Config, graphdef: nnx.GraphDef) -> Callable[[dict, di
         size_px = (batch["frames"].shape[2], batch["frames"].shape[3])
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
             outputs = _apply(config, graphdef, params, statistics, batch, is_folded=False)
-            found = {name: value[:, 0] for name, value in _decode(outputs, config, batch).items()}
+            found = {name: value[:, 0] for name, value in _decode(outputs, config, batch, views).items()}
             keypoints_px = batch["keypoints_px"].astype(dtype)
             visibility = used_keypoints(keypoints_px, batch["visibility"], size_px, config.model)
             sums, counts = supervised_loss(
@@ -74,9 +79,9 @@ def _apply(
     return outputs[0]
 
 
-def _decode(outputs: Outputs, config: Config, batch: Batch) -> Predictions:
+def _decode(outputs: Outputs, config: Config, batch: Batch, views: Pca | None) -> Predictions:
     affine = batch["frame_from_input"].astype(outputs.dtype)
-    keypoints_px, confidence = most_confident(*decode_outputs(outputs, config.model, affine))
+    keypoints_px, confidence = most_confident(*decode_outputs(outputs, config.model, affine, views))
     return {
         "keypoints_px": keypoints_px,
         "keypoints_frame_px": geometry.apply(affine[:, None], keypoints_px),

@@ -30,7 +30,7 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
         try:
             fitted[name] = make()
         except UserError as error:
-            if name in on:
+            if name in on or (name == "pca_multiview" and config.model.views_agree):
                 raise
             messages.append(f"{name} is not measured: {error}")
 

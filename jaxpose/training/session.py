@@ -137,7 +137,7 @@ def put_checked_on_devices(setup: Setup) -> CompiledRun:
 def make_runner(setup: Setup) -> BatchRunner:
     """Returns what predicts the frames of a training, compiled on first use."""
     batch = validation_batch(setup.config.train, len(setup.data.rows("validation")))
-    return BatchRunner(setup.config, setup.graphdef, setup.mesh, setup.config.eval.batch_size, batch)
+    return BatchRunner(setup.config, setup.graphdef, setup.mesh, setup.config.eval.batch_size, batch, setup.facts.views)
 
 
 def set_figures(sets: dict[str, dict[str, Any]]) -> dict[str, float]:

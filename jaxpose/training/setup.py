@@ -19,7 +19,7 @@ from jaxpose.data.images import outside_parts
 from jaxpose.errors import UserError
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
-from jaxpose.run.pca import Subspaces
+from jaxpose.run.pca import Subspaces, agreeing_views
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
 from jaxpose.threads import THREADS_VARIABLE
@@ -95,6 +95,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         has_new_head=initial.has_new_head,
         flip_permutation=permutation,
         pca={name: pca for name, pca in subspaces.items() if name in weights(config.losses)},
+        views=agreeing_views(config.model, subspaces),
     )
     clips, sentences = open_clip_streams(config, facts)
     messages += sentences

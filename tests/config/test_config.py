@@ -367,6 +367,16 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"losses__pca_multiview__weight": 1.0}, "losses.pca_multiview is on, but there is one view: name the matching"),
     ({"video__scale_min": 1.3}, "video.scale_min is 1.3, above video.scale_max = 1.2"),
     ({"losses__pca_multiview__epsilon_px": -1.0}, "losses.pca_multiview.epsilon_px is -1; it must be at least 0, or"),
+    ({"model__views_agree": True}, "model.views_agree is on, but there is one view: name the matching keypoints"),
+    ({"model__views_agree": True, "data__views": ("top", "side")},
+     "model.views_agree compares views in one frame, and data.views names several cameras: leave it out"),
+    ({"model__views_agree": True, "model__kind": "regression"},
+     "model.views_agree compares heatmaps, and model.kind=regression has none: leave it out"),
+    ({"model__views_agree": True, "model__decoding": "lightning_pose"},
+     "model.views_agree needs model.decoding=fit, and it is lightning_pose"),
+    ({"model__views_agree": True, "losses__pca_multiview__views": ("a,b", "c,d"),
+      "losses__pca_multiview__components": 2},
+     "model.views_agree is on, and losses.pca_multiview.components is 2; views of a point need 3"),
 ]  # fmt: skip
 
 

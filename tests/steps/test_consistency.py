@@ -12,6 +12,7 @@ from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.codes import VISIBLE
 from jaxpose.pose import heatmap
+from jaxpose.pose.pca import Pca
 from jaxpose.steps import consistency
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards
@@ -88,6 +89,40 @@ def test_labels_of_the_teacher_are_where_the_student_sees_the_same_place(move_p:
         assert np.abs(np.asarray(labels["keypoints_px"])[frame] - seen_px).max() < 0.6
         map_px, _ = heatmap.decode(jnp.asarray(said_maps[frame][None]), 4, 1.25)
         assert np.abs(np.asarray(map_px)[0] - seen_px).max() < 0.9
+
+
+def test_of_two_places_the_one_is_taught_that_the_other_view_confirms() -> None:
+    rng = np.random.default_rng(3)
+    config = taught_config()
+    # Left and right are one body part in two views, at the same x of the frame.
+    components = np.array([[0.5**0.5, 0, 0.5**0.5, 0], [0, 1, 0, 0], [0, 0, 0, 1]])
+    views = Pca(((0, 1),), "none", np.zeros(4), components, np.array([0.4, 0.3, 0.3, 0]), 1.0)
+    microbatch = microbatch_of(config, np.zeros((SIDE_PX, SIDE_PX, 3), np.uint8))
+    easy_from_input = geometry.invert(np.asarray(microbatch["easy"]["input_from_augmented"]))
+
+    def said(points_px: np.ndarray) -> jax.Array:
+        return teacher_outputs(geometry.apply(easy_from_input, points_px.astype(np.float32)))
+
+    right_px = rng.uniform(16, 32, (FRAMES, KEYPOINTS, 2))
+    right_px[:, 1, 0] = right_px[:, 0, 0]
+    wrong_px = right_px.copy()
+    wrong_px[:, 0, 0] += 20
+    right, wrong = said(right_px), said(wrong_px)
+    unsure = jnp.logaddexp(right + np.log(0.4), wrong + np.log(0.6))
+    thresholds = jnp.full(KEYPOINTS, 0.5)
+    expected, alone, found = (
+        consistency.pseudo_labels(outputs, microbatch, config, facts, thresholds)
+        for outputs, facts in ((right, FACTS), (unsure, FACTS), (unsure, dataclasses.replace(FACTS, views=views)))
+    )
+    np.testing.assert_array_equal(found[1], expected[1])
+    off_px, off_alone_px = (
+        np.linalg.norm(np.asarray(labels["keypoints_px"] - expected[0]["keypoints_px"])[:-1], axis=-1).max(-1)
+        for labels, _ in (found, alone)
+    )
+    # Half a cell: the wrong place is not wholly gone.
+    assert off_px.max() < 2 and off_alone_px.min() > 8
+    off_maps = np.abs(np.asarray(found[0]["maps"] - expected[0]["maps"]))[:-1].sum((-2, -1))
+    assert off_maps.max() < 0.5 < np.abs(np.asarray(alone[0]["maps"] - expected[0]["maps"]))[:-1].sum((-2, -1)).max()
 
 
 def test_a_prediction_below_its_threshold_teaches_nothing() -> None:

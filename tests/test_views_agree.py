@@ -1,0 +1,70 @@
+"""`model.views_agree` through the verbs: what training writes, `load`, and an exported file decode alike."""
+
+import dataclasses
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from jaxpose.errors import UserError
+from jaxpose.export.command import export
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.predict import load
+from jaxpose.run.identity import read_config, write_config
+from jaxpose.run.paths import CONFIG_FILE, SUBSPACES_FILE
+from tests.small_run import copy_of, make_config, train
+
+VIEWS = ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")
+
+
+@pytest.fixture(scope="module")
+def agreeing(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of few steps with a teacher; the paws of a side stand for a view."""
+    options = {"losses__pca_multiview__views": VIEWS, "model__views_agree": True, "train__steps": 6}
+    teacher = {"weight": 1.0, "frames_per_step": 4, "start_steps": 0, "ramp_steps": 1}
+    options |= {f"losses__consistency__{name}": value for name, value in teacher.items()}
+    run = tmp_path_factory.mktemp("agreeing") / "run"
+    assert train(make_config(project, run, **options))["exit_code"] == 0
+    return run
+
+
+def predicted(run: Path, project: Path) -> tuple[np.ndarray, np.ndarray]:
+    """The keypoints that the loaded run predicts on its labelled frames, and those in its table."""
+    table = read_predictions(run / "predictions.csv")
+    frames = []
+    for name in table.index:
+        picture = cv2.imread(str(project / name))
+        assert picture is not None
+        frames.append(picture[..., ::-1])
+    points_px, _ = load(run).predict(np.stack(frames))
+    return points_px, table.keypoints_frame_px
+
+
+def test_a_loaded_run_predicts_what_training_wrote(agreeing: Path, project: Path, tmp_path: Path) -> None:
+    loaded_px, written_px = predicted(agreeing, project)
+    # Labelled frames are predicted without folded norms.
+    np.testing.assert_allclose(loaded_px, written_px, atol=0.01)
+    other = copy_of(agreeing, tmp_path)
+    config = read_config(other / CONFIG_FILE)
+    (other / CONFIG_FILE).unlink()
+    write_config(
+        other / CONFIG_FILE, dataclasses.replace(config, model=dataclasses.replace(config.model, views_agree=False))
+    )
+    alone_px, _ = predicted(other, project)
+    is_seen = np.isin(config.data.keypoint_names, ",".join(VIEWS).split(","))
+    off_px = np.linalg.norm(alone_px - loaded_px, axis=-1).max(axis=0)
+    assert off_px[is_seen].max() > 0.1 and off_px[~is_seen].max() < 0.01
+
+
+def test_an_exported_file_holds_the_agreement(agreeing: Path, tmp_path: Path) -> None:
+    """`export` compares the file with the run, and refuses a file that differs."""
+    export(agreeing, tmp_path / "network.stablehlo")
+    assert (tmp_path / "network.stablehlo").is_file()
+
+
+def test_a_run_without_its_subspaces_is_refused(agreeing: Path, tmp_path: Path) -> None:
+    run = copy_of(agreeing, tmp_path)
+    (run / SUBSPACES_FILE).unlink()
+    with pytest.raises(UserError, match="model.views_agree is on, and the run has no subspace of its views: put its"):
+        load(run)
