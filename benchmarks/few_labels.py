@@ -10,9 +10,10 @@ by which options may be chosen, and of `test`, by which none was. A seed decides
 so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
 `supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone
 that `jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
-`pretrained-consistency` has both. `ensemble` is the median of five networks; `everything` is that of five which start
-from the pretrained backbone and have the teacher and moved parts. `student` is one network that also learns the
-ensemble's points on frames of the videos (see ensemble_labels.py); the ensemble's cost comes on top of its line's.
+`pretrained-consistency` has both. `ensemble` is the median of five networks; `everything` is that of five which have
+the teacher, moved parts and, on the mouse and its mirror image, views that agree. `student` is one network that also
+learns the ensemble's points on frames of the videos (see ensemble_labels.py); the ensemble's cost comes on top of its
+line's.
 With 80 labels the mouse has no test frame left: `choice` stands for `test`.
 Appends one JSON line for each run, and skips those that the file has; an interrupted run resumes. A run has one thread
 for its arithmetic, so start one process for each core, with its own seeds.
@@ -50,6 +51,8 @@ from jaxpose.pretrain import pretrain
 from jaxpose.train import train
 
 FAR_PX = 20.0
+# Those that both views of the mouse show.
+MOUSE_PARTS = ("paw1LH", "paw2LF", "paw3RF", "paw4RH", "tailBase", "tailMid", "nose")
 STEPS, PRETRAIN_STEPS, BATCH, LONG, MEMBERS = 500, 1000, 16, 3, 5
 METHODS = (
     "supervised", "supervised-long", "consistency", "pretrained", "pretrained-consistency", "ensemble", "everything",
@@ -95,7 +98,11 @@ def mouse(given: argparse.Namespace, seed: int) -> LabelledSet:
     """90 frames of a mouse and its mirror image: 10 to choose by, 80 to draw from, tested on those not drawn."""
     order = np.random.default_rng([1, seed]).permutation(90)
     drawable = order[10:]
-    return LabelledSet(given.project, drawable, order[:10], drawable, _base(given.project, (128, 128)))
+    config = _base(given.project, (128, 128))
+    config.losses.pca_multiview.views = tuple(
+        ",".join(f"{part}_{view}" for part in MOUSE_PARTS) for view in ("top", "bot")
+    )
+    return LabelledSet(given.project, drawable, order[:10], drawable, config)
 
 
 def lips(given: argparse.Namespace, seed: int) -> LabelledSet:
@@ -181,11 +188,11 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     config.train.seed, config.train.steps = seed, given.steps * (LONG if method == "supervised-long" else 1)
     cost = {}
     everything = method == "everything"
-    if "pretrained" in method or everything:
+    if "pretrained" in method:
         # Before the other options: a pretraining has no teacher.
         config.model.weights, cost = pretrained(given, found, seed)
     if everything:
-        config.augment.move_p = 0.5
+        config.augment.move_p, config.model.views_agree = 0.5, bool(config.losses.pca_multiview.views)
     if "consistency" in method or everything:
         teacher = config.losses.consistency
         teacher.weight, teacher.start_steps, teacher.ramp_steps = 1.0, given.steps // 5, 2 * given.steps // 5
