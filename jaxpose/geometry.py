@@ -69,6 +69,13 @@ def invert(affine: Array) -> Array:
     return xp.concatenate([linear, -shift], axis=-1)
 
 
+def scale(affine: Array) -> Array:
+    """Returns by how much affines (..., 2, 3) enlarge a length (...): the square root of the change of an area."""
+    xp = affine.__array_namespace__()
+    a, b, c, d = affine[..., 0, 0], affine[..., 0, 1], affine[..., 1, 0], affine[..., 1, 1]
+    return xp.sqrt(xp.abs(a * d - b * c))
+
+
 def compose(outer: Array, inner: Array) -> Array:
     """Returns the affines (..., 2, 3) that map points by `inner` and then by `outer`."""
     xp = inner.__array_namespace__()

@@ -66,7 +66,8 @@ def export(
         trained = load_network(run)
     # A program in float64 would run only where 64-bit types are turned on.
     network = in_float32(trained) if config.train.precision == "f64" else trained
-    views = agreeing_views(config.model, load_subspaces(run, config))
+    # Otherwise they only measure predictions, and a file holds none of them.
+    views = agreeing_views(config.model, load_subspaces(run, config)) if config.model.views_agree else None
     predictor = _predictor_of(network, platform, views)
     with phase("writing the program"):
         content = to_stablehlo(make_program(network, fit, views), frame_shape(config.model.kind, fit.frame_size_px))

@@ -61,7 +61,7 @@ def draw_params(
     seeds = dict(zip(_COLUMNS, jnp.unstack(bits, axis=1), strict=True))
     share = dict(zip(_COLUMNS, jnp.unstack(uniform, axis=1), strict=True))
     linear = frame_from_input[..., :2]
-    frame_px_per_px = jnp.sqrt(jnp.abs(linear[:, 0, 0] * linear[:, 1, 1] - linear[:, 0, 1] * linear[:, 1, 0]))
+    frame_px_per_px = geometry.scale(frame_from_input)
     drawn = _draw_geometry(share, augment, linear, size_px)
     drawn |= pixels.draw_params(share, seeds, augment, frame_px_per_px)
     if augment.elastic_p:

@@ -47,8 +47,7 @@ def agree(
     height, width = maps.shape[-2:]
     y, x = jnp.meshgrid(jnp.arange(height, dtype=maps.dtype), jnp.arange(width, dtype=maps.dtype), indexing="ij")
     cells = jnp.stack([x, y], axis=-1).reshape(1, -1, 2)
-    linear = frame_from_view[..., :2]
-    cell_px = stride * jnp.sqrt(jnp.abs(linear[:, 0, 0] * linear[:, 1, 1] - linear[:, 0, 1] * linear[:, 1, 0]))
+    cell_px = stride * geometry.scale(frame_from_view)
     # Points of maps are known to a cell, and labelled points to the error that the losses allow.
     sigma_px = jnp.sqrt(cell_px**2 + jnp.asarray(pca.epsilon_px, maps.dtype) ** 2)
     views = np.array(pca.columns).T

@@ -54,9 +54,9 @@ def read_run_config(run: Path, *, for_weights: bool = False) -> Config:
     file = run / CONFIG_FILE
     config = read_config(file)
     needed = ("keypoint_names", "input_height_px", "input_width_px")
+    if not for_weights:
+        refuse_pretraining(run, config)
     if is_pretraining(config.pretrain):
-        if not for_weights:
-            refuse_pretraining(run, config)
         needed = needed[1:]
     # Options that depend on the project are filled in before a run folder is made.
     for option in needed:

@@ -49,7 +49,7 @@ def agreed(maps: np.ndarray, pca: Pca, frame_from_input: np.ndarray = FRAME_FROM
 
 
 def by_all_pairs(maps: np.ndarray, pca: Pca) -> np.ndarray:
-    """The same from every pair of cells, with the relations of scikit-learn's kind of null space: by eigenvectors."""
+    """The same from every pair of cells, with relations from eigenvectors instead of singular values."""
     height, width = maps.shape[-2:]
     found = maps.copy()
     for row, affine in enumerate(FRAME_FROM_INPUT):
