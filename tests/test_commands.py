@@ -47,6 +47,7 @@ _INIT = "tests/test_init.py::test_the_file_is_a_config_of_the_project_that_train
 _SMALL = "tests/config/test_experiments.py::test_a_config_reads_its_data"
 _PRETRAIN = "tests/test_pretrain.py::test_a_pretraining_on_other_devices_is_equal_bit_for_bit"
 _DISTILL = "tests/test_pretrain.py::test_a_student_follows_its_teacher_on_any_devices_and_after_a_stop"
+_AGREE = "tests/test_views_agree.py::test_a_loaded_run_predicts_what_training_wrote"
 _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines"
 RUN_BY = {
     "check": _CHECK,
@@ -70,9 +71,11 @@ RUN_BY = {
     "train data.input_width_px": _REAL,
     "train data.split": _LOOP,
     "train log.remote_url": _REMOTE,
+    "train losses.pca_multiview.views": _AGREE,
     "train losses.pca_singleview.weight": _CLIPS,
     "train losses.temporal.weight": _CLIPS,
     "train model.backbone": _REAL,
+    "train model.views_agree": _AGREE,
     "train model.weights": "tests/training/test_pretrained.py::test_a_run_starts_from_the_backbone_of_a_file",
     "train resume": "tests/test_train_vit.py::test_a_run_ends_goes_on_and_predicts",
     "train train.batch_size": "tests/config/test_command_line.py::"
