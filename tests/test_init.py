@@ -123,7 +123,16 @@ def test_mirrored_views_are_compared_and_never_flipped() -> None:
     assert found["losses.pca_multiview.views"] == (
         "paw1LH_top,paw2LF_top,tailBase_top,nose_top", "paw1LH_bot,paw2LF_bot,tailBase_bot,nose_bot",
     )  # fmt: skip
-    assert found["losses.temporal.epsilon_px"] == (20.0,)
+    assert found["losses.temporal.epsilon_px"] == (20.0,) and found["model.views_agree"] is True
+
+
+@pytest.mark.parametrize(
+    ("frames", "model"), [(9, {}), (90, {"kind": "regression"}), (90, {"decoding": "lightning_pose"})]
+)
+def test_mirrored_views_agree_only_where_they_can(frames: int, model: dict) -> None:
+    config = c.Config(data=c.DataConfig(project="p"), model=c.ModelConfig(**model))
+    found = options_of(dataclasses.replace(FACTS, frames=frames), config, tuple(f"model.{name}" for name in model))
+    assert found["model.views_agree"] is False and len(found["losses.pca_multiview.views"]) == 2
 
 
 @pytest.mark.parametrize(
