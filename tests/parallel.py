@@ -62,7 +62,7 @@ def make_config(
     *, backbone: str = "resnet10", norm: str = "sync", precision: str = "f32", optimizer: str = "sgd", lr: float = 0.05,
     batch: int = 10, microbatch: int = 0, preset: str = "dlc", move_p: float = 0.0, ema: float = 0.9,
     clip: float = 1.0, loss: str = "mse", kind: str = "heatmap", clips: int = 0, all_losses: bool = False,
-    shards: int = 0, unlabelled: int = 0,
+    shards: int = 0, unlabelled: int = 0, agree: bool = False,
 ) -> c.Config:  # fmt: skip
     names = tuple(f"keypoint{number}" for number in range(KEYPOINTS))
     on_video = losses(all_losses) if clips else c.LossesConfig()
@@ -74,7 +74,9 @@ def make_config(
     return c.Config(
         data=c.DataConfig(project="p", input_height_px=SIDE_PX, input_width_px=SIDE_PX, keypoint_names=names),
         augment=c.resolve(c.Config(augment=c.AugmentConfig(preset=preset, move_p=move_p))).augment,
-        model=c.ModelConfig(kind=kind, backbone=backbone, width=width, norm=norm, head_width=4, loss=loss),
+        model=c.ModelConfig(
+            kind=kind, backbone=backbone, width=width, norm=norm, head_width=4, loss=loss, views_agree=agree
+        ),
         video=c.VideoConfig(clips_per_step=max(1, clips), sequence_length=CLIP, context_sequence_length=CLIP),
         losses=on_video,
         optim=c.OptimConfig(name=optimizer, lr=lr, clip_norm=clip, ema_decay=ema, schedule="constant"),
@@ -96,13 +98,18 @@ def losses(with_maps: bool) -> c.LossesConfig:
     )
 
 
+def labelled_frame_px() -> np.ndarray:
+    """The labels of the samples (n, k, 2) in pixels of their frames, float64."""
+    source = samples()
+    labels = np.where(source.visibility[..., None] > 0, source.keypoints_px, np.nan)
+    return geometry.apply(source.frame_from_input, labels).astype(np.float64)
+
+
 def fitted_pca(config: c.Config) -> dict[str, Pca]:
     """What a training would fit to the labels for its losses on clips."""
     if not loss_weights(config.losses):
         return {}
-    source = samples()
-    labels = np.where(source.visibility[..., None] > 0, source.keypoints_px, np.nan)
-    labels = geometry.apply(source.frame_from_input, labels).astype(np.float64)
+    labels = labelled_frame_px()
     multiview = fit_multiview(labels, [(0,), (2,)], config.losses.pca_multiview)
     singleview = fit_singleview(labels, range(KEYPOINTS), config.losses.pca_singleview)
     return {"pca_singleview": singleview, "pca_multiview": multiview}
@@ -180,9 +187,11 @@ class Trainer:
                 state = dataclasses.replace(state, thresholds={"consistency": _thresholds(config)})
             self._first_state: State = jax.tree.map(np.asarray, state)
         passes = -(-config.train.batch_size // microbatch_size(config.train))
+        views = fit_multiview(labelled_frame_px(), [(0,), (2,)], c.PcaMultiviewConfig())
         self._facts = DataFacts(
-            size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, pca=fitted_pca(config)
-        )
+            size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, pca=fitted_pca(config),
+            views=views if config.model.views_agree else None,
+        )  # fmt: skip
         self._layouts: dict[int, Layout] = {}
 
     def lower(self, mesh: jax.sharding.Mesh) -> jax.stages.Lowered:

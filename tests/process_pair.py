@@ -164,6 +164,10 @@ def small(folder: Path, out: str, **changes: Any) -> c.Config:
     options |= {"losses__temporal__weight": 1e-3, "losses__temporal__epsilon_px": (1.0,), "losses__anneal_init": 1.0}
     options |= {"losses__pca_multiview__weight": 1e-3, "video__sequence_length": 7}
     options |= {"losses__pca_multiview__views": ("left_front_paw,left_hind_paw", "right_front_paw,right_hind_paw")}
+    # A teacher, which is believed within the run, and whose maps agree between those views.
+    teacher = {"weight": 1.0, "frames_per_step": 3, "start_steps": 2, "ramp_steps": 4}
+    options |= {f"losses__consistency__{name}": value for name, value in teacher.items()}
+    options |= {"model__views_agree": True}
     options |= {"train__steps": STEPS, "train__val_every_epochs": STEPS, "log__tensorboard": False}
     return make_config(folder / "project", folder / out, **(options | changes))
 
