@@ -76,16 +76,6 @@ def scale(affine: Array) -> Array:
     return xp.sqrt(xp.abs(a * d - b * c))
 
 
-def compose(outer: Array, inner: Array) -> Array:
-    """Returns the affines (..., 2, 3) that map points by `inner` and then by `outer`."""
-    xp = inner.__array_namespace__()
-    # The columns of an affine are what it makes of (1, 0) and (0, 1), less its shift, and its shift.
-    columns = xp.stack([inner[..., :, column] for column in range(3)], axis=-2)
-    moved = columns[..., :1] * outer[..., None, :, 0] + columns[..., 1:] * outer[..., None, :, 1]
-    shift = moved[..., 2, :] + outer[..., :, 2]
-    return xp.stack([moved[..., 0, :], moved[..., 1, :], shift], axis=-1)
-
-
 def cells_from_input(points_px: Array, stride: int) -> Array:
     """Maps input pixels to heatmap cells: cell c of a map of stride s is input pixel (c + 0.5) s - 0.5."""
     return (points_px + 0.5) / stride - 0.5

@@ -98,18 +98,13 @@ def losses(with_maps: bool) -> c.LossesConfig:
     )
 
 
-def labelled_frame_px() -> np.ndarray:
-    """The labels of the samples (n, k, 2) in pixels of their frames, float64."""
-    source = samples()
-    labels = np.where(source.visibility[..., None] > 0, source.keypoints_px, np.nan)
-    return geometry.apply(source.frame_from_input, labels).astype(np.float64)
-
-
 def fitted_pca(config: c.Config) -> dict[str, Pca]:
     """What a training would fit to the labels for its losses on clips."""
     if not loss_weights(config.losses):
         return {}
-    labels = labelled_frame_px()
+    source = samples()
+    labels = np.where(source.visibility[..., None] > 0, source.keypoints_px, np.nan)
+    labels = geometry.apply(source.frame_from_input, labels).astype(np.float64)
     multiview = fit_multiview(labels, [(0,), (2,)], config.losses.pca_multiview)
     singleview = fit_singleview(labels, range(KEYPOINTS), config.losses.pca_singleview)
     return {"pca_singleview": singleview, "pca_multiview": multiview}
@@ -187,7 +182,7 @@ class Trainer:
                 state = dataclasses.replace(state, thresholds={"consistency": _thresholds(config)})
             self._first_state: State = jax.tree.map(np.asarray, state)
         passes = -(-config.train.batch_size // microbatch_size(config.train))
-        views = fit_multiview(labelled_frame_px(), [(0,), (2,)], c.PcaMultiviewConfig())
+        views = fit_multiview(samples().keypoints_px.astype(np.float64), [(0,), (2,)], c.PcaMultiviewConfig())
         self._facts = DataFacts(
             size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, pca=fitted_pca(config),
             views=views if config.model.views_agree else None,

@@ -13,7 +13,7 @@ from jaxpose.data import dataset
 from jaxpose.data.synthetic import make_project
 from jaxpose.init import __main__ as verb
 from jaxpose.init import facts as facts_module
-from jaxpose.init.choices import apply, make_choices
+from jaxpose.init.choices import Choice, apply, make_choices
 from jaxpose.init.facts import Facts
 from jaxpose.init.memory import largest_microbatch
 from jaxpose.init.names import left_right_pairs, mirrored_views
@@ -127,11 +127,19 @@ def test_mirrored_views_are_compared_and_never_flipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frames", "model"), [(9, {}), (90, {"kind": "regression"}), (90, {"decoding": "lightning_pose"})]
+    ("facts", "given"),
+    [
+        ({"frames": 9}, {}),
+        ({"sizes": 2}, {}),
+        ({}, {"model.kind": "regression"}),
+        ({}, {"model.decoding": "lightning_pose"}),
+        ({}, {"losses.pca_multiview.components": 2}),
+        ({}, {"data.boxes": "boxes.csv"}),
+    ],
 )
-def test_mirrored_views_agree_only_where_they_can(frames: int, model: dict) -> None:
-    config = c.Config(data=c.DataConfig(project="p"), model=c.ModelConfig(**model))
-    found = options_of(dataclasses.replace(FACTS, frames=frames), config, tuple(f"model.{name}" for name in model))
+def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> None:
+    config = apply([Choice("Given", "", given)], c.Config(data=c.DataConfig(project="p")))
+    found = options_of(dataclasses.replace(FACTS, **facts), config, tuple(given))
     assert found["model.views_agree"] is False and len(found["losses.pca_multiview.views"]) == 2
 
 
@@ -204,6 +212,7 @@ def test_strange_names_stay_text(tmp_path: Path) -> None:
     [
         (("nose_top", "paw_top", "tail_top", "nose_side", "paw_side", "tail_side", "light"), 2),
         (("top.nose", "top.paw", "top.tail", "bot.nose", "bot.paw", "bot.tail"), 2),
+        (("nose_side", "paw_side", "tail_side", "nose_bot", "paw_bot", "tail_bot", "lamp_top"), 2),
         (("front_left_paw", "front_right_paw", "front_nose", "back_left_paw", "back_right_paw", "back_nose"), 0),
         (("pupil_top", "pupil_bottom", "lid_top", "lid_bottom"), 0),
         (("nose", "tail"), 0),

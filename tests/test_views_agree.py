@@ -63,8 +63,27 @@ def test_an_exported_file_holds_the_agreement(agreeing: Path, tmp_path: Path) ->
     assert (tmp_path / "network.stablehlo").is_file()
 
 
+def test_frames_of_another_size_agree_alike(agreeing: Path, project: Path) -> None:
+    """The relation of the views is not tied to the size of the labelled frames."""
+    name = read_predictions(agreeing / "predictions.csv").index[0]
+    picture = cv2.imread(str(project / name))
+    assert picture is not None
+    run = load(agreeing)
+    (small_px,), small = run.predict(picture[None, ..., ::-1])
+    (large_px,), large = run.predict(np.kron(picture, np.ones((2, 2, 1), np.uint8))[None, ..., ::-1])
+    # Averages over four times the pixels round elsewhere.
+    np.testing.assert_allclose(large_px, 2 * small_px + 0.5, atol=0.2)
+    np.testing.assert_allclose(large, small, atol=0.01)
+
+
 def test_a_run_without_its_subspaces_is_refused(agreeing: Path, tmp_path: Path) -> None:
     run = copy_of(agreeing, tmp_path)
     (run / SUBSPACES_FILE).unlink()
-    with pytest.raises(UserError, match="model.views_agree is on, and the run has no subspace of its views: put its"):
+    with pytest.raises(UserError, match="pca.json is absent, and model.views_agree needs it: put the original file ba"):
         load(run)
+
+
+def test_views_that_too_few_labels_show_are_refused(project: Path, tmp_path: Path) -> None:
+    views = ("left_front_paw", "right_front_paw")
+    with pytest.raises(UserError, match="needs 10; the training labels have 6, of 1 body part in 2 views: label more"):
+        train(make_config(project, tmp_path / "run", losses__pca_multiview__views=views, model__views_agree=True))

@@ -51,6 +51,9 @@ def _pca(config: Config) -> Iterator[str]:
     cameras, views, on = config.data.views, config.losses.pca_multiview.views, losses.weights(config.losses)
     if "pca_singleview" in on and cameras:
         yield "losses.pca_singleview is on, but data.views names several cameras: use losses.pca_multiview"
+    for entry in views:
+        if not all(name.strip() for name in entry.split(",")):
+            yield f"losses.pca_multiview.views has an empty name in {entry!r}"
     if cameras and views:
         why = "data.views names several cameras, whose keypoints are all compared: give only one of the two"
         yield f"losses.pca_multiview.views is {views!r}, but {why}"
@@ -64,6 +67,9 @@ def _pca(config: Config) -> Iterator[str]:
             yield f"model.views_agree needs model.decoding=fit, and it is {config.model.decoding}"
         if cameras:
             yield "model.views_agree compares views in one frame, and data.views names several cameras: leave it out"
+        elif config.data.boxes:
+            why = "data.boxes cuts another part out of each: leave one of them out"
+            yield f"model.views_agree compares places of whole frames, and {why}"
         elif len(views) < 2:
             fix = "name the matching keypoints of each in losses.pca_multiview.views"
             yield f"model.views_agree is on, but there is one view: {fix}"

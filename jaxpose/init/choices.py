@@ -164,12 +164,21 @@ def _views(facts: Facts, config: Config, views: tuple[tuple[str, ...], ...]) -> 
     title = "Views that agree"
     if facts.frames < _FRAMES_FOR_VIEWS:
         return Choice(title, f"Off below {_FRAMES_FOR_VIEWS} labelled frames.", {"model.views_agree": False, **named})
+    reason = ""
     if config.model.kind == "regression" or config.model.decoding != "fit":
-        reason = "Off: the network that was given has no heatmaps to compare, or decodes them as Lightning Pose does."
-        return Choice(title, reason, {"model.views_agree": False, **named})
+        reason = "the network that was given has no heatmaps to compare, or decodes them as Lightning Pose does"
+    elif config.losses.pca_multiview.components != 3:
+        reason = "it needs losses.pca_multiview.components=3"
+    elif config.data.boxes:
+        reason = "data.boxes cuts another part out of each frame"
+    elif facts.sizes > 1:
+        reason = f"the labelled images have {facts.sizes} sizes, perhaps of cameras that see the views from elsewhere"
+    if reason:
+        return Choice(title, f"Off: {reason}.", {"model.views_agree": False, **named})
     reason = (
-        "Of two body parts that look alike in one view, the one stays that the other view confirms. On the mouse "
-        "example this lowered the error with 10, 20 and 40 labels (docs/few_labels.md); other data were not measured."
+        "A prediction in one view also counts what the other view shows of that body part, so that of two paws that "
+        "look alike one is not taken for the other. It lowered the error of the mouse example with 10 to 40 labels "
+        "(docs/few_labels.md); other data were not measured. False if these are no views of one body."
     )
     return Choice(title, reason, {"model.views_agree": True, **named})
 

@@ -36,6 +36,8 @@ def mirrored_views(names: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
                 part = "_".join(words[:-1] if place else words[1:])
                 by_view.setdefault(words[place], {})[part] = name
                 break
+    # A view with fewer is a word for something else: lamp_top.
+    by_view = {word: parts for word, parts in by_view.items() if len(parts) >= _SHARED}
     shared = [part for part in next(iter(by_view.values()), {}) if all(part in parts for parts in by_view.values())]
     if len(by_view) < 2 or len(shared) < _SHARED:
         return ()

@@ -32,7 +32,7 @@ def relation(pca: Pca, first: int, second: int) -> tuple[np.ndarray, float]:
 
 
 def agree(
-    maps: Float[Array, "b k h w"], frame_from_view: Float[Array, "b 2 3"], stride: int, pca: Pca
+    maps: Float[Array, "b k h w"], fitted_from_view: Float[Array, "b 2 3"], stride: int, pca: Pca
 ) -> Float[Array, "b k h w"]:
     """Returns the maps, each of sum 1, after the views of each body part have been compared.
 
@@ -40,26 +40,26 @@ def agree(
 
     Args:
       maps: each sums to 1, or to 0.
-      frame_from_view: affines from pixels of what the network saw to those of the frame, in which `pca` was fitted.
+      fitted_from_view: affines from pixels of what the network saw to those in which `pca` was fitted.
       stride: of those pixels, per cell.
       pca: as in `relation`.
     """
     height, width = maps.shape[-2:]
     y, x = jnp.meshgrid(jnp.arange(height, dtype=maps.dtype), jnp.arange(width, dtype=maps.dtype), indexing="ij")
     cells = jnp.stack([x, y], axis=-1).reshape(1, -1, 2)
-    cell_px = stride * geometry.scale(frame_from_view)
+    cell_px = stride * geometry.scale(fitted_from_view)
     # Points of maps are known to a cell, and labelled points to the error that the losses allow.
     sigma_px = jnp.sqrt(cell_px**2 + jnp.asarray(pca.epsilon_px, maps.dtype) ** 2)
     views = np.array(pca.columns).T
     of_view = [maps[:, view].reshape(maps.shape[0], -1, height * width) for view in views]
     agreed = list(of_view)
     with jax.default_matmul_precision("highest"):
-        frame_px = geometry.apply(frame_from_view, geometry.input_from_cells(cells, stride))
+        fitted_px = geometry.apply(fitted_from_view, geometry.input_from_cells(cells, stride))
         for first in range(len(views)):
             for second in range(first):
                 normal, offset = relation(pca, first, second)
                 parts = jnp.asarray(normal.reshape(2, 1, 1, 2), maps.dtype)
-                of_first, of_second = (jnp.sum(frame_px * part, axis=-1) for part in parts)
+                of_first, of_second = (jnp.sum(fitted_px * part, axis=-1) for part in parts)
                 # Of two cells that show one point, these are the same.
                 places = {first: of_first, second: offset - of_second}
                 for here, there in ((first, second), (second, first)):

@@ -15,6 +15,8 @@ from jaxpose.run.paths import SUBSPACES_FILE
 _logger = logging.getLogger(__name__)
 
 _LOSSES = ("pca_singleview", "pca_multiview")
+# The subspace of `model.views_agree`, in pixels of the network's input; the others are in pixels of the frame.
+VIEWS_AGREE = "views_agree"
 
 Subspaces = dict[str, Pca]
 
@@ -28,10 +30,13 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
     """Returns the subspaces of a run folder; {} without the file, with a warning if this config needs it.
 
     Raises:
+      UserError: the views of the run agree, and there is no file.
       DamagedFile: the file is not as jaxpose wrote it, or does not fit the config.
     """
     file, mend = run / SUBSPACES_FILE, "put the original file back, or train again in another folder"
     if not file.exists():
+        if config.model.views_agree:
+            raise UserError(f"{file} is absent, and model.views_agree needs it: {mend}")
         losses = config.losses
         if set(_LOSSES) & set(weights(losses)) or losses.pca_singleview.keypoints or losses.pca_multiview.views:
             # If the labels were too few for a PCA that only measures, the run never had the file.
@@ -39,8 +44,11 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
         return {}
     stored = read_json(file, mend)
     try:
-        if unknown := sorted(stored.keys() - set(_LOSSES)):
-            raise UserError(f"{unknown[0]!r} is none of {', '.join(_LOSSES)}")
+        known = (*_LOSSES, VIEWS_AGREE)
+        if unknown := sorted(stored.keys() - set(known)):
+            raise UserError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        if config.model.views_agree and VIEWS_AGREE not in stored:
+            raise UserError(f"model.views_agree is on, and there is no {VIEWS_AGREE}")
         subspaces = {name: from_json(pca) for name, pca in stored.items()}
         points = len(config.data.keypoint_names)
         for name, pca in subspaces.items():
@@ -54,19 +62,8 @@ def load_subspaces(run: Path, config: Config) -> Subspaces:
 
 
 def agreeing_views(model: ModelConfig, subspaces: Subspaces) -> Pca | None:
-    """Returns the subspace of the views whose maps agree, None if they are not asked to.
-
-    Raises:
-      UserError: they are, and the run has no such subspace.
-    """
-    if not model.views_agree:
-        return None
-    if "pca_multiview" not in subspaces:
-        raise UserError(
-            f"model.views_agree is on, and the run has no subspace of its views: put its {SUBSPACES_FILE} back, or "
-            "train again in another folder"
-        )
-    return subspaces["pca_multiview"]
+    """Returns the subspace of the views whose maps agree, None if they are not asked to."""
+    return subspaces[VIEWS_AGREE] if model.views_agree else None
 
 
 def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: int) -> dict[str, np.ndarray]:
@@ -80,7 +77,7 @@ def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: 
     """
     count, keypoints = keypoints_frame_px.shape[:2]
     found = {}
-    for name, pca in subspaces.items():
+    for name, pca in _of_losses(subspaces).items():
         if name == "pca_multiview" and views > 1:
             errors = errors_px(pca, side_by_side(keypoints_frame_px, views))
             found[name] = errors.reshape(-1, views, keypoints).swapaxes(0, 1).reshape(count, keypoints)
@@ -91,10 +88,15 @@ def pose_errors_px(subspaces: Subspaces, keypoints_frame_px: np.ndarray, views: 
 
 def within_a_view(subspaces: Subspaces, views: int) -> Subspaces:
     """Returns the subspaces that apply to the predictions of a single camera, given the number of cameras."""
-    return {name: pca for name, pca in subspaces.items() if name != "pca_multiview" or views <= 1}
+    return {name: pca for name, pca in _of_losses(subspaces).items() if name != "pca_multiview" or views <= 1}
 
 
 def side_by_side(keypoints_frame_px: np.ndarray, views: int) -> np.ndarray:
     """Returns rows of one view after the other, (views m, k, 2), as moments (m, views k, 2)."""
     moments = keypoints_frame_px.reshape(views, -1, *keypoints_frame_px.shape[1:]).swapaxes(0, 1)
     return moments.reshape(len(moments), -1, 2)
+
+
+def _of_losses(subspaces: Subspaces) -> Subspaces:
+    """Returns the subspaces that predictions in frame pixels are compared with."""
+    return {name: pca for name, pca in subspaces.items() if name in _LOSSES}

@@ -91,9 +91,7 @@ def pseudo_labels(
       thresholds: (k,), the smallest confidence of a prediction that counts.
     """
     affines, easy, hard = microbatch["frame_from_input"], microbatch["easy"], microbatch["hard"]
-    maps, points_px, confidence = surest_maps(
-        outputs, config.model, affines, geometry.compose(affines, easy["input_from_augmented"]), facts.views
-    )
+    maps, points_px, confidence = surest_maps(outputs, config.model, affines, easy["input_from_augmented"], facts.views)
     points_px = geometry.apply(easy["input_from_augmented"], points_px)
     moves_px = augment.moves_of_parts(hard, hard_view(config), points_px)
     passes = (confidence >= thresholds[None]) & microbatch["valid"][:, None]

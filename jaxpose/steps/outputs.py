@@ -12,19 +12,23 @@ from jaxpose.pose.pca import Pca
 Outputs = jax.Array
 
 
-def heatmaps(outputs: Outputs, model: ModelConfig, frame_from_view: jax.Array, views: Pca | None) -> jax.Array:
+def heatmaps(
+    outputs: Outputs, model: ModelConfig, views: Pca | None, input_from_view: jax.Array | None = None
+) -> jax.Array:
     """Returns the maps of every head (q, w, heads, k, h, w), each of sum 1.
 
     Args:
       outputs: (q, w, heads, k, h, w).
       model: options of the network.
-      frame_from_view: affines (q, 2, 3) from pixels of what the network saw to those of the frame.
-      views: the subspace of the views that agree, or None (see `model.views_agree`).
+      views: the subspace of the views that agree, in pixels of the input, or None (see `model.views_agree`).
+      input_from_view: affines (q, 2, 3) from pixels of what the network saw to those of the input; None: they are one.
     """
     q, w, heads, k, height, width = outputs.shape
     maps = jax.nn.softmax(outputs.reshape(q * w * heads, k, height, width), axis=(-2, -1))
     if views is not None:
-        affines = jnp.repeat(frame_from_view.astype(maps.dtype), w * heads, axis=0)
+        if input_from_view is None:
+            input_from_view = jnp.broadcast_to(jnp.eye(2, 3), (q, 2, 3))
+        affines = jnp.repeat(input_from_view.astype(maps.dtype), w * heads, axis=0)
         maps = view_agreement.agree(maps, affines, model.heatmap_stride, views)
     return maps.reshape(outputs.shape)
 
@@ -44,7 +48,7 @@ def decode_outputs(
     """
     if model.kind == "regression":
         return outputs, jnp.ones(outputs.shape[:-1], outputs.dtype)
-    return _decode_maps(heatmaps(outputs, model, frame_from_input, views), model, frame_from_input)
+    return _decode_maps(heatmaps(outputs, model, views), model, frame_from_input)
 
 
 def _decode_maps(maps: jax.Array, model: ModelConfig, frame_from_input: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -72,16 +76,16 @@ def most_confident(points_px: jax.Array, confidence: jax.Array) -> tuple[jax.Arr
 
 
 def surest_maps(
-    outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array, frame_from_view: jax.Array, views: Pca | None
+    outputs: Outputs, model: ModelConfig, frame_from_input: jax.Array, input_from_view: jax.Array, views: Pca | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the maps (q, k, h, w) of each keypoint's most confident head, their points and their confidence.
 
     Args:
       outputs: (q, 1, heads, k, h, w).
       model, frame_from_input: as in `decode_outputs`.
-      frame_from_view, views: as in `heatmaps`.
+      input_from_view, views: as in `heatmaps`.
     """
-    maps = heatmaps(outputs, model, frame_from_view, views)
+    maps = heatmaps(outputs, model, views, input_from_view)
     points_px, confidence = _decode_maps(maps, model, frame_from_input)
     best = jnp.argmax(confidence, axis=2)[:, :, None]
     maps = jnp.take_along_axis(maps, best[..., None, None], axis=2)[:, 0, 0]

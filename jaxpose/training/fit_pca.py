@@ -1,25 +1,34 @@
 """Fits the PCA subspaces of poses to the training labels, for losses and metrics."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from jaxpose import geometry
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.data.dataset import Dataset
 from jaxpose.errors import UserError
 from jaxpose.pose.pca import Pca
 from jaxpose.pose.pca_fit import columns_of, fit_multiview, fit_singleview
-from jaxpose.run.pca import Subspaces, side_by_side
+from jaxpose.quantities import count
+from jaxpose.run.pca import VIEWS_AGREE, Subspaces, side_by_side
+
+# Parts of labelled frames that all views show: below, the relation of the views would be that of chance.
+_FEWEST_PLACES = 10
 
 
 def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
     """Returns the subspaces by the name of their loss, fitted to the training labels in frame pixels, and messages.
 
     A subspace is fitted if its loss is on, or if its keypoints or views are named; then it only measures predictions.
-    If such a subspace cannot be fitted, it is left out, and a message gives the reason.
+    If such a subspace cannot be fitted, it is left out, and a message gives the reason. That of `model.views_agree` is
+    in pixels of the network's input.
 
     Raises:
-      UserError: a keypoint does not exist or is named twice, the labels are too few for a loss that is on, or it
-        keeps all components.
+      UserError: a keypoint does not exist or is named twice, the labels are too few for a loss that is on or for
+        `model.views_agree`, or it keeps all components.
     """
     on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
     labels = data.project.labelled_frame_px()[data.rows("train")]
@@ -30,7 +39,7 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
         try:
             fitted[name] = make()
         except UserError as error:
-            if name in on or (name == "pca_multiview" and config.model.views_agree):
+            if name in on:
                 raise
             messages.append(f"{name} is not measured: {error}")
 
@@ -54,4 +63,32 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
         columns_of([name for entry in entries for name in entry], names, option)
         mirrors = [columns_of(entry, names, option) for entry in entries]
         fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))
+        if config.model.views_agree:
+            fitted[VIEWS_AGREE], message = _fit_relation(config, data, mirrors)
+            messages.append(message)
     return fitted, messages
+
+
+def _fit_relation(config: Config, data: Dataset, views: Sequence[Sequence[int]]) -> tuple[Pca, str]:
+    """Returns the subspace of the views that agree, and a message about it.
+
+    In the input, unlike in the frame, a place of the arena is the same whatever the size of the frames.
+    """
+    rows, options = data.rows("train"), config.losses.pca_multiview
+    frame_from_input = data.samples.frame_from_input[rows].astype(np.float64)
+    labels_px = geometry.apply(geometry.invert(frame_from_input), data.labelled_frame_px(rows))
+    places = int(np.isfinite(labels_px).all(-1)[:, np.array(views).T].all(-1).sum())
+    parts = f"{count(len(views[0]), 'body part')} in {len(views)} views"
+    if places < _FEWEST_PLACES:
+        raise UserError(
+            f"model.views_agree learns how the views are related from places that all of them show, and needs "
+            f"{_FEWEST_PLACES}; the training labels have {places}, of {parts}: label more frames, or leave it out"
+        )
+    scale = float(np.median(geometry.scale(frame_from_input)))
+    if options.epsilon_px is not None:
+        options = dataclasses.replace(options, epsilon_px=options.epsilon_px / scale)
+    pca = fit_multiview(labels_px, views, options)
+    message = f"views agree on {parts}: labels break their relation by {pca.epsilon_px * scale:.2f} px of the frame"
+    if options.epsilon_px is None:
+        message += f" (percentile {options.epsilon_percentile:g} of {places} places)"
+    return pca, message

@@ -177,5 +177,6 @@ def _fit_on_process_0(config: Config, data: Dataset) -> tuple[Subspaces, list[st
         f"{name}: {len(pca.components)} of {len(pca.mean_px)} components are kept, errors below "
         f"{pca.epsilon_px:.2f} px cost nothing"
         for name, pca in subspaces.items()
+        if name in weights(config.losses)
     ]
     return subspaces, [*messages, *kept]

@@ -377,6 +377,9 @@ RULES: list[tuple[dict[str, Any], str]] = [
     ({"model__views_agree": True, "losses__pca_multiview__views": ("a,b", "c,d"),
       "losses__pca_multiview__components": 2},
      "model.views_agree is on, and losses.pca_multiview.components is 2; views of a point need 3"),
+    ({"model__views_agree": True, "losses__pca_multiview__views": ("a,b", "c,d"), "data__boxes": "boxes.csv"},
+     "model.views_agree compares places of whole frames, and data.boxes cuts another part out of each: leave one of"),
+    ({"losses__pca_multiview__views": ("a,", "c,d")}, "losses.pca_multiview.views has an empty name in 'a,'"),
 ]  # fmt: skip
 
 

@@ -139,10 +139,3 @@ def test_points_of_affine_cameras_obey_the_relation(first: int, second: int) -> 
     points = np.concatenate([labels[10:][:, VIEWS[view]] for view in (first, second)], axis=-1)
     np.testing.assert_allclose(points @ normal, offset, atol=1e-9)
     assert np.linalg.norm(normal) == pytest.approx(1)
-
-
-def test_a_composed_affine_maps_as_both_do() -> None:
-    outer, inner = FRAME_FROM_INPUT
-    points = np.random.default_rng(4).normal(size=(5, 2))
-    both = geometry.apply(geometry.compose(outer, inner), points)
-    np.testing.assert_allclose(both, geometry.apply(outer, geometry.apply(inner, points)), rtol=1e-12)
