@@ -83,7 +83,15 @@ def test_a_run_without_its_subspaces_is_refused(agreeing: Path, tmp_path: Path) 
         load(run)
 
 
-def test_views_that_too_few_labels_show_are_refused(project: Path, tmp_path: Path) -> None:
-    views = ("left_front_paw", "right_front_paw")
-    with pytest.raises(UserError, match="needs 10; the training labels have 6, of 1 body part in 2 views: label more"):
+@pytest.mark.parametrize(
+    ("views", "says"),
+    [
+        (("left_front_paw", "right_front_paw"), "needs 10; the training labels have 6, of 1 body part in 2 views: lab"),
+        (("left_front_paw,nose", "right_front_paw"), "the views have 2, 1 keypoints; two or more views of the same nu"),
+    ],
+)
+def test_views_that_too_few_labels_show_are_refused(
+    views: tuple[str, ...], says: str, project: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=says):
         train(make_config(project, tmp_path / "run", losses__pca_multiview__views=views, model__views_agree=True))

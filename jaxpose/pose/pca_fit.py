@@ -47,13 +47,22 @@ def fit_multiview(
     Raises:
       UserError: as `fit_singleview`; fewer than two views, or views of different lengths.
     """
+    return _fit("pca_multiview", labels_frame_px, parts_of(views), "none", options)
+
+
+def parts_of(views: Sequence[Sequence[int]]) -> Columns:
+    """Returns for each body part its keypoints, one of every view.
+
+    Raises:
+      UserError: fewer than two views, or views of different lengths.
+    """
     if len(views) < 2 or len({len(view) for view in views}) != 1:
         lengths = ", ".join(str(len(view)) for view in views) or "none"
         raise UserError(
             f"losses.pca_multiview.views: the views have {lengths} keypoints; two or more views of the same number are "
             "needed, in the same order of body parts"
         )
-    return _fit("pca_multiview", labels_frame_px, tuple(zip(*views, strict=True)), "none", options)
+    return tuple(zip(*views, strict=True))
 
 
 def columns_of(names: Sequence[str], keypoint_names: Sequence[str], option: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from jaxpose.config.losses import weights
 from jaxpose.data.dataset import Dataset
 from jaxpose.errors import UserError
 from jaxpose.pose.pca import Pca
-from jaxpose.pose.pca_fit import columns_of, fit_multiview, fit_singleview
+from jaxpose.pose.pca_fit import columns_of, fit_multiview, fit_singleview, parts_of
 from jaxpose.quantities import count
 from jaxpose.run.pca import VIEWS_AGREE, Subspaces, side_by_side
 
@@ -77,7 +77,7 @@ def _fit_relation(config: Config, data: Dataset, views: Sequence[Sequence[int]])
     rows, options = data.rows("train"), config.losses.pca_multiview
     frame_from_input = data.samples.frame_from_input[rows].astype(np.float64)
     labels_px = geometry.apply(geometry.invert(frame_from_input), data.labelled_frame_px(rows))
-    places = int(np.isfinite(labels_px).all(-1)[:, np.array(views).T].all(-1).sum())
+    places = int(np.isfinite(labels_px).all(-1)[:, np.array(parts_of(views))].all(-1).sum())
     parts = f"{count(len(views[0]), 'body part')} in {len(views)} views"
     if places < _FEWEST_PLACES:
         raise UserError(
