@@ -13,7 +13,8 @@ from jaxpose.data import dataset
 from jaxpose.data.synthetic import make_project
 from jaxpose.init import __main__ as verb
 from jaxpose.init import facts as facts_module
-from jaxpose.init.choices import Choice, apply, make_choices
+from jaxpose.init.choice import Choice
+from jaxpose.init.choices import apply, make_choices
 from jaxpose.init.facts import Facts
 from jaxpose.init.memory import largest_microbatch
 from jaxpose.init.names import left_right_pairs, mirrored_views

@@ -4,41 +4,20 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 from jaxpose.config import Config
 from jaxpose.config.check import FRAMES_PER_SHARD
-from jaxpose.config.model import VITS
-from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
+from jaxpose.init.choice import BATCH, Choice
 from jaxpose.init.facts import Facts
 from jaxpose.init.memory import largest_microbatch
 from jaxpose.init.names import left_right_pairs, mirrored_views
+from jaxpose.init.network_choices import backbone_for, network_choices
 
-_BATCH = 16
 _FEW_FRAMES = 50
-_FRAMES_FOR_RESNET50 = 200
 _VIDEOS_TO_SPLIT_BY = 10
 _OFTEN_LABELLED = 0.5
-# Of benchmarks/few_labels.py, with views that agree and without.
-_FRAMES_FOR_VIEWS = 10
 # Of the benchmark in configs/semi_supervised.py.
 _WEIGHT = 3e-4
-_VIT_LR = 5e-5
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """Options that belong together.
-
-    Attributes:
-      title: a line such as "Size of the network's input".
-      reason: sentences; may name what to change, and when.
-      options: {dotted name: value}.
-    """
-
-    title: str
-    reason: str
-    options: dict[str, Any]
 
 
 def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choice]:
@@ -51,8 +30,12 @@ def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choic
     """
     config = copy.deepcopy(config)
     if "model.backbone" not in settled:
-        config.model.backbone = _backbone(facts, config)
-    found = [choice for rule in (_input, _split, _augment, _model, _losses, _train) for choice in rule(facts, config)]
+        config.model.backbone = backbone_for(facts, config)
+    found = [
+        choice
+        for rule in (_input, _split, _augment, network_choices, _losses, _train)
+        for choice in rule(facts, config)
+    ]
     rest = [
         dataclasses.replace(choice, options={name: v for name, v in choice.options.items() if name not in settled})
         for choice in found
@@ -128,70 +111,6 @@ def _augment(facts: Facts, config: Config) -> Iterator[Choice]:
         yield Choice("Flips", f"None: {problem}. Name pairs in data.flip_pairs to flip.", {"augment.flip_p": 0.0})
 
 
-def _model(facts: Facts, config: Config) -> Iterator[Choice]:
-    backbone, weights = config.model.backbone, config.model.weights
-    if weights in PUBLISHED:
-        reason = f"The one that {weights} fits."
-    elif backbone == "resnet50":
-        reason = "The usual size for hundreds of labelled frames and a GPU."
-    else:
-        fit = "few labels" if facts.gpu_gib else "a machine without a GPU"
-        reason = (
-            f"resnet18 trains fast and suits {fit}; configs/small.py has what it reached with 72 frames. Try resnet50 "
-            f"with {_FRAMES_FOR_RESNET50} frames and a GPU."
-        )
-    yield Choice("Network", reason, {"model.backbone": backbone})
-    if weights == NO_WEIGHTS:
-        names = " or ".join(name for name, published in PUBLISHED.items() if published.backbone == backbone)
-        reason = "Random: the same command then works without a network." + (
-            f" Published weights usually need fewer labels: {names}, fetched once from the Hugging Face hub "
-            "(docs/weights.md). How much they help here is not measured."
-            if names
-            else ""
-        )
-        yield Choice("Initial weights", reason, {"model.weights": NO_WEIGHTS})
-    elif backbone not in VITS:
-        yield _norm(weights)
-    if views := () if config.data.views else mirrored_views(facts.keypoint_names):
-        yield _views(facts, config, views)
-    if backbone in VITS:
-        reason = "Lightning Pose's advice for vision transformers; the default, 1e-3, is for ResNets."
-        yield Choice("Learning rate", reason, {"optim.lr": _VIT_LR})
-
-
-def _views(facts: Facts, config: Config, views: tuple[tuple[str, ...], ...]) -> Choice:
-    named = {"losses.pca_multiview.views": tuple(map(",".join, views))}
-    title = "Views that agree"
-    if facts.frames < _FRAMES_FOR_VIEWS:
-        return Choice(title, f"Off below {_FRAMES_FOR_VIEWS} labelled frames.", {"model.views_agree": False, **named})
-    reason = ""
-    if config.model.kind == "regression" or config.model.decoding != "fit":
-        reason = "the network that was given has no heatmaps to compare, or decodes them as Lightning Pose does"
-    elif config.losses.pca_multiview.components != 3:
-        reason = "it needs losses.pca_multiview.components=3"
-    elif config.data.boxes:
-        reason = "data.boxes cuts another part out of each frame"
-    elif facts.sizes > 1:
-        reason = f"the labelled images have {facts.sizes} sizes, perhaps of cameras that see the views from elsewhere"
-    if reason:
-        return Choice(title, f"Off: {reason}.", {"model.views_agree": False, **named})
-    reason = (
-        "A prediction in one view also counts what the other view shows of that body part, so that of two paws that "
-        "look alike one is not taken for the other. It lowered the error of the mouse example with 10 to 40 labels "
-        "(docs/few_labels.md); other data were not measured. False if these are no views of one body."
-    )
-    return Choice(title, reason, {"model.views_agree": True, **named})
-
-
-def _norm(weights: str) -> Choice:
-    if weights in PUBLISHED and PUBLISHED[weights].norm_groups:
-        groups = PUBLISHED[weights].norm_groups
-        reason = f"The network was trained with {groups} groups."
-        return Choice("Norm", reason, {"model.norm": "group", "model.norm_groups": groups})
-    reason = f"The loaded statistics stay: a batch of {_BATCH} frames of one experiment gives poorer ones."
-    return Choice("Norm", reason, {"model.norm": "frozen"})
-
-
 def _losses(facts: Facts, config: Config) -> Iterator[Choice]:
     if facts.videos_folder:
         reason = "The labels name videos in this folder. After training, jaxpose predicts them."
@@ -246,9 +165,9 @@ def _train(facts: Facts, config: Config) -> Iterator[Choice]:
         "down on the animal: 500, or 1000.",
         {"train.epochs": 500 if facts.frames < _FEW_FRAMES else 300},
     )
-    rule = f"{_BATCH} frames make one update, on any number of devices."
+    rule = f"{BATCH} frames make one update, on any number of devices."
     if not facts.gpu_gib:
-        yield Choice("Batch", rule, {"train.batch_size": _BATCH})
+        yield Choice("Batch", rule, {"train.batch_size": BATCH})
         return
     clip_frames = config.video.sequence_length if facts.videos else 0
     backbone = config.model.backbone
@@ -262,11 +181,5 @@ def _train(facts: Facts, config: Config) -> Iterator[Choice]:
     yield Choice(
         "Batch",
         f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows what a step needs.",
-        {"train.batch_size": _BATCH, "train.microbatch_size": 0 if most in (None, FRAMES_PER_SHARD) else most},
+        {"train.batch_size": BATCH, "train.microbatch_size": 0 if most in (None, FRAMES_PER_SHARD) else most},
     )
-
-
-def _backbone(facts: Facts, config: Config) -> str:
-    if config.model.weights in PUBLISHED:
-        return PUBLISHED[config.model.weights].backbone
-    return "resnet50" if facts.gpu_gib and facts.frames >= _FRAMES_FOR_RESNET50 else "resnet18"

@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 from jaxpose import __version__
-from jaxpose.init.choices import Choice
+from jaxpose.init.choice import Choice
 from jaxpose.init.facts import Facts
 
 _WIDTH = 116
