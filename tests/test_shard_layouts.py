@@ -100,7 +100,7 @@ def test_a_run_killed_on_two_layouts_and_ended_on_a_third_is_equal_bit_for_bit(f
     assert "4 shards, 4 of 8 devices have none" in text
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_ensemble_killed_on_one_layout_and_ended_on_another_is_equal_bit_for_bit(folder: Path) -> None:
     options = OPTIONS | NETWORKS["shard"] | {"train__members": 2, "train__steps": 60, "eval__predict_videos": "no"}
     alone = end(small(folder, "ensemble", **options), ALONE)

@@ -208,12 +208,15 @@ def test_shards_give_the_same_bits() -> None:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
-        {"kind": "heatmap_context", "norm": "group", "shards": 3, "clips": 1, "agree": True},
-        {"kind": "heatmap", "norm": "shard", "shards": 4, "clips": 2, "all_losses": True},
+        pytest.param(
+            {"kind": "heatmap_context", "norm": "group", "shards": 3, "clips": 1, "agree": True}, marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"kind": "heatmap", "norm": "shard", "shards": 4, "clips": 2, "all_losses": True}, marks=pytest.mark.full
+        ),
     ],
 )
 def test_other_networks_and_losses_beside_a_teacher(options: dict[str, Any]) -> None:
