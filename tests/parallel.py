@@ -182,10 +182,12 @@ class Trainer:
                 state = dataclasses.replace(state, thresholds={"consistency": _thresholds(config)})
             self._first_state: State = jax.tree.map(np.asarray, state)
         passes = -(-config.train.batch_size // microbatch_size(config.train))
-        views = fit_multiview(samples().keypoints_px.astype(np.float64), [(0,), (2,)], c.PcaMultiviewConfig())
+        views = None
+        if config.model.views_agree:
+            views = fit_multiview(samples().keypoints_px.astype(np.float64), [(0,), (2,)], c.PcaMultiviewConfig())
         self._facts = DataFacts(
             size_px=(SIDE_PX, SIDE_PX), passes=passes, steps_per_epoch=3, total_steps=100, pca=fitted_pca(config),
-            views=views if config.model.views_agree else None,
+            views=views,
         )  # fmt: skip
         self._layouts: dict[int, Layout] = {}
 

@@ -64,9 +64,9 @@ def _views(facts: Facts, config: Config, views: tuple[tuple[str, ...], ...]) -> 
     if reason:
         return Choice(title, f"Off: {reason}.", {"model.views_agree": False, **named})
     reason = (
-        "A prediction in one view also counts what the other view shows of that body part, so that of two paws that "
-        "look alike one is not taken for the other. It lowered the error of the mouse example with 10 to 40 labels "
-        "(docs/few_labels.md); other data were not measured. False if these are no views of one body."
+        "A prediction in one view also takes account of what the other view shows of the body part, so that one of two "
+        "similar paws is not mistaken for the other. It lowered the error of the mouse example with 10 to 40 labels "
+        "(docs/few_labels.md); other data were not measured. Set it to False if these are not views of one body."
     )
     return Choice(title, reason, {"model.views_agree": True, **named})
 

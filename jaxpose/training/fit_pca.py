@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxpose import geometry
 from jaxpose.config import Config
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import PcaMultiviewConfig, weights
 from jaxpose.data.dataset import Dataset
 from jaxpose.errors import UserError
 from jaxpose.pose.pca import Pca
@@ -31,7 +31,7 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
         `model.views_agree`, or it keeps all components.
     """
     on, names, losses = weights(config.losses), config.data.keypoint_names, config.losses
-    labels = data.project.labelled_frame_px()[data.rows("train")]
+    labels = data.labelled_frame_px(data.rows("train"))
     fitted: Subspaces = {}
     messages: list[str] = []
 
@@ -64,31 +64,34 @@ def fit_subspaces(config: Config, data: Dataset) -> tuple[Subspaces, list[str]]:
         mirrors = [columns_of(entry, names, option) for entry in entries]
         fit("pca_multiview", lambda: fit_multiview(labels, mirrors, losses.pca_multiview))
         if config.model.views_agree:
-            fitted[VIEWS_AGREE], message = _fit_relation(config, data, mirrors)
+            frame_from_input = data.samples.frame_from_input[data.rows("train")].astype(np.float64)
+            fitted[VIEWS_AGREE], message = _fit_relation(labels, frame_from_input, mirrors, losses.pca_multiview)
             messages.append(message)
     return fitted, messages
 
 
-def _fit_relation(config: Config, data: Dataset, views: Sequence[Sequence[int]]) -> tuple[Pca, str]:
+def _fit_relation(
+    labels_frame_px: np.ndarray,
+    frame_from_input: np.ndarray,
+    views: Sequence[Sequence[int]],
+    options: PcaMultiviewConfig,
+) -> tuple[Pca, str]:
     """Returns the subspace of the views that agree, and a message about it.
 
     In the input, unlike in the frame, a place of the arena is the same whatever the size of the frames.
     """
-    rows, options = data.rows("train"), config.losses.pca_multiview
-    frame_from_input = data.samples.frame_from_input[rows].astype(np.float64)
-    labels_px = geometry.apply(geometry.invert(frame_from_input), data.labelled_frame_px(rows))
+    labels_px = geometry.apply(geometry.invert(frame_from_input), labels_frame_px)
     places = int(np.isfinite(labels_px).all(-1)[:, np.array(parts_of(views))].all(-1).sum())
     parts = f"{count(len(views[0]), 'body part')} in {len(views)} views"
     if places < _FEWEST_PLACES:
         raise UserError(
-            f"model.views_agree learns how the views are related from places that all of them show, and needs "
+            "model.views_agree learns how the views are related from places that all of them show, and needs "
             f"{_FEWEST_PLACES}; the training labels have {places}, of {parts}: label more frames, or leave it out"
         )
     scale = float(np.median(geometry.scale(frame_from_input)))
+    source = f"from the deviations at {places} labelled places"
     if options.epsilon_px is not None:
+        source = "losses.pca_multiview.epsilon_px"
         options = dataclasses.replace(options, epsilon_px=options.epsilon_px / scale)
     pca = fit_multiview(labels_px, views, options)
-    message = f"views agree on {parts}: labels break their relation by {pca.epsilon_px * scale:.2f} px of the frame"
-    if options.epsilon_px is None:
-        message += f" (percentile {options.epsilon_percentile:g} of {places} places)"
-    return pca, message
+    return pca, f"views agree on {parts} within {pca.epsilon_px * scale:.2f} px of the frame ({source})"
