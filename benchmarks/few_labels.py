@@ -32,8 +32,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from itertools import product
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -278,26 +277,44 @@ def _set(config: c.Config, text: str) -> None:
     setattr(section, option, tuple(found) if isinstance(found, list) else found)
 
 
-def show(lines: list[dict[str, Any]], part: str) -> None:
-    """Prints each method beside `supervised`, with its own tag and without, of as many labels and of twice as many."""
-    of = {(line["set"], line["method"], line["labels"], line["seed"]): line for line in lines if part in line}
-    for data, method, labels in sorted({key[:3] for key in of}, key=lambda key: (key[0], key[2], key[1])):
-        seeds = sorted(key[3] for key in of if key[:3] == (data, method, labels))
-        rows = [of[data, method, labels, seed][part] for seed in seeds]
-        mean = {name: np.mean([row[name] for row in rows]) for name in ("mean_px", "median_px", "far_share")}
-        text = f"{data:9} {labels:3} labels  {method:24} {len(seeds)} seeds: {part} {mean['mean_px']:6.2f} px "
-        text += f"(median {mean['median_px']:.2f}), {mean['far_share']:.1%} above {FAR_PX:g} px"
-        tag = method.removeprefix(max((name for name in METHODS if method.startswith(name)), key=len, default=method))
-        for beside, other in product(dict.fromkeys(("supervised", f"supervised{tag}")), (labels, 2 * labels)):
-            pairs = [seed for seed in seeds if (data, beside, other, seed) in of]
-            if pairs and (method, labels) != (beside, other):
-                lower = np.array([
-                    _difference(of[data, beside, other, seed], of[data, method, labels, seed], part)
-                    for seed in pairs
-                ])  # fmt: skip
-                spread = f" +- {lower.std(ddof=1) / len(lower) ** 0.5:.2f}" if len(lower) > 1 else ""
-                text += f"; lower than {beside} with {other} by {lower.mean():.2f}{spread} ({len(lower)} seeds)"
-        print(text)
+def show(lines: list[dict[str, Any]], parts: Sequence[str]) -> None:
+    """Prints a Markdown table: each method, and by how much its error is lower than that of supervised runs.
+
+    These have the same labels, twice as many, and twice as many at the cost of a teacher.
+    """
+    of = {(line["set"], line["labels"], line["method"], line["seed"]): line for line in lines}
+    columns = ["set", "labels", "method", "seeds"]
+    for part in parts:
+        columns += [part, "lower than n labels", "than 2 n", "than 2 n, `supervised-long`"]
+    print(f"| {' | '.join([*columns, 'CPU s'])} |\n|{'---|' * (len(columns) + 1)}")
+    for data, labels, method in sorted({key[:3] for key in of}):
+        runs = {seed: line for (*key, seed), line in of.items() if key == [data, labels, method]}
+        cells = [data, str(labels), method, str(len(runs))]
+        for part in parts:
+            found = [line[part] for line in runs.values() if part in line]
+            if not found:
+                cells += [""] * 4
+                continue
+            mean = {name: np.mean([row[name] for row in found]) for name in ("mean_px", "median_px", "far_share")}
+            cells.append(f"{mean['mean_px']:.2f} ({mean['median_px']:.2f}), {mean['far_share']:.1%}".replace("%", " %"))
+            for other in ((labels, "supervised"), (2 * labels, "supervised"), (2 * labels, "supervised-long")):
+                pairs = [(of[data, *other, seed], runs[seed]) for seed in sorted(runs) if (data, *other, seed) in of]
+                pairs = (
+                    [] if other == (labels, method) else [pair for pair in pairs if all(part in one for one in pair)]
+                )
+                cells.append(_lower(pairs, part, len(found)))
+        costs = [np.mean([line.get(name, 0) for line in runs.values()]) for name in ("cpu_s", "pretrain_cpu_s")]
+        cells.append(" + ".join(f"{cost:.0f}" for cost in costs if cost))
+        print(f"| {' | '.join(cells)} |")
+
+
+def _lower(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], part: str, seeds: int) -> str:
+    """Returns the mean difference of pairs with its standard error, and their number if it is not that of the seeds."""
+    if not pairs:
+        return ""
+    lower = np.array([_difference(*pair, part) for pair in pairs])
+    spread = f" +- {lower.std(ddof=1) / len(lower) ** 0.5:.2f}" if len(lower) > 1 else ""
+    return f"{lower.mean():.2f}{spread}" + (f" ({len(lower)})" if len(lower) != seeds else "")
 
 
 def _difference(one: dict[str, Any], other: dict[str, Any], part: str) -> float:
@@ -325,7 +342,7 @@ def main() -> int:
     arguments.add_argument("--steps", type=int, default=STEPS)
     arguments.add_argument("--pretrain_steps", type=int, default=PRETRAIN_STEPS, help="of the method pretrained")
     arguments.add_argument(
-        "--part", choices=("choice", "test", "animal"), default="test", help="the frames of the printed table"
+        "--parts", nargs="+", choices=("choice", "test", "animal"), default=["test", "choice"], help="that are printed"
     )
     arguments.add_argument("--tag", default="", help="appended to the name of a method whose options are others")
     arguments.add_argument("--options", nargs="*", default=[], help="options, section.name=JSON")
@@ -346,7 +363,7 @@ def main() -> int:
                 with given.out.open("a") as stream:
                     stream.write(json.dumps(line) + "\n")
                     os.fsync(stream.fileno())
-    show(_lines(given), given.part)
+    show(_lines(given), given.parts)
     return 0
 
 
