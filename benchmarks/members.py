@@ -2,12 +2,15 @@
 
     python benchmarks/members.py cost --out benchmarks/members.jsonl
     python benchmarks/members.py vmap --out benchmarks/members.jsonl
+    python benchmarks/members.py training --out benchmarks/members.jsonl --members 5 --steps 500
     python benchmarks/members.py gain --project PATH/mirror-mouse-example --out benchmarks/members.jsonl
 
 `cost` takes steps of one network and of K members, turn by turn, with the compiled step, one batch on the device and
 the threads of a real training, or `--threads`. A line has the ratio to K times one network, of the wall clock and of
 CPU time: the median of the turns, the least and the most. `vmap` has the same of one convolution with K kernels in one
 program, as a vmap over weights makes it.
+`training` runs the command that trains one network, K members and one network again, each from its start to its last
+file, with programs that an earlier run has compiled: what K trainings one after another share is in its ratio, too.
 `gain` trains five members on 40 labels of a mouse and its mirror image, with 10 frames to validate and 40 to test: the
 error of the median beside that of the mean member, with the standard error of the paired difference over test frames,
 and how well spread and confidence find errors above 10 px.
@@ -19,7 +22,9 @@ import csv
 import dataclasses
 import json
 import platform
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -92,16 +97,54 @@ class StepOfMembers:
 
 def measure_cost(given: argparse.Namespace, count: int) -> dict[str, Any]:
     """Returns the line of the cost of so many members beside one network."""
-    project = given.work / "project"
-    if not project.exists():
-        make_project(project, videos=4, labelled_frames=16, video_frames=33, side_px=128)
-    config = config_of(project, 128)
+    config = config_of(_project(given), 128)
     config.train.steps, config.mesh.cpu_threads = 100_000, given.threads
     config, mesh = start_devices(config)
     config, data = read_data(config, shows=False)
     run = compile_step(put_on_devices(make_setup(config, mesh, data)))
     one, several = StepOfMembers(run, 1), StepOfMembers(run, count)
     return {"members": count, **_compared(several, one, given.turns, count)}
+
+
+def measure_training(given: argparse.Namespace, count: int) -> dict[str, Any]:
+    """Returns the line of whole trainings: of so many members beside one network."""
+    project = _project(given)
+
+    def spent(name: str, members: int, steps: int) -> tuple[float, float]:
+        options = {
+            "out": given.work / f"training-{name}", "train.members": members, "train.steps": steps,
+            "model.backbone": "resnet18", "model.width": 16, "data.input_width_px": 128, "data.input_height_px": 128,
+            "data.resize": "stretch", "augment.preset": "dlc", "train.batch_size": 16, "eval.predict_videos": "no",
+            "resume": "overwrite", "mesh.cpu_threads": given.threads,
+        }  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "jaxpose.train",
+            project,
+            *(f"{key}={value}" for key, value in options.items()),
+        ]
+        started, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.monotonic() - started, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    spent("first", 1, 20)
+    one = spent("one", 1, given.steps)
+    several = spent("members", count, given.steps)
+    again = spent("one", 1, given.steps)
+    line: dict[str, Any] = {"members": count}
+    for clock, name in enumerate(("wall", "cpu")):
+        line[f"{name}_of_k"] = round(2 * several[clock] / (one[clock] + again[clock]) / count, 3)
+        line[f"{name}_s"] = [round(times[clock], 1) for times in (one, several, again)]
+    return line
+
+
+def _project(given: argparse.Namespace) -> Path:
+    project = given.work / "project"
+    if not project.exists():
+        make_project(project, videos=4, labelled_frames=16, video_frames=33, side_px=128)
+    return project
 
 
 def measure_vmap(given: argparse.Namespace, count: int) -> dict[str, Any]:
@@ -198,25 +241,26 @@ def _spread(values: list[float]) -> list[float]:
 def main() -> None:
     """Measures what the file lacks."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("cost", "vmap", "gain"))
+    parser.add_argument("what", choices=("cost", "training", "vmap", "gain"))
     parser.add_argument("--out", type=Path, required=True, help="JSON lines")
     parser.add_argument("--work", type=Path, default=Path("members-work"), help="folder for runs")
     parser.add_argument("--project", type=Path, help="of gain")
-    parser.add_argument("--members", type=int, nargs="+", default=[2, 5], help="of cost and vmap")
+    parser.add_argument("--members", type=int, nargs="+", default=[2, 5], help="of all but gain")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of gain")
-    parser.add_argument("--steps", type=int, default=600, help="of gain")
+    parser.add_argument("--steps", type=int, default=600, help="of gain and training")
     parser.add_argument("--turns", type=int, default=10, help="of cost and vmap")
-    parser.add_argument("--threads", type=int, default=0, help="mesh.cpu_threads, of cost")
+    parser.add_argument("--threads", type=int, default=0, help="mesh.cpu_threads, of cost and training")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     # As the command line does.
     keep_memory(c.MeshConfig(cpu_threads=given.threads))
     known = [json.loads(line) for line in given.out.read_text().splitlines()] if given.out.exists() else []
     name, values = ("seed", given.seeds) if given.what == "gain" else ("members", given.members)
-    measures = {"cost": measure_cost, "vmap": measure_vmap, "gain": measure_gain}
+    measures = {"cost": measure_cost, "training": measure_training, "vmap": measure_vmap, "gain": measure_gain}
+    threads, steps = {"threads": given.threads}, {"steps": given.steps}
+    others = {"gain": steps, "cost": threads, "training": steps | threads, "vmap": {}}
     for value in values:
-        asked = {"what": given.what, name: value}
-        asked |= {"gain": {"steps": given.steps}, "cost": {"threads": given.threads}, "vmap": {}}[given.what]
+        asked = {"what": given.what, name: value} | others[given.what]
         if any(asked.items() <= line.items() for line in known):
             continue
         line = asked | measures[given.what](given, value)
