@@ -33,6 +33,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -277,15 +278,16 @@ def _set(config: c.Config, text: str) -> None:
     setattr(section, option, tuple(found) if isinstance(found, list) else found)
 
 
-def show(lines: list[dict[str, Any]], parts: Sequence[str]) -> None:
-    """Prints a Markdown table: each method, and by how much its error is lower than that of supervised runs.
+def show(lines: list[dict[str, Any]], parts: Sequence[str], others: Sequence[str]) -> None:
+    """Prints a Markdown table: each method, and by how much its error is lower than that of other methods.
 
-    These have the same labels, twice as many, and twice as many at the cost of a teacher.
+    These have the same labels (n), and twice as many (2 n).
     """
     of = {(line["set"], line["labels"], line["method"], line["seed"]): line for line in lines}
     columns = ["set", "labels", "method", "seeds"]
     for part in parts:
-        columns += [part, "lower than n labels", "than 2 n", "than 2 n, `supervised-long`"]
+        columns.append(part)
+        columns += [f"lower than {other}, {labels}" for other in others for labels in ("n", "2 n")]
     print(f"| {' | '.join([*columns, 'CPU s'])} |\n|{'---|' * (len(columns) + 1)}")
     for data, labels, method in sorted({key[:3] for key in of}):
         runs = {seed: line for (*key, seed), line in of.items() if key == [data, labels, method]}
@@ -293,16 +295,17 @@ def show(lines: list[dict[str, Any]], parts: Sequence[str]) -> None:
         for part in parts:
             found = [line[part] for line in runs.values() if part in line]
             if not found:
-                cells += [""] * 4
+                cells += [""] * (1 + 2 * len(others))
                 continue
             mean = {name: np.mean([row[name] for row in found]) for name in ("mean_px", "median_px", "far_share")}
             cells.append(f"{mean['mean_px']:.2f} ({mean['median_px']:.2f}), {mean['far_share']:.1%}".replace("%", " %"))
-            for other in ((labels, "supervised"), (2 * labels, "supervised"), (2 * labels, "supervised-long")):
-                pairs = [(of[data, *other, seed], runs[seed]) for seed in sorted(runs) if (data, *other, seed) in of]
-                pairs = (
-                    [] if other == (labels, method) else [pair for pair in pairs if all(part in one for one in pair)]
-                )
-                cells.append(_lower(pairs, part, len(found)))
+            for name, count in product(others, (labels, 2 * labels)):
+                pairs = [
+                    (of[data, count, name, seed], runs[seed])
+                    for seed in sorted(runs)
+                    if (data, count, name, seed) in of and (name, count) != (method, labels)
+                ]
+                cells.append(_lower([pair for pair in pairs if all(part in line for line in pair)], part, len(found)))
         costs = [np.mean([line.get(name, 0) for line in runs.values()]) for name in ("cpu_s", "pretrain_cpu_s")]
         cells.append(" + ".join(f"{cost:.0f}" for cost in costs if cost))
         print(f"| {' | '.join(cells)} |")
@@ -344,6 +347,9 @@ def main() -> int:
     arguments.add_argument(
         "--parts", nargs="+", choices=("choice", "test", "animal"), default=["test", "choice"], help="that are printed"
     )
+    arguments.add_argument(
+        "--beside", nargs="+", default=["supervised", "supervised-long"], help="methods, tag included, to compare with"
+    )
     arguments.add_argument("--tag", default="", help="appended to the name of a method whose options are others")
     arguments.add_argument("--options", nargs="*", default=[], help="options, section.name=JSON")
     given = arguments.parse_args()
@@ -363,7 +369,7 @@ def main() -> int:
                 with given.out.open("a") as stream:
                     stream.write(json.dumps(line) + "\n")
                     os.fsync(stream.fileno())
-    show(_lines(given), given.parts)
+    show(_lines(given), given.parts, given.beside)
     return 0
 
 
