@@ -1,8 +1,8 @@
 """The claim of train.shards on whole runs: they leave the same bits on any devices and processes, after any kills.
 
 Everything that moves is on: Adam, moving averages, preset dlc, two passes a step, labelled frames and clips with
-temporal and PCA losses, predicted videos. The mark `slow` has a run of 80 steps that is killed and moves, the mark `full`
-a table of runs of 200.
+temporal and PCA losses, predicted videos. The mark `slow` has a run of 80 steps that is killed and moves, the mark
+`full` a table of runs of 200.
 """
 
 import os
