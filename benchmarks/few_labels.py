@@ -72,7 +72,6 @@ class LabelledSet:
       choice: label rows by which options may be chosen.
       test: label rows by which none was.
       base: the config without the labels' split.
-      animal: keypoint names in `animal`, a part of the result; () for none.
     """
 
     project: Path
@@ -80,7 +79,6 @@ class LabelledSet:
     choice: np.ndarray
     test: np.ndarray
     base: c.Config
-    animal: tuple[str, ...] = ()
 
 
 def _base(project: Path, size_px: tuple[int, int], **augment: Any) -> c.Config:
@@ -106,8 +104,7 @@ def mouse(given: argparse.Namespace, seed: int) -> LabelledSet:
     config.losses.pca_multiview.views = tuple(
         ",".join(f"{part}_{view}" for part in MOUSE_PARTS) for view in ("top", "bot")
     )
-    animal = tuple(f"{part}_{view}" for part in MOUSE_PARTS for view in ("top", "bot"))
-    return LabelledSet(given.project, drawable, order[:10], drawable, config, animal)
+    return LabelledSet(given.project, drawable, order[:10], drawable, config)
 
 
 def lips(given: argparse.Namespace, seed: int) -> LabelledSet:
@@ -226,8 +223,8 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     line: dict[str, Any] = {"set": given.set, "labels": count, "seed": seed, "method": method + given.tag}
     tested = found.test if len(np.setdiff1d(found.test, rows)) > 0 else found.choice
     parts = {"choice": (found.choice, errors), "test": (tested, errors)}
-    if found.animal:
-        columns = [labels.keypoint_names.index(keypoint) for keypoint in found.animal]
+    if views := found.base.losses.pca_multiview.views:
+        columns = [labels.keypoint_names.index(keypoint) for view in views for keypoint in view.split(",")]
         parts["animal"] = (np.arange(len(errors)), errors[:, columns])
     for part, (part_rows, part_errors) in parts.items():
         of_part = part_errors[np.intersect1d(part_rows, unseen)]

@@ -2,7 +2,7 @@
 
     python benchmarks/members.py cost --out benchmarks/members.jsonl
     python benchmarks/members.py vmap --out benchmarks/members.jsonl
-    python benchmarks/members.py training --out benchmarks/members.jsonl --members 5 --steps 500
+    python benchmarks/members.py training --out benchmarks/members.jsonl --members 5 --steps 300
     python benchmarks/members.py gain --project PATH/mirror-mouse-example --out benchmarks/members.jsonl
 
 `cost` takes steps of one network and of K members, turn by turn, with the compiled step, one batch on the device and
