@@ -24,27 +24,23 @@ for its arithmetic, so start one process for each core, with its own seeds.
 import argparse
 import copy
 import csv
-import dataclasses
 import json
 import os
 import platform
-import re
-import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import ensemble_labels
+import few_labels_table
 import jax
 import numpy as np
+from few_labels_sets import SETS, LabelledSet
 
 from jaxpose import config as c
 from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.data.labels import read_labels
-from jaxpose.data.synthetic import make_project
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.calibration import spread_px
 from jaxpose.pose.metrics import pixel_errors
@@ -53,114 +49,12 @@ from jaxpose.pretrain import pretrain
 from jaxpose.train import train
 
 FAR_PX = 20.0
-# Those that both views of the mouse show.
-MOUSE_PARTS = ("paw1LH", "paw2LF", "paw3RF", "paw4RH", "tailBase", "tailMid", "nose")
-STEPS, PRETRAIN_STEPS, BATCH, LONG, MEMBERS = 500, 1000, 16, 3, 5
+STEPS, PRETRAIN_STEPS, LONG, MEMBERS = 500, 1000, 3, 5
+BESIDE = ("supervised", "supervised-long")
 METHODS = (
     "supervised", "supervised-long", "consistency", "pretrained", "pretrained-consistency", "ensemble", "everything",
     "student",
 )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class LabelledSet:
-    """A data set with more labels than are learned from.
-
-    Attributes:
-      project: a copy of the project, with one label file.
-      drawable: label rows to draw from.
-      choice: label rows by which options may be chosen.
-      test: label rows by which none was.
-      base: the config without the labels' split.
-    """
-
-    project: Path
-    drawable: np.ndarray
-    choice: np.ndarray
-    test: np.ndarray
-    base: c.Config
-
-
-def _base(project: Path, size_px: tuple[int, int], **augment: Any) -> c.Config:
-    return c.Config(
-        data=c.DataConfig(
-            project=str(project), input_width_px=size_px[0], input_height_px=size_px[1], resize="stretch"
-        ),
-        augment=c.AugmentConfig(preset="dlc", **augment),
-        model=c.ModelConfig(backbone="resnet18", width=16),
-        optim=c.OptimConfig(lr=2e-3, schedule="cosine"),
-        train=c.TrainConfig(batch_size=BATCH),
-        eval=c.EvalConfig(predict_videos="no"),
-        mesh=c.MeshConfig(cpu_threads=1),
-        log=c.LogConfig(tensorboard=False, report=False),
-    )
-
-
-def mouse(given: argparse.Namespace, seed: int) -> LabelledSet:
-    """90 frames of a mouse and its mirror image: 10 to choose by, 80 to draw from, tested on those not drawn."""
-    order = np.random.default_rng([1, seed]).permutation(90)
-    drawable = order[10:]
-    config = _base(given.project, (128, 128))
-    config.losses.pca_multiview.views = tuple(
-        ",".join(f"{part}_{view}" for part in MOUSE_PARTS) for view in ("top", "bot")
-    )
-    return LabelledSet(given.project, drawable, order[:10], drawable, config)
-
-
-def lips(given: argparse.Namespace, seed: int) -> LabelledSet:
-    """Lips of speakers: drawn from 227 frames of some, which are also to choose by, tested on 392 frames of others.
-
-    The folder is `Lips` of the public repository articulateinstruments/DeepLabCut-for-Speech-Production.
-    """
-    project = given.work / "lips"
-    if not project.exists():
-        _make_lips(given.project, project)
-    rows = np.arange(227 + 392)
-    return LabelledSet(project, rows[:227], rows[:227], rows[227:], _base(project, (128, 96)))
-
-
-def _make_lips(source: Path, project: Path) -> None:
-    """Makes one project of a folder for each recording, with the test frames last; no video is of a test speaker."""
-    unfinished = project.with_name("lips.unfinished")
-    tested = source / "labeled-data" / "LipTest_COMBINED_TEST"
-    # The names of other folders say that their speaker is tested, too, or that they were held out.
-    of_training = [
-        table.parent
-        for table in sorted(source.glob("labeled-data/*/CollectedData_AW.csv"))
-        if re.fullmatch(r"\d{3}_[a-z]+|File162", table.parent.name)
-    ]
-    lines: list[str] = []
-    for folder in [*of_training, tested]:
-        shutil.copytree(folder, unfinished / "labeled-data" / folder.name, dirs_exist_ok=True)
-        header, rows = np.split((folder / "CollectedData_AW.csv").read_text().splitlines(), [3])
-        # The files come from Windows.
-        lines += [*(() if lines else header), *(row.replace("\\", "/") for row in rows)]
-    (unfinished / "CollectedData.csv").write_text("".join(f"{line}\n" for line in lines))
-    (unfinished / "videos").mkdir(exist_ok=True)
-    speakers = {folder.name.removesuffix(" TESTSET") for folder in source.glob("labeled-data/* TESTSET")}
-    for video in (source / "videos").glob("[0-9]*.avi"):
-        if video.stem not in speakers:
-            shutil.copy(video, unfinished / "videos")
-    unfinished.rename(project)
-
-
-def synthetic(given: argparse.Namespace, seed: int) -> LabelledSet:
-    """The synthetic animal behind drifting leaves: 5 videos to learn from, 8 others to choose by and to test."""
-    project = make_project(
-        given.work / f"synthetic-{seed}", seed=seed, videos=13, labelled_frames=16, video_frames=128, leaves=4, looks=1
-    )
-    for video in sorted((project / "videos").glob("*.mp4"))[5:]:
-        # Those of the test frames are no video to learn from.
-        video.unlink()
-    config = _base(project, (96, 96), rotate_p=1.0, rotate_deg=180.0)
-    config.video.rotate_deg = 180.0
-    rows = np.arange(13 * 16)
-    return LabelledSet(project, rows[:80], rows[80:112], rows[112:], config)
-
-
-SETS: dict[str, Callable[[argparse.Namespace, int], LabelledSet]] = {
-    "mouse": mouse, "lips": lips, "synthetic": synthetic,
-}  # fmt: skip
 
 
 def drawn_rows(found: LabelledSet, count: int, seed: int) -> np.ndarray:
@@ -275,60 +169,6 @@ def _set(config: c.Config, text: str) -> None:
     setattr(section, option, tuple(found) if isinstance(found, list) else found)
 
 
-def show(lines: list[dict[str, Any]], parts: Sequence[str], others: Sequence[str]) -> None:
-    """Prints a Markdown table: each method, and by how much its error is lower than that of other methods.
-
-    These have the same labels (n), and twice as many (2 n).
-    """
-    of = {(line["set"], line["labels"], line["method"], line["seed"]): line for line in lines}
-    columns = ["set", "labels", "method", "seeds"]
-    for part in parts:
-        columns.append(part)
-        columns += [f"lower than {other}, {labels}" for other in others for labels in ("n", "2 n")]
-    print(f"| {' | '.join([*columns, 'CPU s'])} |\n|{'---|' * (len(columns) + 1)}")
-    for data, labels, method in sorted({key[:3] for key in of}):
-        runs = {seed: line for (*key, seed), line in of.items() if key == [data, labels, method]}
-        cells = [data, str(labels), method, str(len(runs))]
-        for part in parts:
-            found = [line[part] for line in runs.values() if part in line]
-            if not found:
-                cells += [""] * (1 + 2 * len(others))
-                continue
-            mean = {name: np.mean([row[name] for row in found]) for name in ("mean_px", "median_px", "far_share")}
-            cells.append(f"{mean['mean_px']:.2f} ({mean['median_px']:.2f}), {mean['far_share']:.1%}".replace("%", " %"))
-            for name, count in product(others, (labels, 2 * labels)):
-                pairs = [
-                    (of[data, count, name, seed], runs[seed])
-                    for seed in sorted(runs)
-                    if (data, count, name, seed) in of and (name, count) != (method, labels)
-                ]
-                cells.append(_lower([pair for pair in pairs if all(part in line for line in pair)], part, len(found)))
-        costs = [np.mean([line.get(name, 0) for line in runs.values()]) for name in ("cpu_s", "pretrain_cpu_s")]
-        cells.append(" + ".join(f"{cost:.0f}" for cost in costs if cost))
-        print(f"| {' | '.join(cells)} |")
-
-
-def _lower(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]], part: str, seeds: int) -> str:
-    """Returns the mean difference of pairs with its standard error, and their number if it is not that of the seeds."""
-    if not pairs:
-        return ""
-    lower = np.array([_difference(*pair, part) for pair in pairs])
-    spread = f" +- {lower.std(ddof=1) / len(lower) ** 0.5:.2f}" if len(lower) > 1 else ""
-    return f"{lower.mean():.2f}{spread}" + (f" ({len(lower)})" if len(lower) != seeds else "")
-
-
-def _difference(one: dict[str, Any], other: dict[str, Any], part: str) -> float:
-    """Returns by how many px the mean error of the second is lower, over the frames that neither trained on.
-
-    Where one line has no test frames, because all of them train, the frames to choose by stand for them.
-    """
-    for name in (part, "choice"):
-        errors_px = [line[name]["frame_px"] for line in (one, other)]
-        if shared := sorted(errors_px[0].keys() & errors_px[1].keys()):
-            break
-    return float(np.nanmean([errors_px[0][row] - errors_px[1][row] for row in shared]))
-
-
 def main() -> int:
     """Measures what is missing and prints the table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -342,10 +182,12 @@ def main() -> int:
     arguments.add_argument("--steps", type=int, default=STEPS)
     arguments.add_argument("--pretrain_steps", type=int, default=PRETRAIN_STEPS, help="of the method pretrained")
     arguments.add_argument(
-        "--parts", nargs="+", choices=("choice", "test", "animal"), default=["test", "choice"], help="that are printed"
+        "--parts", nargs="+", choices=few_labels_table.PARTS, default=["test", "choice"], help="that are printed"
     )
     arguments.add_argument(
-        "--beside", nargs="+", default=["supervised", "supervised-long"], help="methods, tag included, to compare with"
+        "--beside",
+        nargs="+",
+        help=f"methods, tag included, to compare with; default: {' and '.join(BESIDE)}, if they were measured",
     )
     arguments.add_argument("--tag", default="", help="appended to the name of a method whose options are others")
     arguments.add_argument("--options", nargs="*", default=[], help="options, section.name=JSON")
@@ -354,6 +196,11 @@ def main() -> int:
     given.work.mkdir(parents=True, exist_ok=True)
     if given.project:
         given.project = given.project.resolve()
+    ours = {method + given.tag for method in given.methods}
+    known = ours | {line["method"] for line in _lines(given)}
+    if unknown := [method for method in given.beside or () if method not in known]:
+        arguments.error(f"--beside: no line is of {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    beside = given.beside or [method for method in BESIDE if method in known]
     # As the command line does.
     keep_memory(c.MeshConfig())
     for seed in given.seeds:
@@ -366,7 +213,7 @@ def main() -> int:
                 with given.out.open("a") as stream:
                     stream.write(json.dumps(line) + "\n")
                     os.fsync(stream.fileno())
-    show(_lines(given), given.parts, given.beside)
+    few_labels_table.show(_lines(given), given.parts, beside)
     return 0
 
 
