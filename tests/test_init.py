@@ -9,6 +9,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose.config import command_line
 from jaxpose.config.model import VITS
+from jaxpose.config.train import total_steps
 from jaxpose.data import dataset
 from jaxpose.data.synthetic import make_project
 from jaxpose.init import __main__ as verb
@@ -55,11 +56,15 @@ def test_the_file_is_a_config_of_the_project_that_train_takes(
     text = file.read_text()
     assert max(map(len, text.splitlines())) <= 120
     config, _ = command_line.read([f"--config={file}"])
-    resolved, _ = dataset.prepare(c.resolve(config))
+    resolved, found = dataset.prepare(c.resolve(config))
     assert resolved.data.project == str(small) and config.train.batch_size == 4
-    assert (config.data.input_width_px, config.train.epochs, config.losses.pca_singleview.weight) == (128, 500, 0.0)
+    assert config.data.input_width_px == 128
     assert config.data.flip_pairs == ("left_front_paw:right_front_paw", "left_hind_paw:right_hind_paw")
-    assert config.augment.flip_p == 0.5 and config.losses.temporal.weight == 3e-4
+    assert config.augment.flip_p == 0.5
+    # The teacher counts from a fifth of the steps that the training really has.
+    steps = total_steps(config.train, len(dataset.load(found, resolved).rows("train")))
+    teacher = config.losses.consistency
+    assert (steps, teacher.weight, teacher.start_steps, teacher.ramp_steps) == (1500, 1.0, 300, 600)
     # Each choice has its reason above it, and the project may be another one.
     lines = text.splitlines()
     starts = [line for before, line in zip(lines, lines[1:], strict=False) if not before and line.startswith("    ")]
@@ -147,9 +152,8 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"frames": 15}, {"train.epochs": 500, "losses.pca_singleview.weight": 0.0, "losses.temporal.weight": 3e-4}),
-        ({"frames": 16}, {"train.epochs": 500, "losses.pca_singleview.weight": 3e-4}),
-        ({"frames": 50}, {"train.epochs": 300, "model.backbone": "resnet18"}),
+        ({"gpu_gib": 4.0}, {"losses.pca_singleview.weight": 3e-4, "losses.temporal.weight": 3e-4}),
+        ({"keypoint_names": MOUSE * 6}, {"losses.pca_singleview.weight": 0.0, "losses.temporal.weight": 3e-4}),
         ({"frames": 200}, {"model.backbone": "resnet50"}),
         ({"frames": 200, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "losses.temporal.weight": 0.0}),
         ({"videos": 0}, {"losses.temporal.weight": 0.0}),
@@ -164,6 +168,44 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
 def test_the_choices_follow_the_project_and_the_machine(changes: dict, expected: dict) -> None:
     found = options_of(dataclasses.replace(FACTS, **changes))
     assert {name: found[name] for name in expected} == expected
+
+
+RATE = {"optim.schedule": "cosine", "optim.lr": 2e-3}
+TEACHER = {"losses.consistency.weight": 1.0, "augment.move_p": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("frames", "given", "expected"),
+    [
+        (1, {}, {"train.epochs": 1500, "train.val_every_epochs": 25.0}),
+        # None stands for a choice that is not made.
+        (10, {}, {"train.epochs": 1500, **RATE, **TEACHER, "losses.temporal.weight": None}),
+        (20, {}, {"train.epochs": 750, "train.val_every_epochs": 12.0, **RATE, **TEACHER}),
+        # 64 and 65 frames train.
+        (80, {}, {"train.epochs": 375, "train.val_every_epochs": 6.0, **RATE, **TEACHER}),
+        (81, {}, {"train.epochs": 300, "losses.temporal.weight": 3e-4, **dict.fromkeys((*RATE, *TEACHER))}),
+        (200, {"data.train_frames": 20.0}, {"train.epochs": 750, **RATE}),
+        (40, {"train.batch_size": 4}, {"train.epochs": 300, "losses.consistency.start_steps": 600}),
+        (20, {"train.epochs": 50}, {"losses.consistency.start_steps": 20, "losses.consistency.ramp_steps": 40, **RATE}),
+        (20, {"train.steps": 100}, {"losses.consistency.start_steps": 20, "train.epochs": None, **RATE}),
+        (20, {"model.weights": "resnet18_imagenet"}, {"train.epochs": 750, **RATE, "optim.lr": None, **TEACHER}),
+        (20, {"model.backbone": "vit_small"}, {"train.epochs": 750, **RATE, "optim.lr": 5e-5}),
+    ],
+)
+def test_few_labels_get_a_longer_training_and_a_teacher(frames: int, given: dict, expected: dict) -> None:
+    config = apply([Choice("Given", "", given)], c.Config(data=c.DataConfig(project="p")))
+    found = options_of(dataclasses.replace(FACTS, frames=frames), config, tuple(given))
+    assert {name: found.get(name) for name in expected | given} == expected | given
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"model.kind": "regression"}, {"optim.ema_decay": 0.0}, {"data.views": ("top", "side")}],
+)
+def test_a_teacher_is_chosen_only_where_it_can_be(given: dict) -> None:
+    config = apply([Choice("Given", "", given)], c.Config(data=c.DataConfig(project="p")))
+    found = options_of(dataclasses.replace(FACTS, frames=20), config, tuple(given))
+    assert "losses.consistency.weight" not in found and found["losses.temporal.weight"] == 3e-4
 
 
 def test_what_is_given_is_not_chosen_again() -> None:

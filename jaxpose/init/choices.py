@@ -9,11 +9,11 @@ from jaxpose.config import Config
 from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.init.choice import BATCH, Choice
 from jaxpose.init.facts import Facts
+from jaxpose.init.few_labels import epochs, has_few_labels, has_teacher, length, teacher
 from jaxpose.init.memory import largest_microbatch
 from jaxpose.init.names import left_right_pairs, mirrored_views
 from jaxpose.init.network_choices import backbone_for, network_choices
 
-_FEW_FRAMES = 50
 _VIDEOS_TO_SPLIT_BY = 10
 _OFTEN_LABELLED = 0.5
 # Of the benchmark in configs/semi_supervised.py.
@@ -31,9 +31,11 @@ def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choic
     config = copy.deepcopy(config)
     if "model.backbone" not in settled:
         config.model.backbone = backbone_for(facts, config)
+    if not {"train.epochs", "train.steps"} & set(settled):
+        config.train.epochs = epochs(facts, config)
     found = [
         choice
-        for rule in (_input, _split, _augment, network_choices, _losses, _train)
+        for rule in (_input, _split, _augment, network_choices, _losses, length, _batch)
         for choice in rule(facts, config)
     ]
     rest = [
@@ -115,14 +117,19 @@ def _losses(facts: Facts, config: Config) -> Iterator[Choice]:
     if facts.videos_folder:
         reason = "The labels name videos in this folder. After training, jaxpose predicts them."
         yield Choice("Videos", reason, {"video.folder": facts.videos_folder})
-    teacher = "Unlabelled video as a teacher"
+    title = "Unlabelled video as a teacher"
+    if has_teacher(facts, config):
+        yield teacher(facts, config, title)
+        return
     if not facts.videos or not facts.gpu_gib:
         why = "without a GPU, a step would take twice as long" if facts.videos else "the folder of the videos has none"
         reason = f"Off: {why}. With a weight of {_WEIGHT:g}, this loss penalises jumps of the predictions."
-        yield Choice(teacher, reason, {"losses.temporal.weight": 0.0})
+        if facts.videos and has_few_labels(facts, config):
+            reason += " With so few labels, losses.consistency.weight=1 and augment.move_p=0.5 are worth that time."
+        yield Choice(title, reason, {"losses.temporal.weight": 0.0})
         return
     yield Choice(
-        f"{teacher}: jumps",
+        f"{title}: jumps",
         "Predictions that jump between two frames cost something beyond epsilon_px: 5 % of the long side here. Choose "
         "it above what the animal really moves from frame to frame. A weight of 0 switches a loss off.",
         {
@@ -133,16 +140,16 @@ def _losses(facts: Facts, config: Config) -> Iterator[Choice]:
     known = f"{facts.frames} labelled frames, {len(facts.keypoint_names)} keypoints"
     if facts.frames < 2 * len(facts.keypoint_names):
         reason = f"Off: to learn poses takes at least twice as many labelled frames as keypoints ({known})."
-        yield Choice(f"{teacher}: poses", reason, {"losses.pca_singleview.weight": 0.0})
+        yield Choice(f"{title}: poses", reason, {"losses.pca_singleview.weight": 0.0})
         return
     if config.data.views or mirrored_views(facts.keypoint_names):
         yield Choice(
-            f"{teacher}: agreement of the views",
+            f"{title}: agreement of the views",
             f"Views of a point in space have 3 dimensions; predictions that leave them cost something ({known}).",
             {"losses.pca_multiview.weight": _WEIGHT, "losses.pca_multiview.components": 3},
         )
     if not config.data.views:
-        yield _poses(facts, f"{teacher}: poses", known)
+        yield _poses(facts, f"{title}: poses", known)
 
 
 def _poses(facts: Facts, title: str, known: str) -> Choice:
@@ -158,18 +165,13 @@ def _poses(facts: Facts, title: str, known: str) -> Choice:
     )
 
 
-def _train(facts: Facts, config: Config) -> Iterator[Choice]:
-    yield Choice(
-        "Length",
-        f"300 epochs from {_FEW_FRAMES} labelled frames on, 500 below; here are {facts.frames}. If the camera looks "
-        "down on the animal: 500, or 1000.",
-        {"train.epochs": 500 if facts.frames < _FEW_FRAMES else 300},
-    )
+def _batch(facts: Facts, config: Config) -> Iterator[Choice]:
     rule = f"{BATCH} frames make one update, on any number of devices."
     if not facts.gpu_gib:
         yield Choice("Batch", rule, {"train.batch_size": BATCH})
         return
-    clip_frames = config.video.sequence_length if facts.videos else 0
+    on_video = config.losses.consistency.frames_per_step if has_teacher(facts, config) else config.video.sequence_length
+    clip_frames = on_video if facts.videos else 0
     backbone = config.model.backbone
     most = largest_microbatch(backbone, facts.input_size_px, facts.gpu_gib, FRAMES_PER_SHARD, clip_frames)
     if most is None:
