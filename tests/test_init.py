@@ -11,6 +11,7 @@ from jaxpose.config import command_line
 from jaxpose.config.model import VITS
 from jaxpose.config.train import total_steps
 from jaxpose.data import dataset
+from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
 from jaxpose.init import __main__ as verb
 from jaxpose.init import facts as facts_module
@@ -24,8 +25,8 @@ from tests.test_entry import verb_without
 
 MOUSE = tuple(f"{part}_{view}" for view in ("top", "bot") for part in ("paw1LH", "paw2LF", "tailBase", "nose"))
 FACTS = Facts(
-    frames=90, labelled_videos=1, frame_size_px=(396, 406), input_size_px=(256, 256), keypoint_names=MOUSE,
-    labelled_shares=(1.0,) * 8, videos=1, gpu_gib=24.0,
+    frames=90, training_frames=72, labelled_videos=1, frame_size_px=(396, 406), input_size_px=(256, 256),
+    keypoint_names=MOUSE, labelled_shares=(1.0,) * 8, videos=1, gpu_gib=24.0,
 )  # fmt: skip
 
 
@@ -108,6 +109,8 @@ def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
         (["PROJECT", "--out", "own.yaml"], "--out is own.yaml; a config is a Python file"),
         (["PROJECT", "--out", "no/own.py"], "--out is no/own.py, which cannot be written: No such file"),
         (["PROJECT", "--gpu_gib=-1"], "--gpu_gib is -1; it must be at least 0"),
+        (["PROJECT", "--gpu_gib", "nan"], "--gpu_gib is nan; it must be at least 0 and finite"),
+        (["PROJECT", "data.split=none.csv"], "none.csv"),
         (["train.steps=3"], "no project is given, only train.steps=3"),
         (["PROJECT", "other"], "unexpected argument 'other'"),
     ],
@@ -153,7 +156,8 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
     ("changes", "expected"),
     [
         ({"gpu_gib": 4.0}, {"losses.pca_singleview.weight": 3e-4, "losses.temporal.weight": 3e-4}),
-        ({"keypoint_names": MOUSE * 6}, {"losses.pca_singleview.weight": 0.0, "losses.temporal.weight": 3e-4}),
+        ({"frames": 15}, {"losses.pca_singleview.weight": 0.0, "losses.temporal.weight": 3e-4}),
+        ({"frames": 16}, {"losses.pca_singleview.weight": 3e-4, "losses.temporal.weight": 3e-4}),
         ({"frames": 200}, {"model.backbone": "resnet50"}),
         ({"frames": 200, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "losses.temporal.weight": 0.0}),
         ({"videos": 0}, {"losses.temporal.weight": 0.0}),
@@ -172,30 +176,36 @@ def test_the_choices_follow_the_project_and_the_machine(changes: dict, expected:
 
 RATE = {"optim.schedule": "cosine", "optim.lr": 2e-3}
 TEACHER = {"losses.consistency.weight": 1.0, "augment.move_p": 0.5}
+NO_CLIPS = {"losses.temporal.weight": None, "losses.pca_singleview.weight": None}
 
 
 @pytest.mark.parametrize(
-    ("frames", "given", "expected"),
+    ("training_frames", "given", "expected"),
     [
-        (1, {}, {"train.epochs": 1500, "train.val_every_epochs": 25.0}),
         # None stands for a choice that is not made.
-        (10, {}, {"train.epochs": 1500, **RATE, **TEACHER, "losses.temporal.weight": None}),
-        (20, {}, {"train.epochs": 750, "train.val_every_epochs": 12.0, **RATE, **TEACHER}),
-        # 64 and 65 frames train.
-        (80, {}, {"train.epochs": 375, "train.val_every_epochs": 6.0, **RATE, **TEACHER}),
-        (81, {}, {"train.epochs": 300, "losses.temporal.weight": 3e-4, **dict.fromkeys((*RATE, *TEACHER))}),
-        (200, {"data.train_frames": 20.0}, {"train.epochs": 750, **RATE}),
-        (40, {"train.batch_size": 4}, {"train.epochs": 300, "losses.consistency.start_steps": 600}),
-        (20, {"train.epochs": 50}, {"losses.consistency.start_steps": 20, "losses.consistency.ramp_steps": 40, **RATE}),
-        (20, {"train.steps": 100}, {"losses.consistency.start_steps": 20, "train.epochs": None, **RATE}),
-        (20, {"model.weights": "resnet18_imagenet"}, {"train.epochs": 750, **RATE, "optim.lr": None, **TEACHER}),
-        (20, {"model.backbone": "vit_small"}, {"train.epochs": 750, **RATE, "optim.lr": 5e-5}),
+        (9, {}, {"train.epochs": 1500, "train.val_every_epochs": 25.0, **RATE, **TEACHER, **NO_CLIPS}),
+        (19, {}, {"train.epochs": 750, "train.val_every_epochs": 12.0, **RATE, **TEACHER}),
+        (64, {}, {"train.epochs": 375, "train.val_every_epochs": None, **RATE, **TEACHER}),
+        (65, {}, {"train.epochs": 300, "losses.temporal.weight": 3e-4, **dict.fromkeys((*RATE, *TEACHER))}),
+        (65, {"train.batch_size": 32}, {"train.epochs": 500, **RATE, "optim.lr": None, **dict.fromkeys(TEACHER)}),
+        (38, {"train.batch_size": 4}, {"train.epochs": 300, **dict.fromkeys(RATE), **TEACHER}),
+        (19, {"train.epochs": 50}, {**RATE, "losses.consistency.start_steps": 20, "losses.consistency.ramp_steps": 40}),
+        (9, {"train.steps": 5000}, {"train.epochs": None, "train.val_every_epochs": 83.0, **RATE}),
+        (19, {"model.weights": "resnet18_imagenet"}, {"train.epochs": 750, **RATE, "optim.lr": None, **TEACHER}),
+        (19, {"train.init_from": "runs/a"}, {**RATE, "optim.lr": None}),
+        (19, {"model.backbone": "vit_small"}, {"train.epochs": 750, **RATE, "optim.lr": 5e-5}),
+        (19, {"optim.milestones_epochs": (400.0,)}, {"optim.schedule": None, "optim.lr": 2e-3}),
+        (19, {"augment.move_p": 0.0}, {**TEACHER, "augment.move_p": 0.0}),
+        # A weight of a loss on video: the user decides which are on.
+        (19, {"losses.consistency.weight": 0.0}, {"augment.move_p": None, **NO_CLIPS}),
+        (19, {"losses.temporal.weight": 1e-3}, {"losses.consistency.weight": None, "augment.move_p": None}),
+        (72, {"losses.consistency.weight": 1.0}, NO_CLIPS),
     ],
-)
-def test_few_labels_get_a_longer_training_and_a_teacher(frames: int, given: dict, expected: dict) -> None:
+)  # fmt: skip
+def test_few_labels_get_a_longer_training_and_a_teacher(training_frames: int, given: dict, expected: dict) -> None:
     config = apply([Choice("Given", "", given)], c.Config(data=c.DataConfig(project="p")))
-    found = options_of(dataclasses.replace(FACTS, frames=frames), config, tuple(given))
-    assert {name: found.get(name) for name in expected | given} == expected | given
+    found = options_of(dataclasses.replace(FACTS, training_frames=training_frames), config, tuple(given))
+    assert {name: found.get(name) for name in expected | given} == given | expected
 
 
 @pytest.mark.parametrize(
@@ -204,8 +214,25 @@ def test_few_labels_get_a_longer_training_and_a_teacher(frames: int, given: dict
 )
 def test_a_teacher_is_chosen_only_where_it_can_be(given: dict) -> None:
     config = apply([Choice("Given", "", given)], c.Config(data=c.DataConfig(project="p")))
-    found = options_of(dataclasses.replace(FACTS, frames=20), config, tuple(given))
+    facts = dataclasses.replace(FACTS, training_frames=20)
+    found = options_of(facts, config, tuple(given))
     assert "losses.consistency.weight" not in found and found["losses.temporal.weight"] == 3e-4
+    choices = make_choices(dataclasses.replace(facts, gpu_gib=0.0), config, list(given))
+    assert not any("losses.consistency" in choice.reason for choice in choices)
+
+
+def test_the_length_is_that_of_the_frames_that_train(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "p", videos=2, labelled_frames=10, video_frames=10, side_px=64)
+    images = read_labels(project / "CollectedData.csv", "ignore")[0].images
+    rows = [f"{image},{'train' if place < 3 else 'unused'}" for place, image in enumerate(images)]
+    (project / "few.csv").write_text("\n".join(("path,set", *rows, "")))
+    for split in ("video", "few.csv", "frame"):
+        file = tmp_path / f"{split.partition('.')[0]}.py"
+        assert verb.main([str(project), f"data.split={split}", "--gpu_gib", "8", "--out", str(file)]) == 0
+        config, _ = command_line.read([f"--config={file}"])
+        resolved, found = dataset.prepare(c.resolve(config))
+        steps = total_steps(config.train, len(dataset.load(found, resolved).rows("train")))
+        assert (steps, config.losses.consistency.start_steps) == (1500, 300), split
 
 
 def test_what_is_given_is_not_chosen_again() -> None:

@@ -10,9 +10,6 @@ METRICS = (
     "skipped_in_row",
 )  # fmt: skip
 
-# benchmarks/few_labels.py: with 10 to 40 labels and random weights, networks of 300 to 600 steps were worse.
-FEW_LABELS_STEPS = 1500
-
 
 @dataclasses.dataclass
 class TrainConfig(Section):

@@ -5,6 +5,7 @@ Input: a project, options that are settled, and the GPUs of this machine. Output
 """
 
 import argparse
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -40,8 +41,8 @@ def _write(given: argparse.Namespace) -> int:
     project = Path(config.data.project).expanduser()
     out = Path(given.out or f"{project.resolve().stem}.py")
     _refuse_bad_file(out)
-    if given.gpu_gib is not None and given.gpu_gib < 0:
-        raise UserError(f"--gpu_gib is {given.gpu_gib:g}; it must be at least 0, and 0 means no GPU")
+    if given.gpu_gib is not None and not 0 <= given.gpu_gib < math.inf:
+        raise UserError(f"--gpu_gib is {given.gpu_gib:g}; it must be at least 0 and finite, and 0 means no GPU")
     # Reading the images takes a while.
     from jaxpose.init.choices import apply, make_choices
     from jaxpose.init.facts import gpu_memory_gib, read_facts
@@ -50,8 +51,8 @@ def _write(given: argparse.Namespace) -> int:
     # The file works in any folder.
     config.data.project = str(project.absolute())
     gpu_gib = gpu_memory_gib() if given.gpu_gib is None else given.gpu_gib
-    facts = read_facts(config, gpu_gib)
     settled = [word.partition("=")[0].removeprefix("--config.") for word in words[1:]]
+    facts = read_facts(config, gpu_gib, settled)
     choices = make_choices(facts, config, settled)
     validate(apply(choices, config))
     text = page(choices, facts, config.data.project, str(out))

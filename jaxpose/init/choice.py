@@ -5,6 +5,8 @@ from typing import Any
 
 # Frames of one update.
 BATCH = 16
+# With that batch, 300 epochs of more training frames than these are at least 1,500 steps.
+FEW_FRAMES = 64
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,17 +3,21 @@
 import dataclasses
 import shutil
 import subprocess
+from collections.abc import Sequence
 
 import numpy as np
 
 from jaxpose.cluster.gpus import visible_gpus
+from jaxpose.codes import TRAIN
 from jaxpose.config import Config
 from jaxpose.data.images import input_size_px
 from jaxpose.data.project import Project
 from jaxpose.data.sessions import video_files
+from jaxpose.data.split import assign_sets
 from jaxpose.formats.project import read_project
 from jaxpose.quantities import count
 
+VIDEOS_TO_SPLIT_BY = 10
 _QUERY = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 
 
@@ -23,7 +27,8 @@ class Facts:
 
     Attributes:
       frames: number of labelled frames.
-      labelled_videos: number of videos that they are from.
+      training_frames: number of those that train.
+      labelled_videos: number of videos that the labelled frames are from.
       frame_size_px: median (width, height) of the labelled images.
       input_size_px: (width, height) of the network's input by the rule of `input_size_px`.
       keypoint_names: k names.
@@ -35,6 +40,7 @@ class Facts:
     """
 
     frames: int
+    training_frames: int
     labelled_videos: int
     frame_size_px: tuple[int, int]
     input_size_px: tuple[int, int]
@@ -59,24 +65,30 @@ class Facts:
         return f"{width} x {height} px" + f" (the median of {self.sizes} sizes)" * (self.sizes > 1)
 
 
-def read_facts(config: Config, gpu_gib: float) -> Facts:
+def read_facts(config: Config, gpu_gib: float, settled: Sequence[str] = ()) -> Facts:
     """Reads a project.
 
     Args:
       config: the options of the project's data.
+      settled: dotted names of the options that were given.
       gpu_gib: memory of the smallest GPU, 0 without a GPU.
 
     Raises:
-      UserError: the project or the folder of its videos cannot be used.
+      UserError: the project or the folder of its videos cannot be used, or no frame is left to train on.
     """
     found = read_project(config.data)
+    labelled_videos = len(set(found.videos))
+    data = config.data
+    if "data.split" not in settled:
+        data = dataclasses.replace(data, split=usual_split(labelled_videos))
     width, height = np.median(found.sizes_px, axis=0)
     folders = {str(file.parent) for file in found.video_files.values()}
     folder = folders.pop() if len(folders) == 1 and not video_files(config.data, config.video) else ""
     video = dataclasses.replace(config.video, folder=folder) if folder else config.video
     return Facts(
         frames=len(found.images),
-        labelled_videos=len(set(found.videos)),
+        training_frames=int((assign_sets(found, data) == TRAIN).sum()),
+        labelled_videos=labelled_videos,
         frame_size_px=(int(width), int(height)),
         input_size_px=input_size_px(found, config.data),
         keypoint_names=tuple(found.keypoint_names),
@@ -86,6 +98,11 @@ def read_facts(config: Config, gpu_gib: float) -> Facts:
         sizes=len(np.unique(found.sizes_px, axis=0)),
         videos_folder=folder,
     )
+
+
+def usual_split(labelled_videos: int) -> str:
+    """Returns the `data.split` for a project with labels of so many videos."""
+    return "video" if labelled_videos >= VIDEOS_TO_SPLIT_BY else "frame"
 
 
 def gpu_memory_gib() -> float:

@@ -13,7 +13,6 @@ from jaxpose.config import train as lengths
 from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.losses import weights
 from jaxpose.config.model import VITS
-from jaxpose.config.weights import NO_WEIGHTS
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
@@ -84,11 +83,7 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     initial = load_initial_weights(config, data, params, statistics)
     frames = len(data.rows("train"))
     total_steps = lengths.total_steps(train, frames)
-    messages += [
-        *initial.messages,
-        *_describe_length(config, total_steps),
-        *describe_limits(config, mesh, data, total_steps),
-    ]
+    messages += [*initial.messages, *describe_limits(config, mesh, data, total_steps)]
     subspaces, sentences = _fit_on_process_0(config, data)
     messages += sentences
     width, height = data.size_px
@@ -126,19 +121,6 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
             "every error"
         )
     return messages
-
-
-def _describe_length(config: Config, total_steps: int) -> list[str]:
-    """Returns a message if nobody chose the length of a training from random weights, and it is short."""
-    train = config.train
-    is_chosen = train.steps or train.epochs != lengths.TrainConfig.epochs
-    is_random = config.model.weights == NO_WEIGHTS and not train.init_from
-    if is_chosen or not is_random or total_steps >= lengths.FEW_LABELS_STEPS:
-        return []
-    return [
-        f"{train.epochs} epochs of so few frames are {total_steps} steps: from random weights, "
-        f"{lengths.FEW_LABELS_STEPS:,} had smaller errors; jaxpose init PROJECT writes a config for few labels"
-    ]
 
 
 def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int) -> list[str]:

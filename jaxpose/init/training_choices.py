@@ -1,0 +1,92 @@
+"""The choices for the length of a training, its learning rate and its batch.
+
+The figures are of benchmarks/few_labels.py: small networks from random weights, with 10 to 40 labels.
+"""
+
+import math
+from collections.abc import Iterator
+
+from jaxpose.config import Config
+from jaxpose.config.check import FRAMES_PER_SHARD
+from jaxpose.config.losses import has_teacher, weights
+from jaxpose.config.model import VITS
+from jaxpose.config.optim import OptimConfig
+from jaxpose.config.train import TrainConfig, steps_per_epoch, total_steps
+from jaxpose.config.weights import NO_WEIGHTS
+from jaxpose.init.choice import BATCH, FEW_FRAMES, Choice
+from jaxpose.init.facts import Facts
+from jaxpose.init.memory import largest_microbatch
+
+_EPOCHS, _LEAST_STEPS = TrainConfig.epochs, 1500
+_VALIDATIONS = _EPOCHS / TrainConfig.val_every_epochs
+_FEW_LABELS_LR = 2e-3
+
+
+def length(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the length in epochs."""
+    if config.train.steps:
+        return
+    epoch_steps = steps_per_epoch(config.train, facts.training_frames)
+    if not _is_short(facts, config):
+        reason = f"{_EPOCHS} epochs. If the camera looks down on the animal: 500, or 1000."
+        yield Choice("Length", reason, {"train.epochs": _EPOCHS})
+        return
+    steps = "1 step" if epoch_steps == 1 else f"{epoch_steps} steps"
+    reason = (
+        f"At least {_LEAST_STEPS:,} steps. An epoch of {facts.training_frames} training frames is {steps}, and "
+        f"{_EPOCHS} epochs would be {_EPOCHS * epoch_steps}. With 10 to 40 labels, longer trainings made smaller "
+        "errors (docs/few_labels.md)."
+    )
+    yield Choice("Length", reason, {"train.epochs": math.ceil(_LEAST_STEPS / epoch_steps)})
+
+
+def rate(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields how often a training of a settled length validates, and the learning rate."""
+    epoch_steps = steps_per_epoch(config.train, facts.training_frames)
+    epochs = total_steps(config.train, facts.training_frames) / epoch_steps
+    if epochs >= 2 * _EPOCHS:
+        reason = f"Some {_VALIDATIONS:.0f} times, as {_EPOCHS} epochs do by default."
+        yield Choice("Validation", reason, {"train.val_every_epochs": float(epochs // _VALIDATIONS)})
+    if not _is_short(facts, config):
+        return
+    if config.optim.milestones_epochs == OptimConfig.milestones_epochs:
+        reason = (
+            "The rate falls along a cosine. By default it halves after 150, 200 and 250 epochs, whatever the length."
+        )
+        yield Choice("Schedule", reason, {"optim.schedule": "cosine"})
+    is_random = config.model.weights == NO_WEIGHTS and not config.train.init_from
+    is_measured = config.model.backbone not in VITS and config.optim.name != "sgd"
+    if is_random and is_measured and facts.training_frames <= FEW_FRAMES:
+        reason = (
+            f"From random weights and with few labels, {_FEW_LABELS_LR} was better than the default, {OptimConfig.lr} "
+            "(benchmarks/README.md)."
+        )
+        yield Choice("Learning rate", reason, {"optim.lr": _FEW_LABELS_LR})
+
+
+def batch(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the batch, and how many of its frames the GPU computes at once."""
+    rule = f"{BATCH} frames make one update, on any number of devices."
+    if not facts.gpu_gib:
+        yield Choice("Batch", rule, {"train.batch_size": BATCH})
+        return
+    clip_frames = config.video.sequence_length * bool(weights(config.losses))
+    clip_frames += config.losses.consistency.frames_per_step * has_teacher(config.losses)
+    backbone = config.model.backbone
+    most = largest_microbatch(backbone, facts.input_size_px, facts.gpu_gib, FRAMES_PER_SHARD, clip_frames)
+    if most is None:
+        fit = f"how many fit at once was not measured for {backbone}"
+    elif most == FRAMES_PER_SHARD:
+        fit = f"the {most} that are computed at once fit, by an estimate for {backbone}"
+    else:
+        fit = f"{most} fit into a pass (another number is another run), by an estimate for {backbone}"
+    yield Choice(
+        "Batch",
+        f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows what a step needs.",
+        {"train.batch_size": BATCH, "train.microbatch_size": 0 if most in (None, FRAMES_PER_SHARD) else most},
+    )
+
+
+def _is_short(facts: Facts, config: Config) -> bool:
+    """Returns whether the default number of epochs is too few steps, whatever length is given."""
+    return _EPOCHS * steps_per_epoch(config.train, facts.training_frames) < _LEAST_STEPS

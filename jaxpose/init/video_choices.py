@@ -1,0 +1,106 @@
+"""The choices for unlabelled video: its folder, and the losses on it."""
+
+from collections.abc import Iterator
+
+from jaxpose.config import Config
+from jaxpose.config.train import total_steps
+from jaxpose.init.choice import FEW_FRAMES, Choice
+from jaxpose.init.facts import Facts
+from jaxpose.init.names import mirrored_views
+
+_TITLE = "Unlabelled video as a teacher"
+_OFTEN_LABELLED = 0.5
+# Of the benchmark in configs/semi_supervised.py.
+_WEIGHT = 3e-4
+# Of benchmarks/few_labels.py.
+_MOVE_P = 0.5
+
+
+def videos(facts: Facts, _: Config) -> Iterator[Choice]:
+    """Yields the folder of the videos, if the project's own has none."""
+    if facts.videos_folder:
+        reason = "The labels name videos in this folder. After training, jaxpose predicts them."
+        yield Choice("Videos", reason, {"video.folder": facts.videos_folder})
+
+
+def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields losses on video: with few labels the consistency of a student with its teacher, else those on clips."""
+    if not facts.videos:
+        reason = f"Off: the folder of the videos has none. With a weight of {_WEIGHT:g}, this loss penalises jumps."
+        yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
+        return
+    few = facts.training_frames <= FEW_FRAMES and _can_have_a_teacher(config)
+    if not facts.gpu_gib:
+        also = f" With few labels, losses.consistency.weight=1 and augment.move_p={_MOVE_P} may be worth that." * few
+        reason = (
+            "Off: without a GPU, a step would take twice as long. With a weight of "
+            f"{_WEIGHT:g}, this loss penalises jumps of the predictions.{also}"
+        )
+        yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
+    elif few:
+        yield from _consistency(facts, config)
+    else:
+        yield from _on_clips(facts, config)
+
+
+def _can_have_a_teacher(config: Config) -> bool:
+    # Several cameras and context frames can, but were not measured.
+    return config.model.kind == "heatmap" and not config.data.views and config.optim.ema_decay != 0
+
+
+def _consistency(facts: Facts, config: Config) -> Iterator[Choice]:
+    steps = total_steps(config.train, facts.training_frames)
+    yield Choice(
+        _TITLE,
+        "The network also learns, in harder views of unlabelled frames, what the moving average of its weights "
+        "predicts in easier ones. Together with moved parts, this lowered the errors of small networks from random "
+        "weights with 10 labels on three data sets, and with 20 and 40 on most of them (docs/few_labels.md). A step "
+        "costs 2 to 2.5 times as much. A weight of 0 switches the loss off.",
+        {
+            "losses.consistency.weight": 1.0,
+            "losses.consistency.start_steps": steps // 5,
+            "losses.consistency.ramp_steps": 2 * steps // 5,
+        },
+    )
+    reason = (
+        "Parts of a frame change their place in it, so that the network does not learn the few labelled poses alone."
+    )
+    yield Choice("Moved parts", reason, {"augment.move_p": _MOVE_P})
+
+
+def _on_clips(facts: Facts, config: Config) -> Iterator[Choice]:
+    yield Choice(
+        f"{_TITLE}: jumps",
+        "Predictions that jump between two frames cost something beyond epsilon_px: 5 % of the long side here. Choose "
+        "it above what the animal really moves from frame to frame. A weight of 0 switches a loss off.",
+        {
+            "losses.temporal.weight": _WEIGHT,
+            "losses.temporal.epsilon_px": (float(max(5, round(0.05 * max(facts.frame_size_px)))),),
+        },
+    )
+    known = f"{facts.frames} labelled frames, {len(facts.keypoint_names)} keypoints"
+    if facts.frames < 2 * len(facts.keypoint_names):
+        reason = f"Off: to learn poses takes at least twice as many labelled frames as keypoints ({known})."
+        yield Choice(f"{_TITLE}: poses", reason, {"losses.pca_singleview.weight": 0.0})
+        return
+    if config.data.views or mirrored_views(facts.keypoint_names):
+        yield Choice(
+            f"{_TITLE}: agreement of the views",
+            f"Views of a point in space have 3 dimensions; predictions that leave them cost something ({known}).",
+            {"losses.pca_multiview.weight": _WEIGHT, "losses.pca_multiview.components": 3},
+        )
+    if not config.data.views:
+        yield _poses(facts, known)
+
+
+def _poses(facts: Facts, known: str) -> Choice:
+    shares = zip(facts.keypoint_names, facts.labelled_shares, strict=True)
+    often = tuple(name for name, share in shares if share >= _OFTEN_LABELLED)
+    left_out = len(facts.keypoint_names) - len(often)
+    more = f" Keypoints that less than half of the frames have are left out: {left_out}." if left_out else ""
+    return Choice(
+        f"{_TITLE}: poses",
+        f"Poses unlike any labelled one cost something; there are enough labels to know them ({known}).{more} Name the "
+        "keypoints of the body alone if there are others, such as obstacles.",
+        {"losses.pca_singleview.weight": _WEIGHT, "losses.pca_singleview.keypoints": often if left_out else ()},
+    )
