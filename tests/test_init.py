@@ -30,6 +30,10 @@ FACTS = Facts(
 )  # fmt: skip
 
 
+def names_of(keypoints: int) -> dict[str, object]:
+    return {"keypoint_names": tuple(map(str, range(keypoints))), "labelled_shares": (1.0,) * keypoints}
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small") / "my project"
@@ -111,6 +115,8 @@ def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
         (["PROJECT", "--gpu_gib=-1"], "--gpu_gib is -1; it must be at least 0"),
         (["PROJECT", "--gpu_gib", "nan"], "--gpu_gib is nan; it must be at least 0 and finite"),
         (["PROJECT", "data.split=none.csv"], "none.csv"),
+        (["PROJECT", "train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
+        (["PROJECT", "data.train_frames=abc"], "data.train_frames is 'abc'; it must be a number"),
         (["train.steps=3"], "no project is given, only train.steps=3"),
         (["PROJECT", "other"], "unexpected argument 'other'"),
     ],
@@ -156,8 +162,10 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
     ("changes", "expected"),
     [
         ({"gpu_gib": 4.0}, {"losses.pca_singleview.weight": 3e-4, "losses.temporal.weight": 3e-4}),
-        ({"frames": 15}, {"losses.pca_singleview.weight": 0.0, "losses.temporal.weight": 3e-4}),
-        ({"frames": 16}, {"losses.pca_singleview.weight": 3e-4, "losses.temporal.weight": 3e-4}),
+        # 72 frames train.
+        (names_of(37), {"losses.pca_singleview.weight": 0.0, "losses.temporal.weight": 3e-4}),
+        (names_of(36), {"losses.pca_singleview.weight": 3e-4, "losses.temporal.weight": 3e-4}),
+        ({"frames": 200, "training_frames": 20}, {"model.backbone": "resnet18"}),
         ({"frames": 200}, {"model.backbone": "resnet50"}),
         ({"frames": 200, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "losses.temporal.weight": 0.0}),
         ({"videos": 0}, {"losses.temporal.weight": 0.0}),
@@ -194,11 +202,14 @@ NO_CLIPS = {"losses.temporal.weight": None, "losses.pca_singleview.weight": None
         (19, {"model.weights": "resnet18_imagenet"}, {"train.epochs": 750, **RATE, "optim.lr": None, **TEACHER}),
         (19, {"train.init_from": "runs/a"}, {**RATE, "optim.lr": None}),
         (19, {"model.backbone": "vit_small"}, {"train.epochs": 750, **RATE, "optim.lr": 5e-5}),
-        (19, {"optim.milestones_epochs": (400.0,)}, {"optim.schedule": None, "optim.lr": 2e-3}),
+        (19, {"optim.milestones_epochs": (150.0, 200.0, 250.0)}, dict.fromkeys(RATE)),
+        (19, {"optim.gamma": 0.1}, dict.fromkeys(RATE)),
+        (19, {"optim.schedule": "constant"}, {"optim.lr": None}),
         (19, {"augment.move_p": 0.0}, {**TEACHER, "augment.move_p": 0.0}),
         # A weight of a loss on video: the user decides which are on.
         (19, {"losses.consistency.weight": 0.0}, {"augment.move_p": None, **NO_CLIPS}),
-        (19, {"losses.temporal.weight": 1e-3}, {"losses.consistency.weight": None, "augment.move_p": None}),
+        (19, {"losses.temporal.weight": 1e-3}, {**dict.fromkeys(TEACHER), "losses.temporal.epsilon_px": (20.0,)}),
+        (19, {"losses.pca_multiview.weight": 1e-3}, {**dict.fromkeys(TEACHER), "losses.pca_multiview.components": 3}),
         (72, {"losses.consistency.weight": 1.0}, NO_CLIPS),
     ],
 )  # fmt: skip

@@ -65,6 +65,15 @@ def validate(config: Config) -> None:
     _refuse(_own_problems(config) or [*_problems_together(config), *remote_problems(config)])
 
 
+def validate_alone(config: Config) -> None:
+    """Checks every option against its own rule, in a config whose options do not fit each other yet.
+
+    Raises:
+      UserError: one line for each broken rule: the option, its value, the rule.
+    """
+    _refuse(_own_problems(config))
+
+
 def validate_stored(config: Config) -> None:
     """Checks the config of a run that is only read: as `validate`, but `log.remote_url` need not work on this machine.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jaxpose.config import command_line, validate
 from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.config.check import validate_alone
 from jaxpose.config.shorthand import expand
 from jaxpose.errors import UserError
 from jaxpose.terminal import print_lines
@@ -43,6 +44,7 @@ def _write(given: argparse.Namespace) -> int:
     _refuse_bad_file(out)
     if given.gpu_gib is not None and not 0 <= given.gpu_gib < math.inf:
         raise UserError(f"--gpu_gib is {given.gpu_gib:g}; it must be at least 0 and finite, and 0 means no GPU")
+    validate_alone(config)
     # Reading the images takes a while.
     from jaxpose.init.choices import apply, make_choices
     from jaxpose.init.facts import gpu_memory_gib, read_facts

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from jaxpose.config import Config
 from jaxpose.init.choice import Choice
-from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts
+from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, usual_split
 from jaxpose.init.names import left_right_pairs, mirrored_views
 from jaxpose.init.network_choices import backbone_for, network_choices
-from jaxpose.init.training_choices import batch, length, rate
-from jaxpose.init.video_choices import losses_on_video, videos
+from jaxpose.init.training_choices import batch, length, rate, schedule, validations
+from jaxpose.init.video_choices import losses_on_video, settings_of_losses, videos
 
 
 def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choice]:
@@ -27,12 +27,13 @@ def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choic
     if "model.backbone" not in settled:
         config.model.backbone = backbone_for(facts, config)
     # Each rule sees what those before it chose.
-    rules = [_input, _split, _augment, network_choices, length, rate, videos]
-    if not any(re.fullmatch(r"losses\.\w+\.weight", name) for name in settled):
-        # Else the losses on video are the user's.
-        rules.append(losses_on_video)
+    rules = [_input, _split, _augment, network_choices, length, validations]
+    if not {"optim.milestones_epochs", "optim.gamma"} & set(settled):
+        rules.append(schedule)
+    are_losses_given = any(re.fullmatch(r"losses\.\w+\.weight", name) for name in settled)
+    rules += [rate, videos, settings_of_losses if are_losses_given else losses_on_video, batch]
     found: list[Choice] = []
-    for rule in [*rules, batch]:
+    for rule in rules:
         chosen = [
             dataclasses.replace(choice, options={name: v for name, v in choice.options.items() if name not in settled})
             for choice in rule(facts, config)
@@ -69,15 +70,15 @@ def _split(facts: Facts, _: Config) -> Iterator[Choice]:
     few = "below 60 labelled frames, 5 % are for validation and there is no test set"
     many = "80 % train, 10 % choose the checkpoint, and 10 % are the test set"
     shares = few if facts.frames < 60 else many
-    if facts.labelled_videos >= VIDEOS_TO_SPLIT_BY:
+    split = usual_split(facts.labelled_videos)
+    if split == "video":
         reason = (
             f"The labels are of {facts.labelled_videos} videos. Whole videos are held out, because frames of one video "
             f"look alike, so the test error is that of new videos: {shares}."
         )
-        yield Choice("Split", reason, {"data.split": "video"})
     else:
         reason = f"By frame: {shares}. Labels of {VIDEOS_TO_SPLIT_BY} videos or more would be split by video."
-        yield Choice("Split", reason, {"data.split": "frame"})
+    yield Choice("Split", reason, {"data.split": split})
 
 
 def _augment(facts: Facts, config: Config) -> Iterator[Choice]:

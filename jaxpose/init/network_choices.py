@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from jaxpose.config import Config
 from jaxpose.config.model import VITS
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
-from jaxpose.init.choice import BATCH, Choice
+from jaxpose.init.choice import BATCH, FEW_FRAMES, Choice
 from jaxpose.init.facts import Facts
 from jaxpose.init.names import mirrored_views
 
@@ -84,4 +84,5 @@ def backbone_for(facts: Facts, config: Config) -> str:
     """Returns the backbone that the weights, or else the labels and the machine, suggest."""
     if config.model.weights in PUBLISHED:
         return PUBLISHED[config.model.weights].backbone
-    return "resnet50" if facts.gpu_gib and facts.frames >= _FRAMES_FOR_RESNET50 else "resnet18"
+    has_many = facts.frames >= _FRAMES_FOR_RESNET50 and facts.training_frames > FEW_FRAMES
+    return "resnet50" if facts.gpu_gib and has_many else "resnet18"

@@ -16,6 +16,7 @@ from jaxpose.config.weights import NO_WEIGHTS
 from jaxpose.init.choice import BATCH, FEW_FRAMES, Choice
 from jaxpose.init.facts import Facts
 from jaxpose.init.memory import largest_microbatch
+from jaxpose.quantities import count
 
 _EPOCHS, _LEAST_STEPS = TrainConfig.epochs, 1500
 _VALIDATIONS = _EPOCHS / TrainConfig.val_every_epochs
@@ -31,42 +32,48 @@ def length(facts: Facts, config: Config) -> Iterator[Choice]:
         reason = f"{_EPOCHS} epochs. If the camera looks down on the animal: 500, or 1000."
         yield Choice("Length", reason, {"train.epochs": _EPOCHS})
         return
-    steps = "1 step" if epoch_steps == 1 else f"{epoch_steps} steps"
     reason = (
-        f"At least {_LEAST_STEPS:,} steps. An epoch of {facts.training_frames} training frames is {steps}, and "
-        f"{_EPOCHS} epochs would be {_EPOCHS * epoch_steps}. With 10 to 40 labels, longer trainings made smaller "
-        "errors (docs/few_labels.md)."
+        f"At least {_LEAST_STEPS:,} steps. An epoch of {count(facts.training_frames, 'training frame')} is "
+        f"{count(epoch_steps, 'step')}, and {_EPOCHS} epochs would be {count(_EPOCHS * epoch_steps, 'step')}."
     )
+    if facts.training_frames <= FEW_FRAMES:
+        reason += " With 10 to 40 labels, longer trainings made smaller errors on most data sets (docs/few_labels.md)."
     yield Choice("Length", reason, {"train.epochs": math.ceil(_LEAST_STEPS / epoch_steps)})
 
 
-def rate(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields how often a training of a settled length validates, and the learning rate."""
-    epoch_steps = steps_per_epoch(config.train, facts.training_frames)
-    epochs = total_steps(config.train, facts.training_frames) / epoch_steps
-    if epochs >= 2 * _EPOCHS:
-        reason = f"Some {_VALIDATIONS:.0f} times, as {_EPOCHS} epochs do by default."
+def validations(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the time between validations, if a training of a settled length has far more epochs than the default."""
+    epochs = total_steps(config.train, facts.training_frames) / steps_per_epoch(config.train, facts.training_frames)
+    if epochs >= 2 * _EPOCHS and facts.training_frames < facts.frames:
+        reason = f"About {_VALIDATIONS:.0f} validations, as many as the default {_EPOCHS} epochs have."
         yield Choice("Validation", reason, {"train.val_every_epochs": float(epochs // _VALIDATIONS)})
-    if not _is_short(facts, config):
-        return
-    if config.optim.milestones_epochs == OptimConfig.milestones_epochs:
+
+
+def schedule(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields a schedule that fits any length, if the default length is too short."""
+    if _is_short(facts, config):
         reason = (
             "The rate falls along a cosine. By default it halves after 150, 200 and 250 epochs, whatever the length."
         )
         yield Choice("Schedule", reason, {"optim.schedule": "cosine"})
+
+
+def rate(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the learning rate for few labels, where it was measured: ResNets from random weights, with cosine."""
     is_random = config.model.weights == NO_WEIGHTS and not config.train.init_from
-    is_measured = config.model.backbone not in VITS and config.optim.name != "sgd"
-    if is_random and is_measured and facts.training_frames <= FEW_FRAMES:
+    is_adam = config.optim.name != "sgd" and config.optim.schedule == "cosine"
+    if facts.training_frames <= FEW_FRAMES and is_random and is_adam and config.model.backbone not in VITS:
         reason = (
-            f"From random weights and with few labels, {_FEW_LABELS_LR} was better than the default, {OptimConfig.lr} "
-            "(benchmarks/README.md)."
+            "Narrow networks (model.width=16) from random weights with 20 labels had smaller errors with "
+            f"{_FEW_LABELS_LR} than with the default {OptimConfig.lr} on two of three data sets, and so had one of "
+            "width 64 with 10 labels (benchmarks/README.md)."
         )
         yield Choice("Learning rate", reason, {"optim.lr": _FEW_LABELS_LR})
 
 
 def batch(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields the batch, and how many of its frames the GPU computes at once."""
-    rule = f"{BATCH} frames make one update, on any number of devices."
+    rule = f"{count(config.train.batch_size, 'frame')} make one update, on any number of devices."
     if not facts.gpu_gib:
         yield Choice("Batch", rule, {"train.batch_size": BATCH})
         return
@@ -79,7 +86,8 @@ def batch(facts: Facts, config: Config) -> Iterator[Choice]:
     elif most == FRAMES_PER_SHARD:
         fit = f"the {most} that are computed at once fit, by an estimate for {backbone}"
     else:
-        fit = f"{most} fit into a pass (another number is another run), by an estimate for {backbone}"
+        fits = f"{most} fits" if most == 1 else f"{most} fit"
+        fit = f"{fits} into a pass (another number is another run), by an estimate for {backbone}"
     yield Choice(
         "Batch",
         f"{rule} On a GPU of {facts.gpu_gib:.0f} GiB, {fit}; --dry_run shows what a step needs.",

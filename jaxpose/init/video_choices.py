@@ -3,15 +3,18 @@
 from collections.abc import Iterator
 
 from jaxpose.config import Config
+from jaxpose.config.losses import weights
 from jaxpose.config.train import total_steps
 from jaxpose.init.choice import FEW_FRAMES, Choice
 from jaxpose.init.facts import Facts
 from jaxpose.init.names import mirrored_views
+from jaxpose.quantities import count
 
-_TITLE = "Unlabelled video as a teacher"
+_TITLE = "Losses on video"
 _OFTEN_LABELLED = 0.5
 # Of the benchmark in configs/semi_supervised.py.
 _WEIGHT = 3e-4
+_JUMPS = f"With a weight of {_WEIGHT:g}, losses.temporal penalises jumps of the predictions."
 # Of benchmarks/few_labels.py.
 _MOVE_P = 0.5
 
@@ -26,21 +29,26 @@ def videos(facts: Facts, _: Config) -> Iterator[Choice]:
 def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields losses on video: with few labels the consistency of a student with its teacher, else those on clips."""
     if not facts.videos:
-        reason = f"Off: the folder of the videos has none. With a weight of {_WEIGHT:g}, this loss penalises jumps."
+        reason = f"Off: the folder of the videos has none. {_JUMPS}"
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
         return
     few = facts.training_frames <= FEW_FRAMES and _can_have_a_teacher(config)
     if not facts.gpu_gib:
         also = f" With few labels, losses.consistency.weight=1 and augment.move_p={_MOVE_P} may be worth that." * few
-        reason = (
-            "Off: without a GPU, a step would take twice as long. With a weight of "
-            f"{_WEIGHT:g}, this loss penalises jumps of the predictions.{also}"
-        )
+        reason = f"Off: without a GPU, a step would take twice as long. {_JUMPS}{also}"
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
     elif few:
         yield from _consistency(facts, config)
     else:
         yield from _on_clips(facts, config)
+
+
+def settings_of_losses(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields the settings of the losses on clips whose weights are given."""
+    on = weights(config.losses)
+    for choice in _on_clips(facts, config):
+        if any(f"losses.{name}.weight" in choice.options for name in on):
+            yield choice
 
 
 def _can_have_a_teacher(config: Config) -> bool:
@@ -51,11 +59,11 @@ def _can_have_a_teacher(config: Config) -> bool:
 def _consistency(facts: Facts, config: Config) -> Iterator[Choice]:
     steps = total_steps(config.train, facts.training_frames)
     yield Choice(
-        _TITLE,
+        "A teacher on unlabelled video",
         "The network also learns, in harder views of unlabelled frames, what the moving average of its weights "
         "predicts in easier ones. Together with moved parts, this lowered the errors of small networks from random "
-        "weights with 10 labels on three data sets, and with 20 and 40 on most of them (docs/few_labels.md). A step "
-        "costs 2 to 2.5 times as much. A weight of 0 switches the loss off.",
+        "weights with 10 labels on three data sets, and with 20 on most of them (docs/few_labels.md). A step costs 2 "
+        "to 3 times as much. A weight of 0 switches the loss off.",
         {
             "losses.consistency.weight": 1.0,
             "losses.consistency.start_steps": steps // 5,
@@ -78,9 +86,9 @@ def _on_clips(facts: Facts, config: Config) -> Iterator[Choice]:
             "losses.temporal.epsilon_px": (float(max(5, round(0.05 * max(facts.frame_size_px)))),),
         },
     )
-    known = f"{facts.frames} labelled frames, {len(facts.keypoint_names)} keypoints"
-    if facts.frames < 2 * len(facts.keypoint_names):
-        reason = f"Off: to learn poses takes at least twice as many labelled frames as keypoints ({known})."
+    known = f"{count(facts.training_frames, 'training frame')}, {count(len(facts.keypoint_names), 'keypoint')}"
+    if facts.training_frames < 2 * len(facts.keypoint_names):
+        reason = f"Off: to learn poses takes at least twice as many training frames as keypoints ({known})."
         yield Choice(f"{_TITLE}: poses", reason, {"losses.pca_singleview.weight": 0.0})
         return
     if config.data.views or mirrored_views(facts.keypoint_names):
