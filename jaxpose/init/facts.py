@@ -65,13 +65,13 @@ class Facts:
         return f"{width} x {height} px" + f" (the median of {self.sizes} sizes)" * (self.sizes > 1)
 
 
-def read_facts(config: Config, gpu_gib: float, settled: Sequence[str] = ()) -> Facts:
+def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
     """Reads a project.
 
     Args:
       config: the options of the project's data.
-      settled: dotted names of the options that were given.
       gpu_gib: memory of the smallest GPU, 0 without a GPU.
+      settled: dotted names of the options that were given; without `data.split`, the usual split counts.
 
     Raises:
       UserError: the project or the folder of its videos cannot be used, or no frame is left to train on.

@@ -37,7 +37,9 @@ def length(facts: Facts, config: Config) -> Iterator[Choice]:
         f"{count(epoch_steps, 'step')}, and {_EPOCHS} epochs would be {count(_EPOCHS * epoch_steps, 'step')}."
     )
     if facts.training_frames <= FEW_FRAMES:
-        reason += " With 10 to 40 labels, longer trainings made smaller errors on most data sets (docs/few_labels.md)."
+        reason += (
+            " With 10 to 40 labels, training for longer gave smaller errors on most data sets (docs/few_labels.md)."
+        )
     yield Choice("Length", reason, {"train.epochs": math.ceil(_LEAST_STEPS / epoch_steps)})
 
 
@@ -59,10 +61,11 @@ def schedule(facts: Facts, config: Config) -> Iterator[Choice]:
 
 
 def rate(facts: Facts, config: Config) -> Iterator[Choice]:
-    """Yields the learning rate for few labels, where it was measured: ResNets from random weights, with cosine."""
+    """Yields the learning rate for few labels, for the kind that was measured: ResNets from random weights, cosine."""
     is_random = config.model.weights == NO_WEIGHTS and not config.train.init_from
-    is_adam = config.optim.name != "sgd" and config.optim.schedule == "cosine"
-    if facts.training_frames <= FEW_FRAMES and is_random and is_adam and config.model.backbone not in VITS:
+    optim, is_vit = config.optim, config.model.backbone in VITS
+    is_measured = is_random and not is_vit and optim.name != "sgd" and optim.schedule == "cosine"
+    if facts.training_frames <= FEW_FRAMES and is_measured:
         reason = (
             "Narrow networks (model.width=16) from random weights with 20 labels had smaller errors with "
             f"{_FEW_LABELS_LR} than with the default {OptimConfig.lr} on two of three data sets, and so had one of "
