@@ -1,6 +1,7 @@
 """Configs of Lightning Pose: real files value by value, and that no key is ever dropped without a word."""
 
 import copy
+import dataclasses
 import json
 import math
 import re
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 import yaml
 
@@ -16,8 +19,11 @@ from jaxpose.config import Config, resolve
 from jaxpose.config.command_line import Options, run
 from jaxpose.config.losses import weights
 from jaxpose.config.option import flat_options
+from jaxpose.config.train import steps_per_epoch
+from jaxpose.data.split import assign_sets
 from jaxpose.formats.lightning_pose.config import read_config
 from jaxpose.formats.lightning_pose.keys import KNOWN
+from jaxpose.formats.project import read_project
 
 ROOT = Path(__file__).resolve().parents[2]
 # Three files of the tool, under its licence, and the one that a run of it left.
@@ -417,6 +423,25 @@ def test_an_interval_in_steps(batches: int, epochs: float, of_90_frames: dict[st
     """An epoch is 5 steps, and 3 of the double batch."""
     of_90_frames["training"] |= {"val_check_interval": 40, "accumulate_grad_batches": batches}
     assert _read(of_90_frames, tmp_path)[0].train.val_every_epochs == epochs
+
+
+def test_an_epoch_has_the_frames_of_all_cameras(tmp_path: Path) -> None:
+    """Training counts a frame for each view of a moment, and leaves out the moment that only one camera has."""
+    for view, moments in (("cam0", 41), ("cam1", 40)):
+        rows = ["scorer,me,me", "bodyparts,nose,nose", "coords,x,y"]
+        (folder := tmp_path / "labeled-data" / f"day_{view}").mkdir(parents=True)
+        for number in range(moments):
+            cv2.imwrite(str(folder / f"img{number:02d}.png"), np.zeros((30, 40, 3), np.uint8))
+            rows.append(f"labeled-data/day_{view}/img{number:02d}.png,{number},5")
+        (tmp_path / f"CollectedData_{view}.csv").write_text("\n".join(rows) + "\n")
+    tree = _with(_tree(MULTIVIEW), "training.val_check_interval", 40)
+    tree["model"]["losses_to_use"] = []
+    tree["data"] |= {"data_dir": str(tmp_path), "keypoint_names": ["nose"], "num_keypoints": 1}
+    tree["data"] |= {"csv_file": ["CollectedData_cam0.csv", "CollectedData_cam1.csv"], "mirrored_column_matches": None}
+    config, _ = _read(tree, tmp_path)
+    project = read_project(dataclasses.replace(config.data, on_bad_frame="skip"))
+    frames = int((assign_sets(project, config.data) == "train").sum())
+    assert config.train.val_every_epochs == 40 / steps_per_epoch(config.train, frames)
 
 
 def test_relative_folders_are_those_of_the_file(mirror: dict[str, Any], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from jaxpose.config.excerpt import excerpt
 from jaxpose.config.train import steps_per_epoch
 from jaxpose.data.labels import read_labels
 from jaxpose.data.shares import most_training_frames, sizes_by_frame
-from jaxpose.data.views import label_file_of_view
+from jaxpose.data.views import label_file_of_view, moment_of_image
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.yaml import Keys
 
@@ -68,14 +68,19 @@ def _in_epochs(config: Config, keys: Keys, key: str, option: str, steps: list[in
 
 def _count_training_frames(config: Config) -> int:
     """Returns the number of training frames if the project is divided anew, 0 if its labels cannot be read."""
-    data = config.data
+    data, views = config.data, config.data.views or ("",)
     if not data.project or not config.train.batch_size:
         return 0
-    labels = label_file_of_view(data.labels, data.views[0]) if data.views else data.labels
     try:
-        rows, _ = read_labels(Path(data.project, labels), data.missing)
-        train, _, _ = sizes_by_frame(data, len(rows.images))
-        return min(train, most_training_frames(data.train_frames, train))
+        moments = set.intersection(*(_moments(config, view) for view in views))
+        train, _, _ = sizes_by_frame(data, len(moments))
+        # Every view of a moment is a frame.
+        return min(train, most_training_frames(data.train_frames, train)) * len(views)
     except (OSError, TypeError, ValueError):
         # Later checks say what is wrong with the labels or with an option.
         return 0
+
+
+def _moments(config: Config, view: str) -> set[str]:
+    rows, _ = read_labels(Path(config.data.project, label_file_of_view(config.data.labels, view)), config.data.missing)
+    return {moment_of_image(image, view) for image in rows.images}
