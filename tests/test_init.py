@@ -184,6 +184,7 @@ def test_the_choices_follow_the_project_and_the_machine(changes: dict, expected:
 
 RATE = {"optim.schedule": "cosine", "optim.lr": 2e-3}
 TEACHER = {"losses.consistency.weight": 1.0, "augment.move_p": 0.5}
+START, GROWTH = "losses.anneal_start_epochs", "losses.anneal_increase_per_epoch"
 NO_CLIPS = {"losses.temporal.weight": None, "losses.pca_singleview.weight": None}
 
 
@@ -209,6 +210,12 @@ NO_CLIPS = {"losses.temporal.weight": None, "losses.pca_singleview.weight": None
         # A weight of a loss on video: the user decides which are on.
         (19, {"losses.consistency.weight": 0.0}, {"augment.move_p": None, **NO_CLIPS}),
         (19, {"losses.temporal.weight": 1e-3}, {**dict.fromkeys(TEACHER), "losses.temporal.epsilon_px": (20.0,)}),
+        # Losses on clips begin, and grow, in the same parts of a training as by default.
+        (19, {"losses.temporal.weight": 1e-3}, {START: 150.0, GROWTH: pytest.approx(0.004)}),
+        (9, {"losses.temporal.weight": 1e-3, START: 10.0}, {GROWTH: pytest.approx(0.002)}),
+        (19, {"model.kind": "regression"}, {START: 150.0, "losses.temporal.weight": 3e-4}),
+        (64, {"losses.temporal.weight": 1e-3}, {START: None, GROWTH: None}),
+        (19, {}, {START: None}),
         (19, {"losses.pca_multiview.weight": 1e-3}, {**dict.fromkeys(TEACHER), "losses.pca_multiview.components": 3}),
         (72, {"losses.consistency.weight": 1.0}, NO_CLIPS),
     ],

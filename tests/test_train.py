@@ -21,9 +21,11 @@ from jaxpose.config import from_json
 from jaxpose.config.train import METRICS
 from jaxpose.run.load import read_run_config
 from jaxpose.run.tags import tag_of
+from jaxpose.run.weights import load_parameters
+from jaxpose.steps.state import evaluated_weights
 from tests.cut_images import cut
 from tests.log_files import events_of
-from tests.small_run import call, files_in, log_of, make_config, metrics_of, train
+from tests.small_run import assert_same, call, checkpoint_of, files_in, log_of, make_config, metrics_of, train
 
 
 def test_each_step_is_compiled_once(whole: Path):
@@ -46,6 +48,22 @@ def test_metrics_are_those_that_can_be_monitored_and_agree_with_the_evaluation(w
     assert summary["best_step"] == best["step"]
     assert summary["sets"]["validation"]["mean_px_error"] == pytest.approx(best["val_mean_px_error"], rel=1e-5)
     assert f"best weights: step {best['step']} (lowest val_loss)" in log_of(whole)
+
+
+def test_without_a_monitor_the_last_weights_are_kept_and_validation_is_only_shown(project: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    options: dict[str, Any] = {"train__steps": 6, "train__val_every_epochs": 1.0}
+    best = train(make_config(project, tmp_path / "best", train__monitor_mode="max", **options))
+    assert best["best_step"] < best["steps"]
+    last = train(make_config(project, run, train__monitor="none", log__report=True, **options))
+    assert (last["best_step"], last["steps"]) == (6, 6)
+    assert "best weights: step 6 (the last step)" in log_of(run)
+    assert [line for line in metrics_of(run) if "val_loss" in line] == [
+        line for line in metrics_of(tmp_path / "best") if "val_loss" in line
+    ]
+    params, _ = evaluated_weights(checkpoint_of(run))
+    assert_same(load_parameters(run / "best.safetensors")[0]["params"], params)
+    assert "of step 6 (the last step)" in (run / "report.html").read_text()
 
 
 def test_lines_of_progress_begin_with_the_loss(whole: Path):

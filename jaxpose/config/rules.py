@@ -16,6 +16,7 @@ from jaxpose.config.loss_rules import LOSS_RULES
 from jaxpose.config.model import VITS, ModelConfig, feature_stride
 from jaxpose.config.pretrain_rules import pretrain_rules
 from jaxpose.config.root import Config
+from jaxpose.config.train import NO_METRIC, TrainConfig
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED, PUBLISHED_WIDTH
 
 # A draw (the position of a sample in the stream) is an int32.
@@ -138,6 +139,12 @@ def _train(config: Config) -> Iterator[str]:
         yield f"train.shards is {train.shards}, and model.norm is sync, whose sums go over all devices; {other}"
     if train.shards < 0 and config.model.norm == "shard" and config.model.backbone not in VITS:
         yield f"model.norm is shard, and train.shards is {train.shards}; leave it out, or give model.norm=sync"
+    if train.monitor == NO_METRIC:
+        if train.early_stop_patience:
+            needs = "an early stop needs a metric: give train.monitor=val_loss, or train.early_stop_patience=0"
+            yield f"train.early_stop_patience is {train.early_stop_patience}, and train.monitor is none; {needs}"
+        if train.monitor_mode != TrainConfig.monitor_mode:
+            yield f"train.monitor_mode is {train.monitor_mode}, and train.monitor is none; leave the mode out"
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"
     a_step = {"train.batch_size": train.batch_size}

@@ -9,6 +9,8 @@ METRICS = (
     "val_loss", "val_mean_px_error", "loss", "gradient_norm", "learning_rate", "backbone_learning_rate", "targets",
     "skipped_in_row",
 )  # fmt: skip
+# As train.monitor.
+NO_METRIC = "none"
 
 
 @dataclasses.dataclass
@@ -48,7 +50,9 @@ class TrainConfig(Section):
         5.0, "epochs (also fractions) between validations; rounded to steps, at least one", minimum=1e-6
     )
     monitor: str = option(
-        "val_loss", "metric that selects the best checkpoint and decides when to stop early", choices=METRICS
+        "val_loss",
+        "metric that selects the best checkpoint and decides when to stop early. none = the last weights are kept",
+        choices=(*METRICS, NO_METRIC),
     )
     monitor_mode: str = option("min", "whether a smaller (min) or larger (max) value is better", choices=("min", "max"))
     early_stop_patience: int = option(0, "stop after this many validations without improvement; 0 = never", minimum=0)
@@ -74,6 +78,16 @@ def steps_between_validations(train: TrainConfig, epoch_steps: int) -> int:
     return max(1, round(train.val_every_epochs * epoch_steps))
 
 
+def keeps_last(train: TrainConfig, has_validation: bool) -> bool:
+    """Returns whether a run keeps its last weights, because no metric chooses, or none of frames that there are."""
+    return train.monitor == NO_METRIC or (train.monitor.startswith("val_") and not has_validation)
+
+
 def total_steps(train: TrainConfig, frames: int) -> int:
     """Returns the length of a training in steps."""
     return train.steps or train.epochs * steps_per_epoch(train, frames)
+
+
+def total_epochs(train: TrainConfig, frames: int) -> float:
+    """Returns the length of a training in epochs."""
+    return total_steps(train, frames) / steps_per_epoch(train, frames)

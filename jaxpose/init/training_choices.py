@@ -11,7 +11,7 @@ from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.losses import has_teacher, weights
 from jaxpose.config.model import VITS
 from jaxpose.config.optim import OptimConfig
-from jaxpose.config.train import TrainConfig, steps_per_epoch, total_steps
+from jaxpose.config.train import TrainConfig, steps_per_epoch, total_epochs
 from jaxpose.config.weights import NO_WEIGHTS
 from jaxpose.init.choice import BATCH, FEW_FRAMES, Choice
 from jaxpose.init.facts import Facts
@@ -45,7 +45,7 @@ def length(facts: Facts, config: Config) -> Iterator[Choice]:
 
 def validations(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields the time between validations, if a training of a settled length has far more epochs than the default."""
-    epochs = total_steps(config.train, facts.training_frames) / steps_per_epoch(config.train, facts.training_frames)
+    epochs = total_epochs(config.train, facts.training_frames)
     if epochs >= 2 * _EPOCHS and facts.training_frames < facts.frames:
         reason = f"About {_VALIDATIONS:.0f} validations, as many as the default {_EPOCHS} epochs have."
         yield Choice("Validation", reason, {"train.val_every_epochs": float(epochs // _VALIDATIONS)})

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from jaxpose.config import Config
-from jaxpose.config.losses import weights
-from jaxpose.config.train import total_steps
+from jaxpose.config.losses import LossesConfig, weights
+from jaxpose.config.train import TrainConfig, total_epochs, total_steps
 from jaxpose.init.choice import FEW_FRAMES, Choice
 from jaxpose.init.facts import Facts
 from jaxpose.init.names import mirrored_views
@@ -41,6 +41,7 @@ def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
         yield from _consistency(facts, config)
     else:
         yield from _on_clips(facts, config)
+        yield from _start(facts, config)
 
 
 def settings_of_losses(facts: Facts, config: Config) -> Iterator[Choice]:
@@ -49,6 +50,8 @@ def settings_of_losses(facts: Facts, config: Config) -> Iterator[Choice]:
     for choice in _on_clips(facts, config):
         if any(f"losses.{name}.weight" in choice.options for name in on):
             yield choice
+    if on:
+        yield from _start(facts, config)
 
 
 def _can_have_a_teacher(config: Config) -> bool:
@@ -100,6 +103,22 @@ def _on_clips(facts: Facts, config: Config) -> Iterator[Choice]:
         )
     if not config.data.views:
         yield _poses(facts, known)
+
+
+def _start(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields when the losses on clips begin, if a training has far more epochs than the default."""
+    epochs = total_epochs(config.train, facts.training_frames)
+    if epochs >= 2 * TrainConfig.epochs:
+        longer = epochs / TrainConfig.epochs
+        reason = (
+            "They begin, and grow to their weights, in the same parts of the training as with the default "
+            f"{TrainConfig.epochs} epochs: the network must predict well first."
+        )
+        options = {
+            "losses.anneal_start_epochs": round(LossesConfig.anneal_start_epochs * longer, 1),
+            "losses.anneal_increase_per_epoch": LossesConfig.anneal_increase_per_epoch / longer,
+        }
+        yield Choice(f"{_TITLE}: start", reason, options)
 
 
 def _poses(facts: Facts, known: str) -> Choice:

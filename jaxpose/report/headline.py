@@ -6,15 +6,17 @@ import numpy as np
 
 from jaxpose.codes import SETS, TEST, TRAIN, VALIDATION
 from jaxpose.compare.bootstrap import PERCENT
+from jaxpose.config.train import keeps_last
 from jaxpose.quantities import count
 from jaxpose.report.errors import measure
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.section import Section, escaped, number, paragraph, table
 from jaxpose.run.summary import CONVERTED
 
+_CHOSE = "Validation frames chose the checkpoint, so expect larger errors on other frames."
 _WHAT = {
     TEST: "Test frames neither trained the network nor chose its checkpoint.",
-    VALIDATION: "Validation frames chose the checkpoint, so expect larger errors on other frames.",
+    VALIDATION: "Validation frames neither trained the network nor chose its checkpoint.",
     TRAIN: "These frames trained the network, so expect much larger errors on other frames.",
 }
 
@@ -41,7 +43,8 @@ def result(facts: RunFacts) -> str:
     between = f" ({PERCENT} % interval {low:.2f} to {high:.2f})" if np.isfinite(low) else ""
     sizes = facts.config.data.frame_sizes_px
     size = f" Frames have {sizes[0]:,} x {sizes[1]:,} px." if len(sizes) >= 2 else ""
-    what = f" {_WHAT[shown]}" if shown in _WHAT else ""
+    is_chosen_by = shown == VALIDATION and facts.config.train.monitor.startswith("val_")
+    what = f" {_CHOSE if is_chosen_by else _WHAT[shown]}" if shown in _WHAT else ""
     return (
         f"Predictions are {means.means_px[-1]:.2f} px from the labels on average{between} on "
         f"{count(rows, f'{shown} frame')}; half of the points are within {np.median(points):.2f} px.{what}{size}"
@@ -62,9 +65,9 @@ def _facts(facts: RunFacts) -> str:
         "training": f"{count(steps, 'step')}, {ended}" if isinstance(steps, int) else ended,
     }
     if isinstance(best := summary.get("best_step"), int):
-        rows["weights"] = (
-            f"of step {best:,} ({'lowest' if config.train.monitor_mode == 'min' else 'highest'} {config.train.monitor})"
-        )
+        is_last = keeps_last(config.train, facts.frames is not None and VALIDATION in facts.frames.sets)
+        extreme = "lowest" if config.train.monitor_mode == "min" else "highest"
+        rows["weights"] = f"of step {best:,} ({'the last step' if is_last else f'{extreme} {config.train.monitor}'})"
     if config.train.init_from:
         rows["started from"] = config.train.init_from
     return "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in rows.items())

@@ -12,7 +12,7 @@ from typing import Any
 from jaxpose.checksums import DamagedFile, parse_json, write_json
 from jaxpose.config import Config, differing_keys
 from jaxpose.config.pretrain import is_pretraining
-from jaxpose.config.train import TrainConfig, steps_between_validations, steps_per_epoch, total_steps
+from jaxpose.config.train import NO_METRIC, TrainConfig, steps_between_validations, steps_per_epoch, total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -171,7 +171,7 @@ def _notes(config: Config, at_step: int, old_steps: int, new_steps: int, frames:
         )
     same = f"the weights will be those of one run of {new_steps} steps, as no rate and no loss depends on the length"
     val_every = steps_between_validations(train, steps_per_epoch(train, frames))
-    if at_step < old_steps or old_steps % val_every == 0:
+    if at_step < old_steps or old_steps % val_every == 0 or train.monitor == NO_METRIC:
         return (same,)
     counts = " and for the early stop" if train.early_stop_patience else ""
     return (

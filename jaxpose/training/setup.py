@@ -131,7 +131,7 @@ def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int)
     """
     train, messages = config.train, []
     if not len(data.rows("validation")):
-        last = ", and the last weights are kept" if train.monitor.startswith("val_") else ""
+        last = ", and the last weights are kept" if lengths.keeps_last(train, has_validation=False) else ""
         if train.early_stop_patience and last:
             raise UserError(
                 f"train.early_stop_patience is {train.early_stop_patience}, but there are no validation frames: "

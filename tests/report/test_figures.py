@@ -67,6 +67,19 @@ def test_the_sets_come_first_in_the_legend_of_the_pck_curves(run: Path) -> None:
     assert [trace["name"] for trace in shown] == ["all, train", "all, test", *NAMES]
 
 
+@pytest.mark.parametrize(
+    ("monitor", "said"),
+    [("val_loss", "Validation frames chose the checkpoint, so"), ("none", "Validation frames neither trained the")],
+)
+def test_what_the_error_of_validation_frames_means_depends_on_the_monitor(
+    monitor: str, said: str, tmp_path: Path
+) -> None:
+    sets = {f"labeled-data/v/img{i}.png": "validation" if i % 3 == 2 else "train" for i in range(9)}
+    facts = read_facts(write_run(tmp_path / "run", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
+    facts.config.train.monitor = monitor
+    assert said in result(facts)
+
+
 def test_the_line_of_the_best_step_ends_at_the_axis_of_the_lowest_panel(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "val_mean_px_error": 3.0}\n')
     facts = dataclasses.replace(read_facts(run), summary={"best_step": 1})

@@ -168,6 +168,10 @@ def test_an_old_end_between_two_validations_is_said(tmp_path: Path) -> None:
             f"between validations; it counts for {counts}",
         )
         assert entries(run)[0]["at_step"] == 20
+    begin(run := tmp_path / "none", val_every_epochs=7.5, monitor="none")
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        checkpoints.save(20, {"w": np.zeros(3)}, {}, is_best=False)
+    assert len(extend(run, val_every_epochs=7.5, monitor="none").messages) == 2
 
 
 def test_the_default_folder_of_a_shorter_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
