@@ -6,7 +6,8 @@
 
 A network learns from n labelled frames, drawn at random, with or without the project's video. No frame is validated:
 the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: of `choice`,
-by which options may be chosen, and of `test`, by which none was. A seed decides the drawn frames and the first weights,
+by which options may be chosen, and of `test`, by which none was. With `--validated`, some of the n frames validate and
+choose the weights; give a tag. A seed decides the drawn frames and the first weights,
 so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
 `supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone
 that `jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
@@ -74,11 +75,12 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     labels, _ = read_labels(found.project / "CollectedData.csv", "ignore")
     rows = drawn_rows(found, count, seed)
     name = f"{given.set}-{count}-{seed}-{method}{given.tag}"
-    split = given.work / f"{given.set}-{count}-{seed}.csv"
+    split = given.work / f"{given.set}-{count}-{seed}{f'-{given.validated}' * bool(given.validated)}.csv"
     with split.open("w", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(("path", "set"))
-        writer.writerows((path, "train" if row in rows else "unused") for row, path in enumerate(labels.images))
+        set_of = dict.fromkeys(rows, "train") | dict.fromkeys(rows[: given.validated], "validation")
+        writer.writerows((path, set_of.get(row, "unused")) for row, path in enumerate(labels.images))
     config = found.base
     config.out, config.data.split = str(given.work / name), str(split.resolve())
     config.train.seed, config.train.steps = seed, given.steps * (LONG if method == "supervised-long" else 1)
@@ -189,9 +191,12 @@ def main() -> int:
         nargs="+",
         help=f"methods, tag included, to compare with; default: {' and '.join(BESIDE)}, if they were measured",
     )
+    arguments.add_argument("--validated", type=int, default=0, help="frames of each n that do not train, but validate")
     arguments.add_argument("--tag", default="", help="appended to the name of a method whose options are others")
     arguments.add_argument("--options", nargs="*", default=[], help="options, section.name=JSON")
     given = arguments.parse_args()
+    if given.validated and "student" in given.methods:
+        arguments.error("--validated: the method student has frames of its own to train on")
     given.work = given.work.resolve()
     given.work.mkdir(parents=True, exist_ok=True)
     if given.project:

@@ -25,8 +25,8 @@ from tests.test_entry import verb_without
 
 MOUSE = tuple(f"{part}_{view}" for view in ("top", "bot") for part in ("paw1LH", "paw2LF", "tailBase", "nose"))
 FACTS = Facts(
-    frames=90, training_frames=72, labelled_videos=1, frame_size_px=(396, 406), input_size_px=(256, 256),
-    keypoint_names=MOUSE, labelled_shares=(1.0,) * 8, videos=1, gpu_gib=24.0,
+    frames=90, training_frames=72, validation_frames=9, labelled_videos=1, frame_size_px=(396, 406),
+    input_size_px=(256, 256), keypoint_names=MOUSE, labelled_shares=(1.0,) * 8, videos=1, gpu_gib=24.0,
 )  # fmt: skip
 
 
@@ -239,6 +239,25 @@ def test_a_teacher_is_chosen_only_where_it_can_be(given: dict) -> None:
     assert not any("losses.consistency" in choice.reason for choice in choices)
 
 
+@pytest.mark.parametrize(
+    ("frames", "given", "chosen"),
+    [
+        (1, {}, "none"),
+        (2, {}, "val_loss"),
+        (0, {}, "val_loss"),
+        (1, {"train.early_stop_patience": 3}, "val_loss"),
+        (1, {"train.monitor_mode": "max"}, "val_loss"),
+        (1, {"train.monitor": "loss"}, "loss"),
+        # The last weights of a rate that does not fall to 0 are those of a noisy step.
+        (1, {"optim.schedule": "constant"}, "val_loss"),
+    ],
+)
+def test_a_single_validation_frame_does_not_choose_the_weights(frames: int, given: dict, chosen: str) -> None:
+    config = apply([Choice("Given", "", given)], c.Config(data=c.DataConfig(project="p")))
+    facts = dataclasses.replace(FACTS, frames=10, training_frames=9, validation_frames=frames)
+    assert apply(make_choices(facts, config, list(given)), config).train.monitor == chosen
+
+
 def test_the_length_is_that_of_the_frames_that_train(tmp_path: Path) -> None:
     project = make_project(tmp_path / "p", videos=2, labelled_frames=10, video_frames=10, side_px=64)
     images = read_labels(project / "CollectedData.csv", "ignore")[0].images
@@ -251,6 +270,8 @@ def test_the_length_is_that_of_the_frames_that_train(tmp_path: Path) -> None:
         resolved, found = dataset.prepare(c.resolve(config))
         steps = total_steps(config.train, len(dataset.load(found, resolved).rows("train")))
         assert (steps, config.losses.consistency.start_steps) == (1500, 300), split
+        # 10, 0 and 1 frames validate.
+        assert config.train.monitor == ("none" if split == "frame" else "val_loss"), split
 
 
 def test_what_is_given_is_not_chosen_again() -> None:

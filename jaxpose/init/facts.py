@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxpose.cluster.gpus import visible_gpus
-from jaxpose.codes import TRAIN
+from jaxpose.codes import TRAIN, VALIDATION
 from jaxpose.config import Config
 from jaxpose.data.images import input_size_px
 from jaxpose.data.project import Project
@@ -28,6 +28,7 @@ class Facts:
     Attributes:
       frames: number of labelled frames.
       training_frames: number of those that train.
+      validation_frames: number of those that validate.
       labelled_videos: number of videos that the labelled frames are from.
       frame_size_px: median (width, height) of the labelled images.
       input_size_px: (width, height) of the network's input by the rule of `input_size_px`.
@@ -41,6 +42,7 @@ class Facts:
 
     frames: int
     training_frames: int
+    validation_frames: int
     labelled_videos: int
     frame_size_px: tuple[int, int]
     input_size_px: tuple[int, int]
@@ -85,9 +87,11 @@ def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
     folders = {str(file.parent) for file in found.video_files.values()}
     folder = folders.pop() if len(folders) == 1 and not video_files(config.data, config.video) else ""
     video = dataclasses.replace(config.video, folder=folder) if folder else config.video
+    sets = assign_sets(found, data)
     return Facts(
         frames=len(found.images),
-        training_frames=int((assign_sets(found, data) == TRAIN).sum()),
+        training_frames=int((sets == TRAIN).sum()),
+        validation_frames=int((sets == VALIDATION).sum()),
         labelled_videos=labelled_videos,
         frame_size_px=(int(width), int(height)),
         input_size_px=input_size_px(found, config.data),

@@ -11,7 +11,7 @@ from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.losses import has_teacher, weights
 from jaxpose.config.model import VITS
 from jaxpose.config.optim import OptimConfig
-from jaxpose.config.train import TrainConfig, steps_per_epoch, total_epochs
+from jaxpose.config.train import NO_METRIC, TrainConfig, steps_per_epoch, total_epochs
 from jaxpose.config.weights import NO_WEIGHTS
 from jaxpose.init.choice import BATCH, FEW_FRAMES, Choice
 from jaxpose.init.facts import Facts
@@ -58,6 +58,18 @@ def schedule(facts: Facts, config: Config) -> Iterator[Choice]:
             "The rate falls along a cosine. By default it halves after 150, 200 and 250 epochs, whatever the length."
         )
         yield Choice("Schedule", reason, {"optim.schedule": "cosine"})
+
+
+def checkpoint(facts: Facts, config: Config) -> Iterator[Choice]:
+    """Yields that the last weights are kept, if one frame would choose them, and the rate falls to 0."""
+    train = config.train
+    is_free = not train.early_stop_patience and train.monitor_mode == TrainConfig.monitor_mode
+    if facts.validation_frames == 1 and config.optim.schedule == "cosine" and is_free:
+        reason = (
+            "The last weights are kept, because a single validation frame cannot tell which are best: with 10 and 20 "
+            "labels, those of its lowest loss had larger errors in six of nine runs (docs/few_labels.md)."
+        )
+        yield Choice("Checkpoint", reason, {"train.monitor": NO_METRIC})
 
 
 def rate(facts: Facts, config: Config) -> Iterator[Choice]:
