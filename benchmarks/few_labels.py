@@ -6,9 +6,10 @@
 
 A network learns from n labelled frames, drawn at random, with or without the project's video. No frame is validated:
 the last weights count. The error is that of labelled frames that were not drawn, in pixels of the frames: of `choice`,
-by which options may be chosen, and of `test`, by which none was. With `--validated`, some of the n frames validate and
-choose the weights; give a tag. A seed decides the drawn frames and the first weights,
+by which options may be chosen, and of `test`, by which none was. A seed decides the drawn frames and the first weights,
 so the methods of a seed form a pair; differences are of frames that neither of the two trained on.
+With `--validated`, some of the n frames validate instead of training, and `train.monitor` decides which weights count;
+give a tag.
 `supervised-long` has as many steps as cost what the steps of `consistency` cost. `pretrained` starts from a backbone
 that `jaxpose pretrain` made from the video of the set, one for each seed; its cost is `pretrain_cpu_s`.
 `pretrained-consistency` has both. `ensemble` is the median of five networks; `everything` is that of five which have

@@ -78,9 +78,14 @@ def steps_between_validations(train: TrainConfig, epoch_steps: int) -> int:
     return max(1, round(train.val_every_epochs * epoch_steps))
 
 
+def chooses_by_validation(monitor: str) -> bool:
+    """Returns whether the metric `monitor` is one of the validation frames."""
+    return monitor.startswith("val_")
+
+
 def keeps_last(train: TrainConfig, has_validation: bool) -> bool:
     """Returns whether a run keeps its last weights, because no metric chooses, or none of frames that there are."""
-    return train.monitor == NO_METRIC or (train.monitor.startswith("val_") and not has_validation)
+    return train.monitor == NO_METRIC or (chooses_by_validation(train.monitor) and not has_validation)
 
 
 def total_steps(train: TrainConfig, frames: int) -> int:

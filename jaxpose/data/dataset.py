@@ -10,6 +10,7 @@ from jaxpose import geometry
 from jaxpose.codes import TEST, UNUSED, VALIDATION, VISIBLE
 from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.train import chooses_by_validation
 from jaxpose.data import context, images, project, sessions, split, synthetic, video_boxes, windows
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
@@ -46,7 +47,7 @@ class Dataset:
 
     def is_selection_tested(self, monitor: str) -> bool:
         """Returns whether some errors are of frames that did not choose the checkpoint by the metric `monitor`."""
-        return len(self.rows(TEST)) > 0 or not len(self.rows(VALIDATION)) or not monitor.startswith("val_")
+        return len(self.rows(TEST)) > 0 or not len(self.rows(VALIDATION)) or not chooses_by_validation(monitor)
 
     def labelled_frame_px(self, rows: np.ndarray) -> np.ndarray:
         """Returns the labels (m, k, 2) of rows in frame pixels, NaN where there is none (visibility 0)."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxpose.codes import SETS, TEST, TRAIN, VALIDATION
 from jaxpose.compare.bootstrap import PERCENT
-from jaxpose.config.train import keeps_last
+from jaxpose.config.train import chooses_by_validation, keeps_last
 from jaxpose.quantities import count
 from jaxpose.report.errors import measure
 from jaxpose.report.facts import RunFacts
@@ -43,7 +43,7 @@ def result(facts: RunFacts) -> str:
     between = f" ({PERCENT} % interval {low:.2f} to {high:.2f})" if np.isfinite(low) else ""
     sizes = facts.config.data.frame_sizes_px
     size = f" Frames have {sizes[0]:,} x {sizes[1]:,} px." if len(sizes) >= 2 else ""
-    is_chosen_by = shown == VALIDATION and facts.config.train.monitor.startswith("val_")
+    is_chosen_by = shown == VALIDATION and chooses_by_validation(facts.config.train.monitor)
     what = f" {_CHOSE if is_chosen_by else _WHAT[shown]}" if shown in _WHAT else ""
     return (
         f"Predictions are {means.means_px[-1]:.2f} px from the labels on average{between} on "
