@@ -4,6 +4,7 @@
 # (jaxlib has no stubs: pyright knows neither jax.Device nor jax.config's options)
 
 import contextlib
+import functools
 import hashlib
 import importlib.metadata
 import io
@@ -45,6 +46,9 @@ class DeviceProgram:
         donated: tuple[int, ...] = (),
         options: dict[str, Any] | None = None,
     ):
+        if len(devices) > 1:
+            # JAX would give again what it has for the function, and that may come from its cache: see `_serialized`.
+            function = _renewed(function)
         on_first = on_device(devices[0])
         shapes = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on_first), tuple(arguments)
@@ -60,6 +64,11 @@ class DeviceProgram:
     def __call__(self, place: int, *arguments: Any) -> Any:
         """Runs on the device number `place` of this process, where the arguments must lie."""
         return self._on_devices[place](*arguments)
+
+
+def _renewed(function: Callable) -> Callable:
+    """Returns the function as one that JAX has not seen."""
+    return functools.wraps(function)(lambda *arguments: function(*arguments))
 
 
 def on_device(device: jax.Device) -> NamedSharding:

@@ -29,7 +29,7 @@ from jaxpose.cache import cache_folder, make_room
 from jaxpose.threads import arithmetic_threads
 
 LIMIT_BYTES = 2**30
-_MAGIC = b"jaxpose program 1\n"
+_MAGIC = b"jaxpose program 2\n"
 _SUFFIX = ".program"
 # Lines of /proc/cpuinfo, on x86 and on Arm.
 _PROCESSOR = r"vendor_id|cpu family|model|model name|stepping|flags|Features|CPU \w+"

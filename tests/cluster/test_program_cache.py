@@ -99,6 +99,23 @@ def test_a_program_of_several_devices_is_kept_too_and_a_damaged_one_is_made_agai
     assert file.stat().st_ino != written
 
 
+def test_a_program_that_one_device_loaded_is_compiled_anew_for_several() -> None:
+    """On a CPU, a program that JAX loaded cannot be serialized again: without its kernels it would fail when run."""
+    devices, x = jax.devices()[:2], np.linspace(0, 1, 35 * 8, dtype=np.float32).reshape(35, 8)
+
+    def mixed(x: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ x.T).sum(axis=0) / 3
+
+    def on(devices: list[jax.Device]) -> bytes:
+        return np.asarray(DeviceProgram(mixed, devices, (x,))(0, jax.device_put(x, on_device(devices[0])))).tobytes()
+
+    keep_programs()
+    fresh = on(devices[:1])
+    jax.clear_caches()
+    assert on(devices[:1]) == fresh  # loaded
+    assert on(devices) == fresh
+
+
 def test_flipped_cut_and_exchanged_programs_are_compiled_again_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
     keep_programs()
     fresh = compiled()
