@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.parallel import Layout, Trainer, clip_counts, distance
 
-# One draw of roundings tells their size only roughly: on a processor with AVX-512, eight devices were 5.4 times as far.
+# One draw of roundings tells their size only roughly: with AVX-512, 2 or 4 devices were 5.4 times as far apart.
 ROUNDINGS = 10
 # Of design.md: loss and first gradient, parameters after 5 steps of SGD.
 BARS = {"f64": (1e-10, 1e-10), "f32": (1e-5, 1e-4)}

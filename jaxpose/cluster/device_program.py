@@ -47,7 +47,7 @@ class DeviceProgram:
         options: dict[str, Any] | None = None,
     ):
         if len(devices) > 1:
-            # JAX would give again what it has for the function, and that may come from its cache: see `_serialized`.
+            # JAX would reuse its executable of the function, which may come from its cache: see `_serialized`.
             function = _renewed(function)
         on_first = on_device(devices[0])
         shapes = jax.tree.map(

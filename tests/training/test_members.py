@@ -163,8 +163,7 @@ def test_a_verb_takes_an_ensemble_for_its_members(
     )
     out = tmp_path / "suggestions"
     # Where the members disagree depends on the processor, and 33 frames may not hold three that are further apart.
-    flags = ["--frames", "3", "--apart", "1"]
-    assert suggest.main(["--run", str(run), str(video), *flags, "--out", str(out)]) == 0
+    assert suggest.main(["--run", str(run), str(video), "--frames", "3", "--apart", "1", "--out", str(out)]) == 0
     assert "session00: 3 frames" in capsys.readouterr().out
     assert report.main(["--run", str(run)]) == 0
     assert (run / "report.html").is_file()
