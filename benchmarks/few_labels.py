@@ -215,6 +215,8 @@ def main() -> int:
                 key = (given.set, count, seed, method + given.tag)
                 if key in {tuple(line[name] for name in ("set", "labels", "seed", "method")) for line in _lines(given)}:
                     continue
+                if given.set != "synthetic" and not given.project:
+                    arguments.error(f"--set {given.set}: give the folder of its project with --project")
                 line = measure(given, method, count, seed)
                 with given.out.open("a") as stream:
                     stream.write(json.dumps(line) + "\n")
