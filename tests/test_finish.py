@@ -13,6 +13,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose import predict
 from jaxpose.checksums import read_json
+from jaxpose.data.synthetic import make_project
 from jaxpose.prediction import project_videos
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.job import key_of
@@ -21,17 +22,27 @@ from tests.small_run import checkpoint_of, make_config, train, train_and_stop, t
 from tests.train_process import Process
 
 STEPS = 2
-# A frame a batch: a video takes long enough to be stopped in it.
+# A frame a batch.
 OPTIONS: dict[str, Any] = {"train__steps": STEPS, "train__val_every_epochs": 1, "train__early_stop_patience": 1}
 OPTIONS |= {"eval__predict_videos": "yes", "eval__batch_size": 1, "mesh__heartbeat_s": 1.0, "log__tensorboard": False}
 TABLES = [f"session0{video}{end}.csv" for video in range(3) for end in ("", "_temporal_norm")]
 
 
 @pytest.fixture(scope="module")
-def predicted(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project_of_longer_videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Predicting each video takes most of a second, so that a test which looks at the files can stop it in time.
+
+    Of 33 frames, as in `small_project`, two videos were once done before a busy machine had given the signal.
+    """
+    folder = tmp_path_factory.mktemp("longer") / "project"
+    return make_project(folder, videos=3, labelled_frames=6, video_frames=200, side_px=64)
+
+
+@pytest.fixture(scope="module")
+def predicted(project_of_longer_videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that nothing disturbs, with the project's three videos predicted."""
     run = tmp_path_factory.mktemp("predicted") / "run"
-    assert train(make_config(project, run, **OPTIONS))["exit_code"] == 0
+    assert train(make_config(project_of_longer_videos, run, **OPTIONS))["exit_code"] == 0
     assert sorted(file.name for file in (run / "video_preds").iterdir()) == TABLES
     return run
 
@@ -61,10 +72,14 @@ def test_why_a_training_is_over_is_the_same_however_often_it_is_asked(whole: Pat
 
 @pytest.mark.faults
 def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_command(
-    project: Path, predicted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    project_of_longer_videos: Path,
+    predicted: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = tmp_path / "run"
-    config = make_config(project, run, **OPTIONS)
+    config = make_config(project_of_longer_videos, run, **OPTIONS)
     first, last = (run / "video_preds" / f"session0{video}.csv" for video in (0, 2))
     # While the last step is looked at, and after the first of three videos.
     summary = train_and_stop(config, STEPS)
@@ -96,9 +111,9 @@ def test_a_run_that_is_stopped_after_its_last_step_is_completed_by_the_same_comm
 
 
 @pytest.mark.faults
-def test_signals_and_kills_after_the_last_step(project: Path, predicted: Path, tmp_path: Path) -> None:
+def test_signals_and_kills_after_the_last_step(project_of_longer_videos: Path, predicted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    config = make_config(project, run, **OPTIONS)
+    config = make_config(project_of_longer_videos, run, **OPTIONS)
     for file, numbers, code in (
         ("predictions.csv", [signal.SIGINT], 130),
         ("video_preds/session00.csv", [signal.SIGKILL], -9),
