@@ -43,6 +43,7 @@ from few_labels_sets import SETS, LabelledSet
 from jaxpose import config as c
 from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.data.labels import read_labels
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.calibration import spread_px
 from jaxpose.pose.metrics import pixel_errors
@@ -63,10 +64,10 @@ def drawn_rows(found: LabelledSet, count: int, seed: int) -> np.ndarray:
     """Returns the label rows that train: those of fewer labels are among those of more.
 
     Raises:
-      ValueError: there are fewer frames.
+      UserError: there are fewer frames.
     """
     if count > len(found.drawable):
-        raise ValueError(f"there are {len(found.drawable)} frames to draw {count} labels from")
+        raise UserError(f"there are {len(found.drawable)} frames to draw {count} labels from")
     return np.random.default_rng([0, seed]).permutation(found.drawable)[:count]
 
 
@@ -102,7 +103,7 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
     if method == "student":
         ensemble = given.work / f"{given.set}-{count}-{seed}-ensemble"
         if not (ensemble / "predictions.csv").exists():
-            raise ValueError(f"{ensemble} has no predictions; measure the method ensemble in this work folder first")
+            raise UserError(f"{ensemble} has no predictions; measure the method ensemble in this work folder first")
         split = ensemble_labels.make_project(found.project, rows, ensemble, given.work / f"{name}-project", seed)
         config.data.project, config.data.split = str(split.parent), str(split)
         # Half of a batch are frames of the videos: as many updates on labelled frames need twice the steps.
@@ -168,7 +169,10 @@ def _set(config: c.Config, text: str) -> None:
     section: Any = config
     for part in sections:
         section = getattr(section, part)
-    found = json.loads(value)
+    try:
+        found = json.loads(value)
+    except ValueError:
+        raise UserError(f"--options has {text!r}; it must be OPTION=JSON (a text has quotes)") from None
     setattr(section, option, tuple(found) if isinstance(found, list) else found)
 
 
@@ -198,6 +202,9 @@ def main() -> int:
     given = arguments.parse_args()
     if given.validated and "student" in given.methods:
         arguments.error("--validated: the method student has frames of its own to train on")
+    for flag, least in (("labels", 1), ("seeds", 0), ("steps", 1), ("pretrain_steps", 1), ("validated", 0)):
+        if (smallest := np.min(getattr(given, flag))) < least:
+            arguments.error(f"--{flag} is {smallest}; it must be at least {least}")
     given.work = given.work.resolve()
     given.work.mkdir(parents=True, exist_ok=True)
     if given.project:
@@ -217,7 +224,10 @@ def main() -> int:
                     continue
                 if given.set != "synthetic" and not given.project:
                     arguments.error(f"--set {given.set}: give the folder of its project with --project")
-                line = measure(given, method, count, seed)
+                try:
+                    line = measure(given, method, count, seed)
+                except (UserError, FileNotFoundError) as error:
+                    arguments.error(str(error))
                 with given.out.open("a") as stream:
                     stream.write(json.dumps(line) + "\n")
                     os.fsync(stream.fileno())

@@ -1,5 +1,7 @@
 """Frames to label: those where the predictions fail, as files that other tools open."""
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -155,6 +157,18 @@ def test_without_a_run_frames_that_look_different_are_chosen(tmp_path: Path, cap
     assert _suggested(again) == frames
     shown = capsys.readouterr()
     assert shown.out.startswith(f"{again}: ") and shown.out.count("\n") == 1 and not shown.err
+
+
+def test_a_video_that_breaks_off_is_told_of(walked: Path, tmp_path: Path, capsys: Capture) -> None:
+    video, out = tmp_path / "cut.avi", tmp_path / "out"
+    painted_videos.write(video, 300, "mpeg4", options={})
+    os.truncate(video, video.stat().st_size * 2 // 3)
+    assert suggest.main([str(video), "--frames", "3", "--out", str(out), "--project", str(walked)]) == 0
+    assert len(_suggested(out)) == 3
+    shown = capsys.readouterr().out
+    assert re.search(rf"{re.escape(str(video))}: .* but the file announces 300", shown)
+    # No network has predicted anything.
+    assert "label the images there, then: " in shown and "correct" not in shown
 
 
 def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:

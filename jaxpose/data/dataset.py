@@ -170,7 +170,7 @@ def load(found: project.Project, config: Config) -> Dataset:
     data = config.data
     sets = split.assign_sets(found, data)
     samples, messages = decode(found, config)
-    messages = (*split.describe_new(found, sets, data), *messages)
+    messages = (*split.describe_new(found, sets, data), *split.describe_limit(found, sets, data), *messages)
     return Dataset(found, sets, samples, (data.input_width_px, data.input_height_px), messages)
 
 

@@ -30,11 +30,15 @@ def sizes_by_frame(data: DataConfig, moments: int) -> Sizes:
         train = moments - validation
     if not validation:
         train, validation = train - 1, 1
-    if train < 1:
-        frames = "1 labelled frame" if moments == 1 else f"{moments} labelled frames"
+    if moments == 1:
         raise UserError(
-            f"{frames} cannot be divided: data.train_share = {given[0]:g} leaves none to train on beside "
-            f"{validation} to validate"
+            "1 labelled frame cannot both train and validate; label another one, or name a file of sets in which it "
+            "trains (data.split=FILE.csv, with the columns path and set)"
+        )
+    if train < 1:
+        raise UserError(
+            f"{moments} labelled frames cannot be divided: data.train_share = {given[0]:g} leaves none to train on "
+            f"beside {validation} to validate"
         )
     return train, validation, moments - train - validation
 

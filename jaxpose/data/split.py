@@ -20,6 +20,7 @@ from jaxpose.data.project import Project
 from jaxpose.data.shares import sizes_by_frame
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular, read_bytes
+from jaxpose.quantities import count
 from jaxpose.video.index import ends_checksum
 
 # Rows of split.csv without a set: videos of unlabelled clips, other files in the windows of labelled frames, the boxes
@@ -88,6 +89,14 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
         f"{frames} new since {data.split}: {counts}; so each set has its share of all frames, and no frame changes its "
         "set"
     ]
+
+
+def describe_limit(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
+    """Returns a sentence if fewer frames train than `data.train_frames` asks for, else []; arguments as above."""
+    trained = len(set(project.moments[sets == TRAIN].tolist()))
+    if trained >= data.train_frames:
+        return []
+    return [f"data.train_frames is {data.train_frames:.0f}, but only {count(trained, 'frame')} can train"]
 
 
 def split_text(

@@ -10,6 +10,7 @@ from jaxpose.errors import UserError
 from jaxpose.labelling.recordings import Recording
 from jaxpose.labelling.selection import Choice
 from jaxpose.phases import phase
+from jaxpose.terminal import print_lines
 from jaxpose.video.video import Video, read_chunks, scan
 
 _SIDE_PX = 32
@@ -30,8 +31,10 @@ def choose_different(recordings: list[Recording], skipped: list[set[int]], count
       count: how many.
       apart: two frames of one recording have more than this distance.
 
+    A video that breaks off gives frames from before, which is printed.
+
     Raises:
-      UserError: a video cannot be read to its end.
+      UserError: a video has no frame that can be read.
     """
     videos = [scan(next(iter(recording.videos.values()))) for recording in recordings]
     shares = _shares(np.array([video.expected_frames for video in videos]), count)
@@ -68,6 +71,8 @@ def _small_copies(video: Video, crop_px: tuple[int, ...], step: int) -> np.ndarr
             progress.update(len(chunk))
     if not done:
         raise UserError(reader.problem or f"{video.path} has no frames")
+    if reader.problem:
+        print_lines(reader.problem)
     return np.concatenate(parts)
 
 

@@ -76,7 +76,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     if not choices:
         raise UserError("no frame is left to suggest: all are labelled, or too near to each other (see --apart)")
     images = write_suggestions(out, recordings, choices, data, project, points, given.h5)
-    _report(given, out, recordings, choices, images, project)
+    _report(given, out, recordings, choices, images, project, points)
     return DONE
 
 
@@ -159,6 +159,7 @@ def _report(
     choices: list[Choice],
     images: int,
     project: ProjectLabels | None,
+    points: Points,
 ) -> None:
     per_recording = [sum(choice.recording == place for choice in choices) for place in range(len(recordings))]
     for recording, frames in zip(recordings, per_recording, strict=True):
@@ -169,20 +170,21 @@ def _report(
     if project and (bad := sum(len(table.problems) for of_view in project.tables.values() for table in of_view)):
         which = f"{count(bad, 'row')} of the labels"
         print_lines(f"{which} cannot be used (see jaxpose labels check); their frames may be here")
-    say(_next_step(given, out, project))
+    say(_next_step(given, out, project, points))
 
 
-def _next_step(given: argparse.Namespace, out: Path, project: ProjectLabels | None) -> str:
+def _next_step(given: argparse.Namespace, out: Path, project: ProjectLabels | None, points: Points) -> str:
     if not project:
         return "no label file is written, because no project names the keypoints (see --project)"
+    # Without a run, or with --empty, there is no prediction to correct.
     if project.kind == SLEAP:
-        return f"merge {out / SLEAP_FILE} into {project.path} in SLEAP, correct the predictions there, then train again"
+        work = "correct the predictions there" if points else "label its frames"
+        return f"merge {out / SLEAP_FILE} into {project.path} in SLEAP, {work}, then train again"
     if project.kind == COCO:
-        return (
-            f"correct the labels in {out / COCO_FILE}, add its images and annotations to {project.path} in your label "
-            "tool, then train again"
-        )
+        work = f"correct the labels in {out / COCO_FILE}" if points else f"label the images of {out / COCO_FILE}"
+        return f"{work}, add its images and annotations to {project.path} in your label tool, then train again"
     named = {"labels": given.labels or (project.files[""][0].name if project.kind == CSV else ""), "views": given.views}
     flags = "".join(f" --{name} {shlex.quote(value)}" for name, value in named.items() if value)
     merge = f"{program('jaxpose.labels')} merge {shlex.quote(str(out))}"
-    return f"correct the labels there, then: {merge} --project {shlex.quote(str(project.path))}{flags}"
+    work = "correct the labels there" if points else "label the images there"
+    return f"{work}, then: {merge} --project {shlex.quote(str(project.path))}{flags}"

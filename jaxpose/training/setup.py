@@ -13,6 +13,7 @@ from jaxpose.config import train as lengths
 from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.losses import weights
 from jaxpose.config.model import VITS
+from jaxpose.config.pretrain import is_pretraining
 from jaxpose.data.dataset import Dataset
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
@@ -137,7 +138,8 @@ def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int)
                 f"train.early_stop_patience is {train.early_stop_patience}, but there are no validation frames: "
                 "raise data.val_share, check data.split, or set train.early_stop_patience to 0"
             )
-        messages.append(f"no validation frames: nothing is measured during training{last}")
+        if not is_pretraining(config.pretrain):
+            messages.append(f"no validation frames: nothing is measured during training{last}")
     if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:
         messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")
     if threads := other_threads(config.mesh, list(mesh.devices.flat)):

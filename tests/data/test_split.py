@@ -11,7 +11,7 @@ import pytest
 from jaxpose.checksums import write_csv
 from jaxpose.config import DataConfig
 from jaxpose.data.project import Project, read_project
-from jaxpose.data.split import assign_sets, describe_new, read_split, split_text
+from jaxpose.data.split import assign_sets, describe_limit, describe_new, read_split, split_text
 from jaxpose.formats.lightning_pose.tables import write_predictions
 
 
@@ -100,8 +100,22 @@ def test_a_share_that_is_given_alone_goes_with_lightning_poses_other_one() -> No
     assert count_sets(assign_sets(project, DataConfig(val_share=0.03))) == (97, 3, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("train_frames", "said"),
+    [
+        (80.0, []),
+        (81.0, ["data.train_frames is 81, but only 80 frames can train"]),
+        (0.5, []),
+        (1.0, []),
+    ],
+)
+def test_more_training_frames_than_there_are_are_told_of(train_frames: float, said: list[str]) -> None:
+    project, data = make_project(frames(100)), DataConfig(train_frames=train_frames)
+    assert describe_limit(project, assign_sets(project, data), data) == said
+
+
 def test_one_frame_cannot_be_divided() -> None:
-    with pytest.raises(ValueError, match="1 labelled frame cannot be divided"):
+    with pytest.raises(ValueError, match="1 labelled frame cannot both train and validate; label another one"):
         assign_sets(make_project(frames(1)), DataConfig())
 
 
