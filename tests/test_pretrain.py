@@ -12,6 +12,7 @@ import torch
 from transformers import ViTConfig, ViTModel
 
 from jaxpose import config as c
+from jaxpose import suggest
 from jaxpose.compare.run_errors import read_run_errors
 from jaxpose.config import command_line
 from jaxpose.errors import UserError
@@ -139,7 +140,7 @@ def test_a_folder_of_videos_is_enough_and_labels_are_not_read(project: Path, tmp
     config = pretrain_config(folder, run, **options | {"data__input_width_px": 0, "data__input_height_px": 0})
     assert train(config)["exit_code"] == 0
     # By the rule for images: their sides are below 192 px.
-    assert "input       128 x 128 px" in log_of(run)
+    assert "input       128 x 128 px" in log_of(run) and "validation" not in log_of(run)
     assert [line.split(",")[3] for line in (run / "split.csv").read_text().splitlines()[1:4]] == ["clips"] * 3
 
 
@@ -148,10 +149,13 @@ def test_options_of_a_pretraining_are_refused_in_a_training() -> None:
         c.resolve(c.Config(pretrain=c.PretrainConfig(square_px=8)))
 
 
-def test_a_run_without_keypoints_predicts_nothing(alone: Path) -> None:
+def test_a_run_without_keypoints_predicts_nothing(project: Path, alone: Path, capsys: pytest.CaptureFixture) -> None:
+    message = f"{alone} is a run of jaxpose pretrain, which finds no keypoints"
     for read in (load, read_run_errors):
-        with pytest.raises(UserError, match=f"{alone} is a run of jaxpose pretrain, which finds no keypoints"):
+        with pytest.raises(UserError, match=message):
             read(alone)
+    assert suggest.main(["--run", str(alone), str(project / "videos")]) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from jaxpose.labelling.recordings import Recording
 from jaxpose.pose.pca import Pca, errors_px
 from jaxpose.prediction.finished_tables import find_table
 from jaxpose.run.ensemble import refuse_other_keypoints
-from jaxpose.run.identity import read_config, refuse_no_run
+from jaxpose.run.identity import read_config, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CONFIG_FILE
 
 _POSE_ERRORS = tuple(suffix for suffix in TABLES_BESIDE if suffix.startswith("_pca_"))
@@ -44,11 +44,14 @@ def read_run_configs(runs: Sequence[Path]) -> list[Config]:
     """Returns the configs of runs whose predictions can be used together.
 
     Raises:
-      UserError: a folder is no run, one is named twice, or the runs differ in keypoints or views.
+      UserError: a folder is no run, or that of a pretraining; one is named twice; or the runs differ in keypoints or
+        views.
     """
     for run in runs:
         refuse_no_run(run)
     configs = [read_config(run / CONFIG_FILE) for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        refuse_pretraining(run, config)
     refuse_other_keypoints(runs, configs)
     return configs
 

@@ -37,7 +37,8 @@ def describe_loss(index: VideoIndex, damage: list[Damage], first: int, length: i
         places = len({text for reasons in lost for text in reasons})
         more = f" (and {places - 1} more places)" if places > 1 else ""
         return f"{index.path}: {len(lost)} of its {count} clips are not used: {lost[0][0]}{more}"
-    return f"{index.path}: frames {first} to {first + length - 1} are not used: {reason}"
+    which = f"frame {first} is" if length == 1 else f"frames {first} to {first + length - 1} are"
+    return f"{index.path}: {which} not used: {reason}"
 
 
 def describe_cost(decoded: int, delivered: int) -> str:

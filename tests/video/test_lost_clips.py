@@ -46,6 +46,16 @@ def test_many_lost_clips_are_one_line(video: Path, tmp_path: Path, mode: str, en
         source.require_usable(draw)
 
 
+def test_a_lost_clip_of_one_frame_is_named_as_a_frame(video: Path, tmp_path: Path) -> None:
+    path = damage(Path(shutil.copy(video, tmp_path)), 17, 18)
+    source = open_clips([(path,)], 1, data_config())
+    lost = sum(source.frames(draw) is None for draw in windows(source, [FRAMES], 1))
+    messages = source.messages()
+    # The next frames up to a key frame need frame 17.
+    assert 1 <= lost == len(messages) and all(" is not used: frame 17 " in message for message in messages)
+    assert any(message.startswith(f"{path}: frame 17 is not used: ") for message in messages)
+
+
 @pytest.mark.faults
 def test_a_run_without_a_clip_to_learn_from_does_not_train(
     project: Path, video: Path, tmp_path: Path, capfd: pytest.CaptureFixture
