@@ -22,7 +22,7 @@ from tests.small_run import checkpoint_of, make_config, train, train_and_stop, t
 from tests.train_process import Process
 
 STEPS = 2
-# A frame a batch.
+# A frame a batch, because a stop is looked for after each batch.
 OPTIONS: dict[str, Any] = {"train__steps": STEPS, "train__val_every_epochs": 1, "train__early_stop_patience": 1}
 OPTIONS |= {"eval__predict_videos": "yes", "eval__batch_size": 1, "mesh__heartbeat_s": 1.0, "log__tensorboard": False}
 TABLES = [f"session0{video}{end}.csv" for video in range(3) for end in ("", "_temporal_norm")]

@@ -92,7 +92,7 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
 
 
 def describe_limit(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
-    """Returns a sentence if fewer frames train than `data.train_frames` asks for, else []; arguments as above."""
+    """Returns a sentence if fewer frames train than `data.train_frames` asks for, else []; see `describe_new`."""
     trained = len(set(project.moments[sets == TRAIN].tolist()))
     if trained >= data.train_frames:
         return []
