@@ -43,7 +43,11 @@ class _Entries(flags.ArgumentParser):
             return None
         value = _literal(argument)
         if isinstance(value, str):
-            value = [entry.strip() for entry in value.strip(" ()[]").split(",") if entry.strip()]
+            if any(value.count(opened) != value.count(closed) for opened, closed in ("()", "[]")):
+                raise ValueError("a bracket is not closed")
+            inner = value.strip()
+            inner = inner[1:-1] if inner[:1] + inner[-1:] in ("()", "[]") else inner
+            value = [entry.strip() for entry in inner.split(",") if entry.strip()]
         return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 from jaxpose.config.excerpt import excerpt
@@ -130,6 +131,11 @@ def nearest_option(given: str, names: list[str]) -> str | None:
     return nearest if likeness(nearest) >= 0.65 else None
 
 
+def options_called(last: str, names: Iterable[str]) -> list[str]:
+    """Returns the dotted names whose last part is this one: "batch_size" is that of two options."""
+    return [name for name in names if name.endswith(f".{last}")]
+
+
 def explain_absence(given: str, names: list[str], before: str = "") -> str:
     """Returns the error for a dotted name that is no option: it names the replacement, or the closest option.
 
@@ -140,8 +146,10 @@ def explain_absence(given: str, names: list[str], before: str = "") -> str:
     """
     if replacement := replacement_of(given):
         return f"there is no option {before}{given}; give {before}{replacement}"
-    near = nearest_option(given, names)
-    hint = f"did you mean {before}{near}?" if near else "--help_options lists all of them"
+    near = options_called(given, names) or list(filter(None, [nearest_option(given, names)]))
+    hint = (
+        f"did you mean {' or '.join(before + name for name in near)}?" if near else "--help_options lists all of them"
+    )
     return f"there is no option {before}{given}; {hint}"
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 
-from jaxpose.config.option import flat_options
+from jaxpose.config.option import flat_options, options_called
 from jaxpose.config.root import Config
 from jaxpose.config.shipped import shipped_folder
 from jaxpose.errors import UserError
@@ -44,10 +44,11 @@ def _refuse_dashes(argument: str, rest: list[str], options: dict) -> None:
         value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
         raise UserError(f"{argument} has dashes, but options have none: write {name}={value}")
     # --steps 3, as other programs have it.
-    meant = [option for option in options if option.endswith(f".{name}")]
-    if argument.startswith("--") and len(meant) == 1:
+    meant = options_called(name, options)
+    if argument.startswith("--") and meant:
         value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
-        raise UserError(f"there is no flag --{name}; the option is {meant[0]}: write {meant[0]}={value}")
+        written = [f"{option}={value}" for option in meant]
+        raise UserError(f"there is no flag --{name}; the option is {' or '.join(meant)}: write {' or '.join(written)}")
 
 
 def _explain_second(first: str, second: str, options: list[str]) -> str:
