@@ -28,8 +28,6 @@ from jaxpose.config.shorthand import expand
 from jaxpose.errors import UserError
 from jaxpose.terminal import quiet
 
-_FLAGS = ("--config", "--dry_run", "--quiet", "--help", "--help_options")
-
 
 @dataclasses.dataclass
 class Options:
@@ -96,10 +94,6 @@ def read(argv: list[str]) -> tuple[Config, Options]:
     )
     try:
         rest = values(program_argv)[1:]
-    except flags.UnrecognizedFlagError as error:
-        known = [*_FLAGS, *flat_options(Config())]
-        hint = did_you_mean(f"--{error.flagname}", known) or f"; there is {', '.join(_FLAGS)}"
-        raise UserError(f"there is no flag --{error.flagname}{hint}") from None
     except flags.IllegalFlagValueError as error:
         # absl wraps the UserError of a parser. No parser here raises anything else.
         raise error.__context__ or error from None

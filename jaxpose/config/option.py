@@ -115,10 +115,10 @@ def flat_options(config: Any, prefix: str = "") -> dict[str, tuple[dataclasses.F
     return found
 
 
-def nearest_option(given: str, names: list[str]) -> str | None:
-    """Returns the dotted name whose last part is closest to that of the given one, or None if none is close.
+def nearest_options(given: str, names: list[str]) -> list[str]:
+    """Returns the dotted name whose last part is closest to that of the given one, or no name if none is close.
 
-    Among equally close names, the closer section decides.
+    Among equally close names, the closer section decides; where none is given, all names with this last part return.
     """
     section, _, last = given.rpartition(".")
 
@@ -128,12 +128,14 @@ def nearest_option(given: str, names: list[str]) -> str | None:
         return difflib.SequenceMatcher(None, last, its_last).ratio() + 0.1 * of_sections
 
     nearest = max(names, key=likeness)
-    return nearest if likeness(nearest) >= 0.65 else None
+    if likeness(nearest) < 0.65:
+        return []
+    return [nearest] if section else options_called(nearest.rpartition(".")[2], names)
 
 
 def options_called(last: str, names: Iterable[str]) -> list[str]:
     """Returns the dotted names whose last part is this one: "batch_size" is that of two options."""
-    return [name for name in names if name.endswith(f".{last}")]
+    return [name for name in names if name.rpartition(".")[2] == last]
 
 
 def explain_absence(given: str, names: list[str], before: str = "") -> str:
@@ -146,7 +148,7 @@ def explain_absence(given: str, names: list[str], before: str = "") -> str:
     """
     if replacement := replacement_of(given):
         return f"there is no option {before}{given}; give {before}{replacement}"
-    near = options_called(given, names) or list(filter(None, [nearest_option(given, names)]))
+    near = nearest_options(given, names)
     hint = (
         f"did you mean {' or '.join(before + name for name in near)}?" if near else "--help_options lists all of them"
     )

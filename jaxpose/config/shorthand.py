@@ -3,10 +3,13 @@
 import os
 import re
 
-from jaxpose.config.option import flat_options, options_called
+from jaxpose.config.arguments import did_you_mean
+from jaxpose.config.option import flat_options, nearest_options, options_called
 from jaxpose.config.root import Config
 from jaxpose.config.shipped import shipped_folder
 from jaxpose.errors import UserError
+
+_FLAGS = ("--config", "--dry_run", "--quiet", "--help", "--help_options")
 
 
 def expand(argv: list[str]) -> list[str]:
@@ -24,7 +27,7 @@ def expand(argv: list[str]) -> list[str]:
     is_value = False  # of the flag before
     for place, argument in enumerate(argv):
         if not is_value:
-            _refuse_dashes(argument, argv[place + 1 :], options)
+            _refuse_unknown_flag(argument, argv[place + 1 :], options)
         if is_value or argument.startswith("-"):
             is_value = not is_value and _takes_value(argument, options)
             flags.append(argument)
@@ -37,18 +40,21 @@ def expand(argv: list[str]) -> list[str]:
     return _with_project(flags, projects[0]) if projects else flags
 
 
-def _refuse_dashes(argument: str, rest: list[str], options: dict) -> None:
-    """Raises UserError for an option with dashes, as other programs have them: --train.epochs=3 or --train.epochs 3."""
+def _refuse_unknown_flag(argument: str, rest: list[str], options: dict) -> None:
+    """Raises UserError for a flag that there is not, and for an option with dashes: --train.epochs 3 or --epochs=3."""
     name, equals, value = argument.lstrip("-").partition("=")
-    if argument.startswith("-") and name in options:
-        value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
+    if not argument.startswith("-") or not name or re.fullmatch(r"(no)?(config(\..*)?|dry_run|quiet)", name):
+        return
+    value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
+    if name in options:
         raise UserError(f"{argument} has dashes, but options have none: write {name}={value}")
-    # --steps 3, as other programs have it.
-    meant = options_called(name, options)
-    if argument.startswith("--") and meant:
-        value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
+    if meant := options_called(name, options):
         written = [f"{option}={value}" for option in meant]
         raise UserError(f"there is no flag --{name}; the option is {' or '.join(meant)}: write {' or '.join(written)}")
+    hint = did_you_mean(f"--{name}", list(_FLAGS))
+    if not hint and (near := nearest_options(name, list(options))):
+        hint = f"; did you mean the option {' or '.join(near)}?"
+    raise UserError(f"there is no flag --{name}" + (hint or f"; there is {', '.join(_FLAGS)}"))
 
 
 def _explain_second(first: str, second: str, options: list[str]) -> str:

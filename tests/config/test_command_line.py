@@ -111,7 +111,7 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--config.losses.anneal_increase_per_step=1"], "give --config.losses.anneal_increase_per_epoch, which is"),
         (["--config.trian.seed=1"], "no option --config.trian.seed; did you mean --config.train.seed?"),
         (["--config.data.sede=1"], "did you mean --config.data.seed?"),
-        (["--config.batch_sise", "1"], "did you mean --config.train.batch_size?"),
+        (["--config.batch_sise", "1"], "did you mean --config.train.batch_size or --config.eval.batch_size?"),
         (["--config.zzzz.qqqq=1"], "--help_options lists all of them"),
         (["--config.mesh=1"], "--config.mesh is a section, not an option; it has platform, devices, deterministic"),
         (["--noconfig.log.tensorbord"], "did you mean --config.log.tensorboard?"),

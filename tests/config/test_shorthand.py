@@ -48,6 +48,11 @@ def test_the_short_form_is_the_long_form(short: list[str], long: list[str]) -> N
         (["a", "--train.epochs=3"], "--train.epochs=3 has dashes, but options have none: write train.epochs=3"),
         (["a", "--train.epochs", "3"], "--train.epochs has dashes, but options have none: write train.epochs=3"),
         (["--train.epochs"], "--train.epochs has dashes, but options have none: write train.epochs=VALUE"),
+        (["a", "--mebers", "3"], "there is no flag --mebers; did you mean the option train.members?"),
+        (
+            ["a", "--batchsize=3"],
+            "there is no flag --batchsize; did you mean the option train.batch_size or eval.batch",
+        ),
         (["a", "--epochs", "3"], "there is no flag --epochs; the option is train.epochs: write train.epochs=3"),
         (["a", "--seed=3"], "the option is data.seed or train.seed: write data.seed=3 or train.seed=3"),
         (["a", "train.epochs", "3"], "train.epochs has no value; write train.epochs=VALUE"),
