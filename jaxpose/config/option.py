@@ -118,7 +118,7 @@ def flat_options(config: Any, prefix: str = "") -> dict[str, tuple[dataclasses.F
 def nearest_options(given: str, names: list[str]) -> list[str]:
     """Returns the dotted name whose last part is closest to that of the given one, or no name if none is close.
 
-    Among equally close names, the closer section decides; where none is given, all names with this last part return.
+    Among equally close names, the closer section decides; if none is given, the list has all names with this last part.
     """
     section, _, last = given.rpartition(".")
 
@@ -149,10 +149,9 @@ def explain_absence(given: str, names: list[str], before: str = "") -> str:
     if replacement := replacement_of(given):
         return f"there is no option {before}{given}; give {before}{replacement}"
     near = nearest_options(given, names)
-    hint = (
-        f"did you mean {' or '.join(before + name for name in near)}?" if near else "--help_options lists all of them"
-    )
-    return f"there is no option {before}{given}; {hint}"
+    if not near:
+        return f"there is no option {before}{given}; --help_options lists all of them"
+    return f"there is no option {before}{given}; did you mean {' or '.join(before + name for name in near)}?"
 
 
 def replacement_of(given: str) -> str:

@@ -41,7 +41,7 @@ def expand(argv: list[str]) -> list[str]:
 
 
 def _refuse_unknown_flag(argument: str, rest: list[str], options: dict) -> None:
-    """Raises UserError for a flag that there is not, and for an option with dashes: --train.epochs 3 or --epochs=3."""
+    """Raises UserError for an unknown flag, and for an option written with dashes: --train.epochs 3 or --epochs=3."""
     name, equals, value = argument.lstrip("-").partition("=")
     if not argument.startswith("-") or not name or re.fullmatch(r"(no)?(config(\..*)?|dry_run|quiet)", name):
         return
