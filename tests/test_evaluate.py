@@ -15,6 +15,7 @@ import pytest
 from jaxpose import evaluate
 from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.run.identity import read_config, write_config
+from tests.disks import full_disk
 
 
 def _labels(run: Path, file: str = "CollectedData.csv") -> pd.DataFrame:
@@ -123,10 +124,10 @@ def test_from_python_the_errors_go_to_the_callers_log(
 
 
 def test_a_full_disk_is_one_line(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "predictions.csv.partial").symlink_to("/dev/full")
-    assert evaluate.main(["--run", str(trained_run), "--out", str(tmp_path), "--devices", "1"]) == 1
-    expected = f"jaxpose.evaluate: {tmp_path}/predictions.csv.partial: No space left on device\n"
-    assert capsys.readouterr().err == expected
+    with full_disk():
+        assert evaluate.main(["--run", str(trained_run), "--out", str(tmp_path), "--devices", "1"]) == 1
+    expected = f"jaxpose.evaluate: {tmp_path}/predictions.csv: File too large\n"
+    assert capsys.readouterr().err == expected and not list(tmp_path.iterdir())
 
 
 def test_frames_that_were_not_in_the_run_are_unused(trained_run: Path, tmp_path: Path):

@@ -1,12 +1,12 @@
 """The folder of a finished run whose network another tool has trained."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 
 from jaxpose.checksums import write_csv, write_json
 from jaxpose.config import Config
 from jaxpose.errors import UserError
+from jaxpose.files import write_folder
 from jaxpose.run.identity import write_config
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE, SPLIT_FILE
 from jaxpose.run.pca import Subspaces, save_subspaces
@@ -48,22 +48,18 @@ def write_run(out: Path, run: FinishedRun) -> None:
       UserError: the folder cannot be written, or holds files.
     """
     refuse_used(out)
-    partial = out.with_name(f".{out.name}.converting")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        write_config(partial / CONFIG_FILE, run.config)
-        if run.split_text:
-            write_csv(partial / SPLIT_FILE, run.split_text)
-        # Also without a subspace: a run whose file is absent has lost it.
-        save_subspaces(partial, run.subspaces)
-        metadata = {"step": str(run.step), "keypoint_names": ",".join(run.config.data.keypoint_names)}
-        export_parameters(partial / PARAMETERS_FILE, {"params": run.params, "statistics": run.statistics}, metadata)
-        summary = {"out": str(out), "steps": run.step, "best_step": run.step, "reason": CONVERTED, "exit_code": 0}
-        write_json(partial / FINISHED_FILE, summary | {"sets": {}, "converted": run.source})
-        partial.replace(out)
+        with write_folder(out) as folder:
+            write_config(folder / CONFIG_FILE, run.config)
+            if run.split_text:
+                write_csv(folder / SPLIT_FILE, run.split_text)
+            # Also without a subspace: a run whose file is absent has lost it.
+            save_subspaces(folder, run.subspaces)
+            metadata = {"step": str(run.step), "keypoint_names": ",".join(run.config.data.keypoint_names)}
+            export_parameters(folder / PARAMETERS_FILE, {"params": run.params, "statistics": run.statistics}, metadata)
+            summary = {"out": str(out), "steps": run.step, "best_step": run.step, "reason": CONVERTED, "exit_code": 0}
+            write_json(folder / FINISHED_FILE, summary | {"sets": {}, "converted": run.source})
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise UserError(f"--out is {out}, which cannot be written: {error.strerror}; give another folder") from None
 
 

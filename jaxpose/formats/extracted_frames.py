@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,7 +66,7 @@ class ExtractedFrames:
           OSError: the disk is full.
         """
         content = cv2.imencode(".bmp", cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2BGR))[1].tobytes()
-        with open_atomic(self.path(frame), f".{uuid.uuid4().hex}.tmp", sync=False) as stream:
+        with open_atomic(self.path(frame), sync=False) as stream:
             stream.write(content)
         return self.path(frame)
 

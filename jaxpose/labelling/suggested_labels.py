@@ -1,12 +1,14 @@
 """The label files of suggested frames in the form of the project: CSV (and HDF5 beside it), SLEAP or COCO."""
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from jaxpose.codes import NOT_USED, VISIBLE
+from jaxpose.files import replace_whole, write_new
 from jaxpose.formats import coco_writer, sleap_suggestions
 from jaxpose.formats.project import COCO, SLEAP
 from jaxpose.formats.written_labels import WrittenLabels
@@ -98,8 +100,9 @@ def _write_csv(
     for name, rows in files.items():
         file = out / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows([*layout.header, *rows])
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([*layout.header, *rows])
+        write_new(file, text.getvalue().encode())
         if h5:
             _write_h5(file.with_suffix(".h5"), layout, rows)
     return [out / name for name in files]
@@ -116,4 +119,5 @@ def _write_h5(file: Path, layout: LabelLayout, rows: list[list[str]]) -> None:
     images = [tuple("/".join(row[:first]).split("/")) for row in rows]
     columns = pd.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
     table = pd.DataFrame(values, index=pd.MultiIndex.from_tuples(images), columns=columns)
-    table.to_hdf(file, key=_KEY, mode="w")
+    with replace_whole(file) as unfinished:
+        table.to_hdf(unfinished, key=_KEY, mode="w")

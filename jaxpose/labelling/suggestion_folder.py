@@ -8,8 +8,6 @@ import csv
 import io
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +18,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.data.labels import labels_checksum, read_labels
 from jaxpose.errors import UserError
+from jaxpose.files import write_folder, write_new
 from jaxpose.labelling.label_layout import IMAGES_FOLDER
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.recordings import Recording
@@ -71,11 +70,7 @@ def write_suggestions(
     Raises:
       UserError: a video is damaged before a frame that is needed.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        # A subfolder, because mkdtemp makes a folder that only its owner can read.
-        folder = staging / "suggestions"
+    with write_folder(out) as folder:
         images, videos = 0, dict[Path, Video]()
         for place, recording in enumerate(recordings):
             frames = {choice.frame for choice in choices if choice.recording == place}
@@ -85,10 +80,7 @@ def write_suggestions(
                 images += _write_images(images_folder, videos[path], recording.crop_px, frames)
         files = write_label_files(folder, recordings, choices, project, points, videos, h5) if project else []
         checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
-        (folder / LIST_FILE).write_text(_list_text(recordings, choices, checksums), encoding="utf-8")
-        os.replace(folder, out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        write_new(folder / LIST_FILE, _list_text(recordings, choices, checksums).encode())
     return images
 
 
@@ -133,7 +125,7 @@ def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: 
             for frame in chunk:
                 if number in wanted:
                     _, content = cv2.imencode(".png", frame[y : y + height, x : x + width, ::-1])
-                    (folder / PurePosixPath(image_of(folder.name, number)).name).write_bytes(content.tobytes())
+                    write_new(folder / PurePosixPath(image_of(folder.name, number)).name, content.tobytes())
                     written.add(number)
                 number += 1
             progress.update(len(chunk))

@@ -40,7 +40,7 @@ def predict_images(
     Args:
       predictor: the trained network.
       paths: images of any sizes.
-      file: the table of predictions; the others lie beside it.
+      file: the table of predictions; the others lie beside it, in a folder that this process made.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -68,7 +68,7 @@ def predict_images(
     done = 0
     with contextlib.ExitStack() as opened:
         scorer = SCORERS[predictor.config.model.kind]
-        rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer))
+        rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer, keeps_rows=True))
         # Which images show the same moment is unknown, so there are no multi-view errors.
         errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in predictor.fitted(frames()):

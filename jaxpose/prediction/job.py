@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.tables import join_tables
+from jaxpose.formats.lightning_pose.table_rows import join_tables
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index_row import DAMAGED, FAILED, WAITING, Row, identity_of
 from jaxpose.prediction.table_files import PARTIAL

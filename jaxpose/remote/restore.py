@@ -60,7 +60,9 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         raise UserError(f"log.remote_url is {config.log.remote_url}, so the copy of {folder} would be itself")
     overwrites = config.resume == "overwrite"
     is_empty = not folder.is_dir() or {entry.name for entry in folder.iterdir()} <= NO_RUN
-    if (staging / CONFIG_FILE).exists() and not dry_run and not overwrites:
+    # A link would be somebody else's folder.
+    is_downloaded = (staging / CONFIG_FILE).exists() and not staging.is_symlink()
+    if is_downloaded and not dry_run and not overwrites:
         # The config is downloaded last, so the download is complete.
         _move_in(staging, folder)
         return [f"the download from {remote.url} is complete now"]
