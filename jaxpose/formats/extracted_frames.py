@@ -13,9 +13,9 @@ from jaxpose.config import DataConfig
 from jaxpose.errors import UserError
 from jaxpose.files import open_atomic
 from jaxpose.threads import map_in_threads
-from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import RangeReader
-from jaxpose.video.rotation import as_labelled
+from jaxpose.video.recording import Recording, read_recording
 
 # Part of the names: increase it when the pixels change.
 _VERSION = 1
@@ -71,30 +71,23 @@ class ExtractedFrames:
         return self.path(frame)
 
 
-def frames_of_video(
-    path: Path, frames: Sequence[int], size_px: tuple[int, int] | None, data: DataConfig
-) -> dict[int, Path | str]:
+def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, data: DataConfig) -> dict[int, Path | str]:
     """Returns {frame: its image file}, or in place of the file the reason why the frame cannot be used.
 
     Args:
       path: the video.
       frames: numbers from 0 in the order in which frames are shown.
-      size_px: (width, height) that the label tool saw, None if unknown: it decides whether a rotation is applied.
+      recording: what the label file says about the video; the size decides whether a rotation is applied.
       data: the limit of the cache folder, and the number of threads.
 
     Raises:
-      UserError: the file is no video, or has frames of another size; the frames are above the limit.
+      UserError: the file is no video, or another recording; the frames are above the limit.
       OSError: the disk is full.
     """
-    sizes = [size_px] if size_px else []
-    index = as_labelled(read_index(path), sizes)
-    found_px = (index.width_px, index.height_px)
-    if size_px not in (None, found_px):
-        raise UserError(f"{path} has frames of {found_px[0]} x {found_px[1]} px, but those labelled had {size_px[0]} x "
-                        f"{size_px[1]} px: is it another video?")  # fmt: skip
+    index = read_recording(path, recording)
     kept = ExtractedFrames(f"{index.identity} {index.quarter_turns}", data)
     absent = kept.absent(frames)
-    kept.make_room(len(absent), found_px)
+    kept.make_room(len(absent), (index.width_px, index.height_px))
     decoded = map_in_threads(
         lambda frame: _decode(index, frame), absent, data.threads, f"extracting frames of {path.name}"
     )

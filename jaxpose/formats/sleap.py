@@ -14,14 +14,17 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
+from jaxpose.data.image_file import image_size_px
 from jaxpose.data.label_table import LabelTable
 from jaxpose.errors import UserError
 from jaxpose.extras import need
-from jaxpose.files import sha256_of
+from jaxpose.files import read_bytes, sha256_of
 from jaxpose.formats import sleap_extras
 from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
 from jaxpose.formats.sleap_video import SleapVideo, firsts_of_files, video_names
+from jaxpose.formats.sleap_video import read_videos as read_sleap_videos
 from jaxpose.quantities import count
+from jaxpose.video.recording import refuse_other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +53,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     """
     labels = _load(file)
     names = _keypoint_names(file, labels)
-    videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
+    videos = read_sleap_videos(file, labels)
     names_of_videos = video_names(videos)
     rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
@@ -95,8 +98,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
     """Returns a .slp as sleap-io has it, and its videos of sleap-io by the names that `read_labels` gives them."""
     labels = _load(file)
-    videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
-    return labels, dict(zip(video_names(videos), labels.videos, strict=True))
+    return labels, dict(zip(video_names(read_sleap_videos(file, labels)), labels.videos, strict=True))
 
 
 def _load(file: Path) -> Any:
@@ -157,21 +159,31 @@ def _images(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int,
         if video.video.is_cropped:
             raise UserError(f"{video.names[0]} is a crop made by sleap-io; save the labels with the whole video")
         if video.is_sequence:
+            _refuse_other_sequence(video)
             return {frame: _image_of_sequence(video, frame) for frame in frames}
         if video.is_embedded or _is_no_media(video.names[0]):
             return _extract_by_sleap(video, frames, data)
         if video.media_file is None:
-            raise UserError(
-                f"its video {video.names[0]} does not exist; put it beside {video.file}, or save the labels as .pkg.slp"
-            )
-        return frames_of_video(video.media_file, frames, video.size_px, data)
+            raise UserError(f"{video.absence(0, 'its video')}, or save the labels as .pkg.slp")
+        return frames_of_video(video.media_file, frames, video.recording, data)
     except UserError as error:
         return dict.fromkeys(frames, str(error))
 
 
 def _image_of_sequence(video: SleapVideo, frame: int) -> Path | str:
-    name = video.names[frame] if 0 <= frame < len(video.names) else f"number {frame}"
-    return video.find(name) or f"its image {name} does not exist; put it beside {video.file}"
+    if not 0 <= frame < len(video.names):
+        return f"{video.file} names {count(len(video.names), 'image')} for this video, not number {frame}"
+    return video.matches[frame].file or video.absence(frame, "its image")
+
+
+def _refuse_other_sequence(video: SleapVideo) -> None:
+    """Refuses images whose first one has another size: SLEAP notes the size of that one; others may differ."""
+    first = video.matches[0].file
+    if first:
+        width, height = image_size_px(read_bytes(first, most_bytes=None))
+        # SLEAP applies the orientation in the file.
+        if video.recording.size_px != (height, width):
+            refuse_other(first, video.recording, (width, height))
 
 
 def _is_no_media(name: str) -> bool:
@@ -182,12 +194,14 @@ def _extract_by_sleap(video: SleapVideo, frames: list[int], data: DataConfig) ->
     """Returns frames that sleap-io reads: those in the file itself, or in HDF5 and TIFF files."""
     path = video.file if video.is_embedded else video.media_file
     if path is None:
-        raise UserError(f"{video.names[0]} does not exist; put it beside {video.file}")
+        raise UserError(video.absence(0, "its video"))
     kept = ExtractedFrames(f"{sha256_of(path)} {video.video.backend_metadata.get('dataset')}", data)
     absent = kept.absent(frames)
     reasons: dict[int, str] = {}
     if absent:
         video.video.replace_filename(os.fspath(path), open=True)
+        if not video.is_embedded and (shape := video.video.shape):
+            refuse_other(path, video.recording, (shape[2], shape[1]), shape[0])
     for frame in absent:
         try:
             pixels = np.asarray(video.video[frame])

@@ -83,6 +83,59 @@ def test_images_are_found_around_the_file(tmp_path: Path, images: str, annotatio
         assert read(file).images == found.images
 
 
+@pytest.mark.parametrize(
+    ("images", "name"),
+    [
+        ("images/default", "annotations/person_keypoints_default.json"),
+        ("images/val2017", "annotations/person_keypoints_val2017.json"),
+        ("val2017", "annotations/person_keypoints_val2017.json"),
+        ("images/val", "labels/keypoints_val.json"),
+        ("val", "labels.json"),
+    ],
+)
+def test_images_are_found_in_the_folder_of_their_subset(tmp_path: Path, images: str, name: str) -> None:
+    """Another subset has images of the same names; the one that the file is named after wins."""
+    coco_project(tmp_path, images).rename(tmp_path / "moved.json")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    file = (tmp_path / "moved.json").rename(tmp_path / name)
+    assert read(file).images[4] == f"{images}/day2/img07.png"
+    other = (tmp_path / images).with_name("train")
+    (other / "day2").mkdir(parents=True)
+    (other / "day2/img07.png").write_bytes((tmp_path / images / "day1/img07.png").read_bytes())
+    if name != "labels.json":
+        assert read(file).images[4] == f"{images}/day2/img07.png"
+        return
+    reason = f"{tmp_path}/train/day2/img07.png and {tmp_path}/val/day2/img07.png both fit day2/img07.png, and differ"
+    with pytest.raises(UserError, match=f"1 of 6 rows.*\n.*annotation 104: {reason}: keep the right one"):
+        read(file)
+
+
+def test_paths_of_other_machines_are_matched_by_an_end_that_tells_them_apart(tmp_path: Path) -> None:
+    """Label Studio's paths; then two uploads of one name, of which the folder has one image."""
+    file = coco_project(tmp_path, "images")
+    expected = read(file)
+    change(file, lambda tree: moved(tree, "..\\..\\label-studio\\media\\upload\\"))
+    assert read(file).images == expected.images
+    for image in sorted(tmp_path.glob("images/day1/*")):
+        image.rename(tmp_path / "images" / image.name)
+    with pytest.raises(UserError, match="6 of 6 rows.*\n.*img03.png could be .*day1.*img03.png or .*day2.*img03.png"):
+        for image in sorted(tmp_path.glob("images/day2/*")):
+            image.unlink()
+        read(file)
+
+
+def test_an_absolute_path_of_this_machine_is_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    file = coco_project(folder, "images")
+    (tmp_path / "deep/labels").mkdir(parents=True)
+    file = file.rename(tmp_path / "deep/labels/labels.json")
+    change(file, lambda tree: moved(tree, f"{folder}/images/"))
+    found = read(file)
+    assert found.paths[4] == folder / "images/day2/img07.png" and found.images[4] == "labels.json/day2/img07.png"
+    assert found.videos == ("day1",) * 3 + ("day2",) * 3
+
+
 def moved(tree: dict[str, Any], before: str) -> dict[str, Any]:
     for image in tree["images"]:
         name = image["file_name"].replace("\\", "/").split("/")

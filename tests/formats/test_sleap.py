@@ -1,8 +1,10 @@
 """SLEAP files, written with sleap-io: labels and images as that package reads them, and what cannot be used."""
 
+import json
 from pathlib import Path
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 import sleap_io
@@ -115,7 +117,7 @@ def test_a_moved_project_is_the_same(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("3 of 6 rows")
     assert "labels.slp:cam2_day frame 3: its video C:/data/cam2/day.mp4" in lines[1]
-    assert "does not exist; put it beside" in lines[1]
+    assert f"does not exist; put it at {tmp_path}/new/cam2/day.mp4, or save the labels as .pkg.slp" in lines[1]
     assert len(read(tmp_path / "new/labels.slp", on_bad_frame="skip").images) == 3
 
 
@@ -166,13 +168,92 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     assert "frame 20: " in lines[2] and "has only the frames 0 to 19" in lines[2]
     assert len(read(file, on_bad_frame="skip").images) == 4
     write(tmp_path / "cam2/day.mp4", FRAMES, size_px=(48, 48))
-    with pytest.raises(UserError, match="has frames of 48 x 48 px, but those labelled had 64 x 48 px: is it another"):
+    with pytest.raises(
+        UserError, match="has frames of 48 x 48 px, but it had 64 x 48 px when it was labelled: it is another"
+    ):
         read(file)
     labels.skeletons.append(sleap_io.Skeleton(["a"]))
     with pytest.raises(UserError, match="labels.slp has 2 skeletons, of the nodes .*; a; it must have one"):
         read(save(labels, file))
     file.write_bytes(b"no HDF5")
     with pytest.raises(UserError, match="labels.slp is no SLEAP file that can be read: OSError"):
+        read(file)
+
+
+def named(labels: sleap_io.Labels, *paths: str) -> sleap_io.Labels:
+    """Returns the labels as another machine wrote them, where the videos had these paths."""
+    for video, path in zip(labels.videos, paths, strict=True):
+        shape = video.shape
+        video.replace_filename(path, open=False)
+        video.backend_metadata |= {"type": "MediaVideo", "filename": path, "shape": shape, "fps": 25.0}
+    return labels
+
+
+@pytest.mark.parametrize("place", ["day.mp4", "videos/day.mp4"])
+def test_a_video_that_could_be_two_of_the_named_ones_is_refused(tmp_path: Path, place: str) -> None:
+    labels = named(make_labels(tmp_path / "old"), "C:/rec/cam1/videos/day.mp4", "D:/rec/cam2/videos/day.mp4")
+    (tmp_path / "new" / place).parent.mkdir(parents=True)
+    (tmp_path / "old/cam1/day.mp4").rename(tmp_path / "new" / place)
+    file = save(labels, tmp_path / "new/labels.slp")
+    with pytest.raises(UserError, match="6 of 6 rows") as caught:
+        read(file)
+    first, second = str(caught.value).splitlines()[1::3][:2]
+    one, other = (f"{drive}:/rec/cam{n}/videos/day.mp4" for n, drive in ((1, "C"), (2, "D")))
+    assert f"{file.parent}/{place} could be {one} or {other}; put the former at" in first
+    assert f"could be {other} or {one}; put the former at {file.parent}/cam2/videos/day.mp4" in second
+    # Where the folder tells which it is, its labels are used, and only these.
+    (file.parent / "cam1/videos").mkdir(parents=True)
+    (file.parent / place).rename(file.parent / "cam1/videos/day.mp4")
+    found = read(file, on_bad_frame="skip")
+    assert [number_in(decode_image(path.read_bytes())) for path in found.paths] == [3, 7, 12]
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"shape": [21, 48, 64, 3]}, "has 20 frames, but C:/rec/cam1/day.mp4 had 21 when it was labelled"),
+        ({"fps": 30.0}, "has 25 frames/s, but C:/rec/cam1/day.mp4 had 30 when it was labelled"),
+        ({"shape": [20, 64, 64, 3]}, "has frames of 64 x 48 px, but C:/rec/cam1/day.mp4 had 64 x 64 px"),
+        ({"shape": [20, None, None, 1], "fps": None}, ""),
+        ({"fps": 24.99}, ""),
+    ],
+)
+def test_a_video_that_differs_from_what_the_file_says_is_another_recording(
+    tmp_path: Path, facts: dict[str, object], reason: str
+) -> None:
+    file = save(named(make_labels(tmp_path), *(f"C:/rec/cam{n}/day.mp4" for n in (1, 2))), tmp_path / "labels.slp")
+    edit_videos(file, facts)
+    if not reason:
+        assert len(read(file).images) == 6
+        return
+    with pytest.raises(UserError, match=f"{tmp_path}/cam1/day.mp4 {reason}.*it is another recording, or was cut or"):
+        read(file)
+
+
+def edit_videos(file: Path, facts: dict[str, object]) -> None:
+    """Changes what the file says about its videos."""
+    with h5py.File(file, "r+") as stream:
+        videos = [json.loads(text) for text in stream["videos_json"][...]]
+        for video in videos:
+            video["backend"] |= facts
+        del stream["videos_json"]
+        stream["videos_json"] = [json.dumps(video) for video in videos]
+
+
+def test_images_of_another_sequence_are_refused(tmp_path: Path) -> None:
+    names = [tmp_path / f"day/img{frame}.png" for frame in range(3)]
+    names[0].parent.mkdir()
+    for name in names:
+        cv2.imwrite(str(name), np.zeros((48, 64, 3), np.uint8))
+    skeleton = sleap_io.Skeleton(list(KEYPOINTS))
+    video = sleap_io.Video.from_filename([str(name) for name in names])
+    instance = sleap_io.Instance.from_numpy(points_px(0)[0], skeleton)
+    labels = sleap_io.Labels([sleap_io.LabeledFrame(video=video, frame_idx=1, instances=[instance])])
+    file = save(labels, tmp_path / "labels.slp")
+    assert len(read(file).images) == 1
+    for name in names:
+        cv2.imwrite(str(name), np.zeros((96, 128, 3), np.uint8))
+    with pytest.raises(UserError, match="img0.png has frames of 128 x 96 px, but it had 64 x 48 px when it was lab"):
         read(file)
 
 

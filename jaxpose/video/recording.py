@@ -1,0 +1,85 @@
+"""Tells from what a label file says about a video whether a file is that recording."""
+
+import dataclasses
+from pathlib import Path
+
+import cv2
+
+from jaxpose.errors import UserError
+from jaxpose.quantities import count
+from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.rotation import as_labelled
+
+# Libraries round the rates of files, and estimate them from time stamps.
+_RATE_TOLERANCE = 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What a label file says about a video; None where it does not say.
+
+    Attributes:
+      name: the path in the label file.
+      frame_count: number of its frames.
+      size_px: (width, height) of its frames.
+      fps: frames per second.
+    """
+
+    name: str
+    frame_count: int | None = None
+    size_px: tuple[int, int] | None = None
+    fps: float | None = None
+
+
+def read_recording(path: Path, recording: Recording) -> VideoIndex:
+    """Returns the index of the file of a recording, whose frames are rotated as they were labelled.
+
+    Raises:
+      UserError: the file is no video, or it has another number of frames, size or rate: it is another recording.
+    """
+    index = as_labelled(read_index(path), [recording.size_px] if recording.size_px else [])
+    refuse_other(path, recording, (index.width_px, index.height_px))
+    counts, rates = [index.frame_count, index.announced_frames], [index.fps]
+    lacks_count = recording.frame_count and recording.frame_count not in counts
+    if lacks_count or (recording.fps and not _has_rate(recording.fps, rates)):
+        # Most label tools read videos with OpenCV, which estimates where the file does not say.
+        opened = cv2.VideoCapture(str(path))
+        counts.append(round(opened.get(cv2.CAP_PROP_FRAME_COUNT)))
+        rates.append(opened.get(cv2.CAP_PROP_FPS))
+        opened.release()
+    if recording.frame_count and recording.frame_count not in counts:
+        raise UserError(_describe(path, recording, count(counts[0], "frame"), f"{recording.frame_count:,}"))
+    if recording.fps and not _has_rate(recording.fps, rates):
+        raise UserError(_describe(path, recording, f"{rates[0]:g} frames/s", f"{recording.fps:g}"))
+    return index
+
+
+def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], frame_count: int | None = None) -> None:
+    """Checks a file that another library has opened.
+
+    Args:
+      path: the file.
+      recording: what the label file says.
+      size_px: (width, height) of the frames of the file.
+      frame_count: their number; None = not compared.
+
+    Raises:
+      UserError: it has another size or number of frames.
+    """
+    if recording.size_px not in (None, size_px):
+        there, said = (f"{width} x {height} px" for width, height in (size_px, recording.size_px))
+        raise UserError(_describe(path, recording, f"frames of {there}", said))
+    if frame_count is not None and recording.frame_count not in (None, frame_count):
+        raise UserError(_describe(path, recording, count(frame_count, "frame"), f"{recording.frame_count:,}"))
+
+
+def _has_rate(fps: float, rates: list[float]) -> bool:
+    return any(abs(rate - fps) <= _RATE_TOLERANCE * fps for rate in rates)
+
+
+def _describe(path: Path, recording: Recording, there: str, said: str) -> str:
+    named = "it" if recording.name == str(path) else recording.name
+    return (
+        f"{path} has {there}, but {named} had {said} when it was labelled: it is another recording, or was cut or "
+        "converted since; put the original there, or exchange the video in the label tool"
+    )
