@@ -171,6 +171,5 @@ def _write(file: Path, predictions: VideoPredictions, footage: Footage | None, t
 
 def _read_csv(file: Path) -> VideoPredictions:
     index, names, keypoints_frame_px, confidence, _ = lightning_pose.read_predictions(file)
-    scorer = lightning_pose.read_scorer(file) if names else ""
-    # The rows are counted with the three of the header, from 1.
-    return check_predictions(file, scorer, index, names, keypoints_frame_px, confidence, 4)
+    scorer, first_row = lightning_pose.read_scorer(file) if names else ("", 4)
+    return check_predictions(file, scorer, index, names, keypoints_frame_px, confidence, first_row)

@@ -16,11 +16,11 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
-from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
+from jaxpose.data.cells import parse_number, refuse_unprintable
+from jaxpose.data.label_header import LabelHeader, read_header
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 
-COORDS = ("x", "y", "visible")
 # Cells that count as empty in pandas, which usually writes and reads these files.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
 
@@ -48,22 +48,6 @@ class Labels:
     visibility: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
-class _Header:
-    scorer: str
-    rows: int
-    index_columns: int
-    columns: dict[tuple[str, str], int]  # (keypoint, coord) -> column
-
-    @property
-    def keypoint_names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name, _ in self.columns))
-
-    @property
-    def width(self) -> int:
-        return self.index_columns + len(self.columns)
-
-
 def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
     """Reads a label file.
 
@@ -80,7 +64,7 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
       OSError: the file cannot be read.
     """
     rows = _read_rows(file)
-    header = _read_header(file, rows)
+    header = read_header(file, rows)
     images: list[str] = []
     lines: list[int] = []
     keypoints: list[np.ndarray] = []
@@ -152,58 +136,7 @@ def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
     return rows
 
 
-def _read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> _Header:
-    rows = [row for _, row in numbered_rows]
-    number = next((number for number, row in enumerate(rows[:4]) if _is_coords_row(row)), 0)
-    if number not in (1, 2):
-        kind = " (a project with several animals?)" if number == 3 else ""
-        if any(len(row) == 1 and row[0].startswith("coords;") for row in rows[:4]):
-            kind = ' (its cells are separated by ";"; save it with ",")'
-        raise UserError(
-            f"{file} must begin with the header rows scorer, bodyparts, coords, or bodyparts, coords{kind}; "
-            f"the coords row (coords,x,y,...) is {f'row {number + 1}' if number else 'not among the first four rows'}"
-        )
-    coords, parts = rows[number], rows[number - 1]
-    index_columns = next((column for column, cell in enumerate(coords) if column and cell), 0)
-    if index_columns not in (1, 3):
-        raise UserError(
-            f"{file} has {index_columns} columns before the first keypoint; it must be 1 (the image's path) or "
-            "3 (labeled-data, folder, image)"
-        )
-    if len(parts) != len(coords):
-        raise UserError(f"{file}: the bodyparts row has {len(parts)} cells, the coords row {len(coords)}")
-    columns: dict[tuple[str, str], int] = {}
-    for column in range(index_columns, len(coords)):
-        name, coord = parts[column], coords[column]
-        if coord not in COORDS:
-            raise UserError(f"{file}: column {column + 1} is {coord!r} in the coords row; it must be x, y or visible")
-        if not name:
-            raise UserError(f"{file}: column {column + 1} has no name in the bodyparts row")
-        try:
-            refuse_unprintable(name)
-            refuse_formula(name)
-        except UserError as error:
-            line = numbered_rows[number - 1][0]
-            raise UserError(f"{file}:{line}: column {column + 1}, a keypoint's name: {error}; rename it") from None
-        if (name, coord) in columns:
-            raise UserError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
-        columns[name, coord] = column
-    for name in dict.fromkeys(name for name, _ in columns):
-        absent = [coord for coord in ("x", "y") if (name, coord) not in columns]
-        if absent:
-            raise UserError(f"{file}: keypoint {name!r} has no column {absent[0]!r}")
-    if len(rows) == number + 1:
-        raise UserError(f"{file} has no row after its header")
-    scorer = next((cell for cell in rows[0][index_columns:] if cell), "") if number == 2 else ""
-    return _Header(scorer, number + 1, index_columns, columns)
-
-
-def _is_coords_row(row: list[str]) -> bool:
-    # The first cell is "coords" in files of every tool, but not in every file made by hand.
-    return bool(row) and (row[0] == "coords" or {"x", "y"} <= set(row[1:]))
-
-
-def _read_image(row: list[str], header: _Header) -> str:
+def _read_image(row: list[str], header: LabelHeader) -> str:
     if not any(row):
         raise UserError("the row is empty")
     if len(row) < header.width or any(row[header.width :]):
@@ -216,7 +149,7 @@ def _read_image(row: list[str], header: _Header) -> str:
     return PurePosixPath("/".join(parts).replace("\\", "/")).as_posix()
 
 
-def _read_keypoints(row: list[str], header: _Header, missing: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_keypoints(row: list[str], header: LabelHeader, missing: str) -> tuple[np.ndarray, np.ndarray]:
     names = header.keypoint_names
     keypoints = np.full((len(names), 2), np.nan)
     visibility = np.zeros(len(names), np.int8)

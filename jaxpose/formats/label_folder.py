@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
+from jaxpose.data.label_header import COORDS
 from jaxpose.data.label_table import LabelTable, join_tables, read_table
-from jaxpose.data.labels import COORDS
 from jaxpose.data.views import ENDINGS
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular, read_bytes

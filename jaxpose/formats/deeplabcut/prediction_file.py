@@ -12,7 +12,7 @@ from jaxpose.data.cells import refuse_unprintable
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import replace_whole, write_atomic
-from jaxpose.formats.deeplabcut.h5 import read_h5, refuse_other_headers
+from jaxpose.formats.deeplabcut.h5 import read_h5
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
 
 # create_labeled_video(..., init_weights="jaxpose") looks for this scorer.
@@ -87,7 +87,6 @@ def read_predictions(file: Path) -> VideoPredictions:
       UserError: h5py is not installed, or the file is not such a table; the message names the row.
     """
     found = read_h5(file)
-    refuse_other_headers(file, found)
     names = list(dict.fromkeys(part for _, part, _ in found.columns))
     if [column[1:] for column in found.columns] != [(name, coord) for name in names for coord in _COORDS]:
         raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")

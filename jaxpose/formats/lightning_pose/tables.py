@@ -9,7 +9,7 @@ import array
 import contextlib
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +17,9 @@ import numpy as np
 
 from jaxpose.codes import SETS
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
+from jaxpose.data.label_header import named
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.table_header import header_rows, keypoint_columns
+from jaxpose.formats.lightning_pose.table_header import header_rows, keypoint_columns, read_header
 from jaxpose.formats.lightning_pose.table_rows import write_rows
 
 # Lightning Pose's name of each kind of network in the first header row, by model.kind.
@@ -171,17 +172,19 @@ def read_predictions(file: Path) -> Predictions:
         # Excel begins its files with a mark of the encoding.
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = csv.reader(stream)
-            header = [row for _, row in zip(range(3), lines, strict=False)]
+            header, row_count = read_header(file, lines)
             names, places = keypoint_columns(file, header)
-            return _read_rows(file, lines, header, names, places)
+            return _read_rows(file, enumerate(lines, row_count + 1), header, names, places)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{file} is no CSV file in UTF-8: {error}") from None
 
 
-def read_scorer(file: Path) -> str:
-    """Returns the name in the first header row of a file that `read_predictions` reads."""
-    with file.open(newline="", encoding="utf-8") as stream:
-        return next(csv.reader(stream))[1]
+def read_scorer(file: Path) -> tuple[str, int]:
+    """Returns the name in the first header row of a file that `read_predictions` reads, and the row below the header,
+    counted from 1."""
+    with file.open(newline="", encoding="utf-8-sig") as stream:
+        header, row_count = read_header(file, csv.reader(stream))
+    return named(header[0][1]), row_count + 1
 
 
 def _write_cells(
@@ -205,13 +208,13 @@ def _write_cells(
 
 
 def _read_rows(
-    file: Path, lines: Iterator[list[str]], header: list[list[str]], names: list[str], places: list[int]
+    file: Path, lines: Iterable[tuple[int, list[str]]], header: list[list[str]], names: list[str], places: list[int]
 ) -> Predictions:
     """Returns the rows behind the header; a cell takes 8 bytes, so that a long video fits into the memory."""
     index: list[str] = []
     sets: list[str] | None = [] if header[0][-1] == "set" else None
     values = array.array("d")
-    for number, row in enumerate(lines, 4):
+    for number, row in lines:
         if len(row) != len(header[0]):
             raise UserError(f"{file}, row {number}: {len(row)} cells instead of {len(header[0])}")
         for place in places:

@@ -237,7 +237,7 @@ def test_several_animals_are_refused(tmp_path: Path) -> None:
         np.ones((1, 16)), index=pd.MultiIndex.from_tuples([("labeled-data", "day1", "a")]), columns=columns
     )
     table.to_hdf(tmp_path / "labeled-data/day1/CollectedData_me.h5", key="df_with_missing", mode="w")
-    with pytest.raises(UserError, match="day1/CollectedData_me.h5 has 4 header rows: it is of a project with several"):
+    with pytest.raises(UserError, match="day1/CollectedData_me.h5 has the individuals a, b: it is of"):
         read(tmp_path)
     (tmp_path / "labeled-data/day1/CollectedData_me.h5").unlink()
     table.to_csv(tmp_path / "labeled-data/day1/CollectedData_me.csv")
