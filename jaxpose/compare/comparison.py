@@ -23,15 +23,15 @@ class Measured:
 
     Attributes:
       run: the folder.
-      counts: (k + 1,) labelled points.
+      frames: (k + 1,) frames that have a label.
       means_px: (k + 1,) mean errors in frame pixels.
-      interval_px: (2, k + 1) of the means.
+      interval_px: (2, k + 1) of the means, NaN below LEAST_FRAMES frames.
       difference_px: (k + 1,) mean error minus that of the first run.
       difference_interval_px: (2, k + 1).
     """
 
     run: Path
-    counts: np.ndarray
+    frames: np.ndarray
     means_px: np.ndarray
     interval_px: np.ndarray
     difference_px: np.ndarray
@@ -189,12 +189,12 @@ def _errors(run: RunErrors, frames: list[Frame], names: list[str]) -> np.ndarray
 
 
 def _measure(run: Path, means: Means, first: Means) -> Measured:
-    fewest = np.minimum(means.counts, first.counts)
+    fewest = np.minimum(means.frames, first.frames)
     return Measured(
         run,
-        means.counts,
+        means.frames,
         means.means_px,
-        interval_px(means.resampled_px, means.counts),
+        interval_px(means.resampled_px, means.frames),
         means.means_px - first.means_px,
         interval_px(means.resampled_px - first.resampled_px, fewest),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.codes import TEST, TRAIN, VALIDATION
-from jaxpose.compare.bootstrap import PERCENT
+from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
 from jaxpose.compare.comparison import Comparison, Frames
 from jaxpose.compare.run_errors import Training
 from jaxpose.config.excerpt import excerpt
@@ -115,18 +115,24 @@ def _format_frames(frames: Frames) -> str:
     return "\n".join(lines)
 
 
+def frames_cell(found: Comparison, column: int) -> str:
+    """Returns the frames behind the means of a column: one number if all runs are measured on the same frames."""
+    measured = found.measured[:1] if found.frames.is_paired else found.measured
+    return "/".join(str(one.frames[column]) for one in measured)
+
+
 def _format_errors(found: Comparison, letters: list[str], width: int) -> str:
-    first, others = found.measured[0], range(1, len(letters))
+    others = range(1, len(letters))
     paired = "paired" if found.frames.is_paired else "not paired"
-    rows = [["keypoint", "points", *letters, *(f"{letters[place]} - {letters[0]}" for place in others)]]
+    rows = [["keypoint", "frames", *letters, *(f"{letters[place]} - {letters[0]}" for place in others)]]
     for column, name in enumerate([*found.keypoint_names, "all"]):
-        points = [first.counts] if found.frames.is_paired else [one.counts for one in found.measured]
-        cells = [name, "/".join(str(counts[column]) for counts in points)]
+        cells = [name, frames_cell(found, column)]
         cells += [_with_interval(one.means_px, one.interval_px, column) for one in found.measured]
         for one in found.measured[1:]:
             cells.append(_with_interval(one.difference_px, one.difference_interval_px, column, "+"))
         rows.append(cells)
-    title = _prose(f"mean error in px ({PERCENT} % bootstrap interval over frames; differences {paired})", width)
+    intervals = f"{PERCENT} % bootstrap interval over frames, from {LEAST_FRAMES} frames on"
+    title = _prose(f"mean error in px ({intervals}; differences {paired})", width)
     return f"{title}\n{_format_table(rows, width)}"
 
 

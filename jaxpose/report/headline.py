@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.codes import SETS, TEST, TRAIN, VALIDATION
-from jaxpose.compare.bootstrap import PERCENT
+from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
 from jaxpose.config.train import chooses_by_validation, keeps_last
 from jaxpose.quantities import count
 from jaxpose.report.errors import measure
@@ -36,18 +36,19 @@ def result(facts: RunFacts) -> str:
     known = frames.errors_px[frames.rows(shown)] if frames is not None and shown else np.empty((0, 0))
     if not np.isfinite(known).any():
         return "The errors of this run are not measured yet."
-    rows = len(known)
     means, intervals = measure(known)
     low, high = intervals[:, -1]
     points = known[np.isfinite(known)]
     between = f" ({PERCENT} % interval {low:.2f} to {high:.2f})" if np.isfinite(low) else ""
+    few = "" if between else f" There is no interval below {LEAST_FRAMES} labelled frames."
     sizes = facts.config.data.frame_sizes_px
     size = f" Frames have {sizes[0]:,} x {sizes[1]:,} px." if len(sizes) >= 2 else ""
     is_chosen_by = shown == VALIDATION and chooses_by_validation(facts.config.train.monitor)
     what = f" {_CHOSE if is_chosen_by else _WHAT[shown]}" if shown in _WHAT else ""
     return (
         f"Predictions are {means.means_px[-1]:.2f} px from the labels on average{between} on "
-        f"{count(rows, f'{shown} frame')}; half of the points are within {np.median(points):.2f} px.{what}{size}"
+        f"{count(int(means.frames[-1]), f'{shown} frame')}; half of the points are within {np.median(points):.2f} px."
+        f"{few}{what}{size}"
     )
 
 

@@ -61,6 +61,19 @@ def test_the_errors_of_keypoints_are_the_means_of_the_table(run: Path) -> None:
     assert f"{means.means_px[-1]:.2f} px from the labels" in result(facts) and "20 test frames" in result(facts)
 
 
+@pytest.mark.parametrize(("labelled", "said"), [(1, "on 1 test frame;"), (4, "on 4 test frames;")])
+def test_few_frames_have_no_interval_in_the_report(labelled: int, said: str, tmp_path: Path) -> None:
+    """Frames without a label do not count."""
+    sets = {f"labeled-data/v/img{i}.png": "test" for i in range(6)}
+    errors_px = np.random.default_rng(0).gamma(2, 3, (6, 3))
+    errors_px[labelled:] = np.nan
+    facts = read_facts(write_run(tmp_path / "run", NAMES, sets, errors_px, np.ones((6, 3))))
+    assert said in result(facts) and "% interval" not in result(facts)
+    assert "There is no interval below 5 labelled frames." in result(facts)
+    body = errors_section(facts).body
+    assert f'<th scope="row">all keypoints</th><td>{labelled}</td>' in body and ">- " not in body and " to " not in body
+
+
 def test_the_sets_come_first_in_the_legend_of_the_pck_curves(run: Path) -> None:
     curves = errors_section(read_facts(run)).figures[1].data
     shown = sorted(curves, key=lambda trace: trace.get("legendrank", 1000))
