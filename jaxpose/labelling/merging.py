@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxpose.data.windows import frame_number, renumbered
+from jaxpose.data.frame_names import FrameNames
 from jaxpose.files import open_atomic, read_bytes, write_atomic
 from jaxpose.labelling.label_layout import LabelLayout
 from jaxpose.labelling.merge_target import layout_of, target_file
@@ -97,11 +97,12 @@ def _extended(file: Path, rows: list[list[str]], project: ProjectLabels) -> byte
 
 def _copy_images(source: Path, target: Path) -> int:
     """Copies an image and its neighbours to where the project has none; returns their number."""
-    number, copied = frame_number(source.name), 0
+    images = FrameNames(file.name for file in source.parent.iterdir())
+    number, copied = images.number(source.name), 0
     names = [source.name]
     if number is not None:
         near = range(max(0, number - _NEIGHBOURS), number + _NEIGHBOURS + 1)
-        names += [renumbered(source.name, other) for other in near if other != number]
+        names += [images.renumbered(source.name, other) for other in near if other != number]
     pairs = [(source.with_name(name), target.with_name(name)) for name in names]
     for image, place in pairs:
         if image.is_file() and not os.path.lexists(place):

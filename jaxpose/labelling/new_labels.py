@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED
+from jaxpose.data.frame_names import frame_of
 from jaxpose.data.label_table import read_table
 from jaxpose.data.labels import Labels, read_labels
-from jaxpose.data.windows import frame_number
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.h5_labels import describe_difference
@@ -214,11 +214,10 @@ def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path
     return problems
 
 
-def _frame(image: str) -> tuple[str, int] | tuple[str, str]:
+def _frame(image: str) -> tuple[str, int | str]:
     """Returns the video and the frame of an image, so that img7.png and img00000007.png are the same."""
     path = PurePosixPath(image)
-    number = frame_number(path.name)
-    return (path.parent.name, path.name) if number is None else (path.parent.name, number)
+    return path.parent.name, frame_of(path.name)
 
 
 def _image_problem(labels: Labels, row: int, project: ProjectLabels, folder: Path) -> str:
