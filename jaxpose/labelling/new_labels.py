@@ -11,10 +11,10 @@ import numpy as np
 
 from jaxpose.codes import NOT_USED
 from jaxpose.data.label_table import read_table
+from jaxpose.data.label_text import read_text
 from jaxpose.data.labels import Labels, read_labels
 from jaxpose.data.windows import frame_number
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.h5_labels import describe_difference
 from jaxpose.labelling.label_check import find_outside, read_size_px
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, read_header
@@ -166,7 +166,7 @@ def _refuse_other_h5(file: Path) -> None:
 def _rows_by_line(file: Path) -> dict[int, list[str]]:
     """Returns the rows of a CSV by the number of their first line."""
     rows, line = {}, 1
-    reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
+    reader = csv.reader(io.StringIO(read_text(file)[0], newline=""))
     for row in reader:
         rows[line] = [cell.strip(" \t") for cell in row]
         line = reader.line_num + 1
