@@ -17,7 +17,11 @@ class DataConfig(Section):
         "synthetic = a project that jaxpose makes",
         is_path=True,
     )
-    labels: str = option("CollectedData.csv", "label file, relative to the project folder", is_path=True)
+    labels: str = option(
+        "CollectedData.csv",
+        "label file, relative to the project folder; with data.views also 'view:file,view:file'",
+        is_path=True,
+    )
     views: tuple[str, ...] = option(
         (), "names of the cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera"
     )

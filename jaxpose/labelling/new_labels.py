@@ -101,6 +101,11 @@ def image_file(new: Path, project: ProjectLabels, image: str) -> Path:
     return beside if beside.is_file() else project.folder / image
 
 
+def _own_name(project: ProjectLabels, view: str) -> str:
+    """Returns the name of the project's label file of a view."""
+    return project.files[view][0].name
+
+
 def _folder_of(new: Path) -> Path:
     """Returns the folder from which new label files name their images."""
     if new.is_dir():
@@ -124,7 +129,7 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
         return found
     if not new.is_file():
         raise UserError(f"{new} does not exist; name a label file or a folder with one")
-    of_name = [view for view in views if view and f"_{view}" in new.stem]
+    of_name = [view for view in views if view and (f"_{view}" in new.stem or new.name == _own_name(project, view))]
     if len(views) > 1 and len(of_name) != 1:
         raise UserError(f"{new} is of none of the views {', '.join(views)}; name the folder with a file of each view")
     return [(new, of_name[0] if of_name else views[0])]
