@@ -14,9 +14,9 @@ from jaxpose.config import DataConfig
 from jaxpose.data.cells import parse_number
 from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
+from jaxpose.data.label_text import read_text
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.formats.project import read_label_table
 from jaxpose.labelling.label_layout import read_header
 
@@ -123,7 +123,7 @@ def _from_csv(problem: str, project: Project, read_csv: Callable[[Path], _LabelC
 def _read_csv(file: Path) -> _LabelCsv:
     header, index_columns = read_header(file)
     columns = list(dict.fromkeys(zip(header[-2][index_columns:], header[-1][index_columns:], strict=True)))
-    reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
+    reader = csv.reader(io.StringIO(read_text(file)[0], newline=""))
     cells, first = {}, 1
     for row in reader:
         cells[first] = [cell.strip(" \t") for cell in row]

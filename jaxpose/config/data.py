@@ -1,6 +1,7 @@
 """Where the labelled frames come from, how they are fitted into the network's input, and how they are split."""
 
 import dataclasses
+from unicodedata import normalize
 
 from jaxpose.config.option import Section, option
 
@@ -16,7 +17,11 @@ class DataConfig(Section):
         "synthetic = a project that jaxpose makes",
         is_path=True,
     )
-    labels: str = option("CollectedData.csv", "label file, relative to the project folder", is_path=True)
+    labels: str = option(
+        "CollectedData.csv",
+        "label file, relative to the project folder; with data.views also 'view:file,view:file'",
+        is_path=True,
+    )
     views: tuple[str, ...] = option(
         (), "names of the cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera"
     )
@@ -154,6 +159,7 @@ def crop_of_video(data: DataConfig, name: str) -> tuple[int, ...]:
       data: the crops.
       name: of the video's file, without suffix.
     """
-    crops = {entry.rpartition(":")[0]: entry.rpartition(":")[2] for entry in data.video_crops_px}
-    crop = crops.get(name, crops.get("*", ""))
+    # Two file systems may keep a letter such as ä in two forms.
+    crops = {normalize("NFC", entry.rpartition(":")[0]): entry.rpartition(":")[2] for entry in data.video_crops_px}
+    crop = crops.get(normalize("NFC", name), crops.get("*", ""))
     return tuple(map(int, crop.split(","))) if crop else data.crop_px

@@ -11,6 +11,7 @@ from jaxpose.data.views import moment_of_image
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
 from jaxpose.threads import map_in_threads
+from jaxpose.video.recording import has_proportions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,9 +128,7 @@ def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) 
     video = table.videos[row]
     crop_px, frame_px = table.crops_px.get(video), table.frame_sizes_px.get(video)
     (width, height), (frame_width, frame_height) = size_px, frame_px or size_px
-    # Rounding to whole pixels changes the proportions of a resized frame by less than a pixel.
-    is_resized = abs(width * frame_height - height * frame_width) <= max(frame_width, frame_height)
-    if is_resized or (crop_px and tuple(crop_px[2:]) == size_px):
+    if has_proportions(size_px, (frame_width, frame_height)) or (crop_px and tuple(crop_px[2:]) == size_px):
         return
     crop = f", and their crop {crop_px[2]} x {crop_px[3]}" if crop_px else ""
     raise UserError(

@@ -11,9 +11,10 @@ from jaxpose.codes import TEST, UNUSED, VALIDATION, VISIBLE
 from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.train import chooses_by_validation
-from jaxpose.data import context, images, project, sessions, split, synthetic, video_boxes, windows
+from jaxpose.data import context, images, project, recordings, sessions, split, synthetic, video_boxes, windows
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
+from jaxpose.data.named_files import of_name
 from jaxpose.data.skeleton import edge_text, edges_given, known_pairs
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
@@ -79,6 +80,8 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
             f"data.video_crops_px is {data.video_crops_px}, but the labelled images of {found.folder} are the crops "
             f"{found.video_crops_px or '()'}; leave the option out: it is read from the project"
         )
+    notes = recordings.check_recordings(found, _videos(found, config), data.threads)
+    found = dataclasses.replace(found, notes=(*found.notes, *notes))
     width, height = images.input_size_px(found, data)
     data = dataclasses.replace(
         data,
@@ -184,7 +187,8 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
 
 def _videos(found: project.Project, config: Config) -> dict[str, Path]:
     """Returns the videos with the frames around the labelled ones, by their names."""
-    return sessions.video_files(config.data, config.video) | dict(found.video_files)
+    files = sessions.video_files(config.data, config.video) | dict(found.video_files)
+    return files | {name: file for name in set(found.videos) if (file := of_name(name, files))}
 
 
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:

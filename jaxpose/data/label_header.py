@@ -101,8 +101,9 @@ def _refuse_other_rows(file: Path, rows: list[list[str]], number: int) -> None:
     if number in (1, 2) or (number == 3 and named(rows[1][0]) in ("individuals", "")):
         return
     kind = ""
-    if any(len(row) == 1 and row[0].startswith("coords;") for row in rows[:4]):
-        kind = ' (its cells are separated by ";"; save it with ",")'
+    if separator := next((row[0][6:7] for row in rows[:4] if len(row) == 1 and row[0].startswith("coords")), ""):
+        shown = "tabs" if separator == "\t" else f'"{separator}"'
+        kind = f' (its cells are separated by {shown}; save it with ",")'
     raise UserError(
         f"{file} must begin with the header rows scorer, bodyparts, coords, or bodyparts, coords{kind}; "
         f"the coords row (coords,x,y,...) is {f'row {number + 1}' if number else 'not among the first four rows'}"

@@ -9,8 +9,11 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8
 from jaxpose.data.labels import read_labels
+from jaxpose.data.named_files import find_files
 from jaxpose.data.skeleton import Skeleton
+from jaxpose.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +77,7 @@ def read_table(folder: Path, file: Path, missing: str) -> LabelTable:
       UserError, OSError: as `read_labels`.
     """
     labels, problems = read_labels(file, missing)
-    return LabelTable(
+    table = LabelTable(
         file=file,
         keypoint_names=labels.keypoint_names,
         images=labels.images,
@@ -85,6 +88,39 @@ def read_table(folder: Path, file: Path, missing: str) -> LabelTable:
         visibility=labels.visibility,
         problems=tuple(problems),
         scorer=labels.scorer,
+    )
+    table = with_files(folder, table)
+    if labels.encoding != GUESS:
+        return table
+    if absent := [name for name in table.images if not name.isascii() and not (folder / name).is_file()]:
+        raise UserError(f"{file} is not a UTF-8 CSV file, and there is no image {absent[0]!r}: {SAVE_AS_UTF_8}")
+    return dataclasses.replace(table, notes=(f"{file.name} is not UTF-8, and was read as {GUESS}: {SAVE_AS_UTF_8}",))
+
+
+def with_files(folder: Path, table: LabelTable) -> LabelTable:
+    """Returns the table with the names of the images as they are in the project; a row that fits two is a problem.
+
+    The label file may have the paths of another machine, or names that differ in case or Unicode form.
+
+    Args:
+      folder: the project.
+      table: of a label file that names its images from there.
+    """
+    images, kept, problems = [], [], list(table.problems)
+    for row, match in enumerate(map(find_files(table.images, [[folder]]).__getitem__, table.images)):
+        is_inside = match.file is not None and match.file.is_relative_to(folder)
+        if match.reason:
+            problems.append(f"{table.sources[row]}: {match.reason}")
+        else:
+            kept.append(row)
+            # What is not found or lies outside is reported when the image is opened.
+            images.append(match.file.relative_to(folder).as_posix() if match.file and is_inside else table.images[row])
+    return dataclasses.replace(
+        _with_rows(table, kept),
+        images=tuple(images),
+        paths=tuple(folder / image for image in images),
+        videos=tuple(PurePosixPath(image).parent.name for image in images),
+        problems=tuple(problems),
     )
 
 
@@ -108,6 +144,7 @@ def join_tables(file: Path, keypoint_names: tuple[str, ...], tables: list[LabelT
         keypoints_image_px=np.concatenate([table.keypoints_image_px for table in parts]),
         visibility=np.concatenate([table.visibility for table in parts]),
         problems=tuple(problem for table in parts for problem in table.problems),
+        notes=tuple(note for table in parts for note in table.notes),
         scorer=scorers.pop() if len(scorers) == 1 else "",
     )
 

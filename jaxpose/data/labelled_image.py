@@ -51,8 +51,12 @@ def check_image(path: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> 
     Raises:
       UserError: the name leads out of the project, or the file cannot be read or is not intact.
     """
-    if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
-        raise UserError(f"{name} leaves the project folder; images must lie inside it")
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in parts:
+        place = "/".join(
+            ["labeled-data", *[part for part in parts if part not in ("/", "..") and part[1:] != ":"][-2:]]
+        )
+        raise UserError(f"{name} leaves the project folder, and the project has no such image: put it at {place} there")
     try:
         content = read_bytes(path, most_bytes=None)
     except (FileNotFoundError, NotADirectoryError):

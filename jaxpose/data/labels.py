@@ -18,8 +18,8 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.data.cells import parse_number, refuse_unprintable
 from jaxpose.data.label_header import LabelHeader, read_header
+from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8, read_text
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 
 # Cells that count as empty in pandas, which usually writes and reads these files.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
@@ -37,6 +37,7 @@ class Labels:
       lines: n line numbers in the file, counted from 1.
       keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN where the cells are empty.
       visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
+      encoding: of the file; cp1252 is a guess.
     """
 
     file: Path
@@ -46,6 +47,7 @@ class Labels:
     lines: tuple[int, ...]
     keypoints_frame_px: np.ndarray
     visibility: np.ndarray
+    encoding: str = "utf-8"
 
 
 def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
@@ -63,8 +65,10 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
         cannot be written to a table (it has a line break, or spreadsheets would read it as a formula).
       OSError: the file cannot be read.
     """
-    rows = _read_rows(file)
+    rows, encoding = _read_rows(file)
     header = read_header(file, rows)
+    if encoding == GUESS and not all(name.isascii() for name in header.keypoint_names):
+        raise UserError(f"{file} is not a UTF-8 CSV file, so letters in its keypoints are unknown: {SAVE_AS_UTF_8}")
     images: list[str] = []
     lines: list[int] = []
     keypoints: list[np.ndarray] = []
@@ -94,6 +98,7 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
         lines=tuple(lines),
         keypoints_frame_px=np.array(keypoints, np.float64).reshape(-1, len(names), 2),
         visibility=np.array(visibility, np.int8).reshape(-1, len(names)),
+        encoding=encoding,
     )
     return labels, problems
 
@@ -113,17 +118,18 @@ def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarra
     return hashlib.sha256(json.dumps(sorted(cells)).encode()).hexdigest()
 
 
-def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
-    """Returns the rows, each with the number of its first line."""
+def _read_rows(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
+    """Returns the rows, each with the number of its first line, and the encoding of the file."""
+    text, encoding = read_text(file)
     rows: list[tuple[int, list[str]]] = []
     line = 1
     try:
-        reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
+        reader = csv.reader(io.StringIO(text, newline=""))
         for row in reader:
             # Only blanks and tabs: str.strip would also remove line breaks and spaces of other scripts.
             rows.append((line, [cell.strip(" \t") for cell in row]))
             line = reader.line_num + 1
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise UserError(f"{file} is not a CSV file: {error}") from None
     while rows and not rows[-1][1]:
         rows.pop()
@@ -133,7 +139,7 @@ def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
         )
     if any("\0" in cell for _, row in rows for cell in row):
         raise UserError(f"{file} is not a CSV file: it holds zero bytes")
-    return rows
+    return rows, encoding
 
 
 def _read_image(row: list[str], header: LabelHeader) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxpose.data.frame_names import FrameNames
+from jaxpose.data.label_text import SAVE_AS_UTF_8, read_text
+from jaxpose.errors import UserError
 from jaxpose.files import open_atomic, read_bytes, write_atomic
 from jaxpose.labelling.label_layout import LabelLayout
 from jaxpose.labelling.merge_target import layout_of, target_file
@@ -88,11 +90,15 @@ def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[l
 def _extended(file: Path, rows: list[list[str]], project: ProjectLabels) -> bytes:
     """Returns the bytes of a label file with more rows at its end; an absent one begins with the project's header."""
     content = read_bytes(file, most_bytes=None) if file.is_file() else b""
-    end = "\r\n" if b"\r\n" in content else "\n"
+    before, encoding = read_text(file) if content else ("", "utf-8")
+    end = "\r\n" if "\r\n" in before else "\n"
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator=end).writerows(rows if content else [*layout_of(project, file).header, *rows])
-    gap = b"" if not content or content.endswith(b"\n") else end.encode()
-    return content + gap + text.getvalue().encode()
+    gap = "" if not before or before.endswith("\n") else end
+    try:
+        return content + (gap + text.getvalue()).encode(encoding)
+    except UnicodeEncodeError:
+        raise UserError(f"{file} is not UTF-8 and cannot hold the names of the new images: {SAVE_AS_UTF_8}") from None
 
 
 def _copy_images(source: Path, target: Path) -> int:

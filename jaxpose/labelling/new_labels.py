@@ -12,9 +12,9 @@ import numpy as np
 from jaxpose.codes import NOT_USED
 from jaxpose.data.frame_names import frame_of
 from jaxpose.data.label_table import read_table
+from jaxpose.data.label_text import read_text
 from jaxpose.data.labels import Labels, read_labels
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.h5_labels import describe_difference
 from jaxpose.labelling.label_check import find_outside, read_size_px
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, read_header
@@ -101,6 +101,11 @@ def image_file(new: Path, project: ProjectLabels, image: str) -> Path:
     return beside if beside.is_file() else project.folder / image
 
 
+def _own_name(project: ProjectLabels, view: str) -> str:
+    """Returns the name of the project's label file of a view."""
+    return project.files[view][0].name
+
+
 def _folder_of(new: Path) -> Path:
     """Returns the folder from which new label files name their images."""
     if new.is_dir():
@@ -124,7 +129,7 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
         return found
     if not new.is_file():
         raise UserError(f"{new} does not exist; name a label file or a folder with one")
-    of_name = [view for view in views if view and f"_{view}" in new.stem]
+    of_name = [view for view in views if view and (f"_{view}" in new.stem or new.name == _own_name(project, view))]
     if len(views) > 1 and len(of_name) != 1:
         raise UserError(f"{new} is of none of the views {', '.join(views)}; name the folder with a file of each view")
     return [(new, of_name[0] if of_name else views[0])]
@@ -166,7 +171,7 @@ def _refuse_other_h5(file: Path) -> None:
 def _rows_by_line(file: Path) -> dict[int, list[str]]:
     """Returns the rows of a CSV by the number of their first line."""
     rows, line = {}, 1
-    reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
+    reader = csv.reader(io.StringIO(read_text(file)[0], newline=""))
     for row in reader:
         rows[line] = [cell.strip(" \t") for cell in row]
         line = reader.line_num + 1

@@ -21,6 +21,7 @@ from jaxpose.data.dataset import Dataset
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.project import Project
 from jaxpose.data.split import SETS, KnownSplit, read_split
+from jaxpose.data.views import ending_beside
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.formats.project import read_project
@@ -219,7 +220,7 @@ def _evaluate_extra(
         _logger.info(f"{found.label_file.name}: {message}")
     predictions = predictor.labelled(samples, np.arange(len(found.images)), stops)
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
-    ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
+    ending = ending_beside(found.label_file.name, config.data.labels)
     write_tables(folder, ending, found, predicted, confidence, None, predictor)
     return summarize(config, predicted, found.labelled_frame_px(), confidence)
 

@@ -73,6 +73,15 @@ def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], fra
         raise UserError(_describe(path, recording, count(frame_count, "frame"), f"{recording.frame_count:,}"))
 
 
+def has_proportions(size_px: tuple[int, int], frame_px: tuple[int, int]) -> bool:
+    """Returns whether an image of (width, height) px has the proportions of frames of that size.
+
+    Rounding to whole pixels changes the proportions of a resized frame by less than a pixel.
+    """
+    (width, height), (frame_width, frame_height) = size_px, frame_px
+    return abs(width * frame_height - height * frame_width) <= max(frame_width, frame_height)
+
+
 def _has_rate(fps: float, rates: list[float]) -> bool:
     return any(abs(rate - fps) <= _RATE_TOLERANCE * fps for rate in rates)
 

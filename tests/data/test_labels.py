@@ -212,3 +212,6 @@ def test_a_file_with_semicolons_is_called_one(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("scorer;me;me\nbodyparts;a;a\ncoords;x;y\nimg.png;1;2\n")
     with pytest.raises(UserError, match='its cells are separated by ";"; save it with ","'):
         read_labels(tmp_path / "labels.csv", "ignore")
+    (tmp_path / "labels.csv").write_text("scorer\tme\tme\nbodyparts\ta\ta\ncoords\tx\ty\nimg.png\t1\t2\n", "utf-16")
+    with pytest.raises(UserError, match='its cells are separated by tabs; save it with ","'):
+        read_labels(tmp_path / "labels.csv", "ignore")

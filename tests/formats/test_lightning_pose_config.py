@@ -277,6 +277,10 @@ def test_several_cameras(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ValueError, match="data.view_names"):
             _read(_with(tree, key, value), tmp_path)
+    config, _ = _read(_with(tree, "data.csv_file", ["first.csv", "the cam1.csv"]), tmp_path)
+    assert (config.data.views, config.data.labels) == (("cam0", "cam1"), "cam0:first.csv,cam1:the cam1.csv")
+    with pytest.raises(ValueError, match="data.csv_file = .*; it must have the file of each of data.view_names, in th"):
+        _read(_with(tree, "data.csv_file", ["first.csv"]), tmp_path)
     one = _with(_with(tree, "data.view_names", ["cam0"]), "data.csv_file", ["CollectedData_cam0.csv"])
     one["model"]["losses_to_use"], one["data"]["mirrored_column_matches"] = [], None
     config, _ = _read(one, tmp_path)

@@ -67,6 +67,11 @@ def read_config(file: Path) -> ProjectConfig:
         crop_px = _crop(file, f"crop of {path}", str(crop).split(",")) if crop is not None else ()
         if name in videos and crops_px.get(name, ()) != crop_px:
             raise UserError(f"{file}: {videos[name]} and {path} have one name, but different crops; rename one of them")
+        if name in videos and _ending(videos[name]) != _ending(path):
+            raise UserError(
+                f"{file}: {videos[name]} and {path} have one name, so either could show the images in "
+                f"labeled-data/{name}; remove the other one from video_sets"
+            )
         videos[name] = str(path)
         if crop_px:
             crops_px[name] = crop_px
@@ -78,6 +83,11 @@ def read_config(file: Path) -> ProjectConfig:
     return ProjectConfig(
         str(scorer), tuple(map(str, bodyparts)), crops_px, videos, analysis_crop_px, tuple(skeleton)
     )  # fmt: skip
+
+
+def _ending(path: Any) -> tuple[str, ...]:
+    """Returns the folder and the file of a path: a project that was moved has its videos/ at several places."""
+    return PureWindowsPath(str(path)).parts[-2:]
 
 
 def _crop(file: Path, name: str, edges: list[Any]) -> tuple[int, ...]:

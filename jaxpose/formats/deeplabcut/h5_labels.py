@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import LabelTable, with_files
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.h5 import read_h5
 from jaxpose.quantities import count
@@ -105,5 +105,4 @@ def relocated(folder: Path, table: LabelTable) -> LabelTable:
         at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
         return PurePosixPath(*parts[at[-1] :]).as_posix() if at else image
 
-    images = tuple(map(from_images_folder, table.images))
-    return dataclasses.replace(table, images=images, paths=tuple(folder / image for image in images))
+    return with_files(folder, dataclasses.replace(table, images=tuple(map(from_images_folder, table.images))))

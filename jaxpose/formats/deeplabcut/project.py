@@ -6,11 +6,13 @@ labels are in pixels of the crop. Here they get the crop of the video, so that r
 
 import contextlib
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_table import LabelTable, join_tables, read_table, without_empty_rows
+from jaxpose.data.named_files import of_name
 from jaxpose.data.skeleton import Skeleton, known_pairs
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config
@@ -63,6 +65,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         joined, empty = without_empty_rows(joined)
     if empty:
         notes.append(f"left out: {count(empty, 'frame')} without any label")
+    config = _with_names_of_folders(config, joined.videos)
     videos = _absent_videos(folder, config)
     frame_sizes_px = read_frame_sizes_px(folder, dict.fromkeys(joined.videos), videos)
     skeleton = Skeleton(edges=known_pairs(config.skeleton, names))
@@ -83,7 +86,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         frame_sizes_px=frame_sizes_px,
         video_files=videos,
         kind=f"DeepLabCut project, labels of {_scorer_of(files[0])} for {count(len(files), 'video')}",
-        notes=tuple([*notes, *sentences]),
+        notes=(*joined.notes, *notes, *sentences),
     )
 
 
@@ -160,6 +163,14 @@ def _keypoint_names(config: ProjectConfig, tables: list[LabelTable]) -> tuple[tu
         if lacking := [name for name in names if name not in table.keypoint_names]:
             notes.append(f"{table.file} has no {', '.join(lacking)}: not used in its frames")
     return names, notes
+
+
+def _with_names_of_folders(config: ProjectConfig, folders: Iterable[str]) -> ProjectConfig:
+    """Returns the config with videos named as their folders of images, whose names may have another Unicode form."""
+    names = {name: name for name in folders}
+    crops_px = {of_name(name, names) or name: crop_px for name, crop_px in config.crops_px.items()}
+    videos = {of_name(name, names) or name: path for name, path in config.videos.items()}
+    return dataclasses.replace(config, crops_px=crops_px, videos=videos)
 
 
 def _absent_videos(folder: Path, config: ProjectConfig) -> dict[str, Path]:

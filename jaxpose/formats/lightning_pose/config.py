@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxpose.config import PRESETS, Config, DataConfig, validate
 from jaxpose.config.excerpt import excerpt
-from jaxpose.data.views import label_file_of_view
+from jaxpose.data.views import label_file_of_view, view_of_video
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.imgaug import read_imgaug
@@ -131,10 +131,16 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
         )
     files, views = keys.read_list("data.csv_file"), keys.read_list("data.view_names")
     if len(views) > 1:
-        wanted = [f"CollectedData_{view}.csv" for view in views]
-        if files != wanted:
-            raise UserError(f"{keys.shown('data.csv_file')}; with these data.view_names it must be {wanted}")
         data.views = tuple(views)
+        if len(files) != len(views) or any(
+            view_of_video(f"_{PurePosixPath(str(file)).stem}", views) not in ("", view)
+            for file, view in zip(files, views, strict=True)
+        ):
+            raise UserError(
+                f"{keys.shown('data.csv_file')}; it must have the file of each of data.view_names, in their order"
+            )
+        if files != [label_file_of_view(data.labels, view) for view in views]:
+            data.labels = ",".join(f"{view}:{file}" for view, file in zip(views, files, strict=True))
     else:
         keys.unused("one camera needs no name", "data.view_names")
     if len(files) > 1 and not data.views:

@@ -321,6 +321,7 @@ def test_every_cut_h5_is_refused_or_read_but_never_a_fault(tmp_path: Path) -> No
         ({"video_sets": {"/a/day1.mp4": {"crop": "0, 5"}}}, "crop of /a/day1.mp4 is .*x1, x2, y1, y2"),
         ({"video_sets": {"/a/day1.mp4": {"crop": "5, 5, 0, 9"}}}, "crop of /a/day1.mp4 is"),
         ({"video_sets": {"/a/d.avi": {"crop": "0, 5, 0, 9"}, "/b/d.avi": {"crop": "0, 5, 0, 8"}}}, "different crops"),
+        ({"video_sets": {"/a/d.avi": {}, "/b/d.avi": {}}}, "/a/d.avi and /b/d.avi have one name, so either could show"),
         ({"cropping": True}, "x1, x2, y1, y2 is"),
     ],
 )
