@@ -123,7 +123,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
       UserError: the folder or a label file does not exist or is not understood, or as `make_project`.
     """
     folder, labels = find_folder(data.project), labels or data.labels
-    tables = [read_table(folder, find_labels(folder, labels, view), data.missing) for view in data.views or ("",)]
+    tables = [read_table(folder, find_labels(folder, labels, view), data) for view in data.views or ("",)]
     return make_project(folder, folder / labels, tables, data)
 
 
@@ -184,9 +184,14 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_crops_px=_video_crops_px(chosen, crops_px),
         video_files=first.table.video_files,
         kind=first.table.kind,
-        notes=(*first.table.notes, *(note for view in views for note in view.size_notes(any(crops_px)))),
+        notes=(*_notes(views), *(note for view in views for note in view.size_notes(any(crops_px)))),
         skeleton=first.table.skeleton,
     )
+
+
+def _notes(views: list[CheckedTable]) -> list[str]:
+    """Returns the notes of the tables; with several cameras, each with its view."""
+    return [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
 
 
 def _video_crops_px(

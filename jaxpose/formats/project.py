@@ -79,8 +79,8 @@ def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
     kind = recognise(data)
     if kind == LIGHTNING_POSE:
         folder = find_folder(data.project)
-        table = read_table(folder, find_labels(folder, data.labels, ""), data.missing)
-        return dataclasses.replace(table, notes=_two_kinds(data))
+        table = read_table(folder, find_labels(folder, data.labels, ""), data)
+        return dataclasses.replace(table, notes=(*table.notes, *_two_kinds(data)))
     path = Path(os.path.realpath(Path(data.project).expanduser()))
     return sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
-from jaxpose.data.label_table import LabelTable, join_tables, read_table, without_empty_rows
+from jaxpose.data.label_table import LabelTable, join_tables, read_csv_table, without_empty_rows, without_placeholders
 from jaxpose.data.skeleton import Skeleton, known_pairs
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config
@@ -57,7 +57,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         tables.append(table)
         notes += sentences
     names, sentences = _keypoint_names(config, tables)
-    joined = join_tables(folder / IMAGES_FOLDER, names, tables)
+    joined = without_placeholders(join_tables(folder / IMAGES_FOLDER, names, tables), data)
     empty = 0
     if data.missing == "ignore":
         joined, empty = without_empty_rows(joined)
@@ -83,7 +83,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         frame_sizes_px=frame_sizes_px,
         video_files=videos,
         kind=f"DeepLabCut project, labels of {_scorer_of(files[0])} for {count(len(files), 'video')}",
-        notes=tuple([*notes, *sentences]),
+        notes=(*joined.notes, *notes, *sentences),
     )
 
 
@@ -128,7 +128,7 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
     """Returns the labels of a folder of images, and sentences about an .h5 file beside the CSV."""
     if file.suffix == ".h5":
         return read_h5_labels(folder, file, missing), []
-    table = relocated(folder, read_table(folder, file, missing))
+    table = relocated(folder, read_csv_table(folder, file, missing))
     beside, notes = file.with_suffix(".h5"), []
     if beside.is_file():
         with contextlib.suppress(ImportError):
