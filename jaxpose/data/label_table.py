@@ -45,6 +45,7 @@ class LabelTable:
       hidden_image_px: (n, k, 2) positions, NaN elsewhere, that are marked as not visible in a file whose marks training
         does not use; None for other files. `visibility` says what training does with such a keypoint.
       skeleton: the animal.
+      unlabelled_names: keypoints that the project names and no label file has.
       unread: what the files have and the table does not: a number and a noun each, such as "3 tracks".
     """
 
@@ -66,6 +67,7 @@ class LabelTable:
     scorer: str = ""
     hidden_image_px: np.ndarray | None = None
     skeleton: Skeleton = Skeleton()
+    unlabelled_names: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
 
