@@ -64,7 +64,7 @@ def read_tables(data: DataConfig) -> list[LabelTable]:
     if not data.views:
         return [read_label_table(data)]
     folder = find_folder(data.project)
-    return [read_table(folder, find_labels(folder, data.labels, view), data.missing) for view in data.views]
+    return [read_table(folder, find_labels(folder, data.labels, view), data) for view in data.views]
 
 
 def refused_rows(project: Project, tables: Sequence[LabelTable]) -> list[RefusedRow]:

@@ -27,7 +27,7 @@ _LARGE_PX = 640
 
 
 def write_check(config: Config, out: Path) -> str:
-    """Writes a page about the labels of a project, and returns its result in one line.
+    """Writes a page about the labels of a project, and returns its result in one line, and a line for each note.
 
     Args:
       config: as the user gave it.
@@ -60,7 +60,7 @@ def write_check(config: Config, out: Path) -> str:
     title = f"Labels of {Path(data.project).expanduser().resolve().name}"
     page = make_page(title, sections, [], project.keypoint_names, "jaxpose check")
     write_atomic(out, page.encode())
-    return result
+    return "\n".join([result, *(f"note: {note}" for note in project.notes)])
 
 
 def _sets(project: Project, data: DataConfig) -> tuple[np.ndarray | None, str]:

@@ -73,6 +73,11 @@ class DataConfig(Section):
         "an empty label cell: ignore = no loss, not_visible = uniform target",
         choices=("ignore", "not_visible"),
     )
+    missing_at_px: tuple[float, ...] = option(
+        (),
+        "places (x, y, x, y, ...) in pixels of the labelled image where a label counts as missing, as at -1, -1; "
+        "0,0 for label files with zeros in place of missing points",
+    )
     on_bad_frame: str = option(
         "stop",
         "what to do with bad rows and images: stop with a list of them, or skip and list them",

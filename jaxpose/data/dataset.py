@@ -117,8 +117,15 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
     """Returns the project with the keypoints of `data.keypoint_names` alone, in that order.
 
     Raises:
-      UserError: a name is not in the label file.
+      UserError: a name is not in the label file; or the project names keypoints that no label file has, and
+        `data.keypoint_names` does not say which to train.
     """
+    if found.unlabelled_names and not data.keypoint_names:
+        have = ",".join(found.keypoint_names)
+        raise UserError(
+            f"the project names the keypoints {', '.join(found.unlabelled_names)}, and no label file has them; correct "
+            f"the names, or train the others alone: data.keypoint_names={have}"
+        )
     if not data.keypoint_names:
         return found
     unknown = [name for name in data.keypoint_names if name not in found.keypoint_names]

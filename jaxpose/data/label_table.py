@@ -9,11 +9,18 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.config import DataConfig
 from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8
 from jaxpose.data.labels import read_labels
 from jaxpose.data.named_files import find_files
+from jaxpose.data.repeated_places import describe_repeats, place_text
 from jaxpose.data.skeleton import Skeleton
 from jaxpose.errors import UserError
+from jaxpose.quantities import count
+
+# What several label tools write for a point that is not labelled.
+_ALWAYS_MISSING = [-1.0, -1.0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +48,7 @@ class LabelTable:
       hidden_image_px: (n, k, 2) positions, NaN elsewhere, that are marked as not visible in a file whose marks training
         does not use; None for other files. `visibility` says what training does with such a keypoint.
       skeleton: the animal.
+      unlabelled_names: keypoints that the project names and no label file has.
       unread: what the files have and the table does not: a number and a noun each, such as "3 tracks".
     """
 
@@ -62,19 +70,34 @@ class LabelTable:
     scorer: str = ""
     hidden_image_px: np.ndarray | None = None
     skeleton: Skeleton = Skeleton()
+    unlabelled_names: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
 
-def read_table(folder: Path, file: Path, missing: str) -> LabelTable:
-    """Reads a label file as `labels.read_labels` does.
+def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
+    """Reads a label file, in the layout of Lightning Pose, that is a project of its own.
 
     Args:
       folder: the project, from which the file names its images.
       file: the CSV.
-      missing: as in `read_labels`.
+      data: what counts as a missing label.
 
     Raises:
-      UserError, OSError: as `read_labels`.
+      UserError, OSError: as `labels.read_labels`.
+    """
+    return without_placeholders(read_csv_table(folder, file, data.missing), data)
+
+
+def read_csv_table(folder: Path, file: Path, missing: str) -> LabelTable:
+    """Reads a label file as it is: the reader of several joins them and calls `without_placeholders`.
+
+    Args:
+      folder: the project, from which the file names its images.
+      file: the CSV.
+      missing: as in `labels.read_labels`.
+
+    Raises:
+      UserError, OSError: as `labels.read_labels`.
     """
     labels, problems = read_labels(file, missing)
     table = LabelTable(
@@ -121,6 +144,37 @@ def with_files(folder: Path, table: LabelTable) -> LabelTable:
         paths=tuple(folder / image for image in images),
         videos=tuple(PurePosixPath(image).parent.name for image in images),
         problems=tuple(problems),
+    )
+
+
+def without_placeholders(table: LabelTable, data: DataConfig) -> LabelTable:
+    """Returns a table in which points at places that stand for a missing label are not labelled.
+
+    The places are (-1, -1) and those of `data.missing_at_px`. Every reader calls this once, with all rows of a camera;
+    notes say how many points there were, and where else keypoints repeat.
+
+    Args:
+      table: the rows as the file has them.
+      data: `missing_at_px`, and what `missing` labels mean.
+    """
+    points, visibility, hidden = table.keypoints_image_px, table.visibility, table.hidden_image_px
+    notes = list(table.notes)
+    absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
+    given = np.reshape(data.missing_at_px, (-1, 2)).tolist()
+    for at in [_ALWAYS_MISSING, *given]:
+        is_there = (points == at).all(axis=-1)
+        number = int((is_there & (visibility == VISIBLE)).sum())
+        if number or at in given:
+            option = f" (data.missing_at_px={place_text(at)})" if at in given else ""
+            verb = "counts" if number == 1 else "count"
+            notes.append(f"{count(number, 'label')} at exactly ({at[0]:g}, {at[1]:g}) {verb} as missing{option}")
+        visibility = np.where(is_there & (visibility == VISIBLE), np.int8(absent), visibility)
+        points = np.where(is_there[..., None], np.nan, points)
+        if hidden is not None:
+            hidden = np.where((hidden == at).all(axis=-1)[..., None], np.nan, hidden)
+    notes += describe_repeats(table.keypoint_names, points, visibility == VISIBLE)
+    return dataclasses.replace(
+        table, keypoints_image_px=points, visibility=visibility, hidden_image_px=hidden, notes=tuple(notes)
     )
 
 

@@ -55,6 +55,7 @@ class Project:
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
       notes: sentences for the user about what was read and what was not.
       skeleton: the animal.
+      unlabelled_names: keypoints that the project names and no label file has.
     """
 
     folder: Path
@@ -79,6 +80,7 @@ class Project:
     kind: str = ""
     notes: tuple[str, ...] = ()
     skeleton: Skeleton = Skeleton()
+    unlabelled_names: tuple[str, ...] = ()
 
     def crop_px(self, row: int) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
@@ -123,7 +125,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
       UserError: the folder or a label file does not exist or is not understood, or as `make_project`.
     """
     folder, labels = find_folder(data.project), labels or data.labels
-    tables = [read_table(folder, find_labels(folder, labels, view), data.missing) for view in data.views or ("",)]
+    tables = [read_table(folder, find_labels(folder, labels, view), data) for view in data.views or ("",)]
     return make_project(folder, folder / labels, tables, data)
 
 
@@ -155,12 +157,8 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     if not chosen or (problems and data.on_bad_frame == "stop"):
         raise UserError(_refusal([view.table.file for view in views], problems, len(chosen)))
     crops_px = tuple(view.crop_px(row, image) for view, row, image in chosen)
-    given = "crop_px" if data.crop_px else "boxes" if data.boxes else ""
-    if given and any(crops_px):
-        raise UserError(
-            f"data.{given} is {getattr(data, given)}, but labelled images of {label_file} are crops of their frames "
-            f"already; remove data.{given}"
-        )
+    if any(crops_px):
+        _refuse_other_crops(label_file, data)
     offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
     image_px = np.stack([view.table.keypoints_image_px[row] for view, row, _ in chosen])
     return Project(
@@ -184,9 +182,24 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_crops_px=_video_crops_px(chosen, crops_px),
         video_files=first.table.video_files,
         kind=first.table.kind,
-        notes=(*first.table.notes, *(note for view in views for note in view.size_notes(any(crops_px)))),
+        notes=(*_notes(views), *(note for view in views for note in view.size_notes(any(crops_px)))),
         skeleton=first.table.skeleton,
+        unlabelled_names=first.table.unlabelled_names,
     )
+
+
+def _refuse_other_crops(label_file: Path, data: DataConfig) -> None:
+    given = "crop_px" if data.crop_px else "boxes" if data.boxes else ""
+    if given:
+        raise UserError(
+            f"data.{given} is {getattr(data, given)}, but labelled images of {label_file} are crops of their frames "
+            f"already; remove data.{given}"
+        )
+
+
+def _notes(views: list[CheckedTable]) -> list[str]:
+    """Returns the notes of the tables; with several cameras, each with its view."""
+    return [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
 
 
 def _video_crops_px(

@@ -16,7 +16,7 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import LabelTable, without_placeholders
 from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -67,12 +67,13 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     places = [_place(file, image["file_name"], found[image["file_name"]]) for _, image, _ in rows]
     table = _table(file, names, rows, places, problems, data.missing, len(images) - len(animals))
     skeleton = coco_extras.read_skeleton(categories, names)
-    return dataclasses.replace(
+    table = dataclasses.replace(
         table,
         scorer=coco_extras.read_scorer(tree),
         skeleton=skeleton,
         unread=tuple(coco_extras.unread(tree, kept, skeleton)),
     )
+    return without_placeholders(table, data)
 
 
 def _table(

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_header import COORDS
-from jaxpose.data.label_table import LabelTable, join_tables, read_table
+from jaxpose.data.label_table import LabelTable, join_tables, read_csv_table, without_placeholders
 from jaxpose.data.label_text import read_text
 from jaxpose.data.views import ENDINGS
 from jaxpose.errors import UserError
@@ -39,7 +39,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
       UserError: a file is not understood, or the files are those of several cameras.
     """
     files = label_files(folder)
-    tables = [read_table(folder, file, data.missing) for file in files]
+    tables = [read_csv_table(folder, file, data.missing) for file in files]
     _refuse_views(folder, tables)
     names = tuple(dict.fromkeys(name for table in tables for name in table.keypoint_names))
     notes = [
@@ -51,7 +51,8 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     scorers = list(dict.fromkeys(table.scorer for table in tables))
     unread = (f"which of {', '.join(map(repr, scorers))} labelled which image",) if len(scorers) > 1 else ()
     joined = join_tables(folder, names, tables)
-    return dataclasses.replace(joined, kind=kind, notes=(*joined.notes, *notes), unread=unread)
+    joined = dataclasses.replace(joined, kind=kind, notes=(*joined.notes, *notes), unread=unread)
+    return without_placeholders(joined, data)
 
 
 def _has_labels(file: Path) -> bool:

@@ -15,7 +15,7 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
 from jaxpose.data.image_file import image_size_px
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import LabelTable, without_placeholders
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import read_bytes, sha256_of
@@ -72,7 +72,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     labelled = np.isfinite(points).all(axis=-1)
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
     used = dict.fromkeys(row.video for row in rows)
-    return LabelTable(
+    table = LabelTable(
         file=file,
         keypoint_names=names,
         images=tuple(
@@ -93,6 +93,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         skeleton=sleap_extras.read_skeleton(labels),
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
+    return without_placeholders(table, data)
 
 
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxpose.codes import NOT_USED
 from jaxpose.data.frame_names import frame_of
-from jaxpose.data.label_table import read_table
+from jaxpose.data.label_table import read_csv_table
 from jaxpose.data.label_text import read_text
 from jaxpose.data.labels import Labels, read_labels
 from jaxpose.errors import UserError
@@ -161,7 +161,7 @@ def _refuse_other_h5(file: Path) -> None:
     beside, folder = file.with_suffix(".h5"), file.parent
     if not beside.is_file():
         return
-    if difference := describe_difference(folder, read_table(folder, file, "ignore"), beside, "ignore"):
+    if difference := describe_difference(folder, read_csv_table(folder, file, "ignore"), beside, "ignore"):
         raise UserError(
             f"{folder / difference}: which has the corrected labels? Only the CSV is read: write the labels there, or "
             "remove the .h5"

@@ -158,7 +158,7 @@ def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
             raise UserError(f"{folder} has no label file {file.name}; name it with --labels FILE")
         extra = [folder / label_file_of_view(name, view) for name in extra_label_files(data)]
         files[view] = [file, *(name for name in extra if is_regular(name))]
-    tables = {view: [read_table(folder, file, data.missing) for file in of_view] for view, of_view in files.items()}
+    tables = {view: [read_table(folder, file, data) for file in of_view] for view, of_view in files.items()}
     first = files[views[0]][0]
     is_per_video = first.parent.parent.name == IMAGES_FOLDER
     layout = LabelLayout(first.name if is_per_video else data.labels, is_per_video, *read_header(first))

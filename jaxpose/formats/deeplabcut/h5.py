@@ -86,7 +86,7 @@ def _of_one_animal(file: Path, table: Table) -> Table:
         are several animals.
     """
     depths = {len(column) for column in table.columns}
-    columns = table.columns
+    columns: list[tuple[str, ...]] = table.columns
     if depths == {4}:
         refuse_several(file, [individual for _, individual, _, _ in columns])
         columns = [(scorer, part, coord) for scorer, _, part, coord in columns]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
-from jaxpose.data.label_table import LabelTable, join_tables, read_table, without_empty_rows
+from jaxpose.data.label_table import LabelTable, join_tables, read_csv_table, without_empty_rows, without_placeholders
 from jaxpose.data.named_files import of_name
 from jaxpose.data.skeleton import Skeleton, known_pairs
 from jaxpose.errors import UserError
-from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config
+from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config, spelled_as
 from jaxpose.formats.deeplabcut.crops import find_crops_px, read_frame_sizes_px
 from jaxpose.formats.deeplabcut.h5_labels import (
     IMAGES_FOLDER,
@@ -58,8 +58,8 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         table, sentences = _read_folder(folder, of_folder, data.missing)
         tables.append(table)
         notes += sentences
-    names, sentences = _keypoint_names(config, tables)
-    joined = join_tables(folder / IMAGES_FOLDER, names, tables)
+    names, absent, sentences = _keypoint_names(config, tables)
+    joined = without_placeholders(join_tables(folder / IMAGES_FOLDER, names, tables), data)
     empty = 0
     if data.missing == "ignore":
         joined, empty = without_empty_rows(joined)
@@ -68,7 +68,8 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     config = _with_names_of_folders(config, joined.videos)
     videos = _absent_videos(folder, config)
     frame_sizes_px = read_frame_sizes_px(folder, dict.fromkeys(joined.videos), videos)
-    skeleton = Skeleton(edges=known_pairs(config.skeleton, names))
+    edges = [tuple(spelled_as(name, names) for name in edge) for edge in config.skeleton]
+    skeleton = Skeleton(edges=known_pairs(edges, names))
     labelled = {name for table in tables for name in table.keypoint_names}
     unread = tally(
         {
@@ -85,6 +86,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         crops_px=find_crops_px(file, config, frame_sizes_px),
         frame_sizes_px=frame_sizes_px,
         video_files=videos,
+        unlabelled_names=absent,
         kind=f"DeepLabCut project, labels of {_scorer_of(files[0])} for {count(len(files), 'video')}",
         notes=(*joined.notes, *notes, *sentences),
     )
@@ -131,7 +133,7 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
     """Returns the labels of a folder of images, and sentences about an .h5 file beside the CSV."""
     if file.suffix == ".h5":
         return read_h5_labels(folder, file, missing), []
-    table = relocated(folder, read_table(folder, file, missing))
+    table = relocated(folder, read_csv_table(folder, file, missing))
     beside, notes = file.with_suffix(".h5"), []
     if beside.is_file():
         with contextlib.suppress(ImportError):
@@ -145,24 +147,28 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
     return table, notes
 
 
-def _keypoint_names(config: ProjectConfig, tables: list[LabelTable]) -> tuple[tuple[str, ...], list[str]]:
-    """Returns the keypoints in the order of config.yaml, and sentences about those that one of the two lacks."""
+def _keypoint_names(
+    config: ProjectConfig, tables: list[LabelTable]
+) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+    """Returns the keypoints in the order of config.yaml, those that only config.yaml has, and sentences about both."""
     labelled = tuple(dict.fromkeys(name for table in tables for name in table.keypoint_names))
-    names = tuple(name for name in config.bodyparts or labelled if name in labelled)
+    spelled = {part: spelled_as(part, labelled) for part in config.bodyparts}
+    names = tuple(dict.fromkeys(filter(None, spelled.values()))) if spelled else labelled
     if not names:
         raise UserError(
             f"the bodyparts of {CONFIG_FILE} are {', '.join(config.bodyparts)}, but the label files have "
             f"{', '.join(labelled)}"
         )
     notes = []
-    if absent := [name for name in config.bodyparts if name not in labelled]:
+    absent = tuple(part for part, name in spelled.items() if not name)
+    if absent:
         notes.append(f"no label file has the bodyparts {', '.join(absent)} of {CONFIG_FILE}: they are not trained")
     if more := [name for name in labelled if name not in names]:
         notes.append(f"not trained, because the bodyparts of {CONFIG_FILE} lack them: {', '.join(more)}")
     for table in tables:
         if lacking := [name for name in names if name not in table.keypoint_names]:
             notes.append(f"{table.file} has no {', '.join(lacking)}: not used in its frames")
-    return names, notes
+    return names, absent, notes
 
 
 def _with_names_of_folders(config: ProjectConfig, folders: Iterable[str]) -> ProjectConfig:

@@ -59,6 +59,21 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
     return config, keys.messages
 
 
+def read_places(file: Path) -> DataConfig:
+    """Returns where a Lightning Pose project has its labels: `project`, `labels` and `views`, by its YAML file.
+
+    Raises:
+      UserError: the file cannot be read, or one of these keys cannot be used.
+    """
+    keys, config = read_keys(file, table.KNOWN), Config()
+    try:
+        _set_places(config, keys, file.parent)
+        _set_label_files(config.data, keys)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    return config.data
+
+
 def _convert(keys: Keys, folder: Path) -> Config:
     config = Config()
     config.model.head = "lightning_pose"
@@ -129,7 +144,19 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
         keys.messages.append(
             "data.image_resize_dims is not given, so jaxpose chooses the input size from the frame sizes"
         )
-    files, views = keys.read_list("data.csv_file"), keys.read_list("data.view_names")
+    _set_label_files(data, keys)
+    _set_boxes(data, keys)
+    found = folder / "predictions.csv"
+    split = found if found.is_file() else "RUN/predictions.csv"
+    keys.messages.append(
+        "data.split: with the same training.rng_seed_data_pt, jaxpose divides the frames differently from Lightning "
+        f"Pose; data.split={split} uses the sets of a finished run"
+    )
+
+
+def _set_label_files(data: DataConfig, keys: Keys) -> None:
+    """Sets the label files and the cameras."""
+    files, views = keys.read_list("data.csv_file"), keys.read_names("data.view_names")
     if len(views) > 1:
         data.views = tuple(views)
         if len(files) != len(views) or any(
@@ -147,13 +174,6 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
         raise UserError(f"{keys.shown('data.csv_file')}; several files need as many data.view_names")
     if files and not data.views:
         data.labels = files[0]
-    _set_boxes(data, keys)
-    found = folder / "predictions.csv"
-    split = found if found.is_file() else "RUN/predictions.csv"
-    keys.messages.append(
-        "data.split: with the same training.rng_seed_data_pt, jaxpose divides the frames differently from Lightning "
-        f"Pose; data.split={split} uses the sets of a finished run"
-    )
 
 
 def _set_boxes(data: DataConfig, keys: Keys) -> None:
@@ -176,9 +196,9 @@ def _set_boxes(data: DataConfig, keys: Keys) -> None:
 
 def _set_keypoints(config: Config, keys: Keys) -> None:
     # The Lightning Pose app calls them keypoints.
-    names = keys.read_list("data.keypoints")
+    names = keys.read_names("data.keypoints")
     if keys.has("data.keypoint_names"):
-        names = keys.read_list("data.keypoint_names")
+        names = keys.read_names("data.keypoint_names")
         keys.unused("data.keypoint_names is given", "data.keypoints")
     for name in names:
         if not isinstance(name, str):

@@ -1,6 +1,7 @@
 """Tables as other versions of DeepLabCut and napari leave them: more columns, header rows and tables than needed."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,7 +85,7 @@ def test_two_equal_tables_of_a_file_are_one(tmp_path: Path, other: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["fixed", "table"])
-def test_names_that_are_numbers_are_read(tmp_path: Path, form: str) -> None:
+def test_names_that_are_numbers_are_read(tmp_path: Path, form: Any) -> None:
     names = (1, 2, 3, 40)
     file = tmp_path / "video.h5"
     table_of(None, (*COORDS, "likelihood"), names, list(range(3))).to_hdf(file, key="df", format=form, mode="w")
