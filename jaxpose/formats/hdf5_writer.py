@@ -42,7 +42,7 @@ def write_pandas(file: Path, table: Any) -> None:
     with pandas.HDFStore(file.name, mode="w", **memory) as store:
         opened: Any = store.root._v_file
         for name in ("create_array", "create_vlarray"):
-            # Otherwise each array notes when it was written; before pandas 3, `track_times` is for the other form alone.
+            # Otherwise each array notes when it was written; `track_times` of pandas 2 is for the other form alone.
             setattr(opened, name, functools.partial(getattr(opened, name), track_times=False))
         store.put("df_with_missing", table, format="fixed", track_times=False)
         opened.flush()
