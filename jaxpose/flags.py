@@ -36,7 +36,7 @@ def predict_arguments() -> RunArguments:
     arguments.add_argument(
         "--labeled", action="store_true", help="also write each video with its keypoints drawn, in labeled_videos/"
     )
-    arguments.add_argument("--overwrite", action="store_true", help="replace existing predictions")
+    arguments.add_overwrite("predictions that exist already")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
     arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at the same time per device")
     arguments.add_argument("--smooth", metavar="KIND", help="also write smoothed tables of videos: median or kalman")

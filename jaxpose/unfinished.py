@@ -127,7 +127,7 @@ def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             descriptor = make(path)
         except FileExistsError:
             continue
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             # Another process took the new folder for an abandoned one, as it had no lock yet.
             if not target.parent.is_dir():
                 raise

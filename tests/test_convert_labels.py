@@ -192,7 +192,16 @@ def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest
     np.testing.assert_array_equal(table.keypoints_image_px, np.concatenate([points_px(0), points_px(1)]))
     # The same command again, and then another image in the place of one of its images.
     again = ("--to", "deeplabcut", "--scorer", "you", "--out", tmp_path / "dlc")
-    assert "exists already; remove it" in fails(capsys, file, *again)
+    whole = {path: path.read_bytes() for path in (tmp_path / "dlc").rglob("*.*")}
+    table.paths[0].unlink()
+    for path in (tmp_path / "dlc").rglob("CollectedData*"):
+        path.unlink()
+    assert run(file, *again) == 0 and run(file, *again) == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "dlc").rglob("*.*")} == whole
+    labels = next((tmp_path / "dlc").rglob("*.csv"))
+    labels.write_bytes(b"mine")
+    assert f"{labels} exists already: --overwrite replaces it" in fails(capsys, file, *again)
+    assert run(file, *again, "--overwrite") == 0 and labels.read_bytes() == whole[labels]
     assert run(file, "--to", "coco", "--out", tmp_path / "dlc" / "labels.json") == 0
     cv2.imwrite(str(table.paths[0]), np.zeros((4, 4, 3), np.uint8))
     message = fails(capsys, file, "--to", "csv", "--out", tmp_path / "dlc" / "labels.csv")

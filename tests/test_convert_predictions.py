@@ -219,7 +219,19 @@ def test_a_run_becomes_a_file_for_each_of_its_videos(
     write_csv(results / "index.csv", "\n".join(",".join(row[name] for name in COLUMNS) for row in [header, *rows]))
     assert run(results, "--to", "deeplabcut", "--out", tmp_path / "out") == 0
     assert len(list((tmp_path / "out").glob("[ab]/day1DLC_jaxpose_meta.pickle"))) == 2
-    assert "exists already; remove it" in fails(capsys, results, "--to", "deeplabcut", "--out", tmp_path / "out")
+    # Again, as after a kill: what is there stays, and what is not is made.
+    made = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in (tmp_path / "out").rglob("*.*")}
+    first, *_, last = sorted(made)
+    first.unlink()
+    assert run(results, "--to", "deeplabcut", "--out", tmp_path / "out") == 0
+    assert first.read_bytes() == made[first][0] and last.stat().st_mtime_ns == made[last][1]
+    last.write_bytes(b"mine")
+    message = fails(capsys, results, "--to", "deeplabcut", "--out", tmp_path / "out")
+    assert f"{last} exists already: --overwrite replaces it; or choose another --out" in message
+    assert last.read_bytes() == b"mine"
+    assert run(results, "--to", "deeplabcut", "--out", tmp_path / "out", "--overwrite") == 0
+    assert {file: file.read_bytes() for file in made} == {file: content for file, (content, _) in made.items()}
+    assert {*(tmp_path / "out").rglob("*.*")} == {*made}
     assert "has 2 tables; give a folder" in fails(capsys, results, "--to", "deeplabcut", "--out", tmp_path / "out.h5")
     (results / "video_preds/b/day1.csv").write_text("changed")
     assert "b/day1.csv is absent, damaged or changed" in fails(capsys, results, "--to", "parquet", "--out", tmp_path)

@@ -40,6 +40,10 @@ class Arguments(argparse.ArgumentParser):
         self._flags += [name for name in names if name.startswith("--") and name not in self._flags]
         return super().add_argument(*names, **rules)
 
+    def add_overwrite(self, what: str = "files that exist already") -> None:
+        """Adds --overwrite, which has this meaning in every verb that makes files; see `jaxpose.outputs`."""
+        self.add_argument("--overwrite", action="store_true", help=f"replace {what}")
+
     def add_quiet(self) -> None:
         """Adds --quiet, for a verb that shows its progress."""
         self.add_argument("--quiet", action="store_true", help="show only warnings, errors and the result")
@@ -180,19 +184,27 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
         raise UserError(f"{flag} is {folder}, which cannot be made: {error.strerror}") from None
 
 
-def refuse_other_file(page: Path, verb: str) -> None:
+def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
     """Checks that --out names a page, which is absent or was written by this verb: its head names the verb.
+
+    Args:
+      page: what --out names.
+      verb: such as "jaxpose.check".
+      overwrite: the page may be another file.
 
     Raises:
       UserError: it is a folder, no page by its name, or another file.
     """
     if page.is_dir() or page.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out is {page}; give the name of a page, which ends in .html")
-    if page.exists():
+    if page.exists() and not overwrite:
         with page.open("rb") as file:
             head = file.read(_HEAD_BYTES)
         if f'content="{verb.replace(".", " ")} '.encode() not in head:
-            raise UserError(f"--out is {page}, which {verb.replace('.', ' ')} did not write; choose another name")
+            raise UserError(
+                f"--out is {page}, which {verb.replace('.', ' ')} did not write: --overwrite replaces it; or choose "
+                "another name"
+            )
 
 
 def _in_our_words(message: str) -> str:

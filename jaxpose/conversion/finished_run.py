@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from jaxpose.checksums import write_csv, write_json
+from jaxpose.checksums import read_json, write_csv, write_json
 from jaxpose.config import Config
 from jaxpose.errors import UserError
 from jaxpose.files import write_folder
@@ -37,19 +37,20 @@ class FinishedRun:
     source: dict[str, str]
 
 
-def write_run(out: Path, run: FinishedRun) -> None:
+def write_run(out: Path, run: FinishedRun, overwrite: bool = False) -> None:
     """Writes a finished run; the folder gets its name when it is complete.
 
     Args:
       out: the run folder; it must not exist, or be empty.
       run: its content.
+      overwrite: the folder may hold a run that was converted.
 
     Raises:
       UserError: the folder cannot be written, or holds files.
     """
-    refuse_used(out)
+    refuse_used(out, overwrite)
     try:
-        with write_folder(out) as folder:
+        with write_folder(out, overwrite) as folder:
             write_config(folder / CONFIG_FILE, run.config)
             if run.split_text:
                 write_csv(folder / SPLIT_FILE, run.split_text)
@@ -63,13 +64,20 @@ def write_run(out: Path, run: FinishedRun) -> None:
         raise UserError(f"--out is {out}, which cannot be written: {error.strerror}; give another folder") from None
 
 
-def refuse_used(out: Path) -> None:
+def refuse_used(out: Path, overwrite: bool) -> None:
     """Refuses a folder that holds files, or a file.
+
+    Args:
+      out: the folder for a run.
+      overwrite: it may hold a run that was converted.
 
     Raises:
       UserError: it is one.
     """
     if out.is_dir() and any(out.iterdir()):
-        raise UserError(f"--out is {out}, which holds files; give a new folder for the run")
+        is_converted = (out / FINISHED_FILE).is_file() and "converted" in read_json(out / FINISHED_FILE)
+        if not overwrite or not is_converted:
+            rule = ": --overwrite replaces the run" * is_converted
+            raise UserError(f"--out is {out}, which holds files{rule}; give a new folder for the run")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out is {out}, which is a file; give a folder for the run")

@@ -24,6 +24,7 @@ from jaxpose.formats.lightning_pose import label_file as lightning_pose
 from jaxpose.formats.nwb import NEEDS_START
 from jaxpose.formats.project import read_label_table
 from jaxpose.formats.written_labels import Holds, WrittenLabels
+from jaxpose.outputs import output_folder, refusal
 from jaxpose.quantities import count
 
 CSV, DEEPLABCUT, COCO, SLP, NWB = "csv", "deeplabcut", "coco", "slp", "nwb"
@@ -46,25 +47,40 @@ _USES = {
 }
 
 
-def convert_labels(
-    data: DataConfig, form: str, out: Path, scorer: str = "", session_start: datetime.datetime | None = None
-) -> list[str]:
-    """Writes the labels of a project of one camera, and returns lines about what was written.
+@dataclasses.dataclass(frozen=True)
+class LabelTarget:
+    """What is written.
 
-    Args:
-      data: the project.
+    Attributes:
       form: csv, deeplabcut, coco, slp or nwb.
       out: the label file; for deeplabcut, the folder of a project.
       scorer: who labelled, "" for the one of the labels.
       session_start: for nwb, the time that the format asks for, with its time zone.
+      overwrite: replace files with other content.
+    """
+
+    form: str
+    out: Path
+    scorer: str = ""
+    session_start: datetime.datetime | None = None
+    overwrite: bool = False
+
+
+def convert_labels(data: DataConfig, target: LabelTarget) -> list[str]:
+    """Writes the labels of a project of one camera, and returns lines about what was written.
+
+    Args:
+      data: the project.
+      target: what to write.
 
     Raises:
       UserError: the labels or an image cannot be used, a name cannot be kept, `out` lies in the project, or a file
-        exists already; nothing is written then.
+        exists already with other content; no label file is written then.
     """
+    form, out = target.form, target.out
     if form in SUFFIXES and not out.name.endswith(SUFFIXES[form]):
         raise UserError(f"--out is {out}; for {form} it must be a file whose name ends in {SUFFIXES[form]}")
-    if form == NWB and session_start is None:
+    if form == NWB and target.session_start is None:
         raise UserError(NEEDS_START)
     refuse_absent_project(data.project)
     refuse_out(data.project, out)
@@ -76,28 +92,36 @@ def convert_labels(
         lines = [f"{count(len(checked.problems), 'row')} of {table.file} cannot be used; fix them:"]
         raise UserError("\n".join([*lines, *checked.problems[:LISTED_PROBLEMS]]))
     rows = [row for row, _ in checked.images.values()]
-    labels = _written(checked, rows, form, scorer)
+    labels = _written(checked, rows, form, target.scorer)
     folder = out if form == DEEPLABCUT else out.parent
     sources = [table.paths[row] for row in rows]
     holds_images = out.name.endswith(sleap_labels.PACKAGE)
     copies = [] if holds_images else [folder / image for image in labels.images]
-    _refuse_existing([out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels), sources, copies)
-    for source, copy in zip(sources, copies, strict=bool(copies)):
-        _copy(source, copy)
-    folder.mkdir(parents=True, exist_ok=True)
-    if form == DEEPLABCUT:
-        deeplabcut.write_labels(out, labels)
-    elif form == COCO:
-        coco_writer.write_labels(out, labels)
-    elif form == SLP:
-        sleap_labels.write_slp(out, labels, copies or sources)
-    elif session_start:
-        sleap_labels.write_nwb(out, labels, copies, session_start)
-    else:
-        lightning_pose.write_labels(out, labels)
+    if not target.overwrite:
+        files = [out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels)
+        _refuse_existing(files, sources, copies)
+    with output_folder(folder, target.overwrite) as new:
+        for source, copy in zip(sources, copies, strict=bool(copies)):
+            _copy(source, copy)
+        _write_files(new, labels, copies or sources, target)
     written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
     dropped = _dropped(checked, labels, form, holds_images)
     return [*table.notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
+
+
+def _write_files(folder: Path, labels: WrittenLabels, paths: list[Path], target: LabelTarget) -> None:
+    """Writes the label files of a target into another folder; `paths` has its images."""
+    file = folder / target.out.name
+    if target.form == DEEPLABCUT:
+        deeplabcut.write_labels(folder, labels)
+    elif target.form == COCO:
+        coco_writer.write_labels(file, labels)
+    elif target.form == SLP:
+        sleap_labels.write_slp(file, labels, paths)
+    elif target.session_start:
+        sleap_labels.write_nwb(file, labels, paths, target.session_start)
+    else:
+        lightning_pose.write_labels(file, labels)
 
 
 def _dropped(checked: CheckedTable, labels: WrittenLabels, form: str, holds_images: bool) -> list[str]:
@@ -168,18 +192,23 @@ def _name(table: LabelTable, row: int, form: str) -> str:
 
 
 def _refuse_existing(files: list[Path], sources: list[Path], copies: list[Path]) -> None:
-    for file in files:
-        if file.exists():
-            raise UserError(f"{file} exists already; remove it, or choose another --out")
+    """Refuses files that this command, cut off before its end, cannot have left: it copies the images first."""
+    existing = [file for file in files if file.exists()]
+    if existing and not all(copy.exists() for copy in copies):
+        raise UserError(refusal(existing))
     for source, copy in zip(sources, copies, strict=bool(copies)):
         if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix):
-            raise UserError(f"{copy} exists already and is another image than {source}; choose another --out")
+            raise UserError(
+                f"{copy} exists already and is another image than {source}: --overwrite replaces it; or choose "
+                "another --out"
+            )
 
 
 def _copy(source: Path, copy: Path) -> None:
-    if not copy.exists():
+    content = _content(source, copy.suffix)
+    if not copy.exists() or read_bytes(copy, most_bytes=None) != content:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(copy, _content(source, copy.suffix))
+        write_atomic(copy, content)
 
 
 def _content(source: Path, suffix: str) -> bytes:

@@ -22,6 +22,7 @@ from jaxpose.export.program import frame_shape, in_float32, make_program
 from jaxpose.export.stablehlo import PLATFORMS, SUFFIX, load_stablehlo, to_stablehlo
 from jaxpose.extras import need
 from jaxpose.files import write_atomic
+from jaxpose.outputs import output_folder, refusal
 from jaxpose.phases import phase
 from jaxpose.pose.pca import Pca
 from jaxpose.prediction.batch_runner import BatchRunner
@@ -75,8 +76,9 @@ def export(
         check = check_file(load_stablehlo(content), predictor, fit, str(out))
     notes = _describe(trained, network.config, fit)
     notes |= {"check": dataclasses.asdict(check), "file_sha256": hashlib.sha256(content).hexdigest()}
-    write_atomic(out, content)
-    write_atomic(_description(out), (json.dumps(notes, indent=2) + "\n").encode())
+    with output_folder(out.parent, overwrite) as folder:
+        write_atomic(folder / out.name, content)
+        write_atomic(folder / _description(out).name, (json.dumps(notes, indent=2) + "\n").encode())
     return _report(out, len(content), notes, check)
 
 
@@ -103,8 +105,9 @@ def _check_out(out: Path, overwrite: bool) -> None:
     for file in (out, _description(out)):
         if file.is_dir():
             raise UserError(f"--out is {out}, but {file} is a folder; give another name")
-        if file.exists() and not overwrite:
-            raise UserError(f"{file} exists already: --overwrite replaces it; or give another --out")
+    # Without it, the file about it is what a command has left that was cut off.
+    if out.exists() and not overwrite:
+        raise UserError(refusal([out]))
     need("export", out.name)
 
 

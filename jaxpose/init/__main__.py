@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--gpu_gib", type=float, metavar="G", help="memory of one GPU of the machine that trains; default: this one's"
     )
-    arguments.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    arguments.add_overwrite()
     return arguments.run(_write, argv)
 
 

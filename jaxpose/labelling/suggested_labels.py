@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.codes import NOT_USED, VISIBLE
-from jaxpose.files import replace_whole, write_new
+from jaxpose.files import write_new
 from jaxpose.formats import coco_writer, sleap_suggestions
+from jaxpose.formats.hdf5_writer import write_pandas
 from jaxpose.formats.project import COCO, SLEAP
 from jaxpose.formats.written_labels import WrittenLabels
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout
@@ -19,7 +20,6 @@ from jaxpose.labelling.selection import Choice
 from jaxpose.video.video import Video
 
 SLEAP_FILE, COCO_FILE = "suggestions.slp", "suggestions.json"
-_KEY = "df_with_missing"
 
 # {(recording, frame): {view: {keypoint: (x, y, confidence)}}}, in pixels of the image.
 Points = Mapping[tuple[int, int], Mapping[str, Mapping[str, np.ndarray]]]
@@ -119,5 +119,4 @@ def _write_h5(file: Path, layout: LabelLayout, rows: list[list[str]]) -> None:
     images = [tuple("/".join(row[:first]).split("/")) for row in rows]
     columns = pd.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
     table = pd.DataFrame(values, index=pd.MultiIndex.from_tuples(images), columns=columns)
-    with replace_whole(file) as unfinished:
-        table.to_hdf(unfinished, key=_KEY, mode="w")
+    write_pandas(file, table)

@@ -35,16 +35,23 @@ _CHUNK_FRAMES = 8
 _CHECKSUM = "labels_sha256"
 
 
-def refuse_used(out: Path) -> None:
+def refuse_used(out: Path, overwrite: bool) -> None:
     """Checks that a folder is absent or empty.
+
+    Args:
+      out: the folder.
+      overwrite: it may hold earlier suggestions whose labels nobody has changed.
 
     Raises:
       UserError: it holds files, or is one.
     """
-    if out.is_dir() and not any(out.iterdir()):
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
-    if os.path.lexists(out):
-        raise UserError(f"--out is {out}, which exists already; its labels are never replaced: choose another folder")
+    if not overwrite or not (out / LIST_FILE).is_file():
+        rule = ": --overwrite replaces it" * (out / LIST_FILE).is_file()
+        raise UserError(f"--out is {out}, which exists already{rule}; or choose another folder")
+    if not _is_untouched(out):
+        raise UserError(f"--out is {out}, whose labels may have been corrected: merge them, or choose another folder")
 
 
 def write_suggestions(
@@ -59,7 +66,7 @@ def write_suggestions(
     """Writes the folder, complete or not at all, and returns the number of images.
 
     Args:
-      out: the folder, absent or empty.
+      out: the folder; what it holds is removed at the end.
       recordings: the videos.
       choices: the frames to label.
       data: the sizes of the labelled images decide whether a rotation in a video file is applied.
@@ -70,7 +77,7 @@ def write_suggestions(
     Raises:
       UserError: a video is damaged before a frame that is needed.
     """
-    with write_folder(out) as folder:
+    with write_folder(out, overwrite=True) as folder:
         images, videos = 0, dict[Path, Video]()
         for place, recording in enumerate(recordings):
             frames = {choice.frame for choice in choices if choice.recording == place}
@@ -109,6 +116,16 @@ def read_suggested(folder: Path) -> dict[str, str]:
         return {}
     ours = [row for row in rows if {"image", _CHECKSUM} <= row.keys()]
     return {path_of_cell(row["image"] or ""): row[_CHECKSUM] or "" for row in ours}
+
+
+def _is_untouched(folder: Path) -> bool:
+    """Returns whether the label files of suggestions are as they were written; False where that cannot be known."""
+    suggested = read_suggested(folder)
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".png" and file.name != LIST_FILE]
+    if any(file.suffix not in (".csv", ".h5") for file in files):
+        return False
+    found = {image: check for file in files if file.suffix == ".csv" for image, check in read_checksums(file).items()}
+    return not files or found == suggested
 
 
 def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: set[int]) -> int:

@@ -5,7 +5,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.extras import need
-from jaxpose.files import replace_whole
+from jaxpose.files import write_atomic
+from jaxpose.formats.hdf5_writer import write_pandas
 from jaxpose.formats.written_labels import WrittenLabels
 
 
@@ -35,8 +36,8 @@ def write_labels(folder: Path, labels: WrittenLabels) -> None:
         rows = [row for row, place in enumerate(places) if folder / place.parent == file.parent]
         index = pandas.MultiIndex.from_tuples([places[row].parts for row in rows])
         table = pandas.DataFrame(points[rows], index=index, columns=columns)
-        with replace_whole(file) as unfinished:
-            if file.suffix == ".csv":
-                table.to_csv(unfinished)
-            else:
-                table.to_hdf(unfinished, key="df_with_missing", mode="w")
+        if file.suffix == ".csv":
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, table.to_csv().encode())
+        else:
+            write_pandas(file, table)
