@@ -4,11 +4,13 @@ Readers of other tools' files are in `jaxpose.formats`; the table of a CSV in th
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from jaxpose.codes import NOT_VISIBLE
 from jaxpose.data.labels import read_labels
 from jaxpose.data.skeleton import Skeleton
 
@@ -60,6 +62,12 @@ class LabelTable:
     hidden_image_px: np.ndarray | None = None
     skeleton: Skeleton = Skeleton()
     unread: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def is_hidden(self) -> np.ndarray:
+        """Whether each keypoint has a position and is marked as not visible: (n, k) bool."""
+        hidden = (self.visibility == NOT_VISIBLE) & np.isfinite(self.keypoints_image_px[..., 0])
+        return hidden if self.hidden_image_px is None else hidden | np.isfinite(self.hidden_image_px[..., 0])
 
 
 def read_table(folder: Path, file: Path, missing: str) -> LabelTable:

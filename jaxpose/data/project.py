@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.codes import VISIBLE
 from jaxpose.config import DataConfig, video_crop
 from jaxpose.data.checked_table import CheckedTable, all_problems, check_table
 from jaxpose.data.label_files import find_folder, find_labels
@@ -55,6 +56,7 @@ class Project:
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
       notes: sentences for the user about what was read and what was not.
       skeleton: the animal.
+      hidden: (n, k) bool, which keypoints are marked as not visible and have a position in the label file; None = none.
     """
 
     folder: Path
@@ -79,6 +81,7 @@ class Project:
     kind: str = ""
     notes: tuple[str, ...] = ()
     skeleton: Skeleton = Skeleton()
+    hidden: np.ndarray | None = None
 
     def crop_px(self, row: int) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
@@ -96,6 +99,20 @@ class Project:
     def labelled_frame_px(self) -> np.ndarray:
         """Returns the labels (n, k, 2), NaN where visibility is 0."""
         return np.where(self.visibility[..., None] > 0, self.keypoints_frame_px, np.nan)
+
+    def measured_frame_px(self) -> np.ndarray:
+        """Returns the labels (n, k, 2) that errors are measured from: those at whose place training puts the target."""
+        return np.where((self.visibility == VISIBLE)[..., None], self.keypoints_frame_px, np.nan)
+
+    def not_visible(self) -> np.ndarray:
+        """Returns which keypoints (n, k) have a label at a position and are marked as not visible.
+
+        Whether training puts the target there depends on the format: it does for v = 1 of COCO, and not for visible = 1
+        of a CSV, where the network learns to be unsure.
+        """
+        if self.hidden is None:
+            return np.zeros(self.visibility.shape, bool)
+        return self.hidden & np.isfinite(self.labelled_frame_px()).all(axis=-1)
 
     def labels_checksums(self) -> tuple[str, ...]:
         """Returns n SHA-256, hexadecimal, one of the labels of each frame."""
@@ -142,13 +159,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     """
     views = [check_table(table, view, data) for table, view in zip(tables, data.views or ("",), strict=True)]
     first = views[0]
-    for view in views:
-        names, others = first.table.keypoint_names, view.table.keypoint_names
-        if names != others:
-            raise UserError(
-                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
-                f"{', '.join(others)}; they must be the same in all views, in one order"
-            )
+    _refuse_other_keypoints(views)
     moments = [moment for moment in first.images if all(moment in view.images for view in views)]
     problems = [problem for view in views for problem in all_problems(view, views)]
     chosen = [(view, *view.images[moment]) for view in views for moment in moments]
@@ -186,7 +197,19 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         kind=first.table.kind,
         notes=(*first.table.notes, *(note for view in views for note in view.size_notes(any(crops_px)))),
         skeleton=first.table.skeleton,
+        hidden=np.stack([view.table.is_hidden[row] for view, row, _ in chosen]),
     )
+
+
+def _refuse_other_keypoints(views: list[CheckedTable]) -> None:
+    first = views[0]
+    for view in views:
+        names, others = first.table.keypoint_names, view.table.keypoint_names
+        if names != others:
+            raise UserError(
+                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
+                f"{', '.join(others)}; they must be the same in all views, in one order"
+            )
 
 
 def _video_crops_px(
