@@ -137,7 +137,7 @@ def _other_use(table: LabelTable, rows: list[int], form: str) -> list[str]:
     """Returns a line if training on the new files uses positions marked as not visible in another way."""
     if form not in _USE_OF_HIDDEN:
         return []
-    hidden = _is_hidden(table)[rows]
+    hidden = table.is_hidden[rows]
     used = table.visibility[rows][hidden]
     changed = used[used != _USE_OF_HIDDEN[form]]
     if not changed.size:
@@ -146,13 +146,6 @@ def _other_use(table: LabelTable, rows: list[int], form: str) -> list[str]:
         f"note: {count(changed.size, 'keypoint')} marked as not visible: jaxpose {_USES[int(changed[0])]} in the "
         f"project, and {_USES[_USE_OF_HIDDEN[form]]} in the new file"
     ]
-
-
-def _is_hidden(table: LabelTable) -> np.ndarray:
-    """Returns whether each keypoint has a position and is marked as not visible: (n, k) bool."""
-    points = table.keypoints_image_px
-    hidden = (table.visibility == NOT_VISIBLE) & np.isfinite(points[..., 0])
-    return hidden if table.hidden_image_px is None else hidden | np.isfinite(table.hidden_image_px[..., 0])
 
 
 def _written(checked: CheckedTable, rows: list[int], form: str, scorer: str) -> WrittenLabels:
@@ -165,7 +158,7 @@ def _written(checked: CheckedTable, rows: list[int], form: str, scorer: str) -> 
     scorer = scorer or table.scorer or _DEFAULT_SCORER
     if form == DEEPLABCUT and ("/" in scorer or "\\" in scorer):
         raise UserError(f"{scorer!r} labelled, but this cannot be a part of a file's name; give --scorer NAME")
-    points, hidden = table.keypoints_image_px, _is_hidden(table)
+    points, hidden = table.keypoints_image_px, table.is_hidden
     if table.hidden_image_px is not None:
         points = np.where(hidden[..., None], table.hidden_image_px, points)
     return WrittenLabels(

@@ -54,6 +54,10 @@ class Dataset:
         """Returns the labels (m, k, 2) of rows in frame pixels, NaN where there is none (visibility 0)."""
         return self.project.labelled_frame_px()[rows]
 
+    def measured_frame_px(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the labels (m, k, 2) of rows that errors are measured from: see `Project.measured_frame_px`."""
+        return self.project.measured_frame_px()[rows]
+
 
 def prepare(config: Config, found: project.Project | None = None) -> tuple[Config, project.Project]:
     """Returns the config with all options filled in that depend on the project, and the project.
@@ -151,8 +155,12 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     visibility = np.zeros((len(found.images), len(names)), np.int8)
     keypoints_frame_px[:, to] = found.keypoints_frame_px[:, source]
     visibility[:, to] = found.visibility[:, source]
+    hidden = None
+    if found.hidden is not None:
+        hidden = np.zeros(visibility.shape, bool)
+        hidden[:, to] = found.hidden[:, source]
     return dataclasses.replace(
-        found, keypoint_names=names, keypoints_frame_px=keypoints_frame_px, visibility=visibility
+        found, keypoint_names=names, keypoints_frame_px=keypoints_frame_px, visibility=visibility, hidden=hidden
     )
 
 
@@ -169,6 +177,19 @@ def changed_labels(found: project.Project, known: KnownSplit) -> int:
         known.checksums.get(image) == checksum and known.labels_checksums[image] not in ("", labels_checksum)
         for image, checksum, labels_checksum in frames
     )
+
+
+def describe_not_visible(found: project.Project) -> list[str]:
+    """Returns a sentence about the labels that are marked as not visible and have a position, [] without any."""
+    marked = found.not_visible()
+    if not marked.any():
+        return []
+    points = count(int(marked.sum()), "point")
+    if (found.visibility[marked] == VISIBLE).all():
+        how, other = "learns their positions, and they count in the errors", "without"
+    else:
+        how, other = "learns to be unsure of them, and they are left out of the errors", "with"
+    return [f"{points} marked as not visible: the network {how}; evaluation.json also has the errors {other} them"]
 
 
 def load(found: project.Project, config: Config) -> Dataset:

@@ -4,6 +4,7 @@ Readers of other tools' files are in `jaxpose.formats`; the table of a CSV in th
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -72,6 +73,12 @@ class LabelTable:
     skeleton: Skeleton = Skeleton()
     unlabelled_names: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def is_hidden(self) -> np.ndarray:
+        """Whether each keypoint has a position and is marked as not visible: (n, k) bool."""
+        hidden = (self.visibility == NOT_VISIBLE) & np.isfinite(self.keypoints_image_px[..., 0])
+        return hidden if self.hidden_image_px is None else hidden | np.isfinite(self.hidden_image_px[..., 0])
 
 
 def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.codes import VISIBLE
 from jaxpose.config import DataConfig, video_crop
 from jaxpose.data.checked_table import CheckedTable, all_problems, check_table
 from jaxpose.data.label_files import find_folder, find_labels
@@ -56,6 +57,7 @@ class Project:
       notes: sentences for the user about what was read and what was not.
       skeleton: the animal.
       unlabelled_names: keypoints that the project names and no label file has.
+      hidden: (n, k) bool, which keypoints are marked as not visible and have a position in the label file; None = none.
     """
 
     folder: Path
@@ -81,6 +83,7 @@ class Project:
     notes: tuple[str, ...] = ()
     skeleton: Skeleton = Skeleton()
     unlabelled_names: tuple[str, ...] = ()
+    hidden: np.ndarray | None = None
 
     def crop_px(self, row: int) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
@@ -98,6 +101,20 @@ class Project:
     def labelled_frame_px(self) -> np.ndarray:
         """Returns the labels (n, k, 2), NaN where visibility is 0."""
         return np.where(self.visibility[..., None] > 0, self.keypoints_frame_px, np.nan)
+
+    def measured_frame_px(self) -> np.ndarray:
+        """Returns the labels (n, k, 2) that errors are measured from: those at whose place training puts the target."""
+        return np.where((self.visibility == VISIBLE)[..., None], self.keypoints_frame_px, np.nan)
+
+    def not_visible(self) -> np.ndarray:
+        """Returns which keypoints (n, k) have a label at a position and are marked as not visible.
+
+        Whether training puts the target there depends on the format: it does for v = 1 of COCO, and not for visible = 1
+        of a CSV, where the network learns to be unsure.
+        """
+        if self.hidden is None:
+            return np.zeros(self.visibility.shape, bool)
+        return self.hidden & np.isfinite(self.labelled_frame_px()).all(axis=-1)
 
     def labels_checksums(self) -> tuple[str, ...]:
         """Returns n SHA-256, hexadecimal, one of the labels of each frame."""
@@ -144,13 +161,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     """
     views = [check_table(table, view, data) for table, view in zip(tables, data.views or ("",), strict=True)]
     first = views[0]
-    for view in views:
-        names, others = first.table.keypoint_names, view.table.keypoint_names
-        if names != others:
-            raise UserError(
-                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
-                f"{', '.join(others)}; they must be the same in all views, in one order"
-            )
+    _refuse_other_keypoints(views)
     moments = [moment for moment in first.images if all(moment in view.images for view in views)]
     problems = [problem for view in views for problem in all_problems(view, views)]
     chosen = [(view, *view.images[moment]) for view in views for moment in moments]
@@ -185,6 +196,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         notes=(*_notes(views), *(note for view in views for note in view.size_notes(any(crops_px)))),
         skeleton=first.table.skeleton,
         unlabelled_names=first.table.unlabelled_names,
+        hidden=np.stack([view.table.is_hidden[row] for view, row, _ in chosen]),
     )
 
 
@@ -200,6 +212,17 @@ def _refuse_other_crops(label_file: Path, data: DataConfig) -> None:
 def _notes(views: list[CheckedTable]) -> list[str]:
     """Returns the notes of the tables; with several cameras, each with its view."""
     return [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
+
+
+def _refuse_other_keypoints(views: list[CheckedTable]) -> None:
+    first = views[0]
+    for view in views:
+        names, others = first.table.keypoint_names, view.table.keypoint_names
+        if names != others:
+            raise UserError(
+                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
+                f"{', '.join(others)}; they must be the same in all views, in one order"
+            )
 
 
 def _video_crops_px(

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
 from jaxpose.compare.comparison import compare
-from jaxpose.compare.listing import frames_cell
+from jaxpose.compare.listing import format_frames, format_not_visible, frames_cell
 from jaxpose.config.excerpt import excerpt
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.section import Section, paragraph, table
@@ -20,6 +20,7 @@ def comparing_section(facts: RunFacts, other: Path) -> Section:
     """
     found = compare([other, facts.run])
     before, after = found.measured
+    runs = ["other run", "this run"]
     paired = "the same" if found.frames.is_paired else "different"
     text = (
         f"On {paired} frames that trained neither run ({found.frames.compared[1]:,} of this run). A difference below 0 "
@@ -33,13 +34,15 @@ def comparing_section(facts: RunFacts, other: Path) -> Section:
          _cell(after.difference_px, after.difference_interval_px, column, "+")]
         for column, name in enumerate(names)
     ]  # fmt: skip
-    head = ["keypoint", "frames", "other run", "this run", "difference"]
+    head = ["keypoint", "frames", *runs, "difference"]
     listed = table(head, rows, f"Mean errors in px; the other run is {other}")
     options = [
         [name, *(excerpt(value, quoted=value == "") for value in values)] for name, values in found.options.items()
     ]
-    differing = table(["option", "other run", "this run"], options, "Options that differ") if options else ""
-    return Section("comparison", "Comparison with another run", paragraph(text) + listed + differing)
+    differing = table(["option", *runs], options, "Options that differ") if options else ""
+    notes = [format_frames(found, runs), *([format_not_visible(found, runs)] if found.not_visible else [])]
+    told = "".join(paragraph(line, "note") for note in notes for line in note.splitlines())
+    return Section("comparison", "Comparison with another run", paragraph(text) + told + listed + differing)
 
 
 def _cell(means: np.ndarray, interval: np.ndarray, column: int, sign: str = "") -> str:

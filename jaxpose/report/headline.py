@@ -19,6 +19,14 @@ _WHAT = {
     VALIDATION: "Validation frames neither trained the network nor chose its checkpoint.",
     TRAIN: "These frames trained the network, so expect much larger errors on other frames.",
 }
+_LEFT_OUT = (
+    "Points marked as not visible are left out of all other figures of this page, because the network learns to be "
+    'unsure of them; where they have a position, the rows "with not visible" count them.'
+)
+_COUNTED = (
+    "Points marked as not visible count in all other figures of this page, because the network learns their positions; "
+    'the rows "without not visible" leave them out.'
+)
 
 
 def headline_section(facts: RunFacts) -> Section:
@@ -77,20 +85,17 @@ def _facts(facts: RunFacts) -> str:
 def _table(sets: dict[str, Any]) -> str:
     """Returns the errors of each set and extra label file, as evaluation.json has them."""
     figures = ("mean", "median", "p95", "rms")
-    rows = []
+    rows, notes = [], ["rms weighs large errors more; p95 is the error that 95 % of the points stay below."]
     for name in [*(name for name in SETS if name in sets), *(name for name in sets if name not in SETS)]:
         of_set = sets[name] if isinstance(sets[name], dict) else {}
-        values = [number(of_set.get(f"{figure}_px_error")) for figure in figures]
-        rows.append(
-            [
-                name,
-                of_set.get("frames", "-"),
-                of_set.get("labelled_points", "-"),
-                *values,
-                number(of_set.get("oks_ap"), 3),
-            ]
-        )
+        lines = {name: of_set}
+        if about := of_set.get("not_visible"):
+            lines[f"{name}, {'without' if about['counted'] else 'with'} not visible"] = about["otherwise"]
+            notes.append(_COUNTED if about["counted"] else _LEFT_OUT)
+        for title, line in lines.items():
+            values = [number(line.get(f"{figure}_px_error")) for figure in figures]
+            points = line.get("labelled_points", "-")
+            rows.append([title, line.get("frames", "-"), points, *values, number(line.get("oks_ap"), 3)])
     head = ["set", "frames", "points", *(f"{figure} px" for figure in figures), "OKS AP"]
-    return table(head, rows, "Errors of each set in pixels of the frame") + paragraph(
-        "rms weighs large errors more; p95 is the error that 95 % of the points stay below.", "note"
-    )
+    text = " ".join(dict.fromkeys(notes))
+    return table(head, rows, "Errors of each set in pixels of the frame") + paragraph(text, "note")

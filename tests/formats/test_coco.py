@@ -1,5 +1,6 @@
 """COCO keypoint files: labels as pycocotools reads them, where images lie, and what cannot be used."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import pytest
 from pycocotools.coco import COCO
 
 from jaxpose import config as c
+from jaxpose.data.dataset import describe_not_visible, match_keypoints
 from jaxpose.data.project import Project
 from jaxpose.data.skeleton import Skeleton
 from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
 from jaxpose.formats.project import read_label_table, read_project, refuse_absent
+from jaxpose.prediction.evaluation_tables import summarize
+from jaxpose.run.error_text import not_visible_text
 from tests.formats.other_projects import KEYPOINTS, LABELLED, points_px
 from tests.painted_videos import plain, write
 
@@ -255,3 +259,27 @@ def test_options_of_other_layouts_are_refused(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(UserError, match="labels.json is not JSON"):
         read(file)
+
+
+def test_hidden_keypoints_count_in_the_errors_and_the_figures_without_them_are_given(tmp_path: Path) -> None:
+    """As in COCO's own OKS. Other projects have the same file of figures as before."""
+    file = coco_project(tmp_path)
+    names = KEYPOINTS[::-1]
+    found = match_keypoints(read(file), names)
+    is_hidden = np.array([name == KEYPOINTS[1] for name in names]) & np.isfinite(found.keypoints_frame_px[..., 0])
+    np.testing.assert_array_equal(found.not_visible(), is_hidden)
+    predicted = found.keypoints_frame_px + np.where(is_hidden, 3.0, 1.0)[..., None]
+    config, rows = c.Config(data=c.DataConfig(keypoint_names=names)), np.arange(len(found.images))
+    figures = summarize(config, found, rows, predicted, np.ones(is_hidden.shape))
+    errors = np.sqrt(2) * np.where(is_hidden, 3.0, 1.0)[np.isfinite(found.keypoints_frame_px[..., 0])]
+    about = figures["not_visible"]
+    assert (figures["labelled_points"], about["points"], about["counted"]) == (len(errors), is_hidden.sum(), True)
+    assert figures["mean_px_error"] == pytest.approx(errors.mean())
+    assert about["otherwise"]["mean_px_error"] == pytest.approx(np.sqrt(2))
+    assert about["otherwise"]["labelled_points"] == len(errors) - is_hidden.sum()
+    assert not_visible_text(figures) == f"1.41 px without {is_hidden.sum()} points marked as not visible"
+    (note,) = describe_not_visible(found)
+    assert note.startswith(f"{is_hidden.sum()} points marked as not visible: the network learns their positions, and ")
+    shown = dataclasses.replace(found, hidden=None)
+    assert "not_visible" not in summarize(config, shown, rows, predicted, np.ones(is_hidden.shape))
+    assert describe_not_visible(shown) == []

@@ -149,8 +149,9 @@ def test_a_sequence_of_images_is_read_in_place(tmp_path: Path, capsys: pytest.Ca
     file = save(sleap_io.Labels(frames), tmp_path / "labels.slp")
     found = read(file)
     assert found.images == ("day/img2.png", "day/img4.png") and found.paths == (names[2], names[4])
-    # Not visible is not labelled.
+    # Not visible is not labelled, and counts in no error.
     np.testing.assert_array_equal(found.visibility, [[0, 2, 0, 2]] * 2)
+    assert not found.not_visible().any()
     show_data(c.Config(data=c.DataConfig(project=str(file))))
     out = capsys.readouterr().out
     assert f"project      {tmp_path}: SLEAP file labels.slp with 1 video" in out and "every image decodes" in out
