@@ -37,7 +37,7 @@ BELOW = {
     "init": [*FRAMES, "cluster"],
     "compare": [*FRAMES, "pose", "run"],
     "labelling": [*FRAMES, "pose", "run", "prediction"],
-    "report": [*FRAMES, "pose", "steps", "run", "prediction", "compare", "labelling"],
+    "report": [*FRAMES, "model", "pose", "steps", "run", "prediction", "compare", "labelling"],
     "check": [*FRAMES, "labelling", "init", "report"],
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],

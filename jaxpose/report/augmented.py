@@ -15,6 +15,7 @@ from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.images import fit_affines, outside_parts, read_labelled
 from jaxpose.data.loader import rows_of_draws
 from jaxpose.errors import UserError
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.pose import augment
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.pictures import Drawing, draw_picture
@@ -116,6 +117,6 @@ def _augment(
         return augment.render(drawn, options, frames, jnp.float32), moved_px, seen
 
     # One device of this process: the others may be busy, or not ours.
-    with jax.default_device(jax.local_devices()[0]):
+    with jax.default_device(jax.local_devices()[0]), pinned_settings("f32"):
         given = draws.astype(np.int32), frames, keypoints_px, visibility.astype(np.int8), frame_from_input
         return jax.device_get(jax.jit(work)(*given))
