@@ -84,6 +84,7 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
             f"data.video_crops_px is {data.video_crops_px}, but the labelled images of {found.folder} are the crops "
             f"{found.video_crops_px or '()'}; leave the option out: it is read from the project"
         )
+    video = sessions.named_videos(data, config.video, found.video_files)
     notes = recordings.check_recordings(found, _videos(found, config), data.threads)
     found = dataclasses.replace(found, notes=(*found.notes, *notes))
     width, height = images.input_size_px(found, data)
@@ -97,9 +98,9 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         skeleton=_skeleton(found, data),
     )
     if data.boxes:
-        videos = list(sessions.video_files(data, config.video).values())
+        videos = list(sessions.video_files(data, video).values())
         found = dataclasses.replace(found, notes=(*found.notes, *video_boxes.describe_boxes(data, videos)))
-    return dataclasses.replace(config, data=data), found
+    return dataclasses.replace(config, data=data, video=video), found
 
 
 def _skeleton(found: project.Project, data: DataConfig) -> tuple[str, ...]:

@@ -30,6 +30,12 @@ def extra_label_files(data: DataConfig) -> list[str]:
     return [name for name in names if name != data.labels and name in existing]
 
 
+def ending_beside(labels: str, own: str) -> str:
+    """Returns what tells a label file from the project's own in names of results: "new" of CollectedData_new.csv."""
+    endings = [ending.removeprefix("_") for ending in ENDINGS if with_ending(own, ending) == labels]
+    return endings[0] if endings else PurePosixPath(labels).stem.removeprefix(f"{PurePosixPath(own).stem}_")
+
+
 def find_folder(project: str) -> Path:
     """Returns the absolute folder of a project, without links.
 

@@ -4,10 +4,8 @@ Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a
 in pixels of the original frames, and a sentence for every row that cannot be used.
 """
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.data.cells import parse_number, refuse_unprintable
 from jaxpose.data.label_header import LabelHeader, read_header
-from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8, read_text
+from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8, read_rows
 from jaxpose.errors import UserError
 
 # Cells that count as empty in pandas, which usually writes and reads these files.
@@ -65,7 +63,7 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
         cannot be written to a table (it has a line break, or spreadsheets would read it as a formula).
       OSError: the file cannot be read.
     """
-    rows, encoding = _read_rows(file)
+    rows, encoding = read_rows(file)
     header = read_header(file, rows)
     if encoding == GUESS and not all(name.isascii() for name in header.keypoint_names):
         raise UserError(f"{file} is not a UTF-8 CSV file, so letters in its keypoints are unknown: {SAVE_AS_UTF_8}")
@@ -116,30 +114,6 @@ def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarra
         # The sum turns -0.0 into 0.0.
         cells.append([name, use, x + 0.0, y + 0.0] if use != NOT_USED and math.isfinite(x) else [name, use])
     return hashlib.sha256(json.dumps(sorted(cells)).encode()).hexdigest()
-
-
-def _read_rows(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
-    """Returns the rows, each with the number of its first line, and the encoding of the file."""
-    text, encoding = read_text(file)
-    rows: list[tuple[int, list[str]]] = []
-    line = 1
-    try:
-        reader = csv.reader(io.StringIO(text, newline=""))
-        for row in reader:
-            # Only blanks and tabs: str.strip would also remove line breaks and spaces of other scripts.
-            rows.append((line, [cell.strip(" \t") for cell in row]))
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{file} is not a CSV file: {error}") from None
-    while rows and not rows[-1][1]:
-        rows.pop()
-    if not rows:
-        raise UserError(
-            f"{file} is empty; it must have the header rows scorer, bodyparts, coords and a row for each frame"
-        )
-    if any("\0" in cell for _, row in rows for cell in row):
-        raise UserError(f"{file} is not a CSV file: it holds zero bytes")
-    return rows, encoding
 
 
 def _read_image(row: list[str], header: LabelHeader) -> str:

@@ -101,11 +101,7 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
     links = [path for path in folder.iterdir() if path.is_symlink() and not path.exists()] if folder.is_dir() else []
     broken = [f"  {path.name}: a link to {path.readlink()}, which does not exist" for path in sorted(links)]
     if not files:
-        labelled = sorted({str(file.parent) for file in found.video_files.values()})
-        elsewhere = (
-            f"; the labelled ones are in {', '.join(labelled)}: video.folder names another folder" if labelled else ""
-        )
-        return [f"{'videos':12} none in {folder}{elsewhere}", *broken]
+        return [f"{'videos':12} none in {folder}", *broken]
     looked = list(map_in_threads(_look, files, config.data.threads, "reading the videos"))
     videos = [video for video in looked if isinstance(video, Video)]
     frames, seconds = sum(video.expected_frames for video in videos), sum(map(_seconds, videos))

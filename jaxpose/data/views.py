@@ -43,12 +43,6 @@ def with_ending(labels: str, ending: str) -> str:
     return f"{PurePosixPath(labels).with_suffix('').as_posix()}{ending}.csv"
 
 
-def ending_beside(labels: str, own: str) -> str:
-    """Returns what tells a label file from the project's own in names of results: "new" of CollectedData_new.csv."""
-    endings = [ending.removeprefix("_") for ending in ENDINGS if with_ending(own, ending) == labels]
-    return endings[0] if endings else PurePosixPath(labels).stem.removeprefix(f"{PurePosixPath(own).stem}_")
-
-
 def files_of_views(labels: str) -> dict[str, str]:
     """Returns {view: file} of "top:a.csv,side:b.csv", {} for another name."""
     entries = [entry.partition(":") for entry in labels.split(",")]

@@ -21,7 +21,7 @@ from jaxpose.extras import need
 from jaxpose.files import read_bytes, sha256_of
 from jaxpose.formats import sleap_extras
 from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
-from jaxpose.formats.sleap_video import SleapVideo, firsts_of_files, video_names
+from jaxpose.formats.sleap_video import SleapVideo, files_of_videos, firsts_of_files, video_names
 from jaxpose.formats.sleap_video import read_videos as read_sleap_videos
 from jaxpose.quantities import count
 from jaxpose.video.recording import refuse_other
@@ -72,6 +72,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     labelled = np.isfinite(points).all(axis=-1)
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
     used = dict.fromkeys(row.video for row in rows)
+    files, sentences = files_of_videos(videos, names_of_videos, used)
     table = LabelTable(
         file=file,
         keypoint_names=names,
@@ -85,9 +86,9 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         keypoints_image_px=np.where(np.expand_dims(labelled, -1), points, np.nan),
         visibility=np.where(labelled, VISIBLE, absent).astype(np.int8),
         problems=tuple(problems),
-        video_files={names_of_videos[number]: path for number in used if (path := videos[number].media_file)},
+        video_files=files,
         kind=f"SLEAP file {file.name} with {count(len(used), 'video')}",
-        notes=tuple(notes),
+        notes=(*notes, *sentences),
         scorer=sleap_extras.read_scorer(labels),
         hidden_image_px=sleap_extras.hidden_points([row.instance for row in kept], len(names)),
         skeleton=sleap_extras.read_skeleton(labels),

@@ -1,11 +1,19 @@
 """A video of a SLEAP file: its images, its file on this machine, and its name in the tables."""
 
 from collections import Counter
+from collections.abc import Container
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from jaxpose.data.inputs import VIDEO_SUFFIXES
 from jaxpose.data.named_files import Match, find_files
+from jaxpose.errors import UserError
 from jaxpose.formats import sleap_extras
+from jaxpose.quantities import count, listed
+from jaxpose.video.file import scan
+from jaxpose.video.recording import check_recording
+
+_LISTED = 5
 
 
 class SleapVideo:
@@ -54,6 +62,35 @@ def read_videos(file: Path, labels: Any) -> list[SleapVideo]:
         if len(video.matches) == 1 and not video.is_sequence:
             video.media_file = video.matches[0].file
     return videos
+
+
+def files_of_videos(
+    videos: list[SleapVideo], names: list[str], labelled: Container[int]
+) -> tuple[dict[str, Path], list[str]]:
+    """Returns {name: file} of the videos that exist here, and sentences about those that are not used.
+
+    Args:
+      videos: of the file.
+      names: of the videos, as `video_names` returns them.
+      labelled: numbers of the videos with labels, whose rows say what is wrong with them.
+    """
+    files, notes, absent = {}, [], []
+    for number, (video, name) in enumerate(zip(videos, names, strict=True)):
+        needs_no_file = video.is_embedded or number not in labelled
+        if video.media_file is None:
+            reason = video.matches[0].reason if video.matches and not video.is_sequence else ""
+            notes += [f"not used: {reason}"] * bool(reason and needs_no_file)
+            absent += [name] * bool(not reason and not video.is_sequence and number not in labelled)
+            continue
+        try:
+            if video.media_file.suffix.lower() in VIDEO_SUFFIXES:
+                check_recording(scan(video.media_file), video.recording)
+            files[name] = video.media_file
+        except UserError as error:
+            notes += [f"not used: {error}"] * needs_no_file
+    if absent:
+        notes.append(f"{count(len(absent), 'video')} without labels not found: {listed(absent, _LISTED)}")
+    return files, notes
 
 
 def firsts_of_files(videos: list[SleapVideo]) -> list[int]:

@@ -12,7 +12,7 @@ from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, usual_split
 from jaxpose.init.names import left_right_pairs, mirrored_views
 from jaxpose.init.network_choices import backbone_for, network_choices
 from jaxpose.init.training_choices import batch, checkpoint, length, rate, schedule, validations
-from jaxpose.init.video_choices import losses_on_video, settings_of_losses, videos
+from jaxpose.init.video_choices import losses_on_video, settings_of_losses
 
 
 def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choice]:
@@ -31,7 +31,7 @@ def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choic
     if not {"optim.milestones_epochs", "optim.gamma"} & set(settled):
         rules.append(schedule)
     are_losses_given = any(re.fullmatch(r"losses\.\w+\.weight", name) for name in settled)
-    rules += [checkpoint, rate, videos, settings_of_losses if are_losses_given else losses_on_video, batch]
+    rules += [checkpoint, rate, settings_of_losses if are_losses_given else losses_on_video, batch]
     found: list[Choice] = []
     for rule in rules:
         chosen = [

@@ -1,9 +1,7 @@
 """New rows for the label files of a project: read, and refused where they do not fit."""
 
-import csv
 import dataclasses
 import difflib
-import io
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -12,7 +10,7 @@ import numpy as np
 from jaxpose.codes import NOT_USED
 from jaxpose.data.frame_names import frame_of
 from jaxpose.data.label_table import read_csv_table
-from jaxpose.data.label_text import read_text
+from jaxpose.data.label_text import read_rows
 from jaxpose.data.labels import Labels, read_labels
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.h5_labels import describe_difference
@@ -142,7 +140,7 @@ def _read(file: Path, view: str) -> NewFile:
     _refuse_other_h5(file)
     header, index_columns = read_header(file)
     layout = LabelLayout(file.name, False, header, index_columns)
-    rows = _rows_by_line(file)
+    rows = dict(read_rows(file)[0])
     kept = np.flatnonzero((labels.visibility > NOT_USED).any(axis=1)).tolist()
     empty = len(labels.images) - len(kept)
     cells = [dict(zip(layout.columns(), rows[labels.lines[row]][index_columns:], strict=False)) for row in kept]
@@ -166,16 +164,6 @@ def _refuse_other_h5(file: Path) -> None:
             f"{folder / difference}: which has the corrected labels? Only the CSV is read: write the labels there, or "
             "remove the .h5"
         )
-
-
-def _rows_by_line(file: Path) -> dict[int, list[str]]:
-    """Returns the rows of a CSV by the number of their first line."""
-    rows, line = {}, 1
-    reader = csv.reader(io.StringIO(read_text(file)[0], newline=""))
-    for row in reader:
-        rows[line] = [cell.strip(" \t") for cell in row]
-        line = reader.line_num + 1
-    return rows
 
 
 def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:

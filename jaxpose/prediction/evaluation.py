@@ -18,10 +18,9 @@ from jaxpose.config.arguments import make_folder
 from jaxpose.console import RESULT
 from jaxpose.data import dataset
 from jaxpose.data.dataset import Dataset
-from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.label_files import ending_beside, extra_label_files
 from jaxpose.data.project import Project
 from jaxpose.data.split import SETS, KnownSplit, read_split
-from jaxpose.data.views import ending_beside
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.formats.project import read_project

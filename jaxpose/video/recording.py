@@ -8,7 +8,7 @@ import cv2
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
 from jaxpose.video.index import VideoIndex, read_index
-from jaxpose.video.rotation import as_labelled
+from jaxpose.video.rotation import AnyVideo, as_labelled
 
 # Libraries round the rates of files, and estimate them from time stamps.
 _RATE_TOLERANCE = 0.005
@@ -35,23 +35,32 @@ def read_recording(path: Path, recording: Recording) -> VideoIndex:
     """Returns the index of the file of a recording, whose frames are rotated as they were labelled.
 
     Raises:
-      UserError: the file is no video, or it has another number of frames, size or rate: it is another recording.
+      UserError: the file is no video, or as `check_recording`.
     """
-    index = as_labelled(read_index(path), [recording.size_px] if recording.size_px else [])
-    refuse_other(path, recording, (index.width_px, index.height_px))
-    counts, rates = [index.frame_count, index.announced_frames], [index.fps]
-    lacks_count = recording.frame_count and recording.frame_count not in counts
-    if lacks_count or (recording.fps and not _has_rate(recording.fps, rates)):
+    return check_recording(read_index(path), recording)
+
+
+def check_recording(video: AnyVideo, recording: Recording) -> AnyVideo:
+    """Returns a video, as `scan` or `read_index` returned it, whose frames are rotated as they were labelled.
+
+    Raises:
+      UserError: it has another number of frames, size or rate: it is another recording.
+    """
+    video = as_labelled(video, [recording.size_px] if recording.size_px else [])
+    refuse_other(video.path, recording, (video.width_px, video.height_px))
+    shown = video.frame_count if isinstance(video, VideoIndex) else video.expected_frames
+    counts, rates = [shown, video.announced_frames], [video.fps]
+    if recording.frame_count not in (None, *counts) or not _has_rate(recording.fps, rates):
         # Most label tools read videos with OpenCV, which estimates where the file does not say.
-        opened = cv2.VideoCapture(str(path))
+        opened = cv2.VideoCapture(str(video.path))
         counts.append(round(opened.get(cv2.CAP_PROP_FRAME_COUNT)))
         rates.append(opened.get(cv2.CAP_PROP_FPS))
         opened.release()
-    if recording.frame_count and recording.frame_count not in counts:
-        raise UserError(_describe(path, recording, count(counts[0], "frame"), f"{recording.frame_count:,}"))
-    if recording.fps and not _has_rate(recording.fps, rates):
-        raise UserError(_describe(path, recording, f"{rates[0]:g} frames/s", f"{recording.fps:g}"))
-    return index
+    if recording.frame_count not in (None, *counts):
+        raise UserError(_describe(video.path, recording, count(shown, "frame"), f"{recording.frame_count:,}"))
+    if not _has_rate(recording.fps, rates):
+        raise UserError(_describe(video.path, recording, f"{rates[0]:g} frames/s", f"{recording.fps:g}"))
+    return video
 
 
 def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], frame_count: int | None = None) -> None:
@@ -67,8 +76,8 @@ def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], fra
       UserError: it has another size or number of frames.
     """
     if recording.size_px not in (None, size_px):
-        there, said = (f"{width} x {height} px" for width, height in (size_px, recording.size_px))
-        raise UserError(_describe(path, recording, f"frames of {there}", said))
+        shown, said = (f"{width} x {height} px" for width, height in (size_px, recording.size_px))
+        raise UserError(_describe(path, recording, f"frames of {shown}", said))
     if frame_count is not None and recording.frame_count not in (None, frame_count):
         raise UserError(_describe(path, recording, count(frame_count, "frame"), f"{recording.frame_count:,}"))
 
@@ -82,8 +91,8 @@ def has_proportions(size_px: tuple[int, int], frame_px: tuple[int, int]) -> bool
     return abs(width * frame_height - height * frame_width) <= max(frame_width, frame_height)
 
 
-def _has_rate(fps: float, rates: list[float]) -> bool:
-    return any(abs(rate - fps) <= _RATE_TOLERANCE * fps for rate in rates)
+def _has_rate(fps: float | None, rates: list[float]) -> bool:
+    return fps is None or any(abs(rate - fps) <= _RATE_TOLERANCE * fps for rate in rates)
 
 
 def _describe(path: Path, recording: Recording, there: str, said: str) -> str:

@@ -131,6 +131,7 @@ def test_only_options_that_change_no_number_are_harmless() -> None:
         "data.read_ahead_steps", "data.skeleton", "data.threads",
         "train.save_every_minutes", "train.save_every_steps", "mesh.platform", "mesh.devices", "mesh.heartbeat_s",
         "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "eval.predict_videos", "video.cache",
+        "video.files",
         "predict.stretch_minutes", "predict.decoders", "predict.smooth",
         "predict.smooth_min_confidence", "predict.smooth_window", "log.every_steps", "log.tensorboard",
         "log.tracker", "log.frames", "log.report", "log.profile_steps", "log.pace_s", "log.remote_url",

@@ -13,6 +13,7 @@ from jaxpose import config as c
 from jaxpose.data import dataset
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
+from jaxpose.data.sessions import clip_sessions, video_files
 from jaxpose.data.split import split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
@@ -239,6 +240,32 @@ def edit_videos(file: Path, facts: dict[str, object]) -> None:
             video["backend"] |= facts
         del stream["videos_json"]
         stream["videos_json"] = [json.dumps(video) for video in videos]
+
+
+def test_the_named_videos_are_those_of_the_project(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Also those without labels; another recording is left out, and a folder of videos comes first."""
+    labels = named(make_labels(tmp_path), *(f"C:/rec/cam{n}/day.mp4" for n in (1, 2)))
+    labels.videos += [sleap_io.Video(f"C:/rec/{name}.mp4", open_backend=False) for name in ("new", "gone", "other")]
+    labels.videos[-1].backend_metadata |= {"type": "MediaVideo", "shape": [9, 48, 64, 3]}
+    for name in ("new", "other"):
+        write(tmp_path / f"{name}.mp4", 3)
+    file = save(labels, tmp_path / "labels.slp")
+    config = c.resolve(c.Config(data=c.DataConfig(project=str(file))))
+    prepared, found = prepare(config)
+    assert prepared.video.files == ("cam1/day.mp4", "cam2/day.mp4", "new.mp4")
+    expected = {"cam1_day": "cam1/day.mp4", "cam2_day": "cam2/day.mp4", "new": "new.mp4"}
+    assert video_files(prepared.data, prepared.video) == {name: tmp_path / path for name, path in expected.items()}
+    assert clip_sessions(prepared.data, prepared.video)[1] == (tmp_path / "cam2/day.mp4",)
+    assert found.notes[1].startswith(f"not used: {tmp_path}/other.mp4 has 3 frames, but C:/rec/other.mp4 had 9 when")
+    assert found.notes[2:] == ("1 video without labels not found: gone",)
+    show_data(config)
+    assert "videos       3 videos with 43 frames" in capsys.readouterr().out
+    (tmp_path / "videos").mkdir()
+    write(tmp_path / "videos/mine.mp4", 3)
+    assert prepare(config)[0].video.files == ()
+    (tmp_path / "new.mp4").unlink()
+    with pytest.raises(UserError, match=f"video.files has {tmp_path}/new.mp4, which does not exist; put it there, or"):
+        video_files(prepared.data, prepared.video)
 
 
 def test_images_of_another_sequence_are_refused(tmp_path: Path) -> None:
