@@ -13,12 +13,14 @@ import numpy as np
 
 from jaxpose.config import DataConfig, video_crop
 from jaxpose.data.checked_table import CheckedTable, all_problems, check_table
+from jaxpose.data.image_file import AUTO, PixelRule
 from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.labelled_image import LabelledImage
 from jaxpose.data.labels import labels_checksum
 from jaxpose.data.skeleton import Skeleton
 from jaxpose.data.views import moment_of_image
+from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
 
 LISTED_PROBLEMS = 20
@@ -55,6 +57,8 @@ class Project:
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
       notes: sentences for the user about what was read and what was not.
       skeleton: the animal.
+      orientation: how the labels count pixels, as in `image_file.PixelRule`.
+      white: the value that becomes white in images of more than 8 bits, as their values tell; 0 for the whole range.
     """
 
     folder: Path
@@ -79,6 +83,12 @@ class Project:
     kind: str = ""
     notes: tuple[str, ...] = ()
     skeleton: Skeleton = Skeleton()
+    orientation: str = AUTO
+    white: float = 0.0
+
+    def pixel_rule(self, white: float) -> PixelRule:
+        """Returns how the images become pixels, with the white of a run."""
+        return PixelRule(self.orientation, white)
 
     def crop_px(self, row: int) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
@@ -142,13 +152,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     """
     views = [check_table(table, view, data) for table, view in zip(tables, data.views or ("",), strict=True)]
     first = views[0]
-    for view in views:
-        names, others = first.table.keypoint_names, view.table.keypoint_names
-        if names != others:
-            raise UserError(
-                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
-                f"{', '.join(others)}; they must be the same in all views, in one order"
-            )
+    _refuse_other_keypoints(views)
     moments = [moment for moment in first.images if all(moment in view.images for view in views)]
     problems = [problem for view in views for problem in all_problems(view, views)]
     chosen = [(view, *view.images[moment]) for view in views for moment in moments]
@@ -162,6 +166,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
             f"already; remove data.{given}"
         )
     offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
+    white, notes = _white(chosen, data)
     image_px = np.stack([view.table.keypoints_image_px[row] for view, row, _ in chosen])
     return Project(
         folder=folder,
@@ -184,9 +189,33 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_crops_px=_video_crops_px(chosen, crops_px),
         video_files=first.table.video_files,
         kind=first.table.kind,
-        notes=(*first.table.notes, *(note for view in views for note in view.size_notes(any(crops_px)))),
+        notes=(*first.table.notes, *_notes(views, any(crops_px)), *notes),
         skeleton=first.table.skeleton,
+        orientation=next((view.orientation for view in views if view.orientation != AUTO), AUTO),
+        white=white,
     )
+
+
+def _refuse_other_keypoints(views: list[CheckedTable]) -> None:
+    first = views[0]
+    for view in views:
+        names, others = first.table.keypoint_names, view.table.keypoint_names
+        if names != others:
+            raise UserError(
+                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
+                f"{', '.join(others)}; they must be the same in all views, in one order"
+            )
+
+
+def _white(chosen: list[tuple[CheckedTable, int, LabelledImage]], data: DataConfig) -> tuple[float, list[str]]:
+    """Returns the attribute `white` of the project, and a sentence about images of more than 8 bits."""
+    ranges = [image.facts.values for *_, image in chosen if image.facts.values]
+    white = data.white or choose_white(ranges)
+    return white, list(filter(None, [describe_white(ranges, white)[0]]))
+
+
+def _notes(views: list[CheckedTable], has_crops: bool) -> list[str]:
+    return [note for view in views for note in (*view.size_notes(has_crops), *view.notes)]
 
 
 def _video_crops_px(

@@ -5,7 +5,6 @@ on nothing but the pixels, and so do the checksums in split.csv.
 """
 
 import dataclasses
-import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,9 +16,9 @@ from jaxpose.data.cells import refuse_formula, refuse_unprintable
 from jaxpose.data.label_table import LabelTable
 from jaxpose.errors import UserError
 from jaxpose.extras import need
-from jaxpose.files import sha256_of
 from jaxpose.formats import sleap_extras
-from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
+from jaxpose.formats.extracted_frames import frames_of_video
+from jaxpose.formats.sleap_images import extract_images
 from jaxpose.formats.sleap_video import SleapVideo, firsts_of_files, video_names
 from jaxpose.quantities import count
 
@@ -54,7 +53,8 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     names_of_videos = video_names(videos)
     rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
-    images = [_images(video, frames, data) for video, frames in zip(videos, wanted, strict=True)]
+    reach_px = [_reach_px([row.instance for row in rows if row.video == number]) for number in range(len(videos))]
+    images = [_images(*of_video, data) for of_video in zip(videos, wanted, reach_px, strict=True)]
     kept, paths = [], []
     for row in rows:
         image = images[row.video][row.frame]
@@ -69,19 +69,21 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     labelled = np.isfinite(points).all(axis=-1)
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
     used = dict.fromkeys(row.video for row in rows)
+    names_of_images = tuple(
+        _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
+        for row, path in zip(kept, paths, strict=True)
+    )
     return LabelTable(
         file=file,
         keypoint_names=names,
-        images=tuple(
-            _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
-            for row, path in zip(kept, paths, strict=True)
-        ),
+        images=names_of_images,
         paths=tuple(paths),
         videos=tuple(names_of_videos[row.video] for row in kept),
         sources=tuple(row.source for row in kept),
         keypoints_image_px=np.where(np.expand_dims(labelled, -1), points, np.nan),
         visibility=np.where(labelled, VISIBLE, absent).astype(np.int8),
         problems=tuple(problems),
+        shown_sizes_px=_shown_sizes_px(names_of_images, [videos[row.video] for row in kept]),
         video_files={names_of_videos[number]: path for number in used if (path := videos[number].media_file)},
         kind=f"SLEAP file {file.name} with {count(len(used), 'video')}",
         notes=tuple(notes),
@@ -90,6 +92,11 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         skeleton=sleap_extras.read_skeleton(labels),
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
+
+
+def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[str, tuple[int, int]]:
+    pairs = zip(images, (video.size_px for video in videos), strict=True)
+    return {image: size_px for image, size_px in pairs if size_px}
 
 
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
@@ -149,7 +156,13 @@ def _rows(
     return rows, problems, notes
 
 
-def _images(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
+def _reach_px(instances: list[Any]) -> np.ndarray:
+    """Returns the largest x and y (2,) of the points of instances."""
+    points = [np.nan_to_num(instance.numpy()).max(axis=0) for instance in instances]
+    return np.max([np.zeros(2), *points], axis=0)
+
+
+def _images(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig) -> dict[int, Path | str]:
     """Returns {frame: its image file}, or a reason in place of the file."""
     if not frames:
         return {}
@@ -159,7 +172,7 @@ def _images(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int,
         if video.is_sequence:
             return {frame: _image_of_sequence(video, frame) for frame in frames}
         if video.is_embedded or _is_no_media(video.names[0]):
-            return _extract_by_sleap(video, frames, data)
+            return extract_images(video, frames, reach_px, data)
         if video.media_file is None:
             raise UserError(
                 f"its video {video.names[0]} does not exist; put it beside {video.file}, or save the labels as .pkg.slp"
@@ -176,32 +189,6 @@ def _image_of_sequence(video: SleapVideo, frame: int) -> Path | str:
 
 def _is_no_media(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in (".h5", ".hdf5", ".slp", ".tif", ".tiff", ".seq")
-
-
-def _extract_by_sleap(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
-    """Returns frames that sleap-io reads: those in the file itself, or in HDF5 and TIFF files."""
-    path = video.file if video.is_embedded else video.media_file
-    if path is None:
-        raise UserError(f"{video.names[0]} does not exist; put it beside {video.file}")
-    kept = ExtractedFrames(f"{sha256_of(path)} {video.video.backend_metadata.get('dataset')}", data)
-    absent = kept.absent(frames)
-    reasons: dict[int, str] = {}
-    if absent:
-        video.video.replace_filename(os.fspath(path), open=True)
-    for frame in absent:
-        try:
-            pixels = np.asarray(video.video[frame])
-        except Exception as error:
-            # Of any kind, as above.
-            # sleap-io fails on the absent result of a decoder.
-            reason = "the image is damaged" if isinstance(error, AttributeError) else f"{type(error).__name__}: {error}"
-            reasons[frame] = f"its image cannot be read from {path}: {reason}"
-            continue
-        if frame == absent[0]:
-            kept.make_room(len(absent), (pixels.shape[1], pixels.shape[0]))
-        kept.store(frame, np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels)
-    video.video.close()
-    return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
 
 
 def _image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:
