@@ -31,13 +31,13 @@ def predict_arguments() -> RunArguments:
     arguments.add_argument(
         "--boxes",
         metavar="FOLDER",
-        help="for a run with data.boxes: folder with <video>_bbox.csv of each video; default: that of the run",
+        help="folder with <video>_bbox.csv; default: that of the run",
     )
     arguments.add_argument(
         "--labeled", action="store_true", help="also write each video with its keypoints drawn, in labeled_videos/"
     )
     arguments.add_argument(
-        "--orientation", metavar="KIND", help="images with an EXIF orientation: upright or stored; default: as the run"
+        "--orientation", metavar="KIND", help="EXIF orientation: upright or stored; default: the run's"
     )
     arguments.add_argument("--overwrite", action="store_true", help="replace existing predictions")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")

@@ -41,12 +41,10 @@ def refuse_undecided(table: LabelTable, row: int, facts: ImageFacts, decided: st
     if facts.orientation == NORMAL or decided != AUTO:
         return
     (width, height), (across, down) = facts.stored_px, upright_size_px(facts.stored_px, facts.orientation)
-    sizes = f" of {across} x {down} pixels", f" of {width} x {height}"
-    upright, stored = sizes if (width, height) != (across, down) else ("", "")
     raise UserError(
-        f"{table.images[row]} has {describe(facts.orientation)}, and its labels may count pixels of the upright picture"
-        f"{upright} or of the stored one{stored}: give data.orientation=upright if the label tool showed it upright, "
-        "as browsers do, or data.orientation=stored"
+        f"{table.images[row]} has {describe(facts.orientation)}; do its labels count pixels of the upright picture "
+        f"({across} x {down}) or of the stored one ({width} x {height})? Give data.orientation=upright if the label "
+        "tool showed it upright, as browsers do, or data.orientation=stored"
     )
 
 

@@ -62,8 +62,8 @@ def choose_white(ranges: Sequence[ValueRange]) -> float:
         return 1.0
     if fractions:
         raise UserError(
-            f"{count(fractions, 'image')} of more than 8 bits hold fractions up to 1, others values up to {largest:g}: "
-            "no value is white in all of them; save them in one form"
+            f"of the images of more than 8 bits, {count(fractions, 'image')} with fractions and others with values up "
+            f"to {largest:g}: no value is white in all of them; save them in one form"
         )
     if largest > WHOLE_RANGE:
         raise UserError(f"images hold values up to {largest:g}, more than 16 bits; {_GIVE}")

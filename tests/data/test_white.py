@@ -158,7 +158,7 @@ def test_colours_in_planes_are_refused() -> None:
 
 def test_no_value_suits_fractions_and_whole_numbers() -> None:
     fractions, whole = ValueRange(0.9, True), ValueRange(4000, False)
-    with pytest.raises(UserError, match="1 image of more than 8 bits hold fractions up to 1, others values up to 4000"):
+    with pytest.raises(UserError, match="1 image with fractions and others with values up to 4000: no"):
         choose_white([fractions, whole])
     with pytest.raises(UserError, match="values up to 70000, more than 16 bits; give the value that becomes white"):
         choose_white([whole, ValueRange(70000, True)])

@@ -50,9 +50,7 @@ def test_the_upper_8_bits_are_read_by_every_reader(tmp_path: Path, pixel_format:
 def test_a_format_of_16_bits_with_values_of_12_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "dark.mkv", "gray16le", 4)
     for read in (scan, read_index):
-        with pytest.raises(
-            UserError, match="dark.mkv has a format of 16 bits per channel, but its first frame"
-        ):
+        with pytest.raises(UserError, match="dark.mkv has a format of 16 bits per channel, but its first frame"):
             read(path)
 
 
