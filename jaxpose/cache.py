@@ -111,13 +111,13 @@ def _note(key: str, folder: Path | None) -> Path:
     return (folder or cache_folder()) / "notes" / f"{key}.json"
 
 
-def make_room(folder: Path, limit: float, suffix: str) -> None:
+def make_room(folder: Path, limit: float, suffix: str | tuple[str, ...]) -> None:
     """Deletes the least recently used files of a folder until the rest has at most `limit` bytes.
 
     Args:
       folder: an existing folder.
       limit: bytes.
-      suffix: of the files that count, such as ".npy"; of other files, only stale ".tmp" files are deleted.
+      suffix: of the files that count, such as ".npy", or several; of other files, only stale ".tmp" files are deleted.
     """
     # Another process may remove the same entries. If it has one open, the pages stay until it closes the file.
     entries = []
@@ -126,7 +126,7 @@ def make_room(folder: Path, limit: float, suffix: str) -> None:
             status = file.stat()
         except FileNotFoundError:
             continue
-        if file.suffix == suffix:
+        if file.name.endswith(suffix):
             entries.append((status.st_mtime, status.st_size, file))
         elif file.suffix == ".tmp" and time.time() - status.st_mtime > STALE_SECONDS:
             file.unlink(missing_ok=True)

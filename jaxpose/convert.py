@@ -73,6 +73,12 @@ def labels(argv: list[str]) -> int:
     )
     arguments.add_argument("--labels", default="", metavar="FILE", help="label file of a project of Lightning Pose")
     arguments.add_argument("--scorer", default="", metavar="NAME", help="who labelled; default: as in the project")
+    arguments.add_argument(
+        "--orientation",
+        default="auto",
+        choices=("auto", "upright", "stored"),
+        help="pixels that the labels of images with an EXIF orientation count, as data.orientation",
+    )
     _add_session_start(arguments)
     arguments.add_overwrite()
     return arguments.run(_labels, argv)
@@ -83,7 +89,7 @@ def _labels(given: argparse.Namespace) -> int:
     with phase("loading the packages"):
         from jaxpose.config import DataConfig
         from jaxpose.conversion.label_files import LabelTarget, convert_labels
-    data = DataConfig(project=given.project, **({"labels": given.labels} if given.labels else {}))
+    data = DataConfig(project=given.project, orientation=given.orientation, labels=given.labels or DataConfig().labels)
     target = LabelTarget(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
     print_lines("\n".join(convert_labels(data, target)))
     return DONE

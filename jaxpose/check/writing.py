@@ -47,7 +47,7 @@ def write_check(config: Config, out: Path) -> str:
         sets, problem = _sets(project, data)
         pairs, reason = _pairs(project.keypoint_names, data)
         frames, notes = make_frames(project, sets, refused, pairs)
-    skeleton = Skeleton(project.keypoint_names, _edges(project, data))
+    skeleton = Skeleton(project.keypoint_names, _edges(project, data), project.pixel_rule(data.white))
     thumbnails = draw_thumbnails(frames, skeleton, data.threads)
     result = headline(project, frames, refused, not notes)
     sections = [

@@ -68,6 +68,20 @@ class DataConfig(Section):
         "are the sizes of its stored frames; () = read from the images",
         harmless=True,
     )
+    orientation: str = option(
+        "auto",
+        "pixels that labels of images with an EXIF orientation count: upright = of the picture as browsers show it, "
+        "stored = of the picture as it is stored; auto = by the sizes in the label file, else an error",
+        choices=("auto", "upright", "stored"),
+        before="stored",
+    )
+    white: float = option(
+        0.0,
+        "value that becomes white in images of more than 8 bits, such as 4095; 0 = chosen from the labelled images: 1 "
+        "for fractions, else the largest value of 8, 10, 12, 14 or 16 bits that none exceeds",
+        minimum=0.0,
+        before=65535.0,
+    )
     missing: str = option(
         "ignore",
         "an empty label cell: ignore = no loss, not_visible = uniform target",
@@ -138,6 +152,11 @@ class DataConfig(Section):
         minimum=0,
         harmless=True,
     )
+
+
+def with_orientation(data: DataConfig, orientation: str) -> DataConfig:
+    """Returns the options of a run with another value of `data.orientation`, "" for the run's own."""
+    return dataclasses.replace(data, orientation=orientation) if orientation else data
 
 
 def given_shares(data: DataConfig, is_small: bool = True) -> tuple[float, float] | None:

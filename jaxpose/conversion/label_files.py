@@ -11,9 +11,10 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.conversion.places import refuse_absent_project, refuse_out
 from jaxpose.data.checked_table import CheckedTable, check_table
-from jaxpose.data.image_file import decode_image
+from jaxpose.data.image_file import PixelRule, decode_image
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.project import LISTED_PROBLEMS
+from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import read_bytes, write_atomic
@@ -92,6 +93,7 @@ def convert_labels(data: DataConfig, target: LabelTarget) -> list[str]:
         lines = [f"{count(len(checked.problems), 'row')} of {table.file} cannot be used; fix them:"]
         raise UserError("\n".join([*lines, *checked.problems[:LISTED_PROBLEMS]]))
     rows = [row for row, _ in checked.images.values()]
+    rule = PixelRule(checked.orientation, choose_white(checked.ranges()))
     labels = _written(checked, rows, form, target.scorer)
     folder = out if form == DEEPLABCUT else out.parent
     sources = [table.paths[row] for row in rows]
@@ -99,14 +101,15 @@ def convert_labels(data: DataConfig, target: LabelTarget) -> list[str]:
     copies = [] if holds_images else [folder / image for image in labels.images]
     if not target.overwrite:
         files = [out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels)
-        _refuse_existing(files, sources, copies)
+        _refuse_existing(files, sources, copies, rule)
     with output_folder(folder, target.overwrite) as new:
         for source, copy in zip(sources, copies, strict=bool(copies)):
-            _copy(source, copy)
+            _copy(source, copy, rule)
         _write_files(new, labels, copies or sources, target)
     written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
     dropped = _dropped(checked, labels, form, holds_images)
-    return [*table.notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
+    notes = [*table.notes, *checked.notes, *filter(None, [describe_white(checked.ranges(), rule.white)[0]])]
+    return [*notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
 
 
 def _write_files(folder: Path, labels: WrittenLabels, paths: list[Path], target: LabelTarget) -> None:
@@ -184,29 +187,29 @@ def _name(table: LabelTable, row: int, form: str) -> str:
     return image.as_posix()
 
 
-def _refuse_existing(files: list[Path], sources: list[Path], copies: list[Path]) -> None:
+def _refuse_existing(files: list[Path], sources: list[Path], copies: list[Path], rule: PixelRule) -> None:
     """Refuses files that this command, cut off before its end, cannot have left: it copies the images first."""
     existing = [file for file in files if file.exists()]
     if existing and not all(copy.exists() for copy in copies):
         raise UserError(refusal(existing))
     for source, copy in zip(sources, copies, strict=bool(copies)):
-        if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix):
+        if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix, rule):
             raise UserError(
                 f"{copy} exists already and is another image than {source}: --overwrite replaces it; or choose "
                 "another --out"
             )
 
 
-def _copy(source: Path, copy: Path) -> None:
-    content = _content(source, copy.suffix)
+def _copy(source: Path, copy: Path, rule: PixelRule) -> None:
+    content = _content(source, copy.suffix, rule)
     if not copy.exists() or read_bytes(copy, most_bytes=None) != content:
         copy.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(copy, content)
 
 
-def _content(source: Path, suffix: str) -> bytes:
+def _content(source: Path, suffix: str, rule: PixelRule) -> bytes:
     """Returns the bytes of an image, or those of the same pixels in another format."""
     data = read_bytes(source, most_bytes=None)
     if source.suffix == suffix:
         return data
-    return cv2.imencode(suffix, cv2.cvtColor(decode_image(data), cv2.COLOR_RGB2BGR))[1].tobytes()
+    return cv2.imencode(suffix, cv2.cvtColor(decode_image(data, rule), cv2.COLOR_RGB2BGR))[1].tobytes()

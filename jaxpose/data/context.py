@@ -96,8 +96,7 @@ def _fill(
         for key in wanted[row]:
             beside = labelled.get(key[0])
             if beside is not None and key == image_key(project, beside, key[0]):
-                part_px = project.part_px(beside, data.crop_px)
-                images[key] = read_labelled(project, beside, affines[beside], size_px, data.resize, part_px)
+                images[key] = read_labelled(project, beside, affines[beside], size_px, data)
             else:
                 images[key] = _read_beside(project, row, key, affines[row], size_px, data)
         part_px = project.part_px(row, data.crop_px)
@@ -120,7 +119,7 @@ def _read_beside(
     """Returns an image beside the labelled one of a row, None if it has another size."""
     file, width, height, _ = key
     try:
-        image = decode_image(read_bytes(file, most_bytes=None))
+        image = decode_image(read_bytes(file, most_bytes=None), project.pixel_rule(data.white))
     except UserError as error:
         if data.on_bad_frame == "skip":
             return None

@@ -16,6 +16,7 @@ from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
 from jaxpose.data.named_files import of_name
 from jaxpose.data.skeleton import edge_text, edges_given, known_pairs
+from jaxpose.data.white import WHOLE_RANGE
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
 
@@ -94,6 +95,8 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         input_height_px=height,
         keypoint_names=tuple(found.keypoint_names),
         video_crops_px=found.video_crops_px,
+        orientation=found.orientation,
+        white=data.white or found.white,
         frame_sizes_px=data.frame_sizes_px or _frame_sizes_px(found),
         skeleton=_skeleton(found, data),
     )
@@ -214,6 +217,16 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
     return windows.files_beside(found, radius, _videos(found, config))
 
 
+def _other_white(found: project.Project, data: DataConfig) -> list[str]:
+    """Returns a sentence if a run's white is not that of a project's images of more than 8 bits."""
+    if not found.white or found.white == data.white:
+        return []
+    return [
+        f"{found.label_file}: {found.white:g} would suit its images of more than 8 bits, but white is "
+        f"{data.white or WHOLE_RANGE:g} (data.white of the run), so they look brighter or darker than the run's"
+    ]
+
+
 def _videos(found: project.Project, config: Config) -> dict[str, Path]:
     """Returns the videos with the frames around the labelled ones, by their names."""
     files = sessions.video_files(config.data, config.video) | dict(found.video_files)
@@ -228,7 +241,7 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     Raises:
       UserError: a frame does not decode.
     """
-    data, messages = config.data, []
+    data, messages = config.data, list[str]()
     size_px = data.input_width_px, data.input_height_px
     if config.model.kind == "heatmap_context":
         radius = CONTEXT_RADIUS["heatmap_context"]
@@ -243,4 +256,4 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
         visibility=np.where(images.outside_parts(found, data.crop_px), np.int8(0), found.visibility),
         frame_from_input=frames.frame_from_input,
     )
-    return samples, tuple(messages)
+    return samples, (*messages, *_other_white(found, data))

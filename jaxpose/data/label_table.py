@@ -41,6 +41,7 @@ class LabelTable:
       crops_px: {video: (x, y, width, height)} in frame pixels: an image of this size is this crop of its frame. "*"
         stands for videos without an entry.
       sizes_px: {image: (width, height)} that the label tool saw; an image of another size was resized since.
+      shown_sizes_px: {image: (width, height)} that the label tool may have seen: a hint at how it turned the image.
       frame_sizes_px: {video: (width, height)} of the frames of videos that were found.
       video_files: {video: file} of videos that lie elsewhere than in the folder of the project's videos.
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
@@ -64,6 +65,7 @@ class LabelTable:
     problems: tuple[str, ...] = ()
     crops_px: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     sizes_px: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+    shown_sizes_px: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     frame_sizes_px: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     video_files: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     kind: str = ""

@@ -14,12 +14,14 @@ import numpy as np
 from jaxpose.codes import VISIBLE
 from jaxpose.config import DataConfig, video_crop
 from jaxpose.data.checked_table import CheckedTable, all_problems, check_table
+from jaxpose.data.image_file import AUTO, PixelRule
 from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.labelled_image import LabelledImage
 from jaxpose.data.labels import labels_checksum
 from jaxpose.data.skeleton import Skeleton
 from jaxpose.data.views import moment_of_image
+from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
 
 LISTED_PROBLEMS = 20
@@ -58,6 +60,8 @@ class Project:
       skeleton: the animal.
       unlabelled_names: keypoints that the project names and no label file has.
       hidden: (n, k) bool, which keypoints are marked as not visible and have a position in the label file; None = none.
+      orientation: how the labels count pixels, as in `image_file.PixelRule`.
+      white: the value that becomes white in images of more than 8 bits, as their values tell; 0 for the whole range.
     """
 
     folder: Path
@@ -84,6 +88,12 @@ class Project:
     skeleton: Skeleton = Skeleton()
     unlabelled_names: tuple[str, ...] = ()
     hidden: np.ndarray | None = None
+    orientation: str = AUTO
+    white: float = 0.0
+
+    def pixel_rule(self, white: float) -> PixelRule:
+        """Returns how the images become pixels, with the white of a run."""
+        return PixelRule(self.orientation, white)
 
     def crop_px(self, row: int) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
@@ -171,6 +181,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     if any(crops_px):
         _refuse_other_crops(label_file, data)
     offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
+    white, notes = _white(chosen, data)
     image_px = np.stack([view.table.keypoints_image_px[row] for view, row, _ in chosen])
     return Project(
         folder=folder,
@@ -193,10 +204,12 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_crops_px=_video_crops_px(chosen, crops_px),
         video_files=first.table.video_files,
         kind=first.table.kind,
-        notes=(*_notes(views), *(note for view in views for note in view.size_notes(any(crops_px)))),
+        notes=(*_notes(views, any(crops_px)), *notes),
         skeleton=first.table.skeleton,
         unlabelled_names=first.table.unlabelled_names,
         hidden=np.stack([view.table.is_hidden[row] for view, row, _ in chosen]),
+        orientation=next((view.orientation for view in views if view.orientation != AUTO), AUTO),
+        white=white,
     )
 
 
@@ -209,9 +222,10 @@ def _refuse_other_crops(label_file: Path, data: DataConfig) -> None:
         )
 
 
-def _notes(views: list[CheckedTable]) -> list[str]:
-    """Returns the notes of the tables; with several cameras, each with its view."""
-    return [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
+def _notes(views: list[CheckedTable], has_crops: bool) -> list[str]:
+    """Returns the notes of the tables, with several cameras each with its view, and those of their images."""
+    tables = [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
+    return [*tables, *(note for view in views for note in (*view.size_notes(has_crops), *view.notes))]
 
 
 def _refuse_other_keypoints(views: list[CheckedTable]) -> None:
@@ -223,6 +237,13 @@ def _refuse_other_keypoints(views: list[CheckedTable]) -> None:
                 f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
                 f"{', '.join(others)}; they must be the same in all views, in one order"
             )
+
+
+def _white(chosen: list[tuple[CheckedTable, int, LabelledImage]], data: DataConfig) -> tuple[float, list[str]]:
+    """Returns the attribute `white` of the project, and a sentence about images of more than 8 bits."""
+    ranges = [image.facts.values for *_, image in chosen if image.facts.values]
+    white = data.white or choose_white(ranges)
+    return white, list(filter(None, [describe_white(ranges, white)[0]]))
 
 
 def _video_crops_px(

@@ -65,7 +65,7 @@ def decode_all(config: Config, found: Project) -> None:
     affines = images.fit_affines(found, config.data, size_px)
 
     def decode(row: int) -> None:
-        images.read_labelled(found, row, affines[row], size_px)
+        images.read_labelled(found, row, affines[row], size_px, config.data)
 
     for _ in map_in_threads(decode, range(len(found.images)), config.data.threads, "decoding images"):
         pass
@@ -110,7 +110,8 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
         if isinstance(video, Video):
             rate = f", {video.fps:.4g} frames/s, {_duration(_seconds(video))}" if video.fps else ""
             size = f"{video.width_px} x {video.height_px} px"
-            lines.append(f"  {video.path.name}: {size}, {count(video.expected_frames, 'frame')}{rate}")
+            bits = f", {video.bits} bits per channel, of which the upper 8 are used" if video.bits > 8 else ""
+            lines.append(f"  {video.path.name}: {size}, {count(video.expected_frames, 'frame')}{rate}{bits}")
         else:
             lines.append(f"  {video}")
     return lines + [f"  and {len(looked) - _LISTED_VIDEOS} more"] * (len(looked) > _LISTED_VIDEOS) + broken

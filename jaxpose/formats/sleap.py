@@ -5,7 +5,6 @@ on nothing but the pixels, and so do the checksums in split.csv.
 """
 
 import dataclasses
-import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,13 +13,14 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
-from jaxpose.data.image_file import image_size_px
+from jaxpose.data.image_file import image_facts
 from jaxpose.data.label_table import LabelTable, without_placeholders
 from jaxpose.errors import UserError
 from jaxpose.extras import need
-from jaxpose.files import read_bytes, sha256_of
+from jaxpose.files import read_bytes
 from jaxpose.formats import sleap_extras
-from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
+from jaxpose.formats.extracted_frames import frames_of_video
+from jaxpose.formats.sleap_images import extract_images
 from jaxpose.formats.sleap_video import SleapVideo, files_of_videos, firsts_of_files, video_names
 from jaxpose.formats.sleap_video import read_videos as read_sleap_videos
 from jaxpose.quantities import count
@@ -57,7 +57,8 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     names_of_videos = video_names(videos)
     rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
-    images = [_images(video, frames, data) for video, frames in zip(videos, wanted, strict=True)]
+    reach_px = [_reach_px([row.instance for row in rows if row.video == number]) for number in range(len(videos))]
+    images = [_images(*of_video, data) for of_video in zip(videos, wanted, reach_px, strict=True)]
     kept, paths = [], []
     for row in rows:
         image = images[row.video][row.frame]
@@ -73,19 +74,21 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
     used = dict.fromkeys(row.video for row in rows)
     files, sentences = files_of_videos(videos, names_of_videos, used)
+    names_of_images = tuple(
+        _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
+        for row, path in zip(kept, paths, strict=True)
+    )
     table = LabelTable(
         file=file,
         keypoint_names=names,
-        images=tuple(
-            _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
-            for row, path in zip(kept, paths, strict=True)
-        ),
+        images=names_of_images,
         paths=tuple(paths),
         videos=tuple(names_of_videos[row.video] for row in kept),
         sources=tuple(row.source for row in kept),
         keypoints_image_px=np.where(np.expand_dims(labelled, -1), points, np.nan),
         visibility=np.where(labelled, VISIBLE, absent).astype(np.int8),
         problems=tuple(problems),
+        shown_sizes_px=_shown_sizes_px(names_of_images, [videos[row.video] for row in kept]),
         video_files=files,
         kind=f"SLEAP file {file.name} with {count(len(used), 'video')}",
         notes=(*notes, *sentences),
@@ -95,6 +98,11 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
     return without_placeholders(table, data)
+
+
+def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[str, tuple[int, int]]:
+    pairs = zip(images, (video.recording.size_px for video in videos), strict=True)
+    return {image: size_px for image, size_px in pairs if size_px}
 
 
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
@@ -153,7 +161,13 @@ def _rows(
     return rows, problems, notes
 
 
-def _images(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
+def _reach_px(instances: list[Any]) -> np.ndarray:
+    """Returns the largest x and y (2,) of the points of instances."""
+    points = [np.nan_to_num(instance.numpy()).max(axis=0) for instance in instances]
+    return np.max([np.zeros(2), *points], axis=0)
+
+
+def _images(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig) -> dict[int, Path | str]:
     """Returns {frame: its image file}, or a reason in place of the file."""
     if not frames:
         return {}
@@ -164,7 +178,7 @@ def _images(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int,
             _refuse_other_sequence(video)
             return {frame: _image_of_sequence(video, frame) for frame in frames}
         if video.is_embedded or _is_no_media(video.names[0]):
-            return _extract_by_sleap(video, frames, data)
+            return extract_images(video, frames, reach_px, data)
         if video.media_file is None:
             raise UserError(f"{video.absence(0, 'its video')}, or save the labels as .pkg.slp")
         return frames_of_video(video.media_file, frames, video.recording, data)
@@ -182,7 +196,7 @@ def _refuse_other_sequence(video: SleapVideo) -> None:
     """Refuses images whose first one has another size: SLEAP notes the size of that one; others may differ."""
     first = video.matches[0].file
     if first:
-        width, height = image_size_px(read_bytes(first, most_bytes=None))
+        width, height = image_facts(read_bytes(first, most_bytes=None)).stored_px
         # SLEAP applies the orientation in the file.
         if video.recording.size_px != (height, width):
             refuse_other(first, video.recording, (width, height))
@@ -190,34 +204,6 @@ def _refuse_other_sequence(video: SleapVideo) -> None:
 
 def _is_no_media(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in (".h5", ".hdf5", ".slp", ".tif", ".tiff", ".seq")
-
-
-def _extract_by_sleap(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
-    """Returns frames that sleap-io reads: those in the file itself, or in HDF5 and TIFF files."""
-    path = video.file if video.is_embedded else video.media_file
-    if path is None:
-        raise UserError(video.absence(0, "its video"))
-    kept = ExtractedFrames(f"{sha256_of(path)} {video.video.backend_metadata.get('dataset')}", data)
-    absent = kept.absent(frames)
-    reasons: dict[int, str] = {}
-    if absent:
-        video.video.replace_filename(os.fspath(path), open=True)
-        if not video.is_embedded and (shape := video.video.shape):
-            refuse_other(path, video.recording, (shape[2], shape[1]), shape[0])
-    for frame in absent:
-        try:
-            pixels = np.asarray(video.video[frame])
-        except Exception as error:
-            # Of any kind, as above.
-            # sleap-io fails on the absent result of a decoder.
-            reason = "the image is damaged" if isinstance(error, AttributeError) else f"{type(error).__name__}: {error}"
-            reasons[frame] = f"its image cannot be read from {path}: {reason}"
-            continue
-        if frame == absent[0]:
-            kept.make_room(len(absent), (pixels.shape[1], pixels.shape[0]))
-        kept.store(frame, np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels)
-    video.video.close()
-    return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
 
 
 def _image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:

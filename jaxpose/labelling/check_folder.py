@@ -60,7 +60,7 @@ def _write_picture(folder: Path, finding: Finding) -> str:
     if finding.path is None or finding.labelled_px is None:
         return ""
     try:
-        image = decode_image(read_bytes(finding.path, most_bytes=None))
+        image = decode_image(read_bytes(finding.path, most_bytes=None), finding.rule)
     except (OSError, UserError):
         return ""
     expected_px = np.full_like(finding.labelled_px, np.nan) if finding.expected_px is None else finding.expected_px

@@ -5,6 +5,7 @@ Input: labelled frames and a network. Output: the tables of `evaluation_tables`,
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from jaxpose.checksums import json_text
 from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
+from jaxpose.config.data import with_orientation
 from jaxpose.console import RESULT
 from jaxpose.data import dataset
 from jaxpose.data.dataset import Dataset
@@ -50,6 +52,7 @@ def evaluate(
     devices: object = "auto",
     platform: str = "auto",
     batch_size: int | None = None,
+    orientation: str = "",
 ) -> Summaries:
     """Evaluates a run again, and logs the errors. A frame keeps its set of the run; frames new to it are `unused`.
 
@@ -61,6 +64,7 @@ def evaluate(
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
       batch_size: frames at once on each device; None is the batch of the run's own evaluation.
+      orientation: as the option data.orientation, for images with an EXIF orientation; "" is the run's.
 
     Returns:
       As `evaluate_dataset`.
@@ -70,7 +74,7 @@ def evaluate(
         replace the run's own files.
     """
     run = Path(run)
-    config = _with_project(read_run_config(run), run, project)
+    config = _with_project(read_run_config(run), run, project, orientation)
     found = _read_labels(config, labels)
     split = _known_split(run)
     sets = dataset.sets_in_run(found, split)
@@ -161,15 +165,14 @@ def _known_split(run: Path) -> KnownSplit:
     return read_split(run / SPLIT_FILE, is_of_run=True)
 
 
-def _with_project(config: Config, run: Path, project: str) -> Config:
-    """Returns the config of a run, with another project if one is given."""
-    if project:
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, project=project))
-    if not Path(config.data.project).exists():
+def _with_project(config: Config, run: Path, project: str, orientation: str) -> Config:
+    """Returns the config of a run, with another project or orientation if one is given."""
+    data = dataclasses.replace(with_orientation(config.data, orientation), project=project or config.data.project)
+    if not project and not Path(config.data.project).exists():
         raise UserError(
             f"the project of {run}, {config.data.project}, does not exist; give its folder with --project FOLDER"
         )
-    return config
+    return dataclasses.replace(config, data=data)
 
 
 def _read_labels(config: Config, labels: str) -> Project:
@@ -179,11 +182,8 @@ def _read_labels(config: Config, labels: str) -> Project:
             raise UserError("the run names no project with labelled frames; give it with --project FOLDER")
         return _read_project(config, labels)
     except UserError as error:
-        if "data.project=" not in str(error):
-            raise
         # jaxpose train calls it data.project=FOLDER, this verb --project FOLDER.
-        text = str(error).replace("data.project=", "--project ").replace("data.project is", "--project is")
-        raise UserError(text) from None
+        raise UserError(re.sub(r"data\.(project|orientation)(=| is)", r"--\1\2", str(error))) from None
 
 
 def _read_project(config: Config, labels: str) -> Project:

@@ -85,12 +85,7 @@ def first_samples(facts: RunFacts, labels: ProjectLabels) -> Seen:
     data = config.data
     size_px = data.input_width_px, data.input_height_px
     affines = fit_affines(project, data, size_px)
-    frames = np.stack(
-        [
-            read_labelled(project, row, affines[row], size_px, data.resize, project.part_px(row, data.crop_px))
-            for row in chosen.tolist()
-        ]
-    )[:, None]
+    frames = np.stack([read_labelled(project, row, affines[row], size_px, data) for row in chosen.tolist()])[:, None]
     is_used = np.where(outside_parts(project, data.crop_px), np.int8(0), project.visibility)[chosen]
     keypoints_px = geometry.apply(affines, project.keypoints_frame_px)[chosen].astype(np.float32)
     options = dataclasses.replace(config, augment=resolve_preset(config.augment))
