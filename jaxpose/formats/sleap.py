@@ -14,7 +14,7 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
-from jaxpose.data.label_table import LabelTable, without_placeholders
+from jaxpose.data.label_table import LabelTable, normalised
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import sha256_of
@@ -90,7 +90,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         skeleton=sleap_extras.read_skeleton(labels),
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
-    return without_placeholders(table, data)
+    return normalised(table, data)
 
 
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:

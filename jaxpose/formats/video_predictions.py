@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config.excerpt import excerpt
+from jaxpose.data.cells import refuse_alike
 from jaxpose.errors import UserError
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
@@ -78,6 +79,7 @@ def check_predictions(
     """
     if not index or not keypoint_names:
         raise UserError(f"{file} has no {'row below its header' if keypoint_names else 'keypoint'}")
+    refuse_alike(file, keypoint_names)
     for name in keypoint_names:
         if list(keypoint_names).count(name) > 1:
             raise UserError(f"{file} has two keypoints {name!r}")
