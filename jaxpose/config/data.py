@@ -63,6 +63,11 @@ class DataConfig(Section):
         "are the sizes of its stored frames; () = read from the images",
         harmless=True,
     )
+    predicted_labels: bool = option(
+        False,
+        "SLEAP (.slp): predicted instances count as labels in frames without labels of a person; for predictions that "
+        "somebody has proofread",
+    )
     missing: str = option(
         "ignore",
         "an empty label cell: ignore = no loss, not_visible = uniform target",

@@ -120,7 +120,11 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
     if file.exists():
         raise UserError(f"{file} exists already; remove it, or choose another --out")
     written = _write(file, predictions, footage, target)
-    lines = [f"{table} -> {', '.join(map(str, written))}", f"dropped: {_dropped(predictions, target) or 'nothing'}"]
+    lines = [
+        *predictions.notes,
+        f"{table} -> {', '.join(map(str, written))}",
+        f"dropped: {_dropped(predictions, target) or 'nothing'}",
+    ]
     if target.form == DEEPLABCUT and footage is None:
         lines.append("create_labeled_video of DeepLabCut also needs <table>_meta.pickle: give --video VIDEO")
     return lines

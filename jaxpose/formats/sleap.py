@@ -35,13 +35,14 @@ class _Row:
 
 
 def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> LabelTable:
-    """Reads the instances that a person labelled; predicted ones are left out.
+    """Reads the instances that a person labelled; predicted ones are left out, unless `data.predicted_labels`.
 
     A point that is marked as not visible counts as not labelled, as in SLEAP's own training.
 
     Args:
       file: the .slp.
-      data: the meaning of a point that is not labelled, and the limit of the cache folder.
+      data: the meaning of a point that is not labelled, whether predicted instances count, and the limit of the cache
+        folder.
       with_hidden: also frames in which the only points with a position are marked as not visible.
 
     Raises:
@@ -52,7 +53,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     names = _keypoint_names(file, labels)
     videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
     names_of_videos = video_names(videos)
-    rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden)
+    rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
     images = [_images(video, frames, data) for video, frames in zip(videos, wanted, strict=True)]
     kept, paths = [], []
@@ -129,24 +130,33 @@ def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
 
 
 def _rows(
-    file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool
+    file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool, with_predicted: bool
 ) -> tuple[list[_Row], list[str], list[str]]:
     """Returns the rows, "PLACE: reason" of others, and notes."""
-    rows, problems, predicted = [], [], 0
+    rows, problems, used, left = [], [], 0, 0
     numbers = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
     for frame in labels.labeled_frames:
         number = numbers[id(frame.video)]
         source = f"{file}:{names[number]} frame {frame.frame_idx}"
         instances = sleap_extras.labelled_instances(frame, with_hidden)
+        if with_predicted and not instances and (instances := sleap_extras.predicted_instances(frame)):
+            used += 1
         if len(instances) > 1:
             problems.append(f"{source}: it has {len(instances)} animals, and only frames with one can be trained")
         elif instances:
             rows.append(_Row(source, number, int(frame.frame_idx), instances[0]))
         else:
-            predicted += 1
+            left += 1
     if not rows:
-        raise UserError("\n".join([f"{file} has no frame in which a person labelled a single animal", *problems[:3]]))
-    notes = [f"left out: {count(predicted, 'frame')} without labels of a person"] if predicted else []
+        predicted = sum(bool(sleap_extras.predicted_instances(frame)) for frame in labels.labeled_frames)
+        hint = (
+            f"; predicted instances are in {count(predicted, 'frame')}: if a person has proofread them, "
+            "data.predicted_labels=True trains on them"
+        )
+        only = f"{file} has no frame in which a person labelled a single animal"
+        raise UserError("\n".join([only + hint * bool(predicted and not with_predicted), *problems[:3]]))
+    notes = [f"left out: {count(left, 'frame')} without labels of a person"] if left else []
+    notes += [f"labels of {count(used, 'frame')} are predicted instances (data.predicted_labels)"] if used else []
     return rows, problems, notes
 
 
