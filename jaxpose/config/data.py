@@ -82,6 +82,11 @@ class DataConfig(Section):
         minimum=0.0,
         before=65535.0,
     )
+    predicted_labels: bool = option(
+        False,
+        "SLEAP (.slp): predicted instances count as labels in frames without labels of a person; for predictions that "
+        "somebody has proofread",
+    )
     missing: str = option(
         "ignore",
         "an empty label cell: ignore = no loss, not_visible = uniform target",

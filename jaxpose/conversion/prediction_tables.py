@@ -124,7 +124,8 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
     with output_folder(file.parent, target.overwrite) as folder:
         written = _write(folder / file.name, predictions, footage, target)
     names = ", ".join(str(file.with_name(one.name)) for one in written)
-    lines = [f"{table} -> {names}", f"dropped: {_dropped(predictions, target) or 'nothing'}"]
+    dropped = _dropped(predictions, target) or "nothing"
+    lines = [*predictions.notes, f"{table} -> {names}", f"dropped: {dropped}"]
     if target.form == DEEPLABCUT and footage is None:
         lines.append("create_labeled_video of DeepLabCut also needs <table>_meta.pickle: give --video VIDEO")
     return lines

@@ -2,6 +2,7 @@
 
 import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
@@ -41,14 +42,14 @@ def same_letters(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def refuse_alike(names: Sequence[str]) -> None:
-    """Raises UserError if two names are the same, or differ only in the Unicode form of their letters."""
+def refuse_alike(file: Path, names: Sequence[str]) -> None:
+    """Raises UserError if names of keypoints in a file differ only in the Unicode form of their letters."""
     first: dict[str, str] = {}
     for name in names:
         if (other := first.setdefault(same_letters(name), name)) != name:
             raise UserError(
-                f"the keypoints {ascii(other)} and {ascii(name)} look alike ({name}): only the Unicode form of their "
-                "letters differs; rename one of them, or give both the same name"
+                f"{file}: the keypoints {ascii(other)} and {ascii(name)} look alike ({name}): only the Unicode form of "
+                "their letters differs; rename one of them, or give both the same name"
             )
 
 

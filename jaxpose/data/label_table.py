@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
+from jaxpose.data.cells import refuse_alike
 from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8
 from jaxpose.data.labels import read_labels
 from jaxpose.data.named_files import find_files
@@ -94,11 +95,11 @@ def read_table(folder: Path, file: Path, data: DataConfig) -> LabelTable:
     Raises:
       UserError, OSError: as `labels.read_labels`.
     """
-    return without_placeholders(read_csv_table(folder, file, data.missing), data)
+    return normalised(read_csv_table(folder, file, data.missing), data)
 
 
 def read_csv_table(folder: Path, file: Path, missing: str) -> LabelTable:
-    """Reads a label file as it is: the reader of several joins them and calls `without_placeholders`.
+    """Reads a label file as it is: the reader of several joins them and calls `normalised`.
 
     Args:
       folder: the project, from which the file names its images.
@@ -156,16 +157,22 @@ def with_files(folder: Path, table: LabelTable) -> LabelTable:
     )
 
 
-def without_placeholders(table: LabelTable, data: DataConfig) -> LabelTable:
-    """Returns a table in which points at places that stand for a missing label are not labelled.
+def normalised(table: LabelTable, data: DataConfig) -> LabelTable:
+    """Returns a table in which missing and visible labels mean the same as in the tables of every other tool.
 
-    The places are (-1, -1) and those of `data.missing_at_px`. Every reader calls this once, with all rows of a camera;
-    notes say how many points there were, and where else keypoints repeat.
+    Labels at (-1, -1) and at the places of `data.missing_at_px` are missing. Where the file has no mark 2, 1 means
+    visible. Every reader calls this once, with all rows of a camera; notes say how many labels it changed, and where
+    else keypoints repeat.
+
+    Raises:
+      UserError: two keypoints have names that look the same.
 
     Args:
       table: the rows as the file has them.
       data: `missing_at_px`, and what `missing` labels mean.
     """
+    refuse_alike(table.file, table.keypoint_names)
+    table = _with_visible_marks(table)
     points, visibility, hidden = table.keypoints_image_px, table.visibility, table.hidden_image_px
     notes = list(table.notes)
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
@@ -184,6 +191,22 @@ def without_placeholders(table: LabelTable, data: DataConfig) -> LabelTable:
     notes += describe_repeats(table.keypoint_names, points, visibility == VISIBLE)
     return dataclasses.replace(
         table, keypoints_image_px=points, visibility=visibility, hidden_image_px=hidden, notes=tuple(notes)
+    )
+
+
+def _with_visible_marks(table: LabelTable) -> LabelTable:
+    """Returns a table in which all labels are visible if all of them are marked 1: the file knows only 0 and 1."""
+    is_placed = np.isfinite(table.keypoints_image_px).all(axis=-1) & (table.visibility > NOT_USED)
+    is_marked = table.visibility == NOT_VISIBLE
+    if table.hidden_image_px is not None:
+        is_marked = is_marked | np.isfinite(table.hidden_image_px).all(axis=-1)
+    if not is_placed.any() or not is_marked[is_placed].all():
+        return table
+    return dataclasses.replace(
+        table,
+        visibility=np.where(is_placed, np.int8(VISIBLE), table.visibility),
+        hidden_image_px=None,
+        notes=(*table.notes, "the marks of visibility are only 0 and 1: 1 counts as labelled and visible"),
     )
 
 

@@ -16,7 +16,7 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
-from jaxpose.data.label_table import LabelTable, without_placeholders
+from jaxpose.data.label_table import LabelTable, normalised
 from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -73,7 +73,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
         skeleton=skeleton,
         unread=tuple(coco_extras.unread(tree, kept, skeleton)),
     )
-    return without_placeholders(table, data)
+    return normalised(table, data)
 
 
 def _table(

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_header import COORDS
-from jaxpose.data.label_table import LabelTable, join_tables, read_csv_table, without_placeholders
+from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table
 from jaxpose.data.label_text import read_text
 from jaxpose.data.views import ENDINGS
 from jaxpose.errors import UserError
@@ -52,7 +52,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     unread = (f"which of {', '.join(map(repr, scorers))} labelled which image",) if len(scorers) > 1 else ()
     joined = join_tables(folder, names, tables)
     joined = dataclasses.replace(joined, kind=kind, notes=(*joined.notes, *notes), unread=unread)
-    return without_placeholders(joined, data)
+    return normalised(joined, data)
 
 
 def _has_labels(file: Path) -> bool:

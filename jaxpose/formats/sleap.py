@@ -14,7 +14,7 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
 from jaxpose.data.image_file import image_facts
-from jaxpose.data.label_table import LabelTable, without_placeholders
+from jaxpose.data.label_table import LabelTable, normalised
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import read_bytes
@@ -38,13 +38,14 @@ class _Row:
 
 
 def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> LabelTable:
-    """Reads the instances that a person labelled; predicted ones are left out.
+    """Reads the instances that a person labelled; predicted ones are left out, unless `data.predicted_labels`.
 
     A point that is marked as not visible counts as not labelled, as in SLEAP's own training.
 
     Args:
       file: the .slp.
-      data: the meaning of a point that is not labelled, and the limit of the cache folder.
+      data: the meaning of a point that is not labelled, whether predicted instances count, and the limit of the cache
+        folder.
       with_hidden: also frames in which the only points with a position are marked as not visible.
 
     Raises:
@@ -55,7 +56,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     names = _keypoint_names(file, labels)
     videos = read_sleap_videos(file, labels)
     names_of_videos = video_names(videos)
-    rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden)
+    rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
     reach_px = [_reach_px([row.instance for row in rows if row.video == number]) for number in range(len(videos))]
     images = [_images(*of_video, data) for of_video in zip(videos, wanted, reach_px, strict=True)]
@@ -97,7 +98,7 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         skeleton=sleap_extras.read_skeleton(labels),
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
-    return without_placeholders(table, data)
+    return normalised(table, data)
 
 
 def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[str, tuple[int, int]]:
@@ -140,24 +141,33 @@ def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
 
 
 def _rows(
-    file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool
+    file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool, with_predicted: bool
 ) -> tuple[list[_Row], list[str], list[str]]:
     """Returns the rows, "PLACE: reason" of others, and notes."""
-    rows, problems, predicted = [], [], 0
+    rows, problems, used, left = [], [], 0, 0
     numbers = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
     for frame in labels.labeled_frames:
         number = numbers[id(frame.video)]
         source = f"{file}:{names[number]} frame {frame.frame_idx}"
         instances = sleap_extras.labelled_instances(frame, with_hidden)
+        if with_predicted and not instances and (instances := sleap_extras.predicted_instances(frame)):
+            used += 1
         if len(instances) > 1:
             problems.append(f"{source}: it has {len(instances)} animals, and only frames with one can be trained")
         elif instances:
             rows.append(_Row(source, number, int(frame.frame_idx), instances[0]))
         else:
-            predicted += 1
+            left += 1
     if not rows:
-        raise UserError("\n".join([f"{file} has no frame in which a person labelled a single animal", *problems[:3]]))
-    notes = [f"left out: {count(predicted, 'frame')} without labels of a person"] if predicted else []
+        predicted = sum(bool(sleap_extras.predicted_instances(frame)) for frame in labels.labeled_frames)
+        hint = (
+            f"; predicted instances are in {count(predicted, 'frame')}: if a person has proofread them, "
+            "data.predicted_labels=True trains on them"
+        )
+        only = f"{file} has no frame in which a person labelled a single animal"
+        raise UserError("\n".join([only + hint * bool(predicted and not with_predicted), *problems[:3]]))
+    notes = [f"left out: {count(left, 'frame')} without labels of a person"] if left else []
+    notes += [f"labels of {count(used, 'frame')} are predicted instances (data.predicted_labels)"] if used else []
     return rows, problems, notes
 
 

@@ -60,6 +60,11 @@ def labelled_instances(frame: Any, with_hidden: bool) -> list[Any]:
     return visible or (placed if with_hidden and len(placed) == 1 else [])
 
 
+def predicted_instances(frame: Any) -> list[Any]:
+    """Returns the predicted instances of a frame that have a visible point."""
+    return [one for one in frame.predicted_instances if _has_points(one, invisible_as_nan=True)]
+
+
 def _has_points(instance: Any, invisible_as_nan: bool) -> bool:
     return bool(np.isfinite(instance.numpy(invisible_as_nan=invisible_as_nan)).any())
 
@@ -83,7 +88,7 @@ def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]
     lost = dict.fromkeys(("predicted instance*", "instance* without a visible point", "frame* without an instance"), 0)
     kept, complete = {id(row.instance) for row in rows}, 0
     for frame in labels.labeled_frames:
-        lost["predicted instance*"] += len(frame.predicted_instances)
+        lost["predicted instance*"] += sum(id(one) not in kept for one in frame.predicted_instances)
         lost["frame* without an instance"] += not frame.instances
         for instance in frame.user_instances:
             lost["instance* without a visible point"] += id(instance) not in kept

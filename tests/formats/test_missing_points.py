@@ -31,14 +31,13 @@ def placed_px() -> np.ndarray:
     return points
 
 
-def write_project(folder: Path, tool: str, points: np.ndarray) -> Path:
-    """Writes images and labels, and returns the project."""
+def write_project(folder: Path, tool: str, points: np.ndarray, mark: int = 2) -> Path:
+    """Writes images and labels with this mark of visibility, and returns the project."""
     for image in IMAGES:
         (folder / image).parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(folder / image), np.full((32, 40, 3), 100, np.uint8))
-    labels = WrittenLabels(
-        "me", NAMES, IMAGES, ("day1",) * 5, ((40, 32),) * 5, points, np.full((5, 3), 2, np.int8), Project.skeleton
-    )
+    marks = np.where(np.isnan(points[..., 0]), 0, mark).astype(np.int8)
+    labels = WrittenLabels("me", NAMES, IMAGES, ("day1",) * 5, ((40, 32),) * 5, points, marks, Project.skeleton)
     if tool in ("lightning_pose", "folder"):
         lightning_pose.write_labels(folder / ("CollectedData.csv" if tool == "lightning_pose" else "a.csv"), labels)
     elif tool == "coco":
@@ -104,6 +103,25 @@ def test_labels_check_and_the_data_report_name_them(
     labels_verb(["check", str(project), "--out", str(tmp_path / "out")])
     said = capsys.readouterr().out
     assert NO_LABELS_NOTE in said and CORNER_NOTE in said
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_names_that_differ_only_in_their_unicode_form_are_refused(
+    tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.formats.test_missing_points.NAMES", ("nose", "\u00f6hr", "o\u0308hr"))
+    project = str(write_project(tmp_path, tool, placed_px()))
+    with pytest.raises(UserError, match=r"the keypoints '\\xf6hr' and 'o\\u0308hr' look alike"):
+        read_label_table(DataConfig(project=project))
+
+
+@pytest.mark.parametrize("tool", ["lightning_pose", "coco"])
+def test_a_file_whose_marks_are_only_0_and_1_has_visible_labels(tmp_path: Path, tool: str) -> None:
+    points = placed_px()
+    points[:, 1] = np.nan
+    table = read_label_table(DataConfig(project=str(write_project(tmp_path, tool, points, mark=1))))
+    assert (table.visibility == 2).sum(axis=0).tolist() == [5, 0, 1] and table.hidden_image_px is None
+    assert "the marks of visibility are only 0 and 1: 1 counts as labelled and visible" in table.notes
 
 
 @pytest.mark.parametrize("places", [(1.0,), (0.0, float("nan")), (0.0, 0.0, 1.0)])

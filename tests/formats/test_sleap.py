@@ -285,6 +285,29 @@ def test_images_of_another_sequence_are_refused(tmp_path: Path) -> None:
         read(file)
 
 
+def test_predicted_instances_are_labels_only_if_asked_for_and_where_no_person_labelled(tmp_path: Path) -> None:
+    labels = make_labels(tmp_path)
+    file = save(labels, tmp_path / "labels.slp")
+    found = read(file, predicted_labels=True)
+    assert found.notes[0] == "labels of 1 frame are predicted instances (data.predicted_labels)"
+    assert len(found.images) == 7 and (found.labelled_frame_px()[6] == 1).all()
+    np.testing.assert_array_equal(found.labelled_frame_px()[0], points_px(0)[0])
+    labels.labeled_frames = labels.labeled_frames[6:]
+    file = save(labels, tmp_path / "predicted.slp")
+    with pytest.raises(UserError, match="a single animal; predicted instances are in 1 frame: .*predicted_labels=T"):
+        read(file)
+    assert read(file, predicted_labels=True).images == ("predicted.slp/cam1_day/img00000009.bmp",)
+
+
+def test_predicted_labels_are_refused_for_other_projects() -> None:
+    config = c.Config()
+    config.data.project, config.data.predicted_labels = "labels.SLP", True
+    c.validate(config)
+    config.data.project = "mice"
+    with pytest.raises(UserError, match="data.predicted_labels is True, and data.project is mice; only SLEAP files"):
+        c.validate(config)
+
+
 def test_frames_beyond_the_limit_of_the_cache_are_refused(tmp_path: Path) -> None:
     file = save(make_labels(tmp_path), tmp_path / "labels.slp")
     with pytest.raises(UserError, match="data.cache_limit_gib = 1e-05"):

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jaxpose.config import DataConfig
+from jaxpose.data.cells import refuse_alike
 from jaxpose.data.inputs import natural_key
-from jaxpose.data.label_table import LabelTable, join_tables, read_csv_table, without_empty_rows, without_placeholders
+from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table, without_empty_rows
 from jaxpose.data.named_files import of_name
 from jaxpose.data.skeleton import Skeleton, known_pairs
 from jaxpose.errors import UserError
@@ -59,7 +60,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         tables.append(table)
         notes += sentences
     names, absent, sentences = _keypoint_names(config, tables)
-    joined = without_placeholders(join_tables(folder / IMAGES_FOLDER, names, tables), data)
+    joined = normalised(join_tables(folder / IMAGES_FOLDER, names, tables), data)
     empty = 0
     if data.missing == "ignore":
         joined, empty = without_empty_rows(joined)
@@ -152,6 +153,7 @@ def _keypoint_names(
 ) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
     """Returns the keypoints in the order of config.yaml, those that only config.yaml has, and sentences about both."""
     labelled = tuple(dict.fromkeys(name for table in tables for name in table.keypoint_names))
+    refuse_alike(tables[0].file, labelled)
     spelled = {part: spelled_as(part, labelled) for part in config.bodyparts}
     names = tuple(dict.fromkeys(filter(None, spelled.values()))) if spelled else labelled
     if not names:
