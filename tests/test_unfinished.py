@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -232,6 +233,43 @@ def test_a_process_that_ends_at_once_removes_its_unfinished_files(tmp_path: Path
             remove_unfinished()
             assert not names_of(tmp_path)
     assert not names_of(tmp_path)
+
+
+STOPPED = """
+    import sys, time
+    from pathlib import Path
+    from jaxpose import early_signals
+    from jaxpose.config.arguments import exit_code_of
+    from jaxpose.files import open_atomic, replace_whole, write_folder
+    from jaxpose.outputs import output_folder
+    folder = Path(sys.argv[1])
+    if sys.argv[2] == "saves":
+        early_signals.install("jaxpose.verb")
+    def work():
+        with open_atomic(folder / "a") as stream, replace_whole(folder / "b") as unfinished:
+            with write_folder(folder / "c") as new, output_folder(folder / "d", False) as other:
+                for file in (unfinished, new / "1", other / "1"):
+                    file.write_bytes(b"half")
+                print("writing", flush=True)
+                time.sleep(60)
+    sys.exit(exit_code_of("jaxpose.verb", work))
+"""
+
+
+@pytest.mark.parametrize("kind", ["saves", "does not save"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
+def test_a_signal_ends_any_verb_with_its_code_and_leaves_no_unfinished_files(
+    kind: str, number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(STOPPED), tmp_path, kind]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline()
+        assert len(names_of(tmp_path)) == 4
+        process.send_signal(number)
+        _, error = process.communicate(timeout=20)
+    said = "interrupted" if number == signal.SIGINT and kind != "saves" else f"stopped by {number.name}"
+    assert process.returncode == code and error.startswith(f"jaxpose.verb: {said}") and error.count("\n") == 1
+    assert names_of(tmp_path) == ["d"] and not names_of(tmp_path / "d")
 
 
 def test_long_names_and_names_that_are_not_unicode_are_written(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import argparse
 import difflib
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -125,7 +126,7 @@ def program(verb: str) -> str:
 
 
 def exit_code_of(verb: str, work: Callable[[], int]) -> int:
-    """Calls `work` and returns its exit code, or the code of a system error (1), a user's mistake (2) or Ctrl-C (130).
+    """Calls `work` and returns its exit code, or that of a system error (1), a mistake (2), SIGTERM (85), Ctrl-C (130).
 
     An OSError (a full disk, a read-only folder) prints one line on stderr. A UserError prints a line on stderr for each
     mistake, without a traceback. If the reader of stdout is gone (`jaxpose compare A B | head`), the work ends without
@@ -144,9 +145,10 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except KeyboardInterrupt:
-        print_lines(f"{verb}: interrupted", sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        number = signal.SIGTERM if isinstance(error, early_signals.Terminated) else signal.SIGINT
+        print_lines(f"{verb}: {early_signals.how_interrupted(number)}", sys.stderr)
+        return early_signals.EXIT_CODES[number]
     except UserError as error:
         for line in str(error).splitlines():
             print_lines(f"{verb}: {line}", sys.stderr, ERROR)
