@@ -81,11 +81,11 @@ def test_what_the_error_of_validation_frames_means_depends_on_the_monitor(
 
 
 def test_the_result_says_how_many_frames_are_like_training_frames(run: Path, tmp_path: Path) -> None:
-    assert "training frame of the same video" not in headline_section(read_facts(run)).html
+    assert "training frame of the same video" not in headline_section(read_facts(run)).body
     sets = {f"labeled-data/v/img{i}.png": "test" if i % 3 == 2 else "train" for i in range(9)}
     html = headline_section(
         read_facts(write_run(tmp_path / "near", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
-    ).html
+    ).body
     assert "<p>3 of 3 test frames lie within 10 frames of a training frame of the same video, so the test error" in html
 
 
