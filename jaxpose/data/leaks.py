@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import TEST, TRAIN, VALIDATION
-from jaxpose.config import DataConfig
+from jaxpose.config import SPLIT_KINDS, DataConfig
 from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.neighbours import find_likeness
 from jaxpose.data.project import Project
@@ -39,14 +39,17 @@ class Leaks:
         for name, number in self.frames.items():
             same, near, of_set = self.same[name], self.near[name], count(number, f"{name} frame")
             if same:
+                hint = "" if split in SPLIT_KINDS else f"; put them into one set in {split}"
+                have = "has" if same == 1 else "have"
                 lines.append(
-                    f"{same} of {of_set} have the same image as a training frame, under another name, so the {name} "
-                    f"error is too small; put them into one set in {split}"
+                    f"{same} of {of_set} {have} the same image as a training frame, under another name, so the {name} "
+                    f"error is too small{hint}"
                 )
             if near:
                 hint = "" if split == "moment" else "; data.split=moment keeps the frames of a moment together"
+                lie = "lies" if near == 1 else "lie"
                 lines.append(
-                    f"{near} of {of_set} lie within {NEAR_FRAMES} frames of a training frame of the same video, so the "
+                    f"{near} of {of_set} {lie} within {NEAR_FRAMES} frames of a training frame of the same video, so the "
                     f"{name} error is smaller than for other moments{hint}"
                 )
         return lines

@@ -374,6 +374,16 @@ def test_identical_images_are_in_one_set(tmp_path: Path) -> None:
     assert line.startswith("10 of 10 test frames have the same image as a training frame, under another name, so the")
 
 
+def test_images_that_are_all_the_same_are_divided_and_reported() -> None:
+    project = dataclasses.replace(make_project(frames(10)), checksums=("0" * 64,) * 10)
+    sets = assign_sets(project, DataConfig())
+    np.testing.assert_array_equal(sets, assign_sets(make_project(frames(10)), DataConfig()))
+    assert describe_leaks(project, sets, DataConfig()) == [
+        "1 of 1 validation frame has the same image as a training frame, under another name, so the validation error "
+        "is too small"
+    ]
+
+
 def test_a_split_by_moments_keeps_frames_of_a_moment_together() -> None:
     data = DataConfig(split="moment")
     # Six frames around each of 40 moments.
