@@ -49,8 +49,8 @@ class Leaks:
                 hint = "" if split == "moment" else "; data.split=moment keeps the frames of a moment together"
                 lie = "lies" if near == 1 else "lie"
                 lines.append(
-                    f"{near} of {of_set} {lie} within {NEAR_FRAMES} frames of a training frame of the same video, so the "
-                    f"{name} error is smaller than for other moments{hint}"
+                    f"{near} of {of_set} {lie} within {NEAR_FRAMES} frames of a training frame of the same video, so "
+                    f"the {name} error is smaller than for other moments{hint}"
                 )
         return lines
 
