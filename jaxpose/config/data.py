@@ -104,8 +104,8 @@ class DataConfig(Section):
     )
     split: str = option(
         "frame",
-        "how frames are divided into sets: frame, video (whole folders), a CSV file with columns path,set, a "
-        "predictions.csv, or a run folder",
+        "how frames are divided into sets: frame, video (whole folders), moment (frames of a video that lie "
+        "close together stay together), a CSV file with columns path,set, a predictions.csv, or a run folder",
         is_path=True,
     )
     train_share: float | None = option(

@@ -8,7 +8,7 @@ from jaxpose.config.root import Config
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
 
 SYNTHETIC = "synthetic"
-SPLIT_KINDS = ("frame", "video")
+SPLIT_KINDS = ("frame", "video", "moment")
 
 
 def resolve_paths(config: Config) -> Config:

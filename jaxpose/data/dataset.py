@@ -11,7 +11,7 @@ from jaxpose.codes import TEST, UNUSED, VALIDATION, VISIBLE
 from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.train import chooses_by_validation
-from jaxpose.data import context, images, project, recordings, sessions, split, synthetic, video_boxes, windows
+from jaxpose.data import context, images, leaks, project, recordings, sessions, split, synthetic, video_boxes, windows
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
 from jaxpose.data.named_files import of_name
@@ -205,7 +205,8 @@ def load(found: project.Project, config: Config) -> Dataset:
     data = config.data
     sets = split.assign_sets(found, data)
     samples, messages = decode(found, config)
-    messages = (*split.describe_new(found, sets, data), *split.describe_limit(found, sets, data), *messages)
+    described = (split.describe_new, split.describe_limit, leaks.describe_leaks)
+    messages = (*(line for describe in described for line in describe(found, sets, data)), *messages)
     return Dataset(found, sets, samples, (data.input_width_px, data.input_height_px), messages)
 
 

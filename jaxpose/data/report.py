@@ -12,6 +12,7 @@ from jaxpose.codes import NOT_VISIBLE, SETS, VISIBLE
 from jaxpose.config import Config
 from jaxpose.data import images
 from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import LISTED_PROBLEMS, Project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets
@@ -35,7 +36,8 @@ def data_report(config: Config, found: Project) -> list[str]:
       UserError: the split cannot be made, or the folder of the videos does not exist.
     """
     data = config.data
-    sets = Counter(assign_sets(found, data).tolist())
+    of_frames = assign_sets(found, data)
+    sets = Counter(of_frames.tolist())
     rows = {
         "project": f"{found.folder}" + (f": {found.kind}" if found.kind else ""),
         "labels": f"{found.label_file.name}: {count(len(found.images), 'image')} with {_labels(found)}",
@@ -47,7 +49,9 @@ def data_report(config: Config, found: Project) -> list[str]:
     }
     if extra := extra_label_files(data):
         rows["evaluated"] = f"also {', '.join(extra)}"
-    lines = [f"{name:12} {text}" for name, text in rows.items()] + [f"{'note':12} {note}" for note in found.notes]
+    lines = [f"{name:12} {text}" for name, text in rows.items()] + [
+        f"{'note':12} {note}" for note in (*found.notes, *describe_leaks(found, of_frames, data))
+    ]
     if found.problems:
         lines.append(f"{'left out':12} {count(len(found.problems), 'row')}, that cannot be used:")
         lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]

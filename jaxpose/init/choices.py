@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from jaxpose.config import Config
+from jaxpose.data.stretches import NEAR_FRAMES
 from jaxpose.init.choice import Choice
 from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, usual_split
 from jaxpose.init.names import left_right_pairs, mirrored_views
@@ -77,7 +78,10 @@ def _split(facts: Facts, _: Config) -> Iterator[Choice]:
             f"look alike, so the test error is that of new videos: {shares}."
         )
     else:
-        reason = f"By frame: {shares}. Labels of {VIDEOS_TO_SPLIT_BY} videos or more would be split by video."
+        reason = (
+            f"By moments of video: {shares}. Labelled frames at most {NEAR_FRAMES} frames apart look alike and stay in "
+            f"one set. Labels of {VIDEOS_TO_SPLIT_BY} videos or more would be split by video."
+        )
     yield Choice("Split", reason, {"data.split": split})
 
 

@@ -101,7 +101,7 @@ def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
 
 def usual_split(labelled_videos: int) -> str:
     """Returns the `data.split` for a project with labels of so many videos."""
-    return "video" if labelled_videos >= VIDEOS_TO_SPLIT_BY else "frame"
+    return "video" if labelled_videos >= VIDEOS_TO_SPLIT_BY else "moment"
 
 
 def gpu_memory_gib() -> float:

@@ -6,7 +6,9 @@ import numpy as np
 
 from jaxpose.codes import SETS, TEST, TRAIN, VALIDATION
 from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
+from jaxpose.config import project_folder
 from jaxpose.config.train import chooses_by_validation, keeps_last
+from jaxpose.data.leaks import find_leaks
 from jaxpose.quantities import count
 from jaxpose.report.errors import measure
 from jaxpose.report.facts import RunFacts
@@ -31,7 +33,8 @@ _COUNTED = (
 
 def headline_section(facts: RunFacts) -> Section:
     """Returns the result of a run in one line, what it is, and a table of the errors of each set."""
-    parts = [f'<p class="result">{escaped(result(facts))}</p>', f"<dl>{_facts(facts)}</dl>"]
+    parts = [f'<p class="result">{escaped(result(facts))}</p>', *map(paragraph, _leaks(facts))]
+    parts.append(f"<dl>{_facts(facts)}</dl>")
     sets = facts.evaluation.get("sets")
     if isinstance(sets, dict) and sets:
         parts.append(_table(sets))
@@ -58,6 +61,18 @@ def result(facts: RunFacts) -> str:
         f"{count(int(means.frames[-1]), f'{shown} frame')}; half of the points are within {np.median(points):.2f} px."
         f"{few}{what}{size}"
     )
+
+
+def _leaks(facts: RunFacts) -> list[str]:
+    """Returns sentences about frames of the shown set that are like training frames."""
+    if not facts.split or facts.shown_set() not in (VALIDATION, TEST):
+        return []
+    sets, data = facts.split.sets, facts.config.data
+    images = list(sets)
+    paths = [project_folder(data.project) / image for image in images]
+    checksums = [facts.split.checksums[image] for image in images]
+    found = find_leaks(images, checksums, np.array(list(sets.values())), paths)
+    return found.only(facts.shown_set()).sentences(data.split)
 
 
 def _facts(facts: RunFacts) -> str:

@@ -16,6 +16,7 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
 from jaxpose.errors import UserError
+from jaxpose.video import avi, matroska, mp4
 from jaxpose.video.depth import bits_of, is_nearly_black
 from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
 
@@ -27,10 +28,6 @@ _FEWEST_STEPS = 8
 
 # By the number of clockwise quarter turns.
 TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
-
-# How a Matroska file begins, and the element that holds all the rest.
-_MATROSKA, _MATROSKA_SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
-_MATROSKA_HEAD_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,25 +111,18 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
     return Video(path, *turned_size_px(width, height, turns), fps, announced, turns, places, bits), packets
 
 
-def cut_short(path: Path) -> str:
-    """Returns a clause about the bytes that a Matroska file lacks of the length in its header.
+def file_damage(path: Path, unshown: int) -> str:
+    """Returns a clause about damage that shows in the file without decoding, beyond a wrong count of frames.
 
-    "" if it lacks none, if it has no length (it was never finished), for other kinds of files, and if the file was
-    deleted meanwhile.
+    "" if none shows, and if the file was deleted meanwhile. See `matroska`, `avi` and `mp4` for what is compared.
+
+    Args:
+      path: the file.
+      unshown: frames that the file announces but never shows, as `PacketWalk.unshown` counts them.
     """
     if not path.exists():
         return ""
-    with open(path, "rb") as stream:
-        head = stream.read(_MATROSKA_HEAD_BYTES)
-    if not head.startswith(_MATROSKA):
-        return ""
-    length, start = _element_length(head, len(_MATROSKA))
-    segment = start + length
-    if head[segment : segment + 4] != _MATROSKA_SEGMENT:
-        return ""
-    length, start = _element_length(head, segment + 4)
-    noted, size = start + length, path.stat().st_size
-    return f"it ends after {size} of the {noted} bytes that its header states" if length >= 0 and size < noted else ""
+    return matroska.find_damage(path) or avi.find_false_entry(path) or mp4.find_damage(path, unshown)
 
 
 def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 0) -> np.ndarray:
@@ -150,15 +140,6 @@ def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 
 def turned_size_px(width_px: int, height_px: int, quarter_turns: int) -> tuple[int, int]:
     """Returns (width, height) of a frame after quarter turns."""
     return (height_px, width_px) if quarter_turns % 2 else (width_px, height_px)
-
-
-def _element_length(head: bytes, at: int) -> tuple[int, int]:
-    """Returns the length of an element of a Matroska file, -1 if it is unknown, and the position of its content."""
-    # The position of the first set bit is the number of bytes of the length.
-    width = 9 - head[at].bit_length()
-    largest = 2 ** (7 * width) - 1
-    length = int.from_bytes(head[at : at + width]) & largest
-    return -1 if length == largest else length, at + width
 
 
 def _first_frame(container: InputContainer, stream: VideoStream) -> VideoFrame | None:

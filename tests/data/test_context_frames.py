@@ -187,8 +187,9 @@ def test_the_number_that_pixels_confirm_is_the_frame(tmp_path: Path) -> None:
     pixels, messages = windows_of(data, (48, 48))
     assert messages[0].startswith("context windows: 4 of 4 have 5 right frames") and "4 of these by" in messages[0]
     for row in range(4):
-        last = cv2.imread(str(tmp_path / f"labeled-data/s/0044_mouse{row + 1}.png"))[..., ::-1]
-        np.testing.assert_array_equal(pixels[row, 4], last)
+        last = cv2.imread(str(tmp_path / f"labeled-data/s/0044_mouse{row + 1}.png"))
+        assert last is not None
+        np.testing.assert_array_equal(pixels[row, 4], last[..., ::-1])
 
 
 @pytest.fixture(scope="module")

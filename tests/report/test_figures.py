@@ -14,7 +14,7 @@ from jaxpose.report.confidence import calibrate
 from jaxpose.report.confusions import count_confusions, find_pairs
 from jaxpose.report.errors import errors_section, measure, pck
 from jaxpose.report.facts import read_facts
-from jaxpose.report.headline import result
+from jaxpose.report.headline import headline_section, result
 from jaxpose.report.learning import learning_section, read_history
 from jaxpose.report.recordings import find_stretches, least_evidence
 from jaxpose.report.running import read_times
@@ -91,6 +91,15 @@ def test_what_the_error_of_validation_frames_means_depends_on_the_monitor(
     facts = read_facts(write_run(tmp_path / "run", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
     facts.config.train.monitor = monitor
     assert said in result(facts)
+
+
+def test_the_result_says_how_many_frames_are_like_training_frames(run: Path, tmp_path: Path) -> None:
+    assert "training frame of the same video" not in headline_section(read_facts(run)).body
+    sets = {f"labeled-data/v/img{i}.png": "test" if i % 3 == 2 else "train" for i in range(9)}
+    html = headline_section(
+        read_facts(write_run(tmp_path / "near", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
+    ).body
+    assert "<p>3 of 3 test frames lie within 10 frames of a training frame of the same video, so the test error" in html
 
 
 def test_the_line_of_the_best_step_ends_at_the_axis_of_the_lowest_panel(run: Path) -> None:
