@@ -6,6 +6,7 @@ Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = no
 
 import dataclasses
 import json
+import os
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -219,10 +220,16 @@ def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[st
     # Folders beside that of the file hold other things, unless it is the usual folder of COCO's files.
     is_beside = file.parent.name == "annotations"
     parents = [place for place in usual if place.is_dir() and (is_beside or place != file.parent.parent)]
-    below = [folder for parent in parents for folder in sorted(parent.iterdir()) if folder.is_dir()]
+    below = [Path(entry.path) for parent in parents for entry in _folders_in(parent)]
     subset = [folder for folder in below if file.stem.endswith(folder.name)]
     names = [name for image in images.values() if isinstance(name := image.get("file_name"), str) and name]
     return find_files(names, [usual, subset, below])
+
+
+def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
+    """Returns the folders in a folder, which may have as many images as a data set."""
+    with os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
 
 
 def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:

@@ -199,7 +199,7 @@ def _extract_by_sleap(video: SleapVideo, frames: list[int], data: DataConfig) ->
     kept = ExtractedFrames(f"{sha256_of(path)} {video.video.backend_metadata.get('dataset')}", data)
     absent = kept.absent(frames)
     reasons: dict[int, str] = {}
-    if absent:
+    if absent or not video.is_embedded:
         video.video.replace_filename(os.fspath(path), open=True)
         if not video.is_embedded and (shape := video.video.shape):
             refuse_other(path, video.recording, (shape[2], shape[1]), shape[0])

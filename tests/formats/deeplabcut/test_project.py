@@ -1,6 +1,7 @@
 """DeepLabCut projects, written with pandas as that tool writes them: labels, crops, and what cannot be used."""
 
 import dataclasses
+import unicodedata
 from pathlib import Path
 
 import cv2
@@ -311,6 +312,25 @@ def test_every_cut_h5_is_refused_or_read_but_never_a_fault(tmp_path: Path) -> No
             read_h5(file)
         except UserError as error:
             assert str(file) in str(error)
+
+
+def test_names_in_another_unicode_form_and_paths_of_windows_are_found(tmp_path: Path) -> None:
+    """A project with the crop of a video, with the names of a Mac on the disk and those of Windows in its files."""
+    expected = deeplabcut_project(tmp_path, scorer=unicodedata.normalize("NFD", "J\u00f6rg"))
+    name = unicodedata.normalize("NFD", "M\u00e4use")
+    (tmp_path / "labeled-data/day2").rename(tmp_path / "labeled-data" / name)
+    (tmp_path / "videos/day2.mp4").rename(tmp_path / f"videos/{name}.mp4")
+    config = tmp_path / "config.yaml"
+    config.write_text(config.read_text().replace("day2", "M\u00e4use"))
+    change_config(tmp_path, scorer="J\u00f6rg")
+    (file,) = (tmp_path / "labeled-data" / name).glob("*.csv")
+    file.write_text(file.read_text().replace("labeled-data,day2,", "C:\\p\\labeled-data,M\u00e4use,"))
+    found = read(tmp_path)
+    points = [expected[image.replace(name, "day2")] for image in found.images]
+    np.testing.assert_allclose(found.labelled_frame_px(), points)
+    assert found.videos == (name,) * 3 + ("day1",) * 3 and found.video_crops_px == (f"{name}:16,8,40,32",)
+    data = c.DataConfig(video_crops_px=found.video_crops_px)
+    assert crop_of_video(data, "M\u00e4use") == (16, 8, 40, 32)
 
 
 @pytest.mark.parametrize(
