@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from jaxpose.data.checked_table import describe_resized
 from jaxpose.data.named_files import of_name
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
@@ -24,7 +25,8 @@ def check_recordings(found: Project, files: Mapping[str, Path], threads: int) ->
       threads: that read the videos.
 
     Returns:
-      Sentences about videos that end before a labelled frame.
+      Sentences about images of another size than the frames, and about videos that end before a labelled frame, which
+      the notes of the project do not have yet.
 
     Raises:
       UserError: no image of a folder has the proportions of the frames of its video, upright or as they are stored.
@@ -46,22 +48,25 @@ def _look(file: Path) -> Video | None:
 
 def _compare(found: Project, name: str, rows: list[int], video: Video) -> list[str]:
     frame_px = (video.width_px, video.height_px)
-    shown = {tuple(found.sizes_px[row].tolist()) for row in rows if not found.crop_px(row)}
+    shown = [tuple(found.sizes_px[row].tolist()) for row in rows if not found.crop_px(row)]
     shapes = [frame_px, frame_px[::-1]] if video.quarter_turns % 2 else [frame_px]
-    if shown and not any(has_proportions(size_px, shape) for size_px in shown for shape in shapes):
+    fitting = [size_px for size_px in shown if any(has_proportions(size_px, shape) for shape in shapes)]
+    if shown and not fitting:
         width, height = min(shown)
         raise UserError(
             f"the labelled images of {name} have {width} x {height} pixels, but the frames of {video.path} have "
             f"{frame_px[0]} x {frame_px[1]}: it is another recording; put the right one there, or rename this one"
         )
+    resized = sum(size_px not in shapes for size_px in fitting)
+    notes = [describe_resized(name, resized, frame_px)] * bool(resized)
     stems = [(int(match[1]), row) for row in rows if (match := _FRAME_NAME.fullmatch(_stem(found, row)))]
     last, row = max(stems, default=(-1, 0))
-    if last < video.expected_frames:
-        return []
-    return [
-        f"{video.path} has {video.expected_frames} frames, but {found.images[row]} is a later one: it was cut, or is "
-        "another recording"
-    ]
+    if last >= video.expected_frames:
+        notes.append(
+            f"{video.path} has {video.expected_frames} frames, but {found.images[row]} is a later one: it was cut, or "
+            "is another recording"
+        )
+    return [note for note in notes if note not in found.notes]
 
 
 def _stem(found: Project, row: int) -> str:
