@@ -18,9 +18,9 @@ from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
 from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_text import GUESS, read_text
 from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.formats import coco_extras
 from jaxpose.quantities import count
 
@@ -113,8 +113,11 @@ def _table(
 
 
 def _read_json(file: Path) -> dict[str, Any]:
+    text, encoding = read_text(file)
+    if encoding == GUESS:
+        raise UserError(f"{file} is not JSON in UTF-8; save it as UTF-8")
     try:
-        tree = json.loads(read_bytes(file, most_bytes=None).decode("utf-8-sig"))
+        tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON: {error}") from None
     for name in ("images", "annotations", "categories"):
@@ -218,7 +221,7 @@ def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[st
     """Returns what is found for the path of each image."""
     usual = [root / below for root in (file.parent, file.parent.parent) for below in ("", "images")]
     # Folders beside that of the file hold other things, unless it is the usual folder of COCO's files.
-    is_beside = file.parent.name == "annotations"
+    is_beside = file.parent.name.lower().startswith("annotation")
     parents = [place for place in usual if place.is_dir() and (is_beside or place != file.parent.parent)]
     below = [Path(entry.path) for parent in parents for entry in _folders_in(parent)]
     subset = [folder for folder in below if file.stem.endswith(folder.name)]
