@@ -195,6 +195,20 @@ def test_rows_that_do_not_fit_change_nothing(
     assert _files(project) == before
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "cp1252"])
+def test_new_rows_have_the_encoding_of_the_file(tmp_path: Path, encoding: str) -> None:
+    project = _project(tmp_path / "project")
+    (project / "labeled-data/v").rename(project / "labeled-data/M\u00e4use")
+    file = project / "CollectedData.csv"
+    before = file.read_bytes().decode().replace("/v/", "/M\u00e4use/").encode(encoding)
+    file.write_bytes(before)
+    image = "labeled-data/M\u00e4use/img0007.png"
+    new = _new(tmp_path / "new", f"{image},1,2,3,4\n", images=("M\u00e4use/img0007.png",))
+    assert labels.main(["merge", str(new), "--project", str(project)]) == 0
+    assert file.read_bytes().decode(encoding) == f"{before.decode(encoding)}\r\n{image},1,2,3,4\r\n"
+    assert read_labels(file, "ignore")[0].images[2] == image
+
+
 def test_a_failed_write_leaves_the_label_files_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two views, the first file is written before the disk is full."""
     project, new = tmp_path / "project", tmp_path / "new"

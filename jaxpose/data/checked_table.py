@@ -72,11 +72,16 @@ class CheckedTable:
                     * (len(crops) < len(of_video))
                 )
             if frame_px and resized:
-                notes.append(
-                    f"{video}: {count(len(resized), 'image')} have another size than the frames of the video "
-                    f"({frame_px[0]} x {frame_px[1]} px), in the same proportions; they count as whole frames"
-                )
+                notes.append(describe_resized(video, len(resized), frame_px))
         return notes
+
+
+def describe_resized(video: str, images: int, frame_px: tuple[int, int]) -> str:
+    """Returns a sentence about images of a video that do not have the size (width, height) of its frames."""
+    return (
+        f"{video}: {count(images, 'image')} have another size than the frames of the video "
+        f"({frame_px[0]} x {frame_px[1]} px), in the same proportions; they count as whole frames"
+    )
 
 
 def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:

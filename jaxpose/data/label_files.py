@@ -5,6 +5,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from jaxpose.config import DataConfig, project_folder
+from jaxpose.data.named_files import of_name
 from jaxpose.data.views import ENDINGS, files_of_views, label_file_of_view, with_ending
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
@@ -70,6 +71,8 @@ def find_labels(folder: Path, labels: str, view: str) -> Path:
     if is_regular(file):
         return file
     names = sorted(entry.name for entry in folder.glob("*.csv") if is_regular(entry))
+    if alike := of_name(name, {entry: entry for entry in names}):
+        return folder / alike
     lacks = f"{file} is a folder" if file.is_dir() else f"{folder} has no {name}"
     asked = f"data.views has {view!r}" if view else f"data.labels is {labels!r}"
     raise UserError(

@@ -16,7 +16,7 @@ SAVE_AS_UTF_8 = "save it as UTF-8 (in Excel: CSV UTF-8)"
 
 
 def read_text(file: Path) -> tuple[str, str]:
-    """Returns the text of a CSV, without a byte order mark, and the encoding that appended rows must have.
+    """Returns the text of a file, without a byte order mark, and the encoding that appended rows must have.
 
     UTF-16 is known by its byte order mark, or by the zero bytes of its first two letters. What is neither that nor
     UTF-8 is read as `GUESS`.
@@ -34,7 +34,7 @@ def read_text(file: Path) -> tuple[str, str]:
         return content.decode(encoding or "utf-8").removeprefix("\ufeff"), encoding or "utf-8"
     except UnicodeDecodeError as error:
         if encoding:
-            raise UserError(f"{file} is not a CSV file: {error}; {SAVE_AS_UTF_8}") from None
+            raise UserError(f"{file} is not text in {encoding.upper()}: {error}; {SAVE_AS_UTF_8}") from None
         return content.decode(GUESS, "replace"), GUESS
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxpose.config import DataConfig, VideoConfig, project_folder
 from jaxpose.data.cells import refuse_unprintable
 from jaxpose.data.inputs import VIDEO_SUFFIXES, natural_key
-from jaxpose.data.views import view_of_video
+from jaxpose.data.views import view_of_video, without_view
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
@@ -34,7 +34,7 @@ def sessions(data: DataConfig, video: VideoConfig) -> list[tuple[Path, ...]]:
                 f"{file} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>, or lie "
                 "in another folder"
             )
-        found.setdefault(stem.removesuffix(f"_{view}"), {})[view] = file
+        found.setdefault(without_view(stem, view), {})[view] = file
     for session, of_view in found.items():
         absent = [view for view in data.views if view not in of_view]
         if absent:

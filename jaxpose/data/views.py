@@ -7,6 +7,7 @@ view of a project with one camera is "".
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
+from unicodedata import normalize
 
 from jaxpose.errors import UserError
 
@@ -58,7 +59,7 @@ def moment_of_image(image: str, view: str) -> str:
     path = PurePosixPath(image)
     if not view:
         return image
-    session = path.parent.name.removesuffix(f"_{view}")
+    session = without_view(path.parent.name, view)
     if session in ("", path.parent.name):
         raise UserError(f"{image} is an image of the view {view}; its folder must be labeled-data/<session>_{view}")
     return (path.parent.with_name(session) / path.name).as_posix()
@@ -67,4 +68,11 @@ def moment_of_image(image: str, view: str) -> str:
 def view_of_video(stem: str, views: Sequence[str]) -> str:
     """Returns the view of a video by its name without suffix; "" if the name has none."""
     # The longest, if the name of one view ends with that of another: left_top and top.
-    return max((view for view in views if stem.endswith(f"_{view}")), key=len, default="")
+    return max((view for view in views if without_view(stem, view) != stem), key=len, default="")
+
+
+def without_view(name: str, view: str) -> str:
+    """Returns a name without _<view> at its end, whose letters may have another Unicode form there."""
+    for form in ("NFC", "NFD"):
+        name = name.removesuffix(f"_{normalize(form, view)}")
+    return name

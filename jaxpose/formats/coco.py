@@ -6,6 +6,7 @@ Format: https://cocodataset.org/#format-data. A keypoint is x, y, v; v is 0 = no
 
 import dataclasses
 import json
+import os
 from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,9 +18,9 @@ from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
 from jaxpose.data.label_table import LabelTable, normalised
+from jaxpose.data.label_text import GUESS, read_text
 from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.formats import coco_extras
 from jaxpose.quantities import count
 
@@ -113,8 +114,11 @@ def _table(
 
 
 def _read_json(file: Path) -> dict[str, Any]:
+    text, encoding = read_text(file)
+    if encoding == GUESS:
+        raise UserError(f"{file} is not JSON in UTF-8; save it as UTF-8")
     try:
-        tree = json.loads(read_bytes(file, most_bytes=None).decode("utf-8-sig"))
+        tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON: {error}") from None
     for name in ("images", "annotations", "categories"):
@@ -218,12 +222,18 @@ def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[st
     """Returns what is found for the path of each image."""
     usual = [root / below for root in (file.parent, file.parent.parent) for below in ("", "images")]
     # Folders beside that of the file hold other things, unless it is the usual folder of COCO's files.
-    is_beside = file.parent.name == "annotations"
+    is_beside = file.parent.name.lower().startswith("annotation")
     parents = [place for place in usual if place.is_dir() and (is_beside or place != file.parent.parent)]
-    below = [folder for parent in parents for folder in sorted(parent.iterdir()) if folder.is_dir()]
+    below = [Path(entry.path) for parent in parents for entry in _folders_in(parent)]
     subset = [folder for folder in below if file.stem.endswith(folder.name)]
     names = [name for image in images.values() if isinstance(name := image.get("file_name"), str) and name]
     return find_files(names, [usual, subset, below])
+
+
+def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
+    """Returns the folders in a folder, which may have as many images as a data set."""
+    with os.scandir(folder) as entries:
+        return sorted((entry for entry in entries if entry.is_dir()), key=lambda entry: entry.name)
 
 
 def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:

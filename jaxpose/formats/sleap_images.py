@@ -48,7 +48,8 @@ def extract_images(
     kept = ExtractedFrames(f"{sha256_of(path)} {layout}", data)
     absent = kept.absent(frames)
     reasons: dict[int, str] = {}
-    if absent:
+    # Another file may have taken the place of the one whose images are kept.
+    if absent or not video.is_embedded:
         with _open(path, given, has_pages) as (read, frame_count):
             if not video.is_embedded and not has_pages:
                 _refuse_other_file(path, video, read, frame_count)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxpose.data.inputs import find_inputs
-from jaxpose.data.views import view_of_video
+from jaxpose.data.views import view_of_video, without_view
 from jaxpose.errors import UserError
 
 
@@ -60,7 +60,7 @@ def find_recordings(names: Sequence[str], views: Sequence[str], known: Mapping[s
         view = view_of_video(stem, views)
         if not view:
             raise UserError(f"{file} is of none of the views {', '.join(views)}; it must be called <session>_<view>")
-        found.setdefault(stem.removesuffix(f"_{view}"), {})[view] = file
+        found.setdefault(without_view(stem, view), {})[view] = file
     for session, of_view in found.items():
         if absent := [view for view in views if view not in of_view]:
             raise UserError(f"the session {session} has no video of the view {', '.join(absent)}: name it too")

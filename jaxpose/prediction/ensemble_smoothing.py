@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config import Config, PredictConfig
-from jaxpose.data.views import view_of_video
+from jaxpose.data.views import view_of_video, without_view
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.smoothed_table import smoothed_columns, write_smoothed
 from jaxpose.formats.lightning_pose.tables import read_predictions
@@ -81,7 +81,7 @@ def _sessions(tables: Sequence[Path], views: Sequence[str]) -> list[list[Path]]:
     found: dict[Path, dict[str, Path]] = {}
     for table in tables:
         view = view_of_video(table.stem, views)
-        place = table.with_name(table.stem.removesuffix(f"_{view}")) if view else table
+        place = table.with_name(without_view(table.stem, view)) if view else table
         found.setdefault(place, {})[view] = table
     sessions = []
     for place, of_view in found.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.data.views import view_of_video
+from jaxpose.data.views import view_of_video, without_view
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions, write_errors
 from jaxpose.pose.pca import Pca
@@ -79,7 +79,7 @@ def _sessions(predictions: Mapping[Path, str], views: tuple[str, ...]) -> list[_
     for file in predictions:
         view = view_of_video(file.stem, views)
         if view and file.is_file():
-            found.setdefault(file.with_name(file.stem.removesuffix(f"_{view}")), {})[view] = file
+            found.setdefault(file.with_name(without_view(file.stem, view)), {})[view] = file
     sessions = []
     for place, files in found.items():
         targets = {view: beside(place.with_name(f"{place.name}_{view}.csv"), error_suffix(_NAME)) for view in views}

@@ -323,6 +323,8 @@ def test_a_video_with_other_frames_than_the_labelled_images_is_another_recording
     video = write_video(tmp_path / "videos/a.mp4", 2, size_px=(80, 60))
     _, found = prepare(resolve(Config(data=data)))
     assert found.notes == (
+        "a: 3 images have another size than the frames of the video (80 x 60 px), in the same proportions; they count "
+        "as whole frames",
         f"{video} has 2 frames, but labeled-data/a/img2.png is a later one: it was cut, or is another recording",
     )
     write_video(video, 3, size_px=(64, 30))

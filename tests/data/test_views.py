@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import shutil
+import unicodedata
 from pathlib import Path
 
 import cv2
@@ -123,6 +124,21 @@ def test_the_label_files_of_views_may_have_any_names(tmp_path: Path) -> None:
     ]
     with pytest.raises(UserError, match="data.labels is .*, which names no file of the view bot"):
         read_project(config_of(tmp_path, labels="top:labels/mirror_2.csv"))
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_the_names_of_views_may_have_another_unicode_form_on_the_disk(tmp_path: Path, form: str) -> None:
+    """Folders, label files and videos that were copied from a Mac."""
+    here, given = (unicodedata.normalize(name, "\u00fcber") for name in (form, "NFC" if form == "NFD" else "NFD"))
+    small_project(tmp_path, {here: ["a/img1.png"], "side": ["a/img1.png"]})
+    (tmp_path / "videos").mkdir()
+    for view in (here, "side"):
+        (tmp_path / f"videos/a_{view}.mp4").touch()
+    data = c.DataConfig(project=str(tmp_path), views=(given, "side"))
+    found = read_project(data)
+    assert found.moment_names() == ("labeled-data/a/img1.png",) and found.videos == (f"a_{here}", "a_side")
+    videos = tmp_path / "videos"
+    assert sessions(data, c.VideoConfig()) == [(videos / f"a_{here}.mp4", videos / "a_side.mp4")]
 
 
 def test_each_view_is_fitted_into_the_one_input(two_views: Path) -> None:

@@ -6,6 +6,7 @@ labels are in pixels of the crop. Here they get the crop of the video, so that r
 
 import contextlib
 import dataclasses
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -99,7 +100,8 @@ def _label_files(folder: Path) -> list[Path]:
 
 
 def _scorer_of(file: Path) -> str:
-    return file.stem.removeprefix(_LABELS)
+    # The name of a file may have another Unicode form than config.yaml.
+    return unicodedata.normalize("NFC", file.stem.removeprefix(_LABELS))
 
 
 def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[str], int]:
@@ -115,7 +117,7 @@ def _of_scorer(folder: Path, config: ProjectConfig) -> tuple[list[Path], list[st
         raise UserError(
             f"{folder} has labels of {', '.join(scorers)}, but no {CONFIG_FILE} that names the scorer to read"
         )
-    scorer = config.scorer or scorers[0]
+    scorer = unicodedata.normalize("NFC", config.scorer) or scorers[0]
     if scorer not in scorers:
         raise UserError(
             f"{folder / CONFIG_FILE}: scorer is {scorer!r}, but {folder / IMAGES_FOLDER} has only labels of "

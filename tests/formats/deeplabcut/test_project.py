@@ -1,8 +1,11 @@
 """DeepLabCut projects, written with pandas as that tool writes them: labels, crops, and what cannot be used."""
 
 import dataclasses
+import shutil
+import unicodedata
 from pathlib import Path
 
+import av
 import cv2
 import numpy as np
 import pandas as pd
@@ -22,7 +25,7 @@ from jaxpose.video.clips import open_clips
 from jaxpose.video.crop import describe_whole_frames
 from jaxpose.video.file import scan
 from tests.formats.other_projects import CROP, KEYPOINTS, LABELLED, deeplabcut_project, points_px, write_labels
-from tests.painted_videos import write
+from tests.painted_videos import plain, write
 
 CROP_PX = (CROP[0], CROP[2], CROP[1] - CROP[0], CROP[3] - CROP[2])
 CROP_NOTE = (
@@ -219,6 +222,38 @@ def test_frames_that_were_made_smaller_are_whole_frames(tmp_path: Path) -> None:
     )
 
 
+def test_a_larger_video_than_the_whole_frames_of_the_config_is_another_recording(tmp_path: Path) -> None:
+    """A crop from the corner of the right video has the same numbers in config.yaml, and its pixels tell."""
+    deeplabcut_project(tmp_path)
+    change_config(tmp_path, video_sets={"/x/day1.mp4": {"crop": "0, 64, 0, 48"}})
+    shutil.rmtree(tmp_path / "labeled-data/day2")
+    frames = textured_video(tmp_path / "videos/day1.mp4", seed=0)
+    for frame in LABELLED:
+        cv2.imwrite(str(tmp_path / f"labeled-data/day1/img{frame:02}.png"), frames[frame, :48, :64, ::-1])
+    config = c.resolve(c.Config(data=c.DataConfig(project=str(tmp_path))))
+    prepared, found = prepare(config)
+    assert prepared.data.video_crops_px == ("day1:0,0,64,48",) and len(found.images) == 3
+    textured_video(tmp_path / "videos/day1.mp4", seed=1)
+    with pytest.raises(
+        UserError,
+        match=f"images of day1 have 64 x 48 .* frames of {tmp_path}/videos/day1.mp4, which have 96 x 64: it is",
+    ):
+        prepare(config)
+
+
+def textured_video(path: Path, seed: int) -> np.ndarray:
+    """Writes 20 frames of 96 x 64 px of one still scene, which it returns as they are decoded."""
+    scene = cv2.GaussianBlur(np.random.default_rng(seed).integers(0, 256, (64, 96, 3), np.uint8), (0, 0), 3)
+    scene = cv2.normalize(scene, None, 0, 255, cv2.NORM_MINMAX)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        for _ in range(20):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(scene, "rgb24")))
+        container.mux(stream.encode())
+    return plain(path)
+
+
 @pytest.mark.parametrize("part", ["labeled-data", "labeled-data/day2"])
 def test_a_part_of_a_project_names_the_project(tmp_path: Path, part: str) -> None:
     deeplabcut_project(tmp_path)
@@ -311,6 +346,25 @@ def test_every_cut_h5_is_refused_or_read_but_never_a_fault(tmp_path: Path) -> No
             read_h5(file)
         except UserError as error:
             assert str(file) in str(error)
+
+
+def test_names_in_another_unicode_form_and_paths_of_windows_are_found(tmp_path: Path) -> None:
+    """A project with the crop of a video, with the names of a Mac on the disk and those of Windows in its files."""
+    expected = deeplabcut_project(tmp_path, scorer=unicodedata.normalize("NFD", "J\u00f6rg"))
+    name = unicodedata.normalize("NFD", "M\u00e4use")
+    (tmp_path / "labeled-data/day2").rename(tmp_path / "labeled-data" / name)
+    (tmp_path / "videos/day2.mp4").rename(tmp_path / f"videos/{name}.mp4")
+    config = tmp_path / "config.yaml"
+    config.write_text(config.read_text().replace("day2", "M\u00e4use"))
+    change_config(tmp_path, scorer="J\u00f6rg")
+    (file,) = (tmp_path / "labeled-data" / name).glob("*.csv")
+    file.write_text(file.read_text().replace("labeled-data,day2,", "C:\\p\\labeled-data,M\u00e4use,"))
+    found = read(tmp_path)
+    points = [expected[image.replace(name, "day2")] for image in found.images]
+    np.testing.assert_allclose(found.labelled_frame_px(), points)
+    assert found.videos == (name,) * 3 + ("day1",) * 3 and found.video_crops_px == (f"{name}:16,8,40,32",)
+    data = c.DataConfig(video_crops_px=found.video_crops_px)
+    assert crop_of_video(data, "M\u00e4use") == (16, 8, 40, 32)
 
 
 @pytest.mark.parametrize(
