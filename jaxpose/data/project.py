@@ -58,7 +58,7 @@ class Project:
       notes: sentences for the user about what was read and what was not.
       skeleton: the animal.
       orientation: how the labels count pixels, as in `image_file.PixelRule`.
-      white: the value that becomes white in images of more than 8 bits, as their values tell; 0 for the whole range.
+      white: the value that becomes white in images of more than 8 bits, as their values tell; 0 without any.
     """
 
     folder: Path
