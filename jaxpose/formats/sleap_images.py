@@ -46,18 +46,28 @@ def extract_images(
     layout = given.get("dataset"), given.get("input_format"), has_pages or given.get("format")
     kept = ExtractedFrames(f"{sha256_of(path)} {layout}", data)
     absent = kept.absent(frames)
-    reasons: dict[int, str] = {}
-    if absent:
-        with _open(path, given, has_pages) as read:
-            for frame in absent:
-                try:
-                    image = read(frame)
-                    if frame == absent[0]:
-                        kept.make_room(len(absent), image_bytes(image))
-                    kept.store(frame, image)
-                except UserError as error:
-                    reasons[frame] = f"its image cannot be read from {path}: {error}"
+    reasons = _store(path, given, has_pages, kept, absent) if absent else {}
     return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
+
+
+def _store(
+    path: Path, given: dict[str, Any], has_pages: bool, kept: ExtractedFrames, frames: list[int]
+) -> dict[int, str]:
+    """Stores the images of frames; returns {frame: why it cannot be read}. See `_open` for the other arguments."""
+    reasons: dict[int, str] = {}
+    has_room = False
+    with _open(path, given, has_pages) as read:
+        for frame in frames:
+            try:
+                image = read(frame)
+            except UserError as error:
+                reasons[frame] = f"its image cannot be read from {path}: {error}"
+                continue
+            if not has_room:
+                kept.make_room(len(frames), image_bytes(image))
+                has_room = True
+            kept.store(frame, image)
+    return reasons
 
 
 def _as_rgb(values: np.ndarray) -> np.ndarray:
