@@ -220,11 +220,12 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
 
 def _other_white(found: project.Project, data: DataConfig) -> list[str]:
     """Returns a sentence if a run's white is not that of a project's images of more than 8 bits."""
-    if not found.white or found.white == data.white:
+    white = data.white or WHOLE_RANGE
+    if found.white in (0, white):
         return []
     return [
-        f"{found.label_file}: {found.white:g} would suit its images of more than 8 bits, but white is "
-        f"{data.white or WHOLE_RANGE:g} (data.white of the run), so they look brighter or darker than the run's"
+        f"{found.label_file}: {found.white:g} would suit its images of more than 8 bits, but white is {white:g} "
+        "(data.white of the run), so they look brighter or darker than the run's"
     ]
 
 

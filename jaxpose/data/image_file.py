@@ -31,7 +31,7 @@ class PixelRule:
     Attributes:
       orientation: "upright" turns an image as its EXIF orientation says, "stored" does not, "auto" refuses one that has
         another orientation than 1.
-      white: the value that becomes white in images of more than 8 bits; 0 for the whole range of 16 bits.
+      white: the value that becomes white in images of more than 8 bits; 0 if it is unknown, see `white.to_8_bits`.
     """
 
     orientation: str = AUTO

@@ -61,7 +61,7 @@ class Project:
       unlabelled_names: keypoints that the project names and no label file has.
       hidden: (n, k) bool, which keypoints are marked as not visible and have a position in the label file; None = none.
       orientation: how the labels count pixels, as in `image_file.PixelRule`.
-      white: the value that becomes white in images of more than 8 bits, as their values tell; 0 for the whole range.
+      white: the value that becomes white in images of more than 8 bits, as their values tell; 0 without any.
     """
 
     folder: Path

@@ -12,10 +12,10 @@ import numpy as np
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
 
-# Of a 16-bit file that uses its whole range; what `data.white = 0` means where pixels are made.
+# Of a 16-bit file that uses its whole range.
 WHOLE_RANGE = 65535.0
 _WHITES = (255.0, 1023.0, 4095.0, 16383.0, WHOLE_RANGE)
-_GIVE = "give the value that becomes white as data.white"
+_ADVICE = "save it with 8 bits, or train with the value that becomes white as data.white"
 # Below this share of white, the brightest pixel looks black.
 _DARK = 1 / 8
 
@@ -47,7 +47,7 @@ def range_of(pixels: np.ndarray) -> ValueRange | None:
 
 
 def choose_white(ranges: Sequence[ValueRange]) -> float:
-    """Returns the white of images of more than 8 bits: 0 without any, and where they use the whole range of 16 bits.
+    """Returns the white of images of more than 8 bits, 0 without any.
 
     It is 1 for fractions, otherwise the largest value of 8, 10, 12, 14 or 16 bits that no image exceeds.
 
@@ -66,10 +66,10 @@ def choose_white(ranges: Sequence[ValueRange]) -> float:
             f"to {largest:g}: no value is white in all of them; save them in one form"
         )
     if largest > WHOLE_RANGE:
-        raise UserError(f"images hold values up to {largest:g}, more than 16 bits; {_GIVE}")
-    white = next(white for white in _WHITES if white >= largest)
-    has_floats = any(values.is_float for values in ranges)
-    return 0.0 if white == WHOLE_RANGE and not has_floats else white
+        raise UserError(
+            f"images hold values up to {largest:g}, more than 16 bits; give the value that becomes white as data.white"
+        )
+    return next(white for white in _WHITES if white >= largest)
 
 
 def to_8_bits(pixels: np.ndarray, white: float) -> np.ndarray:
@@ -77,16 +77,19 @@ def to_8_bits(pixels: np.ndarray, white: float) -> np.ndarray:
 
     Args:
       pixels: the values; uint8 is returned as it is.
-      white: the value that becomes white; 0 for the whole range of 16 bits.
+      white: the value that becomes white; 0 if it is unknown: the whole range of 16 bits, where the image uses it.
 
     Raises:
-      UserError: the values are negative, not finite, or fractions where white is no fraction, or the other way round.
+      UserError: the values are negative, not finite, or of another kind than white.
     """
     values = range_of(pixels)
     if values is None:
         return pixels
-    if values.is_float and not white:
-        raise UserError(f"the image holds floating-point values up to {values.largest:g}; {_GIVE}, such as 1 or 255")
+    if not white and values.largest and (values.is_float or values.largest < WHOLE_RANGE * _DARK):
+        raise UserError(
+            f"the image holds {'floating-point ' * values.is_float}values up to {values.largest:g}, and the run has no "
+            f"labelled image of more than 8 bits: {_ADVICE}"
+        )
     if white > 1 and values.are_fractions and values.largest > 0:
         raise UserError(f"the image holds fractions up to {values.largest:g}, but data.white is {white:g}: save it in "
                         "the form of the images that the run is trained on")  # fmt: skip
@@ -104,7 +107,7 @@ def describe_white(ranges: Sequence[ValueRange], white: float) -> tuple[str, boo
 
     Args:
       ranges: of the images.
-      white: as in `to_8_bits`.
+      white: as in `to_8_bits`; 0 only for images that use the whole range of 16 bits.
     """
     if not ranges:
         return "", False

@@ -53,15 +53,25 @@ def extract_images(
         with _open(path, given, has_pages) as (read, frame_count):
             if not video.is_embedded and not has_pages:
                 _refuse_other_file(path, video, read, frame_count)
-            for frame in absent:
-                try:
-                    image = read(frame)
-                    if frame == absent[0]:
-                        kept.make_room(len(absent), image_bytes(image))
-                    kept.store(frame, image)
-                except UserError as error:
-                    reasons[frame] = f"its image cannot be read from {path}: {error}"
+            reasons = _store(path, read, kept, absent)
     return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
+
+
+def _store(path: Path, read: Callable[[int], Image], kept: ExtractedFrames, frames: list[int]) -> dict[int, str]:
+    """Stores the images of frames; returns {frame: why it cannot be read}."""
+    reasons: dict[int, str] = {}
+    has_room = False
+    for frame in frames:
+        try:
+            image = read(frame)
+        except UserError as error:
+            reasons[frame] = f"its image cannot be read from {path}: {error}"
+            continue
+        if not has_room:
+            kept.make_room(len(frames), image_bytes(image))
+            has_room = True
+        kept.store(frame, image)
+    return reasons
 
 
 def _as_rgb(values: np.ndarray) -> np.ndarray:

@@ -120,7 +120,7 @@ def test_the_whole_range_of_16_bits_keeps_its_pixels_and_its_run(tmp_path: Path)
     grey, colour = rng.integers(0, 65536, (20, 30), np.uint16), rng.integers(0, 65536, (20, 30, 3), np.uint16)
     files = {"a.png": png(grey), "b.tif": tiff(grey), "c.tif": tiff(colour), "d.png": png(colour)}
     config, found = prepare(resolve(Config(data=project(tmp_path, files))))
-    assert config.data.white == 0
+    assert config.data.white == found.white == 65535
     for path in found.paths:
         content = path.read_bytes()
         before = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -140,7 +140,8 @@ def test_an_inverted_file_is_not_a_negative() -> None:
         (GREY.astype(np.float32) - 3, 255, "values from -3 to 252; they must be finite and at least 0"),
         (np.where(GREY == 255, np.nan, GREY / 255).astype(np.float32), 1, "values from nan to nan"),
         (GREY.astype(np.int16) - 5, 255, "values from -5 to 250"),
-        ((GREY / 255).astype(np.float32), 0, "floating-point values up to 1; give the value that becomes white as"),
+        ((GREY / 255).astype(np.float32), 0, "floating-point values up to 1, and the run has no labelled image"),
+        (GREY.astype(np.uint16) << 4, 0, "holds values up to 4080, and the run has no .*save it with 8 bits"),
         ((GREY / 255).astype(np.float32), 4095, "fractions up to 1, but data.white is 4095"),
         (GREY.astype(np.uint16), 1, "values up to 255, but data.white is 1"),
         (np.dstack([GREY] * 2).astype(np.uint16), 0, "a TIFF file of 16 bits with 2 channels; save it in grey"),
@@ -178,7 +179,8 @@ def test_predicted_images_have_the_white_of_the_run(tmp_path: Path, caplog: pyte
     def predict(white: float) -> np.ndarray:
         caplog.clear()
         predictor.config.data.white = white
-        predict_images(predictor, paths[:3] if white else paths, tmp_path / "p.csv", lambda: False, lambda rows: None)
+        used = paths[:3] if white else paths
+        predict_images(predictor, used, tmp_path / "p.csv", lambda: False, lambda rows: None)
         return np.genfromtxt(tmp_path / "p.csv", delimiter=",", skip_header=3)[:, 1:]
 
     with caplog.at_level(logging.INFO, "jaxpose"):
@@ -187,14 +189,21 @@ def test_predicted_images_have_the_white_of_the_run(tmp_path: Path, caplog: pyte
         assert "2 images of more than 8 bits: 4095 becomes white" in caplog.text
         predict(1023.0)
         assert caplog.records[-1].levelname == "WARNING" and "larger values, in 2 images, become white" in caplog.text
+        # A run without such labelled images, or of before the option.
+        paths[:] = [paths[0], paths[3], paths[1], paths[2]]
+        with pytest.raises(Incomplete, match="b.png: the image holds values up to 4080, and the run has no labelled"):
+            predict(0.0)
+        del paths[2:]
         whole = predict(0.0)
-        np.testing.assert_array_equal(whole[3], found[0])
-        predictor.config.data.white = 0.0
-        paths[:] = paths[1:3]
-        predict(0.0)
+        np.testing.assert_array_equal(whole, found[:2])
+        assert "65535 becomes white" in caplog.text and caplog.records[-1].levelname == "INFO"
+        paths[:] = [tmp_path / "b.png", tmp_path / "c.tif"]
+        predict(65535.0)
         assert caplog.records[-1].levelname == "WARNING" and "all of them are nearly black" in caplog.text
     paths[0].write_bytes(tiff((GREY / 255).astype(np.float32)))
-    with pytest.raises(Incomplete, match="b.png: the image holds floating-point values up to 1; give the value"):
+    with pytest.raises(
+        Incomplete, match="b.png: .* floating-point values up to 1, and(.|\n)*c.tif: .* up to 4080, and"
+    ):
         predict(0.0)
 
 

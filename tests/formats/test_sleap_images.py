@@ -133,6 +133,19 @@ def test_more_than_8_bits_are_kept_and_shown(tmp_path: Path, source: str, scale:
     assert_frames(file, frames)
 
 
+def test_a_frame_that_cannot_be_read_is_named_and_others_are_read(tmp_path: Path) -> None:
+    package = save(tmp_path / "a", hdf5(tmp_path / "a", COLOUR), "labels.pkg.slp", embed=True)
+    with h5py.File(package, "r+") as opened:
+        images: Any = opened["video0/video"]
+        images[0, 50:] = 0
+    with pytest.raises(UserError, match="1 of 3 rows(.|\n)*frame 0: its image cannot be read from .*cut short"):
+        read_project(DataConfig(project=str(package)))
+    found = read_project(DataConfig(project=str(package), on_bad_frame="skip"))
+    assert [decode_image(path.read_bytes()).tolist() for path in found.paths] == COLOUR[[2, 5]].tolist()
+    with pytest.raises(UserError, match="above data.cache_limit_gib"):
+        read_project(DataConfig(project=str(save(tmp_path / "b", hdf5(tmp_path / "b", GREY))), cache_limit_gib=1e-6))
+
+
 def test_values_that_are_no_image_are_refused(tmp_path: Path) -> None:
     for number, (values, reason) in enumerate([
         (GREY.astype(np.int32) - 300, "holds int32 from -"),
