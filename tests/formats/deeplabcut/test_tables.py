@@ -106,6 +106,28 @@ def test_predictions_of_one_animal_are_read(tmp_path: Path, suffix: str, animal:
     assert (found.confidence == 0.5).all()
 
 
+def test_predictions_without_names_of_levels_are_read(tmp_path: Path) -> None:
+    table = table_of("", (*COORDS, "likelihood"), index=list(range(3)))
+    table.columns = table.columns.set_names([None] * 4)
+    table.to_csv(tmp_path / "video.csv")
+    found = read_table(tmp_path / "video.csv")
+    assert (found.scorer, found.keypoint_names) == ("DLC_me", KEYPOINTS)
+    np.testing.assert_array_equal(found.keypoints_frame_px, points_px(0))
+
+
+def test_a_folder_of_label_files_may_have_them_too(tmp_path: Path) -> None:
+    deeplabcut_project(tmp_path / "p")
+    file = tmp_path / "p/CollectedData_me.csv"
+    table_of("mouse", (*COORDS, "likelihood")).to_csv(file)
+    table = read_label_table(DataConfig(project=str(tmp_path / "p"), labels=file.name))
+    for folder in (tmp_path / "p/labeled-data").iterdir():
+        (folder / "CollectedData_me.csv").unlink()
+    (tmp_path / "p/config.yaml").unlink()
+    for found in (table, read_label_table(DataConfig(project=str(tmp_path / "p")))):
+        assert found.keypoint_names == KEYPOINTS and found.problems == ()
+        np.testing.assert_array_equal(found.keypoints_image_px, points_px(0))
+
+
 def test_a_bad_cell_below_four_header_rows_is_named_by_its_row(tmp_path: Path) -> None:
     table_of("mouse", (*COORDS, "likelihood"), index=[0, 1, 3]).to_csv(tmp_path / "video.csv")
     with pytest.raises(UserError, match="video.csv, row 7: the frame is .3.; it must be 2"):
