@@ -84,6 +84,14 @@ def test_two_equal_tables_of_a_file_are_one(tmp_path: Path, other: str) -> None:
         read_label_table(DataConfig(project=str(tmp_path / "p")))
 
 
+def test_equal_tables_may_have_other_levels_columns_and_orders(tmp_path: Path) -> None:
+    project_with(tmp_path / "p", "h5", table_of())
+    file = tmp_path / "p/labeled-data/day1/CollectedData_me.h5"
+    table_of("mouse", (*COORDS, "likelihood")).iloc[::-1, ::-1].to_hdf(file, key="keypoints", mode="a")
+    pd.DataFrame({"note": [1.0]}).to_hdf(file, key="about", mode="a")
+    np.testing.assert_array_equal(points_of_first_video(tmp_path / "p"), points_px(0))
+
+
 @pytest.mark.parametrize("form", ["fixed", "table"])
 def test_names_that_are_numbers_are_read(tmp_path: Path, form: Any) -> None:
     names = (1, 2, 3, 40)
