@@ -11,7 +11,7 @@ PROJECT_SECTIONS, _DEEPLABCUT = ("data", "training", "model"), "bodyparts"
 
 def is_project_config(project: str) -> bool:
     """Returns whether a project is given by a YAML file."""
-    return project.endswith((".yaml", ".yml")) and Path(project).expanduser().is_file()
+    return project.lower().endswith((".yaml", ".yml")) and Path(project).expanduser().is_file()
 
 
 def is_lightning_pose_config(file: Path) -> bool:

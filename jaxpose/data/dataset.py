@@ -12,6 +12,7 @@ from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.train import chooses_by_validation
 from jaxpose.data import context, images, leaks, project, recordings, sessions, split, synthetic, video_boxes, windows
+from jaxpose.data.cells import same_letters
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
 from jaxpose.data.named_files import of_name
@@ -129,17 +130,21 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
         `data.keypoint_names` does not say which to train.
     """
     if found.unlabelled_names and not data.keypoint_names:
-        have = ",".join(found.keypoint_names)
+        # Quoted, because a name such as 1 would be read as a number.
+        have = ",".join(f'"{name}"' for name in found.keypoint_names)
         raise UserError(
             f"the project names the keypoints {', '.join(found.unlabelled_names)}, and no label file has them; correct "
-            f"the names, or train the others alone: data.keypoint_names={have}"
+            f"the names, or train the others alone: data.keypoint_names='({have},)'"
         )
     if not data.keypoint_names:
         return found
-    unknown = [name for name in data.keypoint_names if name not in found.keypoint_names]
+    # A name may be given in another Unicode form than that of the label file.
+    spelled = {same_letters(name): name for name in found.keypoint_names}
+    wanted = tuple(spelled.get(same_letters(name), name) for name in data.keypoint_names)
+    unknown = [name for name in wanted if name not in found.keypoint_names]
     if unknown:
         raise UserError(f"data.keypoint_names has {unknown[0]!r}; the label file has {', '.join(found.keypoint_names)}")
-    return match_keypoints(found, data.keypoint_names)
+    return match_keypoints(found, wanted)
 
 
 def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.Project:

@@ -51,7 +51,7 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
       UserError: it is no header of labels of one animal, or the name of a keypoint cannot be used.
     """
     rows = [row for _, row in numbered_rows]
-    number = next((number for number, row in enumerate(rows[:4]) if _is_coords_row(row)), 0)
+    number = next((number for number, row in enumerate(rows[:4]) if is_coords_row(row)), 0)
     _refuse_other_rows(file, rows, number)
     coords, parts = rows[number], rows[number - 1]
     index_columns = next((column for column, cell in enumerate(coords) if column and cell), 0)
@@ -80,6 +80,17 @@ def read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> Label
     scorer = next(filter(None, map(named, rows[0][index_columns:])), "") if number > 1 else ""
     read = {key: column for key, column in columns.items() if key[1] != LIKELIHOOD}
     return LabelHeader(scorer, number + 1, index_columns, read, len(coords))
+
+
+def coords_of(file: Path) -> tuple[str, ...]:
+    """Returns the coordinates that columns of a label file may have."""
+    return (*COORDS, LIKELIHOOD) if file.name.startswith(_LABEL_FILES) else COORDS
+
+
+def is_coords_row(row: Sequence[str]) -> bool:
+    """Returns whether a row names coordinates, whatever its first cell is."""
+    # The first cell is "coords" in files of every tool, but not in every file made by hand.
+    return bool(row) and (row[0] == "coords" or {"x", "y"} <= set(row[1:]))
 
 
 def named(cell: str) -> str:
@@ -111,8 +122,7 @@ def _refuse_other_rows(file: Path, rows: list[list[str]], number: int) -> None:
 
 
 def _refuse_column(file: Path, line: int, column: int, name: str, coord: str) -> None:
-    allowed = (*COORDS, LIKELIHOOD) if file.name.startswith(_LABEL_FILES) else COORDS
-    if coord not in allowed:
+    if coord not in coords_of(file):
         hint = (
             f", a table of predictions? Labels with this column are read from files named {_LABEL_FILES}..."
             if coord == LIKELIHOOD
@@ -126,8 +136,3 @@ def _refuse_column(file: Path, line: int, column: int, name: str, coord: str) ->
         refuse_formula(name)
     except UserError as error:
         raise UserError(f"{file}:{line}: column {column + 1}, a keypoint's name: {error}; rename it") from None
-
-
-def _is_coords_row(row: list[str]) -> bool:
-    # The first cell is "coords" in files of every tool, but not in every file made by hand.
-    return bool(row) and (row[0] == "coords" or {"x", "y"} <= set(row[1:]))

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
-from jaxpose.data.label_header import COORDS
+from jaxpose.data.label_header import coords_of
 from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table
 from jaxpose.data.label_text import read_text
 from jaxpose.data.views import ENDINGS
@@ -58,11 +58,11 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
 def _has_labels(file: Path) -> bool:
     try:
         text = read_text(file)[0][:_HEADER_CHARACTERS]
-        rows = [row for row, _ in zip(csv.reader(io.StringIO(text, newline="")), range(3), strict=False)]
+        rows = [row for row, _ in zip(csv.reader(io.StringIO(text, newline="")), range(4), strict=False)]
     except (OSError, UserError, csv.Error):
         return False
     cells = [{cell.strip() for cell in row[1:]} - {""} for row in rows]
-    return any({"x", "y"} <= coords <= set(COORDS) for coords in cells)
+    return any({"x", "y"} <= coords <= set(coords_of(file)) for coords in cells)
 
 
 def _refuse_views(folder: Path, tables: list[LabelTable]) -> None:

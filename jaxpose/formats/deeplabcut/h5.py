@@ -42,7 +42,7 @@ class Table:
 
 
 def read_h5(file: Path) -> Table:
-    """Reads the table of a file; several tables with the same content count as one.
+    """Reads the table of a file; several tables with the same positions count as one.
 
     Raises:
       UserError: h5py is not installed; the file cannot be read, has no table or different ones, is of several animals,
@@ -63,19 +63,34 @@ def read_h5(file: Path) -> Table:
         raise UserError(f"{file} is no table of DeepLabCut that can be read: {error}") from None
     if not tables:
         raise UserError(f"{file} has no table of pandas")
-    first, *others = tables.values()
+    # Another table, which is no table of DeepLabCut, may lie beside one.
+    known = {key: table for key, table in tables.items() if _depths(table) in ({3}, {4})} or tables
+    first, *others = [_of_one_animal(file, table) for table in known.values()]
     if any(not _is_same(first, other) for other in others):
         raise UserError(
-            f"{file} has the tables {', '.join(tables)}, and they differ: which one is right? Keep that one; without "
+            f"{file} has the tables {', '.join(known)}, and they differ: which one is right? Keep that one; without "
             "the file, jaxpose reads the CSV of the same name"
         )
-    return _of_one_animal(file, first)
+    return first
+
+
+def _depths(table: Table) -> set[int]:
+    return {len(column) for column in table.columns}
 
 
 def _is_same(first: Table, other: Table) -> bool:
-    return (first.columns, first.index) == (other.columns, other.index) and np.array_equal(
-        first.values, other.values, equal_nan=True
-    )
+    """Returns whether two tables have the same positions, in any order of rows and columns."""
+    columns = [sorted(column[1:] for column in table.columns if column[2] in "xy") for table in (first, other)]
+    if columns[0] != columns[1] or sorted(first.index) != sorted(other.index):
+        return False
+    return np.array_equal(*(_positions(table, columns[0]) for table in (first, other)), equal_nan=True)
+
+
+def _positions(table: Table, columns: list[tuple[str, ...]]) -> np.ndarray:
+    """Returns the values of columns (bodypart, coord), with the rows in the order of their names."""
+    places = {column[1:]: place for place, column in enumerate(table.columns)}
+    rows = sorted(range(len(table.index)), key=table.index.__getitem__)
+    return table.values[np.ix_(rows, [places[column] for column in columns])]
 
 
 def _of_one_animal(file: Path, table: Table) -> Table:
@@ -85,7 +100,7 @@ def _of_one_animal(file: Path, table: Table) -> Table:
       UserError: the header rows are not scorer, individuals, bodyparts, coords, or these without individuals; or there
         are several animals.
     """
-    depths = {len(column) for column in table.columns}
+    depths = _depths(table)
     columns: list[tuple[str, ...]] = table.columns
     if depths == {4}:
         refuse_several(file, [individual for _, individual, _, _ in columns])

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxpose.config.excerpt import excerpt
-from jaxpose.data.label_header import named, refuse_several
+from jaxpose.data.label_header import is_coords_row, named, refuse_several
 from jaxpose.errors import UserError
 
 COORDS = ["x", "y", "likelihood"]
+_ROWS = ("scorer", "bodyparts", "coords")
 _MOST_SHOWN = 40  # characters of a wrong cell
 
 
@@ -20,7 +21,7 @@ def header_rows(scorer: str, keypoint_names: Sequence[str], coords: Sequence[str
 def read_header(file: Path, lines: Iterator[list[str]]) -> tuple[list[list[str]], int]:
     """Reads the header of a table, and returns its rows scorer, bodyparts, coords, and how many rows it had.
 
-    DeepLabCut and napari may add a row of individuals; of one animal, it is left out.
+    DeepLabCut and napari may add a row of individuals, and leave the first cells without names.
 
     Args:
       file: for the messages.
@@ -29,11 +30,16 @@ def read_header(file: Path, lines: Iterator[list[str]]) -> tuple[list[list[str]]
     Raises:
       UserError: there are several animals.
     """
-    rows = [row for _, row in zip(range(3), lines, strict=False)]
-    if len(rows) < 3 or rows[2][:1] != ["bodyparts"] or named(rows[1][0] if rows[1] else "") not in ("individuals", ""):
-        return rows, len(rows)
-    refuse_several(file, [cell for cell in rows[1][1:] if cell != "set"])
-    return [rows[0], rows[2], next(lines, [])], 4
+    rows: list[list[str]] = []
+    while len(rows) < 4 and not (rows and is_coords_row(rows[-1])) and (row := next(lines, None)) is not None:
+        rows.append(row)
+    count = len(rows)
+    if count < 3 or not is_coords_row(rows[-1]) or not all(rows):
+        return rows[:3], count
+    if count == 4 and named(rows[1][0]) in ("individuals", ""):
+        refuse_several(file, [cell for cell in rows[1][1:] if cell != "set"])
+        rows = [rows[0], *rows[2:]]
+    return [[named(row[0]) or name, *row[1:]] for row, name in zip(rows, _ROWS, strict=False)], count
 
 
 def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
@@ -51,7 +57,7 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
     starts = [row[0] for row in header if row]
     if not starts:
         raise UserError(f"{file} is empty; a table of predictions has three rows of header, and a row for each frame")
-    if starts != ["scorer", "bodyparts", "coords"]:
+    if starts != list(_ROWS):
         found = "; ".join(excerpt(start, quoted=False, longest=_MOST_SHOWN) for start in starts)
         has_semicolons = starts[0].startswith("scorer;")
         why = "separate its cells by commas" if has_semicolons else "is it a table of predictions?"

@@ -1,5 +1,6 @@
 """Names in config.yaml: text as in YAML 1.2, spelled as the label files spell them."""
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 import pytest
 
 from jaxpose import config as c
+from jaxpose.config import command_line
 from jaxpose.data.dataset import select_keypoints
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
@@ -59,8 +61,10 @@ def test_a_bodypart_that_no_label_file_has_is_refused_unless_the_others_are_name
     folder = project(tmp_path / "p", ["nose", "left_ear", "rihgt_ear", "tail"], list(KEYPOINTS))
     with pytest.raises(UserError, match="names the keypoints rihgt_ear, and no label file has them") as caught:
         read(folder)
-    option = str(caught.value).rpartition("data.keypoint_names=")[2]
-    assert read(folder, keypoint_names=tuple(option.split(","))).keypoint_names == ("nose", "left_ear", "tail")
+    (option,) = shlex.split(str(caught.value).rpartition(": ")[2])
+    config, _ = command_line.read([str(folder), option])
+    names = config.data.keypoint_names
+    assert read(folder, keypoint_names=names).keypoint_names == names == ("nose", "left_ear", "tail")
     # Looking at the labels, converting and merging them goes on.
     assert (
         "no label file has the bodyparts rihgt_ear of config.yaml: they are not trained"
@@ -85,6 +89,11 @@ def test_a_project_of_several_animals_with_one_animal_is_read(tmp_path: Path) ->
     file.write_text(file.read_text().replace("[mouse]", "[mouse, rat]"))
     with pytest.raises(UserError, match="is of a project with several animals"):
         read(folder)
+
+
+def test_a_name_may_be_given_in_another_unicode_form(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", [NFD, "b", "c", "d"])
+    assert read(folder, keypoint_names=("d", NFC)).keypoint_names == ("d", NFD)
 
 
 def test_plain_words_have_the_meaning_of_yaml_1_2(tmp_path: Path) -> None:

@@ -84,6 +84,14 @@ def test_two_equal_tables_of_a_file_are_one(tmp_path: Path, other: str) -> None:
         read_label_table(DataConfig(project=str(tmp_path / "p")))
 
 
+def test_equal_tables_may_have_other_levels_columns_and_orders(tmp_path: Path) -> None:
+    project_with(tmp_path / "p", "h5", table_of())
+    file = tmp_path / "p/labeled-data/day1/CollectedData_me.h5"
+    table_of("mouse", (*COORDS, "likelihood")).iloc[::-1, ::-1].to_hdf(file, key="keypoints", mode="a")
+    pd.DataFrame({"note": [1.0]}).to_hdf(file, key="about", mode="a")
+    np.testing.assert_array_equal(points_of_first_video(tmp_path / "p"), points_px(0))
+
+
 @pytest.mark.parametrize("form", ["fixed", "table"])
 def test_names_that_are_numbers_are_read(tmp_path: Path, form: Any) -> None:
     names = (1, 2, 3, 40)
@@ -104,6 +112,28 @@ def test_predictions_of_one_animal_are_read(tmp_path: Path, suffix: str, animal:
     assert (found.scorer, found.keypoint_names) == ("DLC_me", KEYPOINTS)
     np.testing.assert_array_equal(found.keypoints_frame_px, points_px(0))
     assert (found.confidence == 0.5).all()
+
+
+def test_predictions_without_names_of_levels_are_read(tmp_path: Path) -> None:
+    table = table_of("", (*COORDS, "likelihood"), index=list(range(3)))
+    table.columns = table.columns.set_names([None] * 4)
+    table.to_csv(tmp_path / "video.csv")
+    found = read_table(tmp_path / "video.csv")
+    assert (found.scorer, found.keypoint_names) == ("DLC_me", KEYPOINTS)
+    np.testing.assert_array_equal(found.keypoints_frame_px, points_px(0))
+
+
+def test_a_folder_of_label_files_may_have_them_too(tmp_path: Path) -> None:
+    deeplabcut_project(tmp_path / "p")
+    file = tmp_path / "p/CollectedData_me.csv"
+    table_of("mouse", (*COORDS, "likelihood")).to_csv(file)
+    table = read_label_table(DataConfig(project=str(tmp_path / "p"), labels=file.name))
+    for folder in (tmp_path / "p/labeled-data").iterdir():
+        (folder / "CollectedData_me.csv").unlink()
+    (tmp_path / "p/config.yaml").unlink()
+    for found in (table, read_label_table(DataConfig(project=str(tmp_path / "p")))):
+        assert found.keypoint_names == KEYPOINTS and found.problems == ()
+        np.testing.assert_array_equal(found.keypoints_image_px, points_px(0))
 
 
 def test_a_bad_cell_below_four_header_rows_is_named_by_its_row(tmp_path: Path) -> None:
