@@ -52,7 +52,9 @@ def writing_calls(tree: ast.AST) -> Iterator[ast.Call]:
         name = ast.unparse(node.func)
         texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
         texts += [
-            word.value.value for word in node.keywords if word.arg == "mode" and isinstance(word.value, ast.Constant)
+            str(word.value.value)
+            for word in node.keywords
+            if word.arg == "mode" and isinstance(word.value, ast.Constant)
         ]
         is_open = name == "open" or name.endswith(".open") or name in LIBRARIES
         if is_open and name != "os.open" and any(re.fullmatch(r"[rwaxbt+]*[wax+][rwaxbt+]*", text) for text in texts):
