@@ -1,5 +1,6 @@
 """Writes projects of SLEAP (.slp, .pkg.slp) with sleap-io."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -26,5 +27,6 @@ def write_project(file: Path, labels: Any, image_bytes: int = 0) -> None:
     points = len(instances) * max((len(skeleton.nodes) for skeleton in labels.skeletons), default=0)
     needed_bytes = _EMPTY_BYTES + _INSTANCE_BYTES * len(instances) + _POINT_BYTES * points + image_bytes
     # sleap-io opens the file by its name, and HDF5 may end the process where the disk is full (`hdf5_writer`).
-    with replace_whole(file, needed_bytes) as unfinished:
-        save_slp(labels, str(unfinished), embed=image_bytes > 0, verbose=False)
+    # A package notes the path at which it is written: its name alone is right wherever the file lies.
+    with replace_whole(file, needed_bytes) as unfinished, contextlib.chdir(unfinished.parent):
+        save_slp(labels, unfinished.name, embed=image_bytes > 0, verbose=False)
