@@ -4,6 +4,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 import stat
 import threading
 from collections.abc import Iterator
@@ -114,13 +115,14 @@ def write_atomic(file: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def replace_whole(file: Path) -> Iterator[Path]:
+def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
     """Gives a path with the same name in a new folder, for libraries that open files themselves; moves it at the end.
 
     After an error, the old file is as before. A link with this name is replaced, not followed.
 
     Args:
       file: what to write; its folder is made.
+      needed_bytes: space that must be free at the beginning, for a library that a full disk would crash (HDF5).
 
     Raises:
       OSError: the file cannot be written, whatever error the library has for a full disk; the error names the file.
@@ -128,6 +130,8 @@ def replace_whole(file: Path) -> Iterator[Path]:
     with naming_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with unfinished_folder(file) as folder:
+            if shutil.disk_usage(folder).free < needed_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             unfinished = folder / file.name
             yield unfinished
             descriptor = os.open(unfinished, os.O_RDWR | os.O_CLOEXEC)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular, sha256_of
-from jaxpose.unfinished import naming_errors, unfinished_folder
+from jaxpose.unfinished import LOCK_FILE, naming_errors, unfinished_folder
 
 
 @contextlib.contextmanager
@@ -28,12 +28,12 @@ def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     """
     with naming_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with unfinished_folder(folder / "output") as place:
-            new = place / "new"
-            new.mkdir()
+        with unfinished_folder(folder / "output") as new:
             yield new
             # Backwards: a.json, which is about the file a, comes before it.
-            files = sorted((file for file in new.rglob("*") if file.is_file()), reverse=True)
+            files = sorted(
+                (file for file in new.rglob("*") if file.is_file() and file != new / LOCK_FILE), reverse=True
+            )
             targets = {file: folder / file.relative_to(new) for file in files}
             kept = [target for file, target in targets.items() if _is_same(file, target)]
             other = [target for target in targets.values() if os.path.lexists(target) and target not in kept]

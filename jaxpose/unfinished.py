@@ -24,7 +24,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # In the path of an unfinished file, or of a file in an unfinished folder.
 _UNFINISHED = re.compile(r"/\.[^/]*\.\d+\.tmp(/|$)")
 _ENDING = ".tmp"
-_LOCK_FILE = ".lock"
+LOCK_FILE = ".lock"
 # Names of files have at most 255 bytes.
 _LONGEST_NAME = 200
 # Without locks of the file system, an unfinished file counts as abandoned when nobody has written to it for so long.
@@ -66,7 +66,7 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
 
     def make(path: Path) -> int:
         path.mkdir()
-        return os.open(path / _LOCK_FILE, _new_flags, 0o666)
+        return os.open(path / LOCK_FILE, _new_flags, 0o666)
 
     path, descriptor = _new(target, make)
     with _holding(path, descriptor):
@@ -77,17 +77,20 @@ def unfinished_folder(target: Path) -> Iterator[Path]:
 def naming_errors(target: Path) -> Iterator[None]:
     """A context in which an error of the system names the target, in place of its unfinished file or of no file.
 
+    Of a file in an unfinished folder, it names the final place.
+
     Libraries have errors of their own for a full disk; they become an OSError.
     """
     try:
         yield
     except Exception as error:
         filename = error.filename if isinstance(error, OSError) else None
-        is_of_target = filename is None or bool(_UNFINISHED.search(str(filename)))
-        if is_of_target and (number := _full_disk(error)):
-            raise OSError(number, os.strerror(number), str(target)) from None
-        if isinstance(error, OSError) and filename is not None and is_of_target:
-            error.filename, error.filename2 = str(target), None
+        shown = _UNFINISHED.sub("/", "/" if filename is None else os.fsdecode(filename))
+        shown = str(target) if shown.endswith("/") else shown
+        if number := _full_disk(error):
+            raise OSError(number, os.strerror(number), shown) from None
+        if isinstance(error, OSError) and filename is not None and os.fsdecode(filename) != shown:
+            error.filename, error.filename2 = shown, None
         raise
 
 
@@ -155,7 +158,7 @@ def _remove_abandoned(path: Path) -> bool:
     """Removes an unfinished file or folder that no process holds, and returns whether its name is free."""
     try:
         is_folder = stat.S_ISDIR(path.lstat().st_mode)
-        lock = path / _LOCK_FILE if is_folder else path
+        lock = path / LOCK_FILE if is_folder else path
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_CREAT if is_folder else 0)
         descriptor = os.open(lock, flags, 0o666)
     except FileNotFoundError:
@@ -198,7 +201,7 @@ def _remove_locked(path: Path, descriptor: int) -> None:
     """
     with contextlib.suppress(OSError):
         is_folder = stat.S_ISDIR(path.lstat().st_mode)
-        if not os.path.samestat(os.fstat(descriptor), os.lstat(path / _LOCK_FILE if is_folder else path)):
+        if not os.path.samestat(os.fstat(descriptor), os.lstat(path / LOCK_FILE if is_folder else path)):
             return
         if is_folder:
             shutil.rmtree(path, ignore_errors=True)

@@ -132,3 +132,24 @@ def test_after_a_kill_the_same_command_makes_all_files(
         assert call(name, run, out) == good
         assert files_of(out) == whole
     assert moves
+
+
+@pytest.mark.faults
+def test_links_in_a_folder_of_somebody_else_redirect_no_file(name: str, run: Path, tmp_path: Path) -> None:
+    """Links with the names that unfinished files have or had."""
+    good = call(name, run, tmp_path / "out")
+    whole = files_of(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    names = [".{}.tmp", ".{}.0.tmp", ".{}.1.tmp", "{}.partial", ".partial.{}", ".{}.bak.tmp"]
+    # A folder that is made as a whole must be absent.
+    inside = [file for file in whole if not file.startswith(("check/", "suggestions/"))]
+    for file in {*inside, *(Path(file).parts[0] for file in whole), "output"}:
+        (tmp_path / "out" / file).parent.mkdir(parents=True, exist_ok=True)
+        for planted in names:
+            (tmp_path / "out" / file).with_name(planted.format(Path(file).name)).symlink_to(victim)
+    assert call(name, run, tmp_path / "out") == good
+    assert victim.read_bytes() == b"mine"
+    found = {file: check for file, check in files_of(tmp_path / "out").items() if check != sha256_of(victim)}
+    assert found == whole

@@ -52,7 +52,9 @@ def writing_calls(tree: ast.AST) -> Iterator[ast.Call]:
         name = ast.unparse(node.func)
         texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
         texts += [
-            word.value.value for word in node.keywords if word.arg == "mode" and isinstance(word.value, ast.Constant)
+            str(word.value.value)
+            for word in node.keywords
+            if word.arg == "mode" and isinstance(word.value, ast.Constant)
         ]
         is_open = name == "open" or name.endswith(".open") or name in LIBRARIES
         if is_open and name != "os.open" and any(re.fullmatch(r"[rwaxbt+]*[wax+][rwaxbt+]*", text) for text in texts):
@@ -171,7 +173,7 @@ def test_a_folder_that_is_a_link_to_another_disk_goes_on_working(tmp_path: Path)
     assert out.is_symlink() and names_of(scratch) == ["b"]
     with pytest.raises(OSError, match="not empty") as raised, write_folder(out):
         pass
-    assert raised.value.filename == str(out) and names_of(scratch) == ["b"] and names_of(scratch.parent) == ["out"]
+    assert raised.value.filename == str(scratch) and names_of(scratch) == ["b"] and names_of(scratch.parent) == ["out"]
 
 
 HANG = """
@@ -294,7 +296,7 @@ def test_an_error_of_a_full_disk_names_the_file_and_leaves_the_old_one(
 
 def test_errors_of_libraries_for_a_full_disk_become_one_of_the_system(tmp_path: Path) -> None:
     text = f"unable to flush, errno = 28, error message = '{os.strerror(errno.ENOSPC)}'"
-    for error in (RuntimeError(text), OSError(text), OSError(errno.ENOSPC, text, "tmp/.x.0.tmp/x")):
+    for error in (RuntimeError(text), OSError(text), OSError(errno.ENOSPC, text, f"{tmp_path}/.x.0.tmp/x")):
         with pytest.raises(OSError) as raised, replace_whole(tmp_path / "x"):
             raise error
         assert str(raised.value) == f"[Errno 28] {os.strerror(errno.ENOSPC)}: '{tmp_path / 'x'}'"

@@ -11,9 +11,9 @@ import numpy as np
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.extras import need
-from jaxpose.files import replace_whole
 from jaxpose.formats.nwb import new_file, write_file
 from jaxpose.formats.sleap_extras import SCORER
+from jaxpose.formats.sleap_writer import write_project
 from jaxpose.formats.written_labels import WrittenLabels
 
 # The images lie in the file itself.
@@ -34,10 +34,9 @@ def write_slp(file: Path, labels: WrittenLabels, paths: Sequence[Path]) -> None:
       UserError: sleap-io is not installed.
     """
     project = _project(file, labels, paths)
-    from sleap_io.io.main import save_slp
-
-    with replace_whole(file) as unfinished:
-        save_slp(project, str(unfinished), embed=file.name.endswith(PACKAGE), verbose=False)
+    # Images as PNG are hardly ever larger than their pixels.
+    pixels = sum(width * height for width, height in labels.sizes_px)
+    write_project(file, project, 3 * pixels if file.name.endswith(PACKAGE) else 0)
 
 
 def write_nwb(file: Path, labels: WrittenLabels, paths: Sequence[Path], session_start: datetime.datetime) -> None:

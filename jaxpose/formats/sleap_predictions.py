@@ -12,8 +12,8 @@ import numpy as np
 from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.errors import UserError
 from jaxpose.extras import is_installed, need
-from jaxpose.files import replace_whole
 from jaxpose.formats.hdf5_writer import open_hdf5
+from jaxpose.formats.sleap_writer import write_project
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
 
 # The names of the axes, in the order of SLEAP's own export.
@@ -35,7 +35,6 @@ def write_slp(file: Path, predictions: VideoPredictions, footage: Footage) -> No
       UserError: sleap-io is not installed.
     """
     need("sleap", str(file))
-    from sleap_io.io.main import save_slp
     from sleap_io.model.instance import PredictedInstance
     from sleap_io.model.labeled_frame import LabeledFrame
     from sleap_io.model.labels import Labels
@@ -58,8 +57,7 @@ def write_slp(file: Path, predictions: VideoPredictions, footage: Footage) -> No
         frames.append(LabeledFrame(video=video, frame_idx=frame, instances=[instance]))
     labels = Labels(frames, videos=[video], skeletons=[skeleton])
     labels.provenance |= _provenance(predictions)
-    with replace_whole(file) as unfinished:
-        save_slp(labels, str(unfinished), embed=False, verbose=False)
+    write_project(file, labels)
 
 
 def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage | None) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.files import replace_whole
 from jaxpose.formats.sleap import read_videos
+from jaxpose.formats.sleap_writer import write_project
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,6 @@ def write_suggestions(file: Path, project: Path, frames: Sequence[SuggestedFrame
       UserError: sleap-io is not installed, or the project cannot be read.
     """
     labels, videos = read_videos(project)
-    from sleap_io.io.main import save_slp
     from sleap_io.model.instance import PredictedInstance
     from sleap_io.model.labeled_frame import LabeledFrame
     from sleap_io.model.labels import Labels
@@ -68,5 +67,4 @@ def write_suggestions(file: Path, project: Path, frames: Sequence[SuggestedFrame
     used = list({id(suggestion.video): suggestion.video for suggestion in suggested}.values())
     result = Labels(predicted, videos=used, skeletons=[skeleton], suggestions=suggested)
     result.provenance |= {"made_by": "jaxpose"}
-    with replace_whole(file) as unfinished:
-        save_slp(result, str(unfinished), embed=False, verbose=False)
+    write_project(file, result)
