@@ -138,6 +138,19 @@ def test_frames_that_trained_one_of_the_runs_are_left_out(tmp_path: Path) -> Non
     assert compare(runs, test_only=True).frames.compared == [5, 5]
 
 
+def test_runs_whose_held_out_labels_all_differ_are_refused_with_the_reason(tmp_path: Path) -> None:
+    sets = _split(2)
+    corrected = {frame: "corrected" for frame, name in sets.items() if name == "test"}
+    runs = [
+        _run(tmp_path / "a", _errors_of(sets, 1), sets),
+        _run(tmp_path / "b", _errors_of(sets, 2), sets, labels=corrected),
+    ]
+    with pytest.raises(
+        UserError, match="2 other images would count, but the runs measured them from different labels: "
+    ):
+        compare(runs)
+
+
 def test_a_run_is_compared_with_its_parent_and_the_frames_that_changed_most_are_named(tmp_path: Path) -> None:
     sets = _split(10)
     more = sets | {"t9.png": "train"}
