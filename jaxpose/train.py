@@ -35,6 +35,7 @@ from jaxpose.cluster.kept_memory import keep_memory
 from jaxpose.cluster.processes import run_distributed
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.cluster.stragglers import StragglerMonitor
+from jaxpose.compare.parent import compare_with_parent, find_parent, parent_lines
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
@@ -147,8 +148,14 @@ def _refuse_stuck_requeue(folder: RunFolder, config: Config) -> None:
 
 
 def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
-    """Writes report.html of a finished run and returns it; whatever goes wrong there is a warning, and None."""
-    if not (folder.is_ours and setup.config.log.report) or is_pretraining(setup.config.pretrain):
+    """Writes report.html of a finished run and returns it; whatever goes wrong there is a warning, and None.
+
+    Before, the run is compared with its parent, if it has one.
+    """
+    if not folder.is_ours or is_pretraining(setup.config.pretrain):
+        return None
+    _compare_with_parent(folder.path, setup.config)
+    if not setup.config.log.report:
         return None
     try:
         # Imported here: it takes time that training does not need before its end.
@@ -159,6 +166,17 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
         again = f"jaxpose report --run {shlex.quote(str(folder.path))}"
         _logger.warning(f"the report is not written ({type(error).__name__}: {error}); write it by {again}")
         return None
+
+
+def _compare_with_parent(run: Path, config: Config) -> None:
+    """Logs the errors of a finished run and of its parent on the frames that trained neither."""
+    if (parent := find_parent(config)) is None:
+        return
+    try:
+        lines = parent_lines(*compare_with_parent(parent, run))
+    except (UserError, OSError) as error:
+        lines = [f"not compared with the parent run {parent}: {error}"]
+    _logger.info("\n".join(lines))
 
 
 def main(config: Config, options: Options) -> int:

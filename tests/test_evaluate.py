@@ -215,7 +215,7 @@ def test_a_comparison_counts_frames_of_other_labels_and_notices_a_change_by_hand
     shown = capsys.readouterr().out
     assert "compared: the same 11 frames" in shown
     assert "left out: 1 image that the runs measured from different labels" in shown
-    assert "jaxpose evaluate --run RUN" in shown and "not recorded" not in shown
+    assert "jaxpose evaluate --run RUN" in shown and "earlier version" not in shown
     # With no other frame in common, each run is compared by its own labels, and that is said.
     labels.iloc[:, :2] += 0.25
     labels.to_csv(project / "CollectedData.csv")

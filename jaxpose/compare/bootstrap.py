@@ -65,5 +65,11 @@ def interval_px(resampled_px: np.ndarray, frames: np.ndarray) -> np.ndarray:
     return edges
 
 
+def mean_by_frame(errors_px: np.ndarray) -> np.ndarray:
+    """Returns the mean error (n,) of each frame of (n, k), NaN where it has no number."""
+    present = np.isfinite(errors_px)
+    return _ratio(np.where(present, errors_px, 0).sum(axis=1), present.sum(axis=1))
+
+
 def _ratio(sums: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return np.divide(sums, numbers, out=np.full(sums.shape, np.nan), where=numbers > 0)

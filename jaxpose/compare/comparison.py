@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpose.compare.bootstrap import Means, bootstrap_means, interval_px
+from jaxpose.compare.bootstrap import Means, bootstrap_means, interval_px, mean_by_frame
 from jaxpose.compare.frames import Frames, choose_frames
 from jaxpose.compare.not_visible import NotVisible, measure_not_visible
 from jaxpose.compare.run_errors import Frame, RunErrors, Training, read_run_errors
@@ -32,6 +32,8 @@ class Measured:
       interval_px: (2, k + 1) of the means, NaN below LEAST_FRAMES frames.
       difference_px: (k + 1,) mean error minus that of the first run.
       difference_interval_px: (2, k + 1).
+      images: n names of the compared frames.
+      frames_px: (n,) mean error of each compared frame, NaN without a number.
     """
 
     run: Path
@@ -41,6 +43,8 @@ class Measured:
     interval_px: np.ndarray
     difference_px: np.ndarray
     difference_interval_px: np.ndarray
+    images: list[str]
+    frames_px: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +120,10 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
         names,
         list(others),
         frames,
-        [_measure(run, of_run, means[0]) for run, of_run in zip(read, means, strict=True)],
+        [
+            _measure(run, of_run, means[0], [run.images[run.frames[frame]] for frame in of_frames], of_errors)
+            for run, of_run, of_frames, of_errors in zip(read, means, chosen, errors, strict=True)
+        ],
         _seeds(read, means),
         measure_not_visible(errors, otherwise),
     )
@@ -145,7 +152,7 @@ def _known_in_all(errors_px: list[np.ndarray]) -> list[np.ndarray]:
     return [np.where(is_known, of_run, np.nan) for of_run in errors_px]
 
 
-def _measure(run: RunErrors, means: Means, first: Means) -> Measured:
+def _measure(run: RunErrors, means: Means, first: Means, images: list[str], errors_px: np.ndarray) -> Measured:
     fewest = np.minimum(means.frames, first.frames)
     return Measured(
         run.run,
@@ -155,6 +162,8 @@ def _measure(run: RunErrors, means: Means, first: Means) -> Measured:
         interval_px(means.resampled_px, means.frames),
         means.means_px - first.means_px,
         interval_px(means.resampled_px - first.resampled_px, fewest),
+        images,
+        mean_by_frame(errors_px),
     )
 
 

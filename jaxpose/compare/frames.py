@@ -4,6 +4,7 @@ import dataclasses
 
 from jaxpose.compare.run_errors import Frame, RunErrors
 from jaxpose.errors import UserError
+from jaxpose.quantities import count
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,25 +48,31 @@ def choose_frames(read: list[RunErrors], test_only: bool) -> tuple[list[list[Fra
     shared = [frame for frame in usable if all(frame in run.frames for run in read)]
     is_paired = bool(shared) or any(all(frame in run.frames for run in read) for frame in every)
     chosen = [shared if is_paired else [frame for frame in usable if frame in run.frames] for run in read]
-    if not all(chosen):
-        empty = next(run.run for run, frames in zip(read, chosen, strict=True) if not frames)
-        what = "test frame" if test_only else "validation or test frame"
-        raise UserError(
-            f"{'the runs share' if is_paired else f'{empty} has'} no {what}: "
-            f"{len(trained & held)} of {len(held)} frames trained one of the runs. "
-            "Train with data.split=RUN, so that the runs have the same split"
-        )
     kept = set(shared)
     missing = {frame.image_sha256 for frame in usable if is_paired and frame not in kept}
     images = [{frame.image_sha256 for frame in run.frames} for run in read]
     not_same = {frame.image_sha256 for frame in usable if frame not in kept}
+    other_labels = sum(all(image in of_run for of_run in images) for image in not_same)
+    if not all(chosen):
+        empty = next(run.run for run, frames in zip(read, chosen, strict=True) if not frames)
+        what = "test frame" if test_only else "validation or test frame"
+        fix = "Train with data.split=RUN, so that the runs have the same split"
+        if other_labels:
+            fix = (
+                f"{count(other_labels, 'other image')} would count, but the runs measured them from different labels: "
+                "jaxpose evaluate --run RUN takes the labels of today"
+            )
+        raise UserError(
+            f"{'the runs share' if is_paired else f'{empty} has'} no {what}: "
+            f"{len(trained & held)} of {len(held)} frames trained one of the runs. {fix}"
+        )
     frames = Frames(
         is_paired=is_paired,
         compared=[len(of_run) for of_run in chosen],
         validated=len({frame for of_run in chosen for frame in of_run if frame.image_sha256 in validated}),
         trained=len(trained & held),
         not_shared=len(missing),
-        other_labels=sum(all(image in of_run for of_run in images) for image in not_same),
+        other_labels=other_labels,
         unknown=sum(run.unknown for run in read),
     )
     return chosen, frames

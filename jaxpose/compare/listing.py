@@ -121,8 +121,8 @@ def format_frames(found: Comparison, letters: Sequence[str]) -> str:
         lines.append(f"left out: {count(frames.unknown, 'row')} of frames that were labelled after the training")
     if runs := ", ".join(letter for letter, one in zip(letters, found.measured, strict=True) if not one.is_recorded):
         lines.append(
-            f"not recorded by the evaluation of {runs}: checksums of the tables, and the labels of today; a change of "
-            "the tables by hand is not noticed, and the labels of the training count"
+            f"the evaluation of {runs} by an earlier version recorded neither checksums of its tables nor the labels: "
+            "a change of the tables by hand is not noticed, and the labels of the training count"
         )
         lines.append("  (jaxpose evaluate --run RUN records both)")
     return "\n".join(lines)

@@ -58,6 +58,7 @@ class RunErrors:
       training: what it was trained on, and from.
       keypoint_names: k names.
       frames: {frame: row of `errors_px`}, n of them.
+      images: n names of their images.
       errors_px: (n, k) float64 in frame pixels, NaN where a keypoint is not labelled.
       otherwise_px: (n, k) the same if points that are marked as not visible were treated the other way: with them if
         `errors_px` is without, and without them if it has them.
@@ -72,6 +73,7 @@ class RunErrors:
     training: Training
     keypoint_names: list[str]
     frames: dict[Frame, int]
+    images: list[str]
     errors_px: np.ndarray
     otherwise_px: np.ndarray
     trained: frozenset[str]
@@ -99,6 +101,7 @@ def read_run_errors(run: Path) -> RunErrors:
     names = list(config.data.keypoint_names)
     frames: dict[Frame, int] = {}
     rows: list[tuple[np.ndarray, np.ndarray]] = []
+    images: list[str] = []
     unknown = 0
     for view in config.data.views or ("",):
         file = run / f"{_stem(view)}_pixel_error.csv"
@@ -118,11 +121,12 @@ def read_run_errors(run: Path) -> RunErrors:
             if frame not in frames:
                 frames[frame] = len(rows)
                 rows.append((table.errors_px[row], otherwise_px[row]))
+                images.append(image)
     validated = {split.checksums[image] for image, name in split.sets.items() if name == VALIDATION}
     errors_px, otherwise_px = np.array(rows).reshape(-1, 2, len(names)).swapaxes(0, 1)
     training, trained = _read_training(run, config, split), frozenset(split.trained())
     return RunErrors(
-        run, config, training, names, frames, errors_px, otherwise_px, trained, frozenset(validated), unknown,
+        run, config, training, names, frames, images, errors_px, otherwise_px, trained, frozenset(validated), unknown,
         is_recorded=evaluated is not None,
     )  # fmt: skip
 

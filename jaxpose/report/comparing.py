@@ -5,22 +5,40 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
-from jaxpose.compare.comparison import compare
 from jaxpose.compare.listing import format_frames, format_not_visible, frames_cell
+from jaxpose.compare.parent import compare_with_parent, find_parent
 from jaxpose.config.excerpt import excerpt
+from jaxpose.errors import UserError
 from jaxpose.report.facts import RunFacts
-from jaxpose.report.section import Section, paragraph, table
+from jaxpose.report.section import Section, number, paragraph, table
 
 
-def comparing_section(facts: RunFacts, other: Path) -> Section:
+def parent_section(facts: RunFacts) -> list[Section]:
+    """Returns the comparison of a run with its parent, [] without one, or why they cannot be compared."""
+    parent = find_parent(facts.config)
+    if parent is None or parent.resolve() == facts.run.resolve():
+        return []
+    try:
+        return [comparing_section(facts, parent, is_parent=True)]
+    except UserError as error:
+        text = f"The parent run {parent} cannot be compared: {error}"
+        return [Section("comparison", "Comparison with the parent run", paragraph(text))]
+
+
+def comparing_section(facts: RunFacts, other: Path, is_parent: bool = False) -> Section:
     """Returns the errors of two runs on the frames that neither trained on, and the options that differ.
+
+    Args:
+      facts: of the run.
+      other: the run to compare with.
+      is_parent: the run has its weights or its split.
 
     Raises:
       UserError: as `compare`.
     """
-    found = compare([other, facts.run])
+    found, changed = compare_with_parent(other, facts.run)
     before, after = found.measured
-    runs = ["other run", "this run"]
+    runs = ["parent run" if is_parent else "other run", "this run"]
     paired = "the same" if found.frames.is_paired else "different"
     text = (
         f"On {paired} frames that trained neither run ({found.frames.compared[1]:,} of this run). A difference below 0 "
@@ -35,14 +53,17 @@ def comparing_section(facts: RunFacts, other: Path) -> Section:
         for column, name in enumerate(names)
     ]  # fmt: skip
     head = ["keypoint", "frames", *runs, "difference"]
-    listed = table(head, rows, f"Mean errors in px; the other run is {other}")
+    listed = table(head, rows, f"Mean errors in px; the {runs[0]} is {other}")
     options = [
         [name, *(excerpt(value, quoted=value == "") for value in values)] for name, values in found.options.items()
     ]
     differing = table(["option", *runs], options, "Options that differ") if options else ""
     notes = [format_frames(found, runs), *([format_not_visible(found, runs)] if found.not_visible else [])]
     told = "".join(paragraph(line, "note") for note in notes for line in note.splitlines())
-    return Section("comparison", "Comparison with another run", paragraph(text) + told + listed + differing)
+    rows = [[one.image, number(one.before_px), number(one.after_px)] for one in changed]
+    frames = table(["frame", *runs], rows, "Frames whose mean error in px changed most") if rows else ""
+    title = "Comparison with the parent run" if is_parent else "Comparison with another run"
+    return Section("comparison", title, paragraph(text) + told + listed + frames + differing)
 
 
 def _cell(means: np.ndarray, interval: np.ndarray, column: int, sign: str = "") -> str:

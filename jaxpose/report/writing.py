@@ -7,7 +7,7 @@ from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.phases import phase
 from jaxpose.report.augmented import augmented_section
-from jaxpose.report.comparing import comparing_section
+from jaxpose.report.comparing import comparing_section, parent_section
 from jaxpose.report.confidence import confidence_section
 from jaxpose.report.confusions import confusions_section
 from jaxpose.report.errors import errors_section
@@ -31,7 +31,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
     Args:
       run: a run folder; of an unfinished run, the report has what is there.
       out: the file; None is report.html in the run folder.
-      other: a run to compare with.
+      other: a run to compare with; None is the parent of the run, if it has one.
       project: the labelled frames of the run, if the caller has read them.
 
     Raises:
@@ -46,7 +46,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
         traces, videos = traces_section(facts)
         sections = [
             headline_section(facts),
-            *([comparing_section(facts, other)] if other else []),
+            *([comparing_section(facts, other)] if other else parent_section(facts)),
             learning_section(facts, history),
             errors_section(facts),
             worst_section(facts, labels),

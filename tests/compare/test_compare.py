@@ -19,9 +19,12 @@ from jaxpose.compare.__main__ import main
 from jaxpose.compare.bootstrap import bootstrap_means, interval_px
 from jaxpose.compare.comparison import compare
 from jaxpose.compare.listing import format_comparison
+from jaxpose.compare.parent import compare_with_parent, find_parent, parent_lines
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_errors
-from jaxpose.run.identity import write_config
+from jaxpose.report.comparing import parent_section
+from jaxpose.report.facts import read_facts
+from jaxpose.run.identity import read_config, write_config
 
 NAMES = ("nose", "tail")
 
@@ -133,6 +136,46 @@ def test_frames_that_trained_one_of_the_runs_are_left_out(tmp_path: Path) -> Non
     expected = np.mean([one[f"x{i}.png"] for i in (2, 5, 6, 7, 8, 9)], axis=0)
     np.testing.assert_allclose(found.measured[0].means_px[:2], expected)
     assert compare(runs, test_only=True).frames.compared == [5, 5]
+
+
+def test_runs_whose_held_out_labels_all_differ_are_refused_with_the_reason(tmp_path: Path) -> None:
+    sets = _split(2)
+    corrected = {frame: "corrected" for frame, name in sets.items() if name == "test"}
+    runs = [
+        _run(tmp_path / "a", _errors_of(sets, 1), sets),
+        _run(tmp_path / "b", _errors_of(sets, 2), sets, labels=corrected),
+    ]
+    with pytest.raises(
+        UserError, match="2 other images would count, but the runs measured them from different labels: "
+    ):
+        compare(runs)
+
+
+def test_a_run_is_compared_with_its_parent_and_the_frames_that_changed_most_are_named(tmp_path: Path) -> None:
+    sets = _split(10)
+    more = sets | {"t9.png": "train"}
+    one = _errors_of(sets, 1)
+    other = {frame: one.get(frame, (1.0, 1.0)) for frame in more} | {"x3.png": (90.0, 70.0), "x7.png": (0.0, 0.0)}
+    parent = _run(tmp_path / "a", one, sets, labels={"x5.png": "corrected since"})
+    run = _run(tmp_path / "b", other, more, train__init_from=str(parent), data__split=str(tmp_path / "other"))
+    assert find_parent(read_config(run / "config.json")) == parent and find_parent(c.Config()) is None
+    found, changed = compare_with_parent(parent, run)
+    assert [frame.image for frame in changed] == ["x3.png", "x7.png"]
+    assert (changed[0].before_px, changed[0].after_px) == (pytest.approx(np.mean(one["x3.png"])), 80.0)
+    first, second, third = parent_lines(found, changed)
+    kept = np.array([one[f"x{i}.png"] for i in range(10) if i != 5])
+    assert first.startswith(
+        f"compared with the parent run {parent} on 9 frames that trained neither run: mean error {kept.mean():.2f} px "
+        f"before, {found.measured[1].means_px[-1]:.2f} px now ("
+    )
+    assert "95 % interval" in first
+    assert second.startswith("left out: 1 image whose labels changed since the parent was evaluated (jaxpose evaluate ")
+    assert third.startswith(f"frames that changed most: x3.png ({changed[0].before_px:.2f} px, now 80.00 px), x7.png (")
+    (section,) = parent_section(read_facts(run))
+    assert "Frames whose mean error in px changed most" in section.body and "80.00" in section.body
+    (parent / "predictions_pixel_error.csv").unlink()
+    (section,) = parent_section(read_facts(run))
+    assert "cannot be compared: " in section.body and not parent_section(read_facts(parent))
 
 
 def test_a_renamed_image_is_the_same_frame(tmp_path: Path) -> None:

@@ -69,12 +69,17 @@ def test_suggested_frames_train_the_next_run(
     old_sets, sets = _sets(run), _sets(again)
     assert all(sets[image] == old_sets[image] for image in known)
     assert set(images) <= sets.keys() and "train" in {sets[image] for image in images}
-    capsys.readouterr()
+    trained = capsys.readouterr().out
     assert compare.main([str(run), str(again)]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("all "))
     # On the frames that trained neither run.
     unseen = [image for image in known if old_sets[image] != "train"]
     errors = [_errors_px(folder, unseen) for folder in (run, again)]
-    assert line.split()[1] == str(errors[0].size) == "84"
+    assert line.split()[1] == str(len(unseen)) == "12"
+    first, last = (f"{of_run.mean():.2f} px" for of_run in errors)
+    assert f"compared with the parent run {run} on 12 frames that trained neither run, 6 of them of a vali" in trained
+    assert f": mean error {first} before, {last} now (" in trained
+    changes = np.abs(np.subtract(*(of_run.reshape(12, -1).mean(axis=1) for of_run in errors)))
+    assert f"\nframes that changed most: {unseen[int(changes.argmax())]} (" in trained
     assert all(f" {of_run.mean():.2f} (" in line for of_run in errors)
     assert errors[0].mean() != errors[1].mean() and np.isfinite(_errors_px(again, images)).all()
