@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 _NUMBER = re.compile("[0-9]+")
-# Label tools write img0042.png, and frame42.png.
-_NAMED = re.compile("(?:img|frame)[ _-]?([0-9]+)", re.IGNORECASE)
+# Label tools write img0042.png, and frame42.png. Cameras write IMG_20261127_0042.JPG, which begins with a date.
+_NAMED = re.compile("(?:img|[Ff]rame)[ _-]?([0-9]+)")
 
 
 class FrameNames:
@@ -29,17 +29,15 @@ class FrameNames:
     def places(self, name: str) -> list[int]:
         """Returns the places in a name that may be the frame's number, the likeliest first; [] without a number.
 
-        The number after "img" or "frame" is the frame's. Without one, it may be any number that varies among the names
-        of the folder while all else is equal, and is most often the last.
+        The number after "img" or "frame" is the frame's, if it varies or is the last. Otherwise it may be any number
+        that varies among the names of the folder while all else is equal, and is most often the last.
         """
-        matches = _numbers(name)
-        starts = [match.start() for match in matches]
+        starts = [match.start() for match in _numbers(name)]
+        last = range(len(starts))[-1:]
+        varying = sorted(self._varying.get(_shape(name), ()), reverse=True)
         named = [starts.index(match.start(1)) for match in _NAMED.finditer(name) if match.start(1) in starts]
-        return (
-            named[-1:]
-            or sorted(self._varying.get(_shape(name), ()), reverse=True)
-            or [len(matches) - 1][: len(matches)]
-        )
+        likely = [place for place in named if place in varying or place in last]
+        return likely[-1:] or varying or list(last)
 
     def of_shape(self, name: str) -> list[str]:
         """Returns the names that differ from one in their numbers only, including it."""

@@ -7,8 +7,8 @@ import numpy as np
 
 from jaxpose.data.frame_names import FrameNames, number_at, series
 
-# Frames of a video that are at most so many numbers apart look alike: a third of a second at 30 frames per second.
-NEAR_FRAMES = 10
+# Frames of a video that are at most so many numbers apart look alike: a sixth of a second at 30 frames per second.
+NEAR_FRAMES = 5
 
 
 def find_series(images: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

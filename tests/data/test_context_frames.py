@@ -14,6 +14,7 @@ import pytest
 from jaxpose import config as c
 from jaxpose.data import dataset
 from jaxpose.data.context import load_windows
+from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.images import load_frames
 from jaxpose.data.project import read_project
 from jaxpose.data.sessions import video_files
@@ -174,6 +175,25 @@ def test_pictures_of_other_animals_are_not_neighbours(
     np.testing.assert_array_equal(pixels, np.repeat(pixels[:, 2:3], 5, axis=1))
     assert f"0 of {filled} have 5 right frames" in messages[0] and f"{filled} are filled with" in messages[0]
     assert [f"in {refuted} windows" in message for message in messages[1:]] == [True] * bool(refuted)
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (["mouse1_img0042.png", "mouse2_img0042.png", "mouse1_img0090.png"], [42, 42, 90]),
+        (["img0042_mouse1.png", "img0042_mouse2.png", "img0090_mouse1.png"], [42, 42, 90]),
+        (["IMG_20261127_0042.JPG", "IMG_20261128_0042.JPG", "IMG_20261128_0043.JPG"], [42, 42, 43]),
+        (["7_cam50.png", "19_cam50.png"], [7, 19]),
+        (["day2.mp4_frame7.jpg", "day3.mp4_frame7.jpg"], [7, 7]),
+        (["a.jp2", "b.jp2"], [None, None]),
+    ],
+)
+def test_the_number_of_the_frame_in_a_name(names: list[str], numbers: list[int | None]) -> None:
+    found = FrameNames(names)
+    assert [found.number(name) for name in names] == numbers
+    assert [found.renumbered(name, at) for name, at in zip(names, numbers, strict=True) if at is not None] == [
+        name for name, at in zip(names, numbers, strict=True) if at is not None
+    ]
 
 
 def test_the_number_that_pixels_confirm_is_the_frame(tmp_path: Path) -> None:

@@ -403,7 +403,7 @@ def test_a_video_that_is_labelled_throughout_is_cut_into_stretches() -> None:
     assert (by_moment[1:] != by_moment[:-1]).sum() <= 6
     lines = describe_leaks(project, by_frame, DataConfig())
     assert lines == [
-        f"90 of 90 {name} frames lie within 10 frames of a training frame of the same video, so the {name} error is "
+        f"90 of 90 {name} frames lie within 5 frames of a training frame of the same video, so the {name} error is "
         "smaller than for other moments; data.split=moment keeps the frames of a moment together"
         for name in ("validation", "test")
     ]

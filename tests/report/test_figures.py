@@ -99,7 +99,7 @@ def test_the_result_says_how_many_frames_are_like_training_frames(run: Path, tmp
     html = headline_section(
         read_facts(write_run(tmp_path / "near", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
     ).body
-    assert "<p>3 of 3 test frames lie within 10 frames of a training frame of the same video, so the test error" in html
+    assert "<p>3 of 3 test frames lie within 5 frames of a training frame of the same video, so the test error" in html
 
 
 def test_the_line_of_the_best_step_ends_at_the_axis_of_the_lowest_panel(run: Path) -> None:
