@@ -34,7 +34,8 @@ class Options:
     """The options of a verb that are not in its config.
 
     Attributes:
-      dry_run: "" (no), "data" (check the data, then stop) or "all" (also build and compile, then stop).
+      dry_run: "" (no), "data" (check the data, then stop), "all" (also build and compile, then stop) or "memory" (also
+        find the largest microbatch, then stop).
       quiet: show only warnings, errors and the result.
     """
 
@@ -211,6 +212,8 @@ def _help(verb: str, description: str) -> str:
   --dry_run                    show the data and the run folder, compile, show
                                the cost of a step, and stop
   --dry_run=data               show the data and stop; needs no device
+  --dry_run=memory             as --dry_run, and find the largest microbatch
+                               that fits; --dry_run does so on a GPU
   --quiet                      show only warnings, errors and the result
   --help_options               print every option with its default and meaning
   --help                       print this page

@@ -129,8 +129,8 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--config.log.tensorboard=perhaps"], "log.tensorboard is 'perhaps'; it must be true or false"),
         (["--config.model.backbone=resnet5"], "(did you mean 'resnet50'?)"),
         (["--config.train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
-        (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, or --dry_run=data to check the data"),
-        (["--dry_run="], "dry_run is ''; give --dry_run, or --dry_run=data to check the data"),
+        (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, --dry_run=data to check the data"),
+        (["--dry_run="], "dry_run is ''; give --dry_run, --dry_run=data to check the data"),
         (
             ["--noconfig.log.tensorboard=1"],
             "--noconfig.log.tensorboard=1 has a value; a flag that begins with --no takes none",
