@@ -158,7 +158,7 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
 
         return write_report(folder.path, project=setup.data.project)
     except Exception as error:
-        again = f"jaxpose report --run {shlex.quote(str(folder.path))}"
+        again = f"jaxpose report {shlex.quote(str(folder.path))}"
         _logger.warning(f"the report is not written ({type(error).__name__}: {error}); write it by {again}")
         return None
 
