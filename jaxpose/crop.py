@@ -8,6 +8,7 @@ import argparse
 import sys
 
 from jaxpose.config.arguments import Arguments
+from jaxpose.run.run_argument import run_folder
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
         metavar="VIDEO",
         help="videos that the run predicted; default: the labelled images and the videos of the run's project",
     )
-    arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
+    arguments.add_argument("--run", required=True, type=run_folder, metavar="RUN", help="run folder, or one of runs")
     arguments.add_argument("--out", default="boxes", metavar="FOLDER", help="folder for the boxes; default: boxes")
     arguments.add_argument(
         "--ratio", type=float, metavar="R", help="side of a box, in largest sides of a labelled pose; default: 2"

@@ -8,6 +8,7 @@ import argparse
 import sys
 
 from jaxpose.config.arguments import Arguments
+from jaxpose.run.run_argument import run_folder
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,7 +32,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments.add_argument("--project", default="", metavar="PATH", help="project with the skeleton, of any kind")
     arguments.add_argument(
-        "--run", default="", metavar="RUN", help="run that predicted the table; default: the one in whose folder it is"
+        "--run",
+        type=run_folder,
+        metavar="RUN",
+        help="run that predicted the table; default: the one in whose folder it is",
     )
     arguments.add_argument("--stored", action="store_true", help="do not apply a rotation in the video file")
     arguments.add_overwrite()

@@ -2,21 +2,23 @@
 
 from pathlib import Path
 
-from jaxpose.config.arguments import Arguments, RunArguments
+from jaxpose.config.arguments import Arguments, program
 from jaxpose.errors import UserError
 from jaxpose.run.paths import CONFIG_FILE
+from jaxpose.run.run_argument import RUN_HELP, RunArgument, run_folder
 
 INPUTS = "FRAMES_OR_VIDEO"
 
 
-def predict_arguments() -> RunArguments:
+def predict_arguments() -> Arguments:
     """Returns the flags of jaxpose.predict."""
-    arguments = RunArguments(
+    arguments = Arguments(
         "jaxpose.predict",
         "Predicts keypoints of images and videos with a trained run and writes a CSV row for each frame.",
-        several=True,
-        usage=f"--run RUN [RUN ...] {INPUTS} ... [flags]",
+        f"{program('jaxpose.predict')} --run RUN [RUN ...] {INPUTS} ... [flags]",
     )
+    arguments.add_argument("--run", required=True, metavar="RUN", help=RUN_HELP, nargs="+", action="extend")
+    _add_devices(arguments)
     arguments.add_argument(
         "inputs",
         nargs="*",
@@ -61,18 +63,19 @@ def split_runs(run: list[str], inputs: list[str], missing: str) -> tuple[list[Pa
     """
     others = run[1:]
     is_run = [(Path(name).expanduser() / CONFIG_FILE).is_file() for name in others]
-    runs = [*run[:1], *(name for name, among in zip(others, is_run, strict=True) if among)]
+    runs = [*map(run_folder, run[:1]), *(name for name, among in zip(others, is_run, strict=True) if among)]
     found = [*(name for name, among in zip(others, is_run, strict=True) if not among), *inputs]
     if missing and not found:
         raise UserError(f"the following arguments are required: {missing}")
     return [Path(name) for name in runs], found
 
 
-def evaluate_arguments() -> RunArguments:
+def evaluate_arguments() -> RunArgument:
     """Returns the flags of jaxpose.evaluate."""
-    arguments = RunArguments(
+    arguments = RunArgument(
         "jaxpose.evaluate", "Evaluates a trained run on labelled frames; prints tables and writes CSV files."
     )
+    _add_devices(arguments)
     arguments.add_argument(
         "--project", default="", metavar="FOLDER", help="project with labelled frames; default: the run's"
     )
@@ -85,6 +88,13 @@ def evaluate_arguments() -> RunArguments:
         help="pixels that labels of images with an EXIF orientation count; default: as the run",
     )
     return arguments
+
+
+def _add_devices(arguments: Arguments) -> None:
+    arguments.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
+    arguments.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
+    arguments.add_argument("--batch_size", type=int, metavar="N", help="frames per step, over all devices")
+    arguments.add_quiet()
 
 
 def watch_arguments() -> Arguments:

@@ -17,7 +17,7 @@ if __name__ == "__main__":
     sys.exit(entry.pretrain(import_main))
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from jaxpose.config import Config
 from jaxpose.config.command_line import Options
@@ -31,7 +31,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 
 
-def pretrain(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
+def pretrain(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[str, Any]:
     """Trains a backbone on the frames of a project's videos and writes the run folder; see `train`.
 
     Args:

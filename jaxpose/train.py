@@ -26,7 +26,7 @@ import shlex
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -70,7 +70,7 @@ _VERB = "jaxpose.train"
 _logger = logging.getLogger(__name__)
 
 
-def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
+def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[str, Any]:
     """Trains, evaluates and writes the run folder.
 
     Initialises only the devices, and installs signal handlers only in the main thread. During the call, JAX's settings
@@ -79,6 +79,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     Args:
       config: the options; not changed.
       dry_run: print the data, compile the step, print its cost and what a run would do with the run folder, and stop.
+        "memory", and on GPUs also True, compiles it for more numbers of frames and prints the largest microbatch.
 
     Returns:
       The run's summary: `out`, `steps`, `reason` and, for each set, the metrics of its frames; `exit_code` is 0, 3
@@ -93,14 +94,15 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
         # 1. The devices. 2. The data: the list of usable frames is fixed here, once. 3. The network and the lengths.
         config, mesh = start_devices(config)
         is_pretrained = is_pretraining(config.pretrain)
-        config, data = read_videos(config) if is_pretrained else read_data(config, shows=dry_run)
+        config, data = read_videos(config) if is_pretrained else read_data(config, shows=bool(dry_run))
         make = make_pretrain_setup if is_pretrained else make_setup
         with phase("making the network"):
             setup = on_all_processes(lambda: make(config, mesh, data))
         # 4. The run folder: start, resume, or report a finished run.
         files, fetch = list_files(setup), functools.partial(restore, config, dry_run=dry_run)
         if dry_run:
-            return show_dry_run(setup, open_run(config, files, fetch, dry_run=True))
+            on_cpu = mesh.devices.flat[0].platform == "cpu"
+            return show_dry_run(setup, open_run(config, files, fetch, dry_run=True), dry_run == "memory" or not on_cpu)
         with open_run(config, files, fetch) as folder, folder.noting_failures():
             # The next step may wait until a whole video is decoded; a signal ends this. Several processes stop at the
             # same step, and each needs its batch for it, so there the signal waits.
@@ -163,7 +165,7 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
 
         return write_report(folder.path, project=setup.data.project)
     except Exception as error:
-        again = f"jaxpose report --run {shlex.quote(str(folder.path))}"
+        again = f"jaxpose report {shlex.quote(str(folder.path))}"
         _logger.warning(f"the report is not written ({type(error).__name__}: {error}); write it by {again}")
         return None
 
@@ -203,8 +205,9 @@ def run(verb: str, config: Config, options: Options) -> int:
         return DONE
 
     def work() -> int:
+        dry_run = "memory" if options.dry_run == "memory" else bool(options.dry_run)
         try:
-            return train(config, dry_run=bool(options.dry_run))["exit_code"]
+            return train(config, dry_run=dry_run)["exit_code"]
         except (Diverged, UnusableClips) as error:
             if jax.process_index() == 0:
                 print(f"{verb}: {error}", file=sys.stderr)
@@ -219,7 +222,7 @@ def run(verb: str, config: Config, options: Options) -> int:
 class _CallableModule(types.ModuleType):
     # Python makes this module the attribute `train` of the package, whoever imports it first, so no function of that
     # name could stay there. Called, the module is the function; its other names stay where they are.
-    def __call__(self, config: Config, *, dry_run: bool = False) -> dict[str, Any]:
+    def __call__(self, config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[str, Any]:
         """See the function `train`."""
         return train(config, dry_run=dry_run)
 

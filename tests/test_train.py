@@ -20,6 +20,7 @@ import pytest
 
 from jaxpose.config import from_json
 from jaxpose.config.train import METRICS
+from jaxpose.phases import phase
 from jaxpose.prediction.load import load
 from jaxpose.run.load import read_run_config
 from jaxpose.run.tags import tag_of
@@ -124,15 +125,35 @@ def test_dry_run_tells_the_cost_and_writes_nothing(
 ):
     monkeypatch.chdir(tmp_path)
     config = make_config(project, Path("run"), train__steps=0, train__epochs=7, log__profile_steps="30:40")
-    before = files_in(tmp_path).keys() | {"experiment.py"}
+    before, compiled = files_in(tmp_path).keys() | {"experiment.py"}, []
+    monkeypatch.setattr("jaxpose.training.compiled_run.phase", lambda title: compiled.append(title) or phase(title))
     assert call(config, tmp_path, "--dry_run") == 0
     shown = capsys.readouterr().out
+    assert compiled == ["compiling the training step"] and "--dry_run=memory finds the largest one" in shown
+    assert "test         no test set" not in shown
     for part in ("run folder   run: would start\n", "14 steps; an epoch is 2", "81,664 parameters",
                  "log.profile_steps=30:40 begins after the last step"):  # fmt: skip
         assert part in shown
     row = next(line.split() for line in shown.splitlines() if line.startswith("step "))
     assert float(row[row.index("MiB") - 1]) > 0 and float(row[row.index("GFLOP") - 1]) > 0
     assert files_in(tmp_path).keys() == before
+
+
+@pytest.mark.parametrize("split", ["frame", "video", "sets.csv"])
+def test_a_dry_run_of_the_data_says_how_to_get_a_test_set(
+    split: str, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    own = shutil.copytree(project, tmp_path / "own")
+    names = pd.read_csv(own / "CollectedData.csv", header=[0, 1, 2], index_col=0).index
+    rows = [f"{name},{'train' if place else 'validation'}\n" for place, name in enumerate(names)]
+    (own / "sets.csv").write_text("path,set\n" + "".join(rows))
+    shares: dict[str, Any] = {"data__train_share": 0.7, "data__val_share": 0.3}
+    assert call(make_config(own, tmp_path / "run", data__split=split, **shares), tmp_path, "--dry_run=data") == 0
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("test ")]
+    assert "no test set, so no error is measured on frames that did not choose the checkpoint: " in row
+    assert ("some frames the set test in " if split == "sets.csv" else "data.train_share=0.8 data.val_share=0.1") in row
+    assert call(make_config(own, tmp_path / "run", data__split="frame"), tmp_path, "--dry_run=data") == 0
+    assert "no test set" not in capsys.readouterr().out
 
 
 def spoil(project: Path, folder: Path) -> Path:

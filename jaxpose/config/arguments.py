@@ -59,6 +59,7 @@ class Arguments(argparse.ArgumentParser):
         Raises:
           UserError: an argument is unknown, absent or of the wrong type.
         """
+        argv = self._with_negative_numbers(argv)
         for argument in argv:
             flag = argument.partition("=")[0]
             if flag.startswith("-") and flag not in ("-", "-h", *self._flags):
@@ -81,6 +82,17 @@ class Arguments(argparse.ArgumentParser):
 
         return exit_code_of(self._verb, work)
 
+    def _with_negative_numbers(self, argv: list[str]) -> list[str]:
+        """Returns the arguments with --flag -1 as --flag=-1; argparse would take some of these numbers for flags."""
+        takes_value = {name for action in self._actions if action.nargs != 0 for name in action.option_strings}
+        joined: list[str] = []
+        for argument in argv:
+            if is_negative_number(argument) and joined and joined[-1] in takes_value:
+                joined[-1] += f"={argument}"
+            else:
+                joined.append(argument)
+        return joined
+
     def _hint(self, flag: str) -> str:
         known = [action.metavar for action in self._get_positional_actions()]
         if (name := flag.lstrip("-").upper()) in known:
@@ -96,25 +108,9 @@ class Arguments(argparse.ArgumentParser):
         return f": {self.prog} takes {places or 'only flags'}{' and flags' * bool(places)}; see --help"
 
 
-class RunArguments(Arguments):
-    """The flags that all verbs that read a run have; a verb adds its own.
-
-    Args:
-      verb: such as "jaxpose.predict".
-      description: one sentence.
-      several: whether --run takes several runs, as a list.
-      usage: what stands behind the verb in the first line of the help; "" lists every flag.
-    """
-
-    def __init__(self, verb: str, description: str, several: bool = False, usage: str = ""):
-        super().__init__(verb, description, f"{program(verb)} {usage}" if usage else None)
-        rule: dict[str, Any] = {"nargs": "+", "action": "extend"} if several else {}
-        what = "run folders that" if several else "run folder that"
-        self.add_argument("--run", required=True, metavar="RUN", help=f"{what} jaxpose train wrote", **rule)
-        self.add_argument("--devices", default="auto", metavar="SPEC", help="auto, 2, 0,2, gpu:1, 'GPU:*', re:...")
-        self.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu")
-        self.add_argument("--batch_size", type=int, metavar="N", help="frames per step, over all devices")
-        self.add_quiet()
+def is_negative_number(argument: str) -> bool:
+    """Returns whether an argument that begins with a dash is a number, or several with commas, and not a flag."""
+    return re.fullmatch(r"-(\d+\.?\d*|\.\d+)(e[+-]?\d+)?(,.*)?", argument, re.IGNORECASE) is not None
 
 
 def program(verb: str) -> str:

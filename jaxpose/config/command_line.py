@@ -34,7 +34,8 @@ class Options:
     """The options of a verb that are not in its config.
 
     Attributes:
-      dry_run: "" (no), "data" (check the data, then stop) or "all" (also build and compile, then stop).
+      dry_run: "" (no), "data" (check the data, then stop), "all" (also build and compile, then stop) or "memory" (also
+        find the largest microbatch, then stop).
       quiet: show only warnings, errors and the result.
     """
 
@@ -56,10 +57,11 @@ def run(main: Callable[[Config, Options], int], argv: list[str] | None = None, *
     argv = sys.argv[1:] if argv is None else argv
     if {"--help", "-help", "-h"}.intersection(argv):
         return show_page(verb, _help(verb, description))
-    if {"--help_options", "-help_options"}.intersection(argv):
-        return show_page(verb, "\n".join(_option_lines()))
 
     def work() -> int:
+        for argument in argv:
+            if match := re.fullmatch(r"--?help_options(?:=(.*))?", argument):
+                return show_page(verb, "\n".join(_option_lines(match[1])))
         config, options = read(argv)
         validate(config)
         with quiet(options.quiet):
@@ -211,16 +213,31 @@ def _help(verb: str, description: str) -> str:
   --dry_run                    show the data and the run folder, compile, show
                                the cost of a step, and stop
   --dry_run=data               show the data and stop; needs no device
+  --dry_run=memory             as --dry_run, and find the largest microbatch
+                               that fits; --dry_run does so on a GPU
   --quiet                      show only warnings, errors and the result
   --help_options               print every option with its default and meaning
+  --help_options=SECTION       print those of a section, such as train
   --help                       print this page
 
 sections and their options (the first line: OPTION=VALUE):
 {chr(10).join(lines)}"""
 
 
-def _option_lines() -> Iterator[str]:
-    for name, (field, default) in flat_options(Config()).items():
+def _option_lines(section: str | None) -> Iterator[str]:
+    """Yields the lines of --help_options: of all options, or of those of a section.
+
+    Raises:
+      UserError: there is no such section.
+    """
+    options = flat_options(Config())
+    shown = [name for name in options if section is None or f"{name}.".startswith(f"{section}.")]
+    if not shown:
+        sections = sorted({name.rpartition(".")[0] for name in options} - {""})
+        hint = did_you_mean(section or "", sections) or f"; there is {', '.join(sections)}"
+        raise UserError(f"help_options is {section!r}, which is not a section{hint}")
+    for name in shown:
+        field, default = options[name]
         rule = field.metadata
         limits = [f"one of {', '.join(rule['choices'])}"] if rule["choices"] else []
         limits += [f"at least {rule['minimum']:g}"] if rule["minimum"] is not None else []

@@ -62,10 +62,11 @@ class DryRun(flags.ArgumentParser):
     """Reads `Options.dry_run`; absl gives "true" for --dry_run without a value."""
 
     def parse(self, argument: Any) -> Any:
-        asked = {"true": "all", "all": "all", "data": "data"}.get(argument)
+        asked = {"true": "all", "all": "all", "data": "data", "memory": "memory"}.get(argument)
         if asked is None:
             raise UserError(
-                f"dry_run is {argument!r}; give --dry_run, or --dry_run=data to check the data without compiling"
+                f"dry_run is {argument!r}; give --dry_run, --dry_run=data to check the data without compiling, or "
+                "--dry_run=memory to find the largest microbatch"
             )
         return asked
 

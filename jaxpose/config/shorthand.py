@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from jaxpose.config.arguments import did_you_mean
+from jaxpose.config.arguments import did_you_mean, is_negative_number
 from jaxpose.config.option import flat_options, nearest_options, options_called
 from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
 from jaxpose.config.root import Config
@@ -45,9 +45,11 @@ def expand(argv: list[str]) -> list[str]:
 def _refuse_unknown_flag(argument: str, rest: list[str], options: dict) -> None:
     """Raises UserError for an unknown flag, and for an option written with dashes: --train.epochs 3 or --epochs=3."""
     name, equals, value = argument.lstrip("-").partition("=")
-    if not argument.startswith("-") or not name or re.fullmatch(r"(no)?(config(\..*)?|dry_run|quiet)", name):
+    is_known = re.fullmatch(r"(no)?(config(\..*)?|dry_run|quiet)|help_options", name)
+    if not argument.startswith("-") or not name or is_known:
         return
-    value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
+    values = (text for text in rest if not text.startswith("-") or is_negative_number(text))
+    value = value if equals else next(values, "VALUE")
     if name in options:
         raise UserError(f"{argument} has dashes, but options have none: write {name}={value}")
     if meant := options_called(name, options):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.codes import NOT_VISIBLE, SETS, VISIBLE
-from jaxpose.config import Config
+from jaxpose.codes import NOT_VISIBLE, SETS, TEST, VISIBLE
+from jaxpose.config import Config, DataConfig
 from jaxpose.data import images
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.leaks import describe_leaks
@@ -47,6 +47,8 @@ def data_report(config: Config, found: Project) -> list[str]:
         "images": _sizes(found),
         "input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }
+    if not sets[TEST]:
+        rows["test"] = _how_to_test(data)
     if extra := extra_label_files(data):
         rows["evaluated"] = f"also {', '.join(extra)}"
     lines = [f"{name:12} {text}" for name, text in rows.items()] + [
@@ -73,6 +75,17 @@ def decode_all(config: Config, found: Project) -> None:
 
     for _ in map_in_threads(decode, range(len(found.images)), config.data.threads, "decoding images"):
         pass
+
+
+def _how_to_test(data: DataConfig) -> str:
+    """Returns how to get a test set where the split leaves none."""
+    if data.split == "frame":
+        more = "data.train_share=0.8 data.val_share=0.1 leave a tenth of the frames"
+    elif data.split == "video":
+        more = "data.train_share=0.8 data.val_share=0.1 leave some of many videos; for few, add data.split=frame"
+    else:
+        more = f"give some frames the set test in {data.split}"
+    return f"no test set, so no error is measured on frames that did not choose the checkpoint: {more}"
 
 
 def _labels(found: Project) -> str:

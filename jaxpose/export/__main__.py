@@ -8,17 +8,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.config.arguments import DONE
 from jaxpose.phases import phase
+from jaxpose.run.run_argument import RunArgument
 from jaxpose.terminal import print_lines
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
-    arguments = Arguments(
+    arguments = RunArgument(
         "jaxpose.export", "Writes a trained run as one file that runs without jaxpose, and checks it against the run."
     )
-    arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
     arguments.add_argument(
         "--out", metavar="FILE", help="file to write, *.stablehlo, which JAX runs; default: the name of the run folder"
     )

@@ -1,4 +1,4 @@
-"""Writes a page about a run: `jaxpose report --run RUN`, or `write_report(run)` from Python.
+"""Writes a page about a run: `jaxpose report RUN`, or `write_report(run)` from Python.
 
 Input: a run folder and its project. Output: report.html, one file that needs no network, with learning curves, errors,
 the worst frames as pictures, the calibration of the confidence, traces of the videos, sets and options.
@@ -9,16 +9,16 @@ import sys
 from pathlib import Path
 
 from jaxpose import __version__
-from jaxpose.config.arguments import DONE, Arguments, make_folder, refuse_other_file
+from jaxpose.config.arguments import DONE, make_folder, refuse_other_file
 from jaxpose.phases import phase, speak
 from jaxpose.quantities import size
+from jaxpose.run.run_argument import RunArgument
 from jaxpose.terminal import print_lines
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
-    arguments = Arguments("jaxpose.report", "Writes a page about a run: curves, errors, pictures, traces and options.")
-    arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
+    arguments = RunArgument("jaxpose.report", "Writes a page about a run: curves, errors, pictures and options.")
     arguments.add_argument("--compare", metavar="RUN", help="another run to compare it with, as jaxpose compare does")
     arguments.add_argument("--out", metavar="FILE", help="the page; default: report.html in the run folder")
     arguments.add_overwrite("a file that this verb did not write")

@@ -16,14 +16,14 @@ from jaxpose.training.setup import Setup
 from jaxpose.training.start_block import start_block
 
 
-def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
+def show_dry_run(setup: Setup, folder: RunFolder, finds_microbatch: bool) -> dict[str, Any]:
     """Compiles the step, prints the start block and the messages of a real run, and returns an empty summary.
-
-    Also prints the largest microbatch that fits into the memory of a device.
 
     Args:
       setup: the set-up of the training.
       folder: the run folder, opened for a dry run.
+      finds_microbatch: also print the largest microbatch that fits into the memory of a device, for which the step is
+        compiled up to four times more.
     """
     run, members = compile_step(put_on_devices(setup)), setup.config.train.members
     if members > 1:
@@ -33,7 +33,12 @@ def show_dry_run(setup: Setup, folder: RunFolder) -> dict[str, Any]:
             run, messages = resume(run, folder, checkpoints)
         first_step = int(run.state.step)
     # The frames of a pretraining are opened for one number of them a step.
-    largest = {} if is_pretraining(setup.config.pretrain) else {"microbatch": describe_largest_microbatch(run)}
+    if is_pretraining(setup.config.pretrain):
+        largest = {}
+    elif finds_microbatch:
+        largest = {"microbatch": describe_largest_microbatch(run)}
+    else:
+        largest = {"microbatch": "--dry_run=memory finds the largest one that fits; it compiles the step again"}
     if jax.process_index() == 0:
         rows = {"run folder": f"{folder.path}: {_prospect(folder, first_step)}"} | start_block(run, members) | largest
         # Below the report on the data, whose texts begin at the same column.

@@ -129,12 +129,13 @@ def test_every_option_can_be_set_to_its_own_default(capsys: pytest.CaptureFixtur
         (["--config.log.tensorboard=perhaps"], "log.tensorboard is 'perhaps'; it must be true or false"),
         (["--config.model.backbone=resnet5"], "(did you mean 'resnet50'?)"),
         (["--config.train.batch_size=0"], "train.batch_size is 0; it must be at least 1"),
-        (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, or --dry_run=data to check the data"),
-        (["--dry_run="], "dry_run is ''; give --dry_run, or --dry_run=data to check the data"),
+        (["--dry_run=perhaps"], "dry_run is 'perhaps'; give --dry_run, --dry_run=data to check the data"),
+        (["--dry_run="], "dry_run is ''; give --dry_run, --dry_run=data to check the data"),
         (
             ["--noconfig.log.tensorboard=1"],
             "--noconfig.log.tensorboard=1 has a value; a flag that begins with --no takes none",
         ),
+        (["--train.steps", "-1"], "--train.steps has dashes, but options have none: write train.steps=-1"),
         (["--dryrun"], "there is no flag --dryrun; did you mean --dry_run?"),
         (["--optim.lr=1"], "--optim.lr=1 has dashes, but options have none: write optim.lr=1"),
         (["--zzzz"], "there is no flag --zzzz; there is --config, --dry_run, --quiet, --help, --help_options"),
@@ -299,6 +300,16 @@ def test_all_options_are_listed_with_meaning_and_rule(capsys: pytest.CaptureFixt
     assert outcome.code == 0
     assert "\ntrain.batch_size=16\n    labelled frames per update" in outcome.out
     assert "one of none, linear, sqrt" in " ".join(outcome.out.split()) and "at least 1" in outcome.out
+
+
+def test_the_options_of_a_section_are_listed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = Outcome(["--help_options=losses.temporal"], capsys)
+    assert outcome.code == 0 and not outcome.err
+    names = [line.partition("=")[0] for line in outcome.out.splitlines() if not line.startswith(" ")]
+    assert names and all(name.startswith("losses.temporal.") for name in names)
+    for given, says in (("optm", "did you mean optim?"), ("", "there is augment, data, eval")):
+        outcome = Outcome([f"--help_options={given}"], capsys)
+        assert outcome.code == 2 and f"help_options is {given!r}, which is not a section; {says}" in outcome.err
 
 
 def test_reading_the_command_line_starts_no_backend_and_imports_no_jax(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_report_that_fails_is_a_warning(run: Path, monkeypatch: pytest.MonkeyP
     with logged("jaxpose.train") as log:
         assert verb._write_report(folder, setup) is None  # pyright: ignore
     assert log.lines == [
-        "warning: the report is not written (ZeroDivisionError: by chance); write it by jaxpose report --run "
+        "warning: the report is not written (ZeroDivisionError: by chance); write it by jaxpose report "
         f"{shlex.quote(str(run))}"
     ]
 
@@ -81,10 +81,10 @@ def test_what_is_missing_is_said(run: Path) -> None:
     ("argv", "says"),
     [
         (["--run", "nowhere"], "nowhere is not a run folder: it does not exist"),
-        ([], "the following arguments are required: --run"),
-        (["--run", "a", "b"], "unexpected argument 'b': python -m jaxpose.report takes one run"),
-        (["--run=a", "b"], "unexpected argument 'b': python -m jaxpose.report takes one run"),
-        (["b", "--run=a"], "unexpected argument 'b': python -m jaxpose.report takes only flags; see --help"),
+        ([], "the following arguments are required: RUN"),
+        (["--run", "a", "b"], "two runs are given, b and --run a: python -m jaxpose.report takes one run"),
+        (["b", "--run=a"], "two runs are given, b and --run a: python -m jaxpose.report takes one run"),
+        (["a", "b"], "unexpected argument 'b': python -m jaxpose.report takes RUN and flags; see --help"),
         (["--run"], "--run has no value; give one behind it"),
     ],
 )

@@ -29,7 +29,7 @@ def test_found_in_few_compilations_and_close_to_the_limit(limit: float, now: int
 def test_dry_run_prints_the_largest_microbatch(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """How many fit depends on what else runs on this machine; with two shards, twice as many are a microbatch."""
     config = make_config(project, tmp_path / "run", train__microbatch_size=2, train__shards=2)
-    assert call(config, tmp_path, "--dry_run") == 0
+    assert call(config, tmp_path, "--dry_run=memory") == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("microbatch "))
     found = re.search(
         r"([\d,]+) frames at once on a device \(train\.microbatch_size ([\d,]+), train\.shards 2\) fit into [\d.]+ GiB",
