@@ -1,6 +1,7 @@
 """A project, its split and its decoded frames: everything that training and evaluation read."""
 
 import collections
+import contextlib
 import dataclasses
 from pathlib import Path
 
@@ -86,8 +87,12 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
             f"data.video_crops_px is {data.video_crops_px}, but the labelled images of {found.folder} are the crops "
             f"{found.video_crops_px or '()'}; leave the option out: it is read from the project"
         )
-    video = sessions.named_videos(data, config.video, found.video_files)
-    notes = recordings.check_recordings(found, _videos(found, config), data.threads)
+    video, files = config.video, dict(found.video_files)
+    # What is wrong with a folder of videos is reported where they are needed.
+    with contextlib.suppress(UserError):
+        video = sessions.named_videos(data, config.video, found.video_files)
+        files = _videos(found, dataclasses.replace(config, data=data, video=video))
+    notes = recordings.check_recordings(found, files, data.threads)
     found = dataclasses.replace(found, notes=(*found.notes, *notes))
     width, height = images.input_size_px(found, data)
     data = dataclasses.replace(

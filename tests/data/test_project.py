@@ -335,6 +335,14 @@ def test_a_video_with_other_frames_than_the_labelled_images_is_another_recording
         prepare(resolve(Config(data=data)))
 
 
+def test_a_folder_of_videos_that_cannot_be_used_does_not_stop_a_training_without_videos(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    (tmp_path / "videos").mkdir()
+    for suffix in (".mp4", ".avi"):
+        (tmp_path / f"videos/a{suffix}").touch()
+    assert len(prepare(resolve(Config(data=data)))[1].images) == 3
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "cp1252", "utf-8-sig"])
 def test_a_label_file_of_a_windows_program_is_read(tmp_path: Path, encoding: str) -> None:
     data = make_project(tmp_path)
