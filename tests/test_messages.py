@@ -75,7 +75,7 @@ GROUPS = (
         "Configs and networks of Lightning Pose",
         "Change the key that the line names: [from_lightning_pose.md](from_lightning_pose.md) has what each "
         "key becomes.",
-        "formats/lightning_pose model/lightning_pose.py",
+        "formats/lightning_pose model/lightning_pose.py yaml_file.py",
     ),
     (
         "Converting files",
