@@ -46,6 +46,8 @@ def _refuse_unknown_flag(argument: str, rest: list[str], options: dict) -> None:
     if not argument.startswith("-") or not name or re.fullmatch(r"(no)?(config(\..*)?|dry_run|quiet)", name):
         return
     value = value if equals else next((text for text in rest if not text.startswith("-")), "VALUE")
+    if name == "overwrite":
+        raise UserError("a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew")
     if name in options:
         raise UserError(f"{argument} has dashes, but options have none: write {name}={value}")
     if meant := options_called(name, options):

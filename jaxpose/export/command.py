@@ -22,7 +22,7 @@ from jaxpose.export.program import frame_shape, in_float32, make_program
 from jaxpose.export.stablehlo import PLATFORMS, SUFFIX, load_stablehlo, to_stablehlo
 from jaxpose.extras import need
 from jaxpose.files import write_atomic
-from jaxpose.outputs import output_folder, refusal
+from jaxpose.outputs import already_exist, output_folder
 from jaxpose.phases import phase
 from jaxpose.pose.pca import Pca
 from jaxpose.prediction.batch_runner import BatchRunner
@@ -107,7 +107,7 @@ def _check_out(out: Path, overwrite: bool) -> None:
             raise UserError(f"--out is {out}, but {file} is a folder; give another name")
     # Without it, the file about it is what a command has left that was cut off.
     if out.exists() and not overwrite:
-        raise UserError(refusal([out]))
+        raise already_exist([out])
     need("export", out.name)
 
 
