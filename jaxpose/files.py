@@ -14,7 +14,6 @@ from typing import BinaryIO
 from jaxpose.errors import UserError
 from jaxpose.unfinished import naming_errors, unfinished_file, unfinished_folder
 
-_PIPE = "it is a pipe or device, not a file"
 # A damaged or forged file must not fill the memory.
 _MOST_BYTES = 2**28
 
@@ -134,11 +133,8 @@ def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             unfinished = folder / file.name
             yield unfinished
-            descriptor = os.open(unfinished, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with open(unfinished, "rb+") as stream:
+                os.fsync(stream.fileno())
             os.replace(unfinished, file)
 
 
@@ -199,13 +195,14 @@ def open_shared(file: Path, flags: int) -> int:
     except OSError as error:
         if error.errno == errno.ELOOP and os.path.islink(file):
             raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed: remove it", str(file)) from None
-        if error.errno == errno.ENXIO:
-            raise OSError(errno.ENXIO, _PIPE, str(file)) from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if error.errno != errno.ENXIO:
+            raise
+        descriptor = -1  # a pipe that nobody reads
+    if descriptor >= 0 and stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    if descriptor >= 0:
         os.close(descriptor)
-        raise OSError(errno.ENXIO, _PIPE, str(file))
-    return descriptor
+    raise OSError(errno.ENXIO, "it is a pipe or device, not a file", str(file))
 
 
 def sha256_of(file: Path) -> str:

@@ -38,17 +38,19 @@ def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
             kept = [target for file, target in targets.items() if _is_same(file, target)]
             other = [target for target in targets.values() if os.path.lexists(target) and target not in kept]
             if other and not overwrite:
-                raise UserError(refusal(sorted(other)))
+                raise already_exist(sorted(other))
             for file, target in targets.items():
                 if target not in kept:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(file, target)
 
 
-def refusal(files: list[Path]) -> str:
-    """Returns the text of the error for files that exist already."""
-    rule = "exists already: --overwrite replaces it" if len(files) == 1 else "exist already: --overwrite replaces them"
-    return f"{', '.join(map(str, files))} {rule}; or choose another --out"
+def already_exist(files: list[Path]) -> UserError:
+    """Returns the error for files that exist already."""
+    names = ", ".join(map(str, files))
+    if len(files) > 1:
+        return UserError(f"{names} exist already: --overwrite replaces them; or choose another --out")
+    return UserError(f"{names} exists already: --overwrite replaces it; or choose another --out")
 
 
 def _is_same(file: Path, other: Path) -> bool:

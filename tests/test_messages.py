@@ -80,7 +80,7 @@ GROUPS = (
     (
         "Converting files",
         "Choose another place or form, or correct the file that is converted: [convert.md](convert.md).",
-        "conversion convert.py",
+        "conversion convert.py outputs.py",
     ),
     (
         "Pretrained weights and starts from a run",

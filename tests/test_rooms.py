@@ -46,7 +46,7 @@ FORBIDDEN_IMPORTS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "she
 # The only file that reads torch's own format; it asks for tensors alone.
 READ_TORCH = {"torch_file.py"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "jax.pmap"}
-LONGEST_FILE, LONGEST_FUNCTION = 250, 60
+LONGEST_FILE, LONGEST_FUNCTION = 600, 60
 VERBS = {
     "train", "pretrain", "evaluate", "predict", "watch", "launch", "convert", "suggest", "labels", "crop", "draw",
     "entry", "flags", "__main__",

@@ -50,6 +50,8 @@ def _refuse_unknown_flag(argument: str, rest: list[str], options: dict) -> None:
         return
     values = (text for text in rest if not text.startswith("-") or is_negative_number(text))
     value = value if equals else next(values, "VALUE")
+    if name == "overwrite":
+        raise UserError("a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew")
     if name in options:
         raise UserError(f"{argument} has dashes, but options have none: write {name}={value}")
     if meant := options_called(name, options):

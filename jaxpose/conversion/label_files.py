@@ -25,7 +25,7 @@ from jaxpose.formats.lightning_pose import label_file as lightning_pose
 from jaxpose.formats.nwb import NEEDS_START
 from jaxpose.formats.project import read_label_table
 from jaxpose.formats.written_labels import Holds, WrittenLabels
-from jaxpose.outputs import output_folder, refusal
+from jaxpose.outputs import already_exist, output_folder
 from jaxpose.quantities import count
 
 CSV, DEEPLABCUT, COCO, SLP, NWB = "csv", "deeplabcut", "coco", "slp", "nwb"
@@ -191,7 +191,7 @@ def _refuse_existing(files: list[Path], sources: list[Path], copies: list[Path],
     """Refuses files that this command, cut off before its end, cannot have left: it copies the images first."""
     existing = [file for file in files if file.exists()]
     if existing and not all(copy.exists() for copy in copies):
-        raise UserError(refusal(existing))
+        raise already_exist(existing)
     for source, copy in zip(sources, copies, strict=bool(copies)):
         if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix, rule):
             raise UserError(

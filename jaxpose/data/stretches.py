@@ -48,7 +48,7 @@ def cut_stretches(images: Sequence[str], rows: np.ndarray, most: int) -> list[np
     rank = np.full(len(images), len(images))
     rank[rows] = np.arange(len(rows))
     found: list[np.ndarray] = []
-    names: list[str] = [images[row] for row in rows.tolist()]
+    names = [str(images[row]) for row in rows.tolist()]
     for of_series, numbers in find_series(names):
         ends = np.flatnonzero(np.diff(numbers) > NEAR_FRAMES) + 1
         for stretch in np.split(rows[of_series], ends):

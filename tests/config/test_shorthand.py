@@ -48,6 +48,10 @@ def test_the_short_form_is_the_long_form(short: list[str], long: list[str]) -> N
         (["a", "--train.epochs=3"], "--train.epochs=3 has dashes, but options have none: write train.epochs=3"),
         (["a", "--train.epochs", "3"], "--train.epochs has dashes, but options have none: write train.epochs=3"),
         (["--train.epochs"], "--train.epochs has dashes, but options have none: write train.epochs=VALUE"),
+        (
+            ["a", "--overwrite"],
+            "a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew",
+        ),
         (["a", "--mebers", "3"], "there is no flag --mebers; did you mean the option train.members?"),
         (
             ["a", "--batchsize=3"],
