@@ -34,8 +34,7 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     """Returns the set of every frame: (n,) text, "train", "validation", "test" or "unused".
 
     The split depends on the names of the images and on `data.seed`, not on the order of the rows. The views of one
-    moment are in one set, and counted as one; so are identical images, unless a file gives them different sets or
-    all images are the same.
+    moment are in one set, and counted as one; so are identical images, unless a file gives them different sets.
 
     Raises:
       UserError: `data.split` is none of its kinds; its file lacks a frame (all frames, if it is of a run), or puts the
@@ -47,9 +46,6 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     new = np.argsort(np.array(moments), kind="stable")
     if data.split in SPLIT_KINDS:
         first = same_images(project.checksums, project.moments, new)
-        if (first == first[0]).all():
-            # If all images are the same, nothing could be kept apart.
-            first = np.arange(len(first))
         _divide(sets, new[first[new] == new], moments, data)
         sets = sets[first]
     else:

@@ -48,7 +48,7 @@ def cut_stretches(images: Sequence[str], rows: np.ndarray, most: int) -> list[np
     rank = np.full(len(images), len(images))
     rank[rows] = np.arange(len(rows))
     found: list[np.ndarray] = []
-    names = [str(images[row]) for row in rows.tolist()]
+    names = [images[int(row)] for row in rows]
     for of_series, numbers in find_series(names):
         ends = np.flatnonzero(np.diff(numbers) > NEAR_FRAMES) + 1
         for stretch in np.split(rows[of_series], ends):
@@ -58,6 +58,8 @@ def cut_stretches(images: Sequence[str], rows: np.ndarray, most: int) -> list[np
 
 def same_images(checksums: Iterable[str], moments: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Returns for each of m moments the first one in an order with an identical image, by any of its views: (m,) int.
+
+    If all are the same, nothing can be kept apart, and each moment stands for itself.
 
     Args:
       checksums: n SHA-256 of images.
@@ -79,4 +81,5 @@ def same_images(checksums: Iterable[str], moments: np.ndarray, order: np.ndarray
         if one != other:
             keep, join = (one, other) if rank[one] < rank[other] else (other, one)
             first[join] = keep
-    return np.array([root(moment) for moment in range(len(order))])
+    found = np.array([root(moment) for moment in range(len(order))])
+    return np.arange(len(order)) if (found == found[0]).all() else found

@@ -23,11 +23,12 @@ def encode(path: Path, codec: str, times: list[int] | None = None, options: dict
     gop = {"g": "6"} if codec == "libx264" else {}
     with av.open(str(path), "w", options=options or {}) as container:
         stream = container.add_stream(codec, rate=25, options=gop)
+        assert isinstance(stream, av.VideoStream)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuvj420p" if codec == "mjpeg" else "yuv420p"
         if times:
             stream.codec_context.time_base = Fraction(1, 1000)
         for number in range(FRAMES):
-            frame = av.VideoFrame.from_ndarray(np.roll(picture, number, axis=1), "rgb24")
+            frame = av.VideoFrame.from_ndarray(np.array(np.roll(picture, number, axis=1), np.uint8), "rgb24")
             if times:
                 frame.pts, frame.time_base = times[number], Fraction(1, 1000)
             container.mux(stream.encode(frame))
@@ -75,9 +76,7 @@ def test_a_flipped_bit_shifts_no_row_silently(
         damaged = tmp_path / f"{trial}-{name}"
         damaged.write_bytes(flipped)
         frames, problem = read(damaged)
-        is_right = frames is not None and len(frames) == FRAMES
-        if has_checksums:
-            is_right = is_right and np.array_equal(frames, whole)
+        is_right = frames is not None and len(frames) == FRAMES and (not has_checksums or (frames == whole).all())
         assert is_right or problem, f"bit {bit}"
 
 
