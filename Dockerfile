@@ -9,6 +9,7 @@ ARG EXTRA=""
 # A folder of its own, so that the layer holds the installed package only.
 COPY LICENSE README.md pyproject.toml setup.py /source/
 COPY configs /source/configs
+COPY launch /source/launch
 COPY jaxpose /source/jaxpose
 RUN pip install --no-cache-dir "/source${EXTRA:+[$EXTRA]}" \
     && rm -r /source \

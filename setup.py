@@ -1,6 +1,6 @@
 """What pyproject.toml cannot say: where the packages lie, and the description of a package index.
 
-`configs/`, which lies beside the package here, is `jaxpose/configs/` once installed.
+`configs/` and `launch/` lie beside the package here; installed, they are `jaxpose/configs/` and `jaxpose/templates/`.
 """
 
 import re
@@ -18,8 +18,8 @@ def description() -> str:
 
 
 setup(
-    packages=[*find_packages(include=["jaxpose*"]), "jaxpose.configs"],
-    package_dir={"jaxpose.configs": "configs"},
+    packages=[*find_packages(include=["jaxpose*"]), "jaxpose.configs", "jaxpose.templates"],
+    package_dir={"jaxpose.configs": "configs", "jaxpose.templates": "launch"},
     long_description=description(),
     long_description_content_type="text/markdown",
 )

@@ -26,7 +26,8 @@ from pathlib import Path
 
 from jaxpose.cluster.device_shares import device_shares, usable_gpus
 from jaxpose.cluster.process_group import ORDERLY, ProcessGroup, process_variables
-from jaxpose.config.arguments import USERS_MISTAKE, Arguments, make_folder, program
+from jaxpose.config.arguments import DONE, USERS_MISTAKE, Arguments, make_folder, program
+from jaxpose.config.shipped import TEMPLATES, read_template
 from jaxpose.errors import UserError
 from jaxpose.run.paths import CHECKPOINT_MANIFESTS
 from jaxpose.run.pointer import RUN_FILE_VARIABLE, read_pointer
@@ -41,6 +42,11 @@ def main(argv: list[str] | None = None) -> int:
     own, dashes, rest = _split(argv)
 
     def run(given: argparse.Namespace) -> int:
+        if given.template:
+            print(read_template(given.template), end="")
+            return DONE
+        if given.processes is None:
+            raise UserError("the following arguments are required: --processes")
         if not dashes:
             raise UserError("the arguments of the verb are missing; give them after --, such as -- PROJECT")
         for name, least in (("processes", 1), ("restarts", 0)):
@@ -116,7 +122,10 @@ def _arguments() -> Arguments:
         "and restarts them after a crash.",
         usage=f"{program(_VERB)} --processes N [FLAGS] -- ARGUMENTS_OF_THE_VERB",
     )
-    arguments.add_argument("--processes", type=int, required=True, metavar="N", help="number of processes")
+    arguments.add_argument("--processes", type=int, metavar="N", help="number of processes")
+    arguments.add_argument(
+        "--template", choices=list(TEMPLATES), help=f"print a file to start from on a cluster: {', '.join(TEMPLATES)}"
+    )
     arguments.add_argument(
         "--devices_per_process",
         type=int,

@@ -14,6 +14,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import launch
+from jaxpose.config.shipped import TEMPLATES
 from jaxpose.launch import newest_step
 from tests.small_run import command, environment, make_config, metrics_of, small_project, wait_for_step
 
@@ -323,6 +324,16 @@ def test_mistakes_are_told_in_a_line(arguments: str, message: str, capsys: pytes
     assert launch.main(arguments.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("jaxpose.launch: ") and message in line
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_is_printed_as_it_is_shipped(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.main(["--template", name]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == (ROOT / "launch" / TEMPLATES[name]).read_text() and printed.err == ""
+    if name.startswith("slurm"):
+        for needed in ("--partition=", "--account=", "--mem=", "JAXPOSE_CACHE=$SCRATCH", "jaxpose.doctor --out"):
+            assert needed in printed.out
 
 
 def test_the_verb_starts_a_verb_and_keeps_its_mistake(

@@ -54,6 +54,8 @@ class Job:
     def __exit__(self, *error: object) -> None:
         subprocess.run(["scancel", "--signal=KILL", "--full", self.number], capture_output=True)
         subprocess.run(["scancel", self.number], capture_output=True)
+        # The script writes it into the folder that the job was submitted from.
+        (ROOT / f"jaxpose-{self.number}.run_folder.txt").unlink(missing_ok=True)
         until(lambda: not self.is_queued(), self.text)
 
     def text(self) -> str:
