@@ -12,6 +12,7 @@ from jaxpose.config import DataConfig
 from jaxpose.conversion.places import refuse_absent_project, refuse_out
 from jaxpose.data.checked_table import CheckedTable, check_table
 from jaxpose.data.image_file import decode_image
+from jaxpose.data.label_changes import changing_labels, write_all
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.project import LISTED_PROBLEMS
 from jaxpose.errors import UserError
@@ -81,23 +82,30 @@ def convert_labels(
     sources = [table.paths[row] for row in rows]
     holds_images = out.name.endswith(sleap_labels.PACKAGE)
     copies = [] if holds_images else [folder / image for image in labels.images]
-    _refuse_existing([out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels), sources, copies)
-    for source, copy in zip(sources, copies, strict=bool(copies)):
-        _copy(source, copy)
     folder.mkdir(parents=True, exist_ok=True)
-    if form == DEEPLABCUT:
-        deeplabcut.write_labels(out, labels)
-    elif form == COCO:
-        coco_writer.write_labels(out, labels)
-    elif form == SLP:
-        sleap_labels.write_slp(out, labels, copies or sources)
-    elif session_start:
-        sleap_labels.write_nwb(out, labels, copies, session_start)
-    else:
-        lightning_pose.write_labels(out, labels)
+    with changing_labels(folder):
+        _refuse_existing([out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels), sources, copies)
+        for source, copy in zip(sources, copies, strict=bool(copies)):
+            _copy(source, copy)
+        _write(form, out, labels, copies or sources, session_start)
     written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
     dropped = _dropped(checked, labels, form, holds_images)
     return [*table.notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
+
+
+def _write(
+    form: str, out: Path, labels: WrittenLabels, images: list[Path], session_start: datetime.datetime | None
+) -> None:
+    if form == DEEPLABCUT:
+        write_all(out, deeplabcut.label_contents(out, labels), {})
+    elif form == COCO:
+        coco_writer.write_labels(out, labels)
+    elif form == SLP:
+        sleap_labels.write_slp(out, labels, images)
+    elif session_start:
+        sleap_labels.write_nwb(out, labels, images, session_start)
+    else:
+        lightning_pose.write_labels(out, labels)
 
 
 def _dropped(checked: CheckedTable, labels: WrittenLabels, form: str, holds_images: bool) -> list[str]:

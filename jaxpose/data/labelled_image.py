@@ -17,6 +17,7 @@ from jaxpose import cache
 from jaxpose.codes import VISIBLE
 from jaxpose.data.image_file import DECODERS, image_size_px
 from jaxpose.data.label_table import LabelTable
+from jaxpose.data.outside_links import refuse_link_out_of_project
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 
@@ -49,7 +50,7 @@ def check_image(path: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> 
       sizes_px: (width, height) by checksum of intact images.
 
     Raises:
-      UserError: the name leads out of the project, or the file cannot be read or is not intact.
+      UserError: the name or a link leads out of the project, or the file cannot be read or is not intact.
     """
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
         raise UserError(f"{name} leaves the project folder; images must lie inside it")
@@ -61,6 +62,7 @@ def check_image(path: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> 
         raise UserError(reason) from None
     except (OSError, NotRegularFile) as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
+    refuse_link_out_of_project(path, name)
     checksum = hashlib.sha256(content).hexdigest()
     try:
         size_px = sizes_px.get(checksum) or image_size_px(content)

@@ -12,6 +12,7 @@ from jaxpose.data.checked_table import refuse_resized
 from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.image_file import image_size_px
 from jaxpose.data.label_table import LabelTable
+from jaxpose.data.outside_links import refuse_link_out_of_project
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.labelling.pose_outliers import find_outliers
@@ -131,6 +132,7 @@ def _outside(table: LabelTable) -> list[Finding]:
         place, image, path = table.sources[row], table.images[row], table.paths[row]
         try:
             size_px = read_size_px(path)
+            refuse_link_out_of_project(path, image)
             refuse_resized(table, row, size_px)
         except UserError as error:
             return Finding(ROW, place, image, (), str(error))

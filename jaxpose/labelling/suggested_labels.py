@@ -1,15 +1,18 @@
 """The label files of suggested frames in the form of the project: CSV (and HDF5 beside it), SLEAP or COCO."""
 
 import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from jaxpose.codes import NOT_USED, VISIBLE
+from jaxpose.files import write_atomic
 from jaxpose.formats import coco_writer, sleap_suggestions
 from jaxpose.formats.project import COCO, SLEAP
 from jaxpose.formats.written_labels import WrittenLabels
+from jaxpose.labelling.label_h5 import h5_of_csv
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.recordings import Recording
@@ -17,7 +20,6 @@ from jaxpose.labelling.selection import Choice
 from jaxpose.video.video import Video
 
 SLEAP_FILE, COCO_FILE = "suggestions.slp", "suggestions.json"
-_KEY = "df_with_missing"
 
 # {(recording, frame): {view: {keypoint: (x, y, confidence)}}}, in pixels of the image.
 Points = Mapping[tuple[int, int], Mapping[str, Mapping[str, np.ndarray]]]
@@ -96,24 +98,10 @@ def _write_csv(
             cells = layout.cells(image_of(folder, choice.frame), predicted)
             files.setdefault(layout.file(view, folder), []).append(cells)
     for name, rows in files.items():
-        file = out / name
+        file, text = out / name, io.StringIO(newline="")
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream, lineterminator="\n").writerows([*layout.header, *rows])
+        csv.writer(text, lineterminator="\n").writerows([*layout.header, *rows])
+        write_atomic(file, text.getvalue().encode())
         if h5:
-            _write_h5(file.with_suffix(".h5"), layout, rows)
+            write_atomic(file.with_suffix(".h5"), h5_of_csv(text.getvalue().encode(), layout))
     return [out / name for name in files]
-
-
-def _write_h5(file: Path, layout: LabelLayout, rows: list[list[str]]) -> None:
-    """Writes rows as the table that DeepLabCut keeps beside its CSV files."""
-    import pandas as pd
-
-    first = layout.index_columns
-    places = [column for column, (_, coord) in enumerate(layout.columns()) if coord in "xy"]
-    names = [(layout.scorer, *layout.columns()[column]) for column in places]
-    values = [[float(row[first + column] or "nan") for column in places] for row in rows]
-    images = [tuple("/".join(row[:first]).split("/")) for row in rows]
-    columns = pd.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
-    table = pd.DataFrame(values, index=pd.MultiIndex.from_tuples(images), columns=columns)
-    table.to_hdf(file, key=_KEY, mode="w")
