@@ -62,7 +62,9 @@ def _lock(file: Path) -> int:
             time.sleep(_POLL_S)
             continue
         except OSError as error:
-            _logger.warning("%s cannot be locked (%s): do not write its labels twice at a time", file, error.strerror)
+            _logger.warning(
+                "%s cannot be locked (%s): do not run two commands at once that write its labels", file, error.strerror
+            )
         if _is_file(lock, file):
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)

@@ -1,5 +1,7 @@
 """Changes of the label files of a project: one at a time, whole after a kill, and nothing from outside of a folder."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -167,6 +169,17 @@ def test_a_second_merge_waits_for_the_first(project: Path, new: Path, tmp_path: 
     shown = capsys.readouterr().out
     assert f"waiting for process {os.getpid()} on" in shown and ", which writes the labels of" in shown
     assert not list(project.glob(".jaxpose*"))
+
+
+def test_a_file_system_without_locks_is_reported(
+    project: Path, new: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert _merge(new, project) == 0 and not list(project.glob(".jaxpose*"))
+    assert "cannot be locked (No locks available): do not run two commands at once that write its labels" in caplog.text
 
 
 def test_a_project_with_half_a_change_is_not_read(
