@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import time
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def store(
     file.parent.mkdir(parents=True, exist_ok=True)
     make_room(file.parent, limit_gib * GIB - size, ".npy")
     # Write instead of a memory map: a full disk then raises an error, and a page fault would end the process.
-    with open_atomic(file, _unique_name(key), sync=False) as stream:
+    with open_atomic(file, sync=False) as stream:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)
         for row in rows:
@@ -100,13 +99,8 @@ def write_note(key: str, content: Any, folder: Path | None = None) -> None:
     """
     file = _note(key, folder)
     file.parent.mkdir(parents=True, exist_ok=True)
-    with open_atomic(file, _unique_name(key), sync=False) as stream:
+    with open_atomic(file, sync=False) as stream:
         stream.write(json.dumps(content).encode())
-
-
-def _unique_name(key: str) -> str:
-    """Returns a random name for an unfinished entry, because processes of several hosts may share the folder."""
-    return f".{key}.{uuid.uuid4().hex}.tmp"
 
 
 def _file(key: str, folder: Path | None) -> Path:
@@ -117,13 +111,13 @@ def _note(key: str, folder: Path | None) -> Path:
     return (folder or cache_folder()) / "notes" / f"{key}.json"
 
 
-def make_room(folder: Path, limit: float, suffix: str) -> None:
+def make_room(folder: Path, limit: float, suffix: str | tuple[str, ...]) -> None:
     """Deletes the least recently used files of a folder until the rest has at most `limit` bytes.
 
     Args:
       folder: an existing folder.
       limit: bytes.
-      suffix: of the files that count, such as ".npy"; of other files, only stale ".tmp" files are deleted.
+      suffix: of the files that count, such as ".npy", or several; of other files, only stale ".tmp" files are deleted.
     """
     # Another process may remove the same entries. If it has one open, the pages stay until it closes the file.
     entries = []
@@ -132,7 +126,7 @@ def make_room(folder: Path, limit: float, suffix: str) -> None:
             status = file.stat()
         except FileNotFoundError:
             continue
-        if file.suffix == suffix:
+        if file.name.endswith(suffix):
             entries.append((status.st_mtime, status.st_size, file))
         elif file.suffix == ".tmp" and time.time() - status.st_mtime > STALE_SECONDS:
             file.unlink(missing_ok=True)

@@ -39,6 +39,7 @@ def lightning_pose(argv: list[str]) -> int:
     arguments.add_argument(
         "--project", default="", metavar="FOLDER", help="project with the labelled frames; default: the config's"
     )
+    arguments.add_overwrite("a run that an earlier call converted")
     return arguments.run(_lightning_pose, argv)
 
 
@@ -48,7 +49,11 @@ def _lightning_pose(given: argparse.Namespace) -> int:
         from jaxpose.conversion.lightning_pose import convert_checkpoint
     with console(_VERB):
         convert_checkpoint(
-            Path(given.checkpoint), Path(given.out), Path(given.config) if given.config else None, given.project
+            Path(given.checkpoint),
+            Path(given.out),
+            Path(given.config) if given.config else None,
+            given.project,
+            given.overwrite,
         )
     return DONE
 
@@ -68,7 +73,14 @@ def labels(argv: list[str]) -> int:
     )
     arguments.add_argument("--labels", default="", metavar="FILE", help="label file of a project of Lightning Pose")
     arguments.add_argument("--scorer", default="", metavar="NAME", help="who labelled; default: as in the project")
+    arguments.add_argument(
+        "--orientation",
+        default="auto",
+        choices=("auto", "upright", "stored"),
+        help="pixels that the labels of images with an EXIF orientation count, as data.orientation",
+    )
     _add_session_start(arguments)
+    arguments.add_overwrite()
     return arguments.run(_labels, argv)
 
 
@@ -76,9 +88,10 @@ def _labels(given: argparse.Namespace) -> int:
     start = _session_start(given)
     with phase("loading the packages"):
         from jaxpose.config import DataConfig
-        from jaxpose.conversion.label_files import convert_labels
-    data = DataConfig(project=given.project, **({"labels": given.labels} if given.labels else {}))
-    print_lines("\n".join(convert_labels(data, given.to, Path(given.out).expanduser(), given.scorer, start)))
+        from jaxpose.conversion.label_files import LabelTarget, convert_labels
+    data = DataConfig(project=given.project, orientation=given.orientation, labels=given.labels or DataConfig().labels)
+    target = LabelTarget(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
+    print_lines("\n".join(convert_labels(data, target)))
     return DONE
 
 
@@ -100,6 +113,7 @@ def predictions(argv: list[str]) -> int:
         "--scorer", default="", metavar="NAME", help="for deeplabcut: name of the network; default: DLC_jaxpose"
     )
     _add_session_start(arguments)
+    arguments.add_overwrite()
     return arguments.run(_predictions, argv)
 
 
@@ -110,7 +124,7 @@ def _predictions(given: argparse.Namespace) -> int:
     with phase("loading the packages"):
         from jaxpose.conversion.prediction_tables import Target, convert_predictions
     video = Path(given.video).expanduser() if given.video else None
-    target = Target(given.to, Path(given.out).expanduser(), given.scorer, start)
+    target = Target(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
     print_lines("\n".join(convert_predictions(Path(given.source).expanduser(), target, video)))
     return DONE
 

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--smooth", type=int, default=5, metavar="N", help="frames of the running median over time; default: 5"
     )
-    arguments.add_argument("--overwrite", action="store_true", help="replace existing files")
+    arguments.add_overwrite()
     arguments.add_quiet()
     return arguments.run(_run, argv)
 

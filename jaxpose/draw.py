@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
         "--run", default="", metavar="RUN", help="run that predicted the table; default: the one in whose folder it is"
     )
     arguments.add_argument("--stored", action="store_true", help="do not apply a rotation in the video file")
-    arguments.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    arguments.add_overwrite()
     arguments.add_quiet()
     return arguments.run(_run, argv)
 

@@ -1,7 +1,7 @@
 """SIGTERM and Ctrl-C from the first moment of a verb: one line, and exit code 85 or 130.
 
-Verbs that save and resume `install` handlers for both. In the others, Ctrl-C is a KeyboardInterrupt once the packages
-are imported, so that they remove unfinished files; see `interruptible`.
+Verbs that save and resume `install` handlers for both. In the others, both raise an exception once the packages are
+imported, so that they remove unfinished files; see `interruptible`.
 
 Imports only the standard library, so that it runs before the packages that take seconds to import. There is nothing to
 save until `cluster.signals.Interrupt` takes over: a signal ends the process at once, as a kill would, and every file is
@@ -15,11 +15,16 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import NoReturn
 
 from jaxpose import phases, terminal
+from jaxpose.unfinished import remove_unfinished
 
 # 85 asks for a requeue (launch/slurm.sbatch). Shells report Ctrl-C as 130.
 EXIT_CODES = {signal.SIGTERM: 85, signal.SIGINT: 130}
+
+# What Python does with them.
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 _verb = ""
 _caught_times: collections.Counter[int] = collections.Counter()
@@ -51,35 +56,40 @@ def install(verb: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, EXIT_CODES)
 
 
-def leave_on_interrupt() -> None:
-    """Makes Ctrl-C end the process at once, with a line, until another handler is installed or `interruptible` begins.
+class Terminated(KeyboardInterrupt):
+    """SIGTERM in a verb that saves nothing, as KeyboardInterrupt is Ctrl-C."""
 
-    Must be called in the main thread.
+
+def leave_on_interrupt() -> None:
+    """Makes SIGTERM and Ctrl-C end the process at once, with a line, until other handlers are installed.
+
+    `interruptible` installs some. Must be called in the main thread.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
+    for number in EXIT_CODES:
+        if signal.getsignal(number) in _DEFAULTS:
+            signal.signal(number, _interrupted)
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """A context in which Ctrl-C raises KeyboardInterrupt, but ends the process at once while a module is imported.
+    """A context in which Ctrl-C raises KeyboardInterrupt and SIGTERM raises Terminated, so that files are removed.
 
-    Packages turn a KeyboardInterrupt during their import into another error, such as numpy's ImportError, or lose it.
-    A handler that was installed before stays.
+    While a module is imported, they end the process at once: packages turn such an error during their import into
+    another one, such as numpy's ImportError, or lose it. A handler that was installed before stays.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before not in (
-        signal.default_int_handler,
-        _interrupted,
-    ):
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGINT, _interrupted_in_work)
+    before = {number: signal.getsignal(number) for number in EXIT_CODES}
+    ours = [number for number, handler in before.items() if handler in (*_DEFAULTS, _interrupted)]
+    for number in ours:
+        signal.signal(number, _interrupted_in_work)
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is _interrupted_in_work:
-            signal.signal(signal.SIGINT, before)
+        for number in ours:
+            if signal.getsignal(number) is _interrupted_in_work:
+                signal.signal(number, before[number])
 
 
 def before_leaving(inform_others: Callable[[int], None]) -> None:
@@ -91,20 +101,32 @@ def ended(code: int) -> None:
     """Fixes the exit code of a verb that has ended: a later signal does not change it."""
     for number in EXIT_CODES:
         if signal.getsignal(number) is _caught:
-            signal.signal(number, lambda *_: os._exit(code))
+            signal.signal(number, lambda *_: exit_at_once(code))
 
 
-def _interrupted(*_: object) -> None:
-    os.write(2, b"jaxpose: interrupted\n")
-    os._exit(EXIT_CODES[signal.SIGINT])
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    os.write(2, f"jaxpose: {how_interrupted(number)}\n".encode())
+    exit_at_once(EXIT_CODES[signal.Signals(number)])
 
 
 def _interrupted_in_work(number: int, frame: FrameType | None) -> None:
-    while frame:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            _interrupted()
-        frame = frame.f_back
-    raise KeyboardInterrupt
+    caller = frame
+    while caller:
+        if caller.f_code.co_filename.startswith("<frozen importlib"):
+            _interrupted(number, frame)
+        caller = caller.f_back
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def how_interrupted(number: int) -> str:
+    """Returns what a line on stderr says about a signal."""
+    return "stopped by SIGTERM" if number == signal.SIGTERM else "interrupted"
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """Ends the process without returning to what it does; removes its unfinished files."""
+    remove_unfinished()
+    os._exit(code)
 
 
 def _watch(wakes: int) -> None:
@@ -118,7 +140,7 @@ def _watch(wakes: int) -> None:
 def _caught(number: int, frame: FrameType | None) -> None:
     _caught_times[number] += 1
     if number == signal.SIGINT and _caught_times[number] > 1:
-        os._exit(EXIT_CODES[signal.SIGINT])
+        exit_at_once(EXIT_CODES[signal.SIGINT])
     _leave(number)
 
 
@@ -134,4 +156,4 @@ def _leave(number: int) -> None:
         for inform in _inform_others:
             inform(code)
     finally:
-        os._exit(code)
+        exit_at_once(code)

@@ -45,5 +45,6 @@ def _run(given: argparse.Namespace) -> int:
         devices=given.devices,
         platform=given.platform,
         batch_size=given.batch_size,
+        orientation=given.orientation,
     )
     return DONE

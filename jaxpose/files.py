@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxpose.errors import UserError
+from jaxpose.unfinished import naming_errors, unfinished_file, unfinished_folder
 
+_PIPE = "it is a pipe or device, not a file"
 # A damaged or forged file must not fill the memory.
 _MOST_BYTES = 2**28
 
@@ -82,60 +84,124 @@ def _irregularity(mode: int) -> str:
 
 
 @contextlib.contextmanager
-def open_atomic(file: Path, temporary: str = "", sync: bool = True) -> Iterator[BinaryIO]:
+def open_atomic(file: Path, sync: bool = True, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Opens a file for writing so that, at any moment, readers see either the old content or the new one.
+
+    A link with this name is replaced, not followed.
 
     Args:
       file: what to write; its folder exists.
-      temporary: name during the writing; "" stands for `temporary_name`. Processes that may write the same file at the
-        same time need different names.
       sync: wait until the content is on the disk; not needed for files that can be made again.
+      mode: permissions, of which the process's umask takes some away.
+
+    Raises:
+      OSError: the file cannot be written; the error names it.
     """
-    unfinished = file.with_name(temporary or temporary_name(file.name))
-    try:
-        with open(unfinished, "wb") as stream:
+    with naming_errors(file), unfinished_file(file, mode) as (unfinished, descriptor):
+        # A network folder may report a full disk only when a descriptor is closed; the other one keeps the lock.
+        with os.fdopen(os.dup(descriptor), "wb") as stream:
             yield stream
             stream.flush()
             if sync:
-                os.fsync(stream.fileno())
+                os.fsync(descriptor)
         os.replace(unfinished, file)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def write_atomic(file: Path, data: bytes) -> None:
-    """Writes a file so that, at any moment, readers see either the old content or the new one."""
-    try:
-        with open_atomic(file) as stream:
-            stream.write(data)
-    except OSError as error:
-        error.filename = str(file)  # the error of a full disk does not name the file
-        raise
+    """Writes a file so that, at any moment, readers see either the old content or the new one; see `open_atomic`."""
+    with open_atomic(file) as stream:
+        stream.write(data)
 
 
 @contextlib.contextmanager
 def replace_whole(file: Path) -> Iterator[Path]:
-    """Gives a path with the same suffixes, for libraries that open files themselves; renames it at the end.
+    """Gives a path with the same name in a new folder, for libraries that open files themselves; moves it at the end.
 
-    After an error, neither file is there.
+    After an error, the old file is as before. A link with this name is replaced, not followed.
 
     Args:
       file: what to write; its folder is made.
+
+    Raises:
+      OSError: the file cannot be written, whatever error the library has for a full disk; the error names the file.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".partial.{file.name}")
+    with naming_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished_folder(file) as folder:
+            unfinished = folder / file.name
+            yield unfinished
+            descriptor = os.open(unfinished, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(unfinished, file)
+
+
+@contextlib.contextmanager
+def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Gives a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
+
+    Args:
+      folder: what to write: absent, empty, or a link to such a folder, which stays a link.
+      overwrite: the folder may hold files; they are removed at the end.
+
+    Raises:
+      OSError: the folder cannot be written, or holds files; the error names it.
+    """
+    with naming_errors(folder):
+        target = Path(os.path.realpath(folder))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with unfinished_folder(target) as place:
+            new = place / target.name
+            new.mkdir()
+            yield new
+            if overwrite and target.is_dir():
+                os.replace(target, place / ".before")
+            os.replace(new, target)
+
+
+def write_new(file: Path, data: bytes) -> None:
+    """Writes a file in place, as `open_new`."""
+    with naming_errors(file), open_new(file) as stream:
+        stream.write(data)
+
+
+def open_new(file: Path) -> BinaryIO:
+    """Opens a file for writing in place; removes a file or link with this name before.
+
+    Only for files that no reader takes for complete: in a new folder, which gets its name at the end, or logs.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    file.unlink(missing_ok=True)
+    return os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "wb")
+
+
+def open_shared(file: Path, flags: int) -> int:
+    """Opens a file that several processes write to, such as a log or a lock, and returns its descriptor.
+
+    Args:
+      file: what to open; it is made.
+      flags: of `os.open`, such as `os.O_WRONLY | os.O_APPEND`.
+
+    Raises:
+      OSError: the system refuses it, or it is a link, a pipe or a device; the error names it.
+    """
+    safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        yield unfinished
-        os.replace(unfinished, file)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(file, flags | safe, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP and os.path.islink(file):
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed: remove it", str(file)) from None
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, _PIPE, str(file)) from None
         raise
-
-
-def temporary_name(name: str) -> str:
-    """Returns the name of a file while it is written, before it is renamed."""
-    return f".{name}.tmp"
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.ENXIO, _PIPE, str(file))
+    return descriptor
 
 
 def sha256_of(file: Path) -> str:
@@ -164,13 +230,14 @@ class GrowingFile:
         """
         with self._lock:
             if self._descriptor < 0:
-                self._descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                self._descriptor = open_shared(self._file, os.O_WRONLY | os.O_APPEND)
             size = os.fstat(self._descriptor).st_size
             try:
                 if os.write(self._descriptor, record) < len(record):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
+            except OSError as error:
                 os.ftruncate(self._descriptor, size)
+                error.filename = str(self._file)
                 raise
 
     def close(self) -> None:

@@ -31,12 +31,15 @@ def predict_arguments() -> RunArguments:
     arguments.add_argument(
         "--boxes",
         metavar="FOLDER",
-        help="for a run with data.boxes: folder with <video>_bbox.csv of each video; default: that of the run",
+        help="folder with <video>_bbox.csv; default: that of the run",
     )
     arguments.add_argument(
         "--labeled", action="store_true", help="also write each video with its keypoints drawn, in labeled_videos/"
     )
-    arguments.add_argument("--overwrite", action="store_true", help="replace existing predictions")
+    arguments.add_argument(
+        "--orientation", metavar="KIND", help="EXIF orientation: upright or stored; default: the run's"
+    )
+    arguments.add_overwrite("predictions that exist already")
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
     arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at the same time per device")
     arguments.add_argument("--smooth", metavar="KIND", help="also write smoothed tables of videos: median or kalman")
@@ -75,6 +78,12 @@ def evaluate_arguments() -> RunArguments:
     )
     arguments.add_argument("--labels", default="", metavar="FILE", help="label file of the project to evaluate alone")
     arguments.add_argument("--out", metavar="FOLDER", help="folder for the files; default: the run folder")
+    arguments.add_argument(
+        "--orientation",
+        choices=("upright", "stored"),
+        default="",
+        help="pixels that labels of images with an EXIF orientation count; default: as the run",
+    )
     return arguments
 
 

@@ -207,7 +207,7 @@ def _options(given: argparse.Namespace, config: Config) -> PredictConfig:
     Raises:
       UserError: a flag breaks its option's rule.
     """
-    flags = ("stretch_minutes", "decoders", "smooth", "smooth_min_confidence", "smooth_window")
+    flags = ("stretch_minutes", "decoders", "smooth", "smooth_min_confidence", "smooth_window", "orientation")
     named = {name: getattr(given, name) for name in flags}
     options = dataclasses.replace(config.predict, **{name: value for name, value in named.items() if value is not None})
     try:

@@ -42,7 +42,7 @@ from jaxpose.config.pretrain import is_pretraining
 from jaxpose.console import HeldWarnings, console
 from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
-from jaxpose.model.pose_net import needed_types
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.phases import phase
 from jaxpose.remote.restore import restore
 from jaxpose.run.checkpoint import Checkpoints
@@ -72,8 +72,8 @@ _logger = logging.getLogger(__name__)
 def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
     """Trains, evaluates and writes the run folder.
 
-    Initialises only the devices, and installs signal handlers only in the main thread. With train.precision=f64, JAX's
-    64-bit types are on during the call; afterwards the caller's setting is restored.
+    Initialises only the devices, and installs signal handlers only in the main thread. During the call, JAX's settings
+    that change numbers have the values of `pinned_settings`; the caller's settings stay as they are.
 
     Args:
       config: the options; not changed.
@@ -88,7 +88,7 @@ def train(config: Config, *, dry_run: bool = False) -> dict[str, Any]:
       Diverged: too many steps in a row were not finite, or all of them.
       UnusableClips: a loss on clips is on, and no clip can be used.
     """
-    with needed_types(config.train.precision), HeldWarnings() as held:
+    with pinned_settings(config.train.precision), HeldWarnings() as held:
         # 1. The devices. 2. The data: the list of usable frames is fixed here, once. 3. The network and the lengths.
         config, mesh = start_devices(config)
         is_pretrained = is_pretraining(config.pretrain)

@@ -26,6 +26,7 @@ from jaxpose.errors import UserError
 from jaxpose.flags import watch_arguments
 from jaxpose.remote.run_state import FINISHED, SILENT, RunState, RunStates
 from jaxpose.remote.watched import Watched, number
+from jaxpose.run.error_text import not_visible_text
 from jaxpose.terminal import columns, is_terminal
 from jaxpose.text_table import block_lines, wrapped
 
@@ -63,7 +64,8 @@ def _show(where: str, state: RunState, shown: str) -> str:
         if (new := line + (SILENT if state.name == SILENT else text)) != shown:
             print(line + text, flush=True)
         shown = new
-    if state.name == FINISHED and progress and progress.summary:
-        for name, figures in progress.summary.get("sets", {}).items():
-            print(f"{name}: mean error {number(figures['mean_px_error'])} px")
+    if state.name == FINISHED and progress:
+        for name, figures in progress.errors.items():
+            other = not_visible_text(figures)
+            print(f"{name}: mean error {number(figures['mean_px_error'])} px{f' ({other})' if other else ''}")
     return shown

@@ -13,6 +13,8 @@ BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on the PATH")
+# Whether a page is wider than its window, so that it has to be scrolled sideways.
+OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 # A shared core may need long for one step of a page; no test waits for it when the page is ready.
 PATIENCE_MS = 120_000
 

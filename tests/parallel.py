@@ -15,7 +15,8 @@ from jaxpose.config.losses import has_teacher
 from jaxpose.config.losses import weights as loss_weights
 from jaxpose.config.model import CONTEXT_RADIUS, RESNETS
 from jaxpose.data.loader import Samples, rows_of_draws
-from jaxpose.model.pose_net import DTYPES, make_network, needed_types
+from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.model.pose_net import DTYPES, make_network
 from jaxpose.pose.pca import Pca
 from jaxpose.pose.pca_fit import fit_multiview, fit_singleview
 from jaxpose.steps.data_facts import DataFacts
@@ -171,7 +172,7 @@ class Trainer:
 
     def __init__(self, config: c.Config):
         self.config = config
-        with needed_types(config.train.precision):
+        with pinned_settings(config.train.precision):
             self._graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
             if loss_weights(config.losses) or has_teacher(config.losses):
                 # A head that already says something: of nearly flat maps every prediction is the same.
@@ -213,7 +214,7 @@ class Trainer:
 
     def on(self, devices: int) -> "Layout":
         """The step compiled for so many devices, in its first state."""
-        with needed_types(self.config.train.precision):
+        with pinned_settings(self.config.train.precision):
             if devices not in self._layouts:
                 mesh = make_mesh(jax.devices()[:devices])
                 step = (

@@ -63,7 +63,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_a_label_file_comes_back_as_it_was(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "CollectedData.csv"
     assert run(project, "--to", "csv", "--out", out) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "dropped: nothing"
+    assert capsys.readouterr().out.splitlines()[2] == "dropped: nothing"
     assert out.read_text() == (project / "CollectedData.csv").read_text()
     assert [(out.parent / image).read_bytes() for image in IMAGES] == [(project / name).read_bytes() for name in IMAGES]
 
@@ -73,7 +73,7 @@ def test_deeplabcut_reads_the_visible_keypoints(
 ) -> None:
     out = tmp_path / "dlc"
     assert run(project, "--to", "deeplabcut", "--out", out) == 0
-    assert capsys.readouterr().out.splitlines()[1] == (
+    assert capsys.readouterr().out.splitlines()[2] == (
         "dropped: 1 position of keypoints that are not visible; 1 mark of keypoints as not visible; "
         "1 position of keypoints that are not used"
     )
@@ -89,7 +89,7 @@ def test_deeplabcut_reads_the_visible_keypoints(
         np.testing.assert_array_equal(text, pd.read_hdf(file))
     table = read_label_table(c.DataConfig(project=str(out)))
     np.testing.assert_array_equal(table.keypoints_image_px, expected)
-    assert table.images == IMAGES and table.notes == () and all(path.is_file() for path in table.paths)
+    assert table.images == IMAGES and len(table.notes) == 1 and all(path.is_file() for path in table.paths)
 
 
 def test_coco_has_hidden_keypoints_and_boxes(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,7 +192,16 @@ def test_frames_of_a_sleap_video_become_png_files(tmp_path: Path, capsys: pytest
     np.testing.assert_array_equal(table.keypoints_image_px, np.concatenate([points_px(0), points_px(1)]))
     # The same command again, and then another image in the place of one of its images.
     again = ("--to", "deeplabcut", "--scorer", "you", "--out", tmp_path / "dlc")
-    assert "exists already; remove it" in fails(capsys, file, *again)
+    whole = {path: path.read_bytes() for path in (tmp_path / "dlc").rglob("*.*")}
+    table.paths[0].unlink()
+    for path in (tmp_path / "dlc").rglob("CollectedData*"):
+        path.unlink()
+    assert run(file, *again) == 0 and run(file, *again) == 0
+    assert {path: path.read_bytes() for path in (tmp_path / "dlc").rglob("*.*")} == whole
+    labels = next((tmp_path / "dlc").rglob("*.csv"))
+    labels.write_bytes(b"mine")
+    assert f"{labels} exists already: --overwrite replaces it" in fails(capsys, file, *again)
+    assert run(file, *again, "--overwrite") == 0 and labels.read_bytes() == whole[labels]
     assert run(file, "--to", "coco", "--out", tmp_path / "dlc" / "labels.json") == 0
     cv2.imwrite(str(table.paths[0]), np.zeros((4, 4, 3), np.uint8))
     message = fails(capsys, file, "--to", "csv", "--out", tmp_path / "dlc" / "labels.csv")

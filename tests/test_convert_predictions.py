@@ -16,7 +16,10 @@ from scipy import signal
 
 from jaxpose import convert
 from jaxpose.conversion.prediction_tables import read_table
+from jaxpose.formats.deeplabcut.prediction_file import write_predictions as write_deeplabcut
 from jaxpose.formats.lightning_pose.tables import write_predictions
+from jaxpose.formats.sleap_predictions import write_analysis
+from jaxpose.formats.video_predictions import VideoPredictions
 from jaxpose.prediction.index_row import COLUMNS
 from tests.painted_videos import SIZE_PX, write
 
@@ -53,6 +56,38 @@ def run(*arguments: object) -> int:
 def fails(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert run(*arguments) == 2
     return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["sleap-analysis", "csv", "deeplabcut"])
+def test_scores_above_1_become_1_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    """SLEAP's scores are peaks of heatmaps, which nothing limits to 1; the other forms may come from such a file."""
+    points, confidence = made()
+    confidence[1, 0], confidence[2, 1], confidence[2, 2] = 1.0126, 1.3, 1.0005
+    name = {"sleap-analysis": "day.analysis.h5", "csv": "day.csv", "deeplabcut": "day.h5"}[form]
+    file = tmp_path / name
+    write_scores(file, points, confidence)
+    assert run(file, "--to", "parquet", "--out", tmp_path / "out.parquet") == 0
+    assert f"{file}: 2 of 36 scores are above 1 (the largest is 1.3); read as 1\n" in capsys.readouterr().out
+    found = read_table(tmp_path / "out.parquet")
+    np.testing.assert_array_equal(found.confidence, np.minimum(confidence, 1))
+    np.testing.assert_array_equal(found.keypoints_frame_px, points)
+    confidence[3, 0] = 57
+    write_scores(file, points, confidence)
+    assert ": nose: the likelihood is 57; it must be 0 to 1" in fails(
+        capsys, file, "--to", "csv", "--out", tmp_path / "b.csv"
+    )
+
+
+def write_scores(file: Path, points: np.ndarray, confidence: np.ndarray) -> None:
+    """Writes a table with the writer of its form, which limits nothing."""
+    predictions = VideoPredictions(file, "DLC_x", NAMES, points, confidence)
+    file.unlink(missing_ok=True)
+    if file.suffix == ".csv":
+        write_predictions(file, range(FRAMES), NAMES, points, confidence)
+    elif file.name.endswith(".analysis.h5"):
+        write_analysis(file, predictions, None)
+    else:
+        write_deeplabcut(file, predictions, "DLC_x", None)
 
 
 def test_deeplabcut_finds_the_table_and_its_filter_can_rewrite_it(table: Path, video: Path, tmp_path: Path) -> None:
@@ -219,7 +254,19 @@ def test_a_run_becomes_a_file_for_each_of_its_videos(
     write_csv(results / "index.csv", "\n".join(",".join(row[name] for name in COLUMNS) for row in [header, *rows]))
     assert run(results, "--to", "deeplabcut", "--out", tmp_path / "out") == 0
     assert len(list((tmp_path / "out").glob("[ab]/day1DLC_jaxpose_meta.pickle"))) == 2
-    assert "exists already; remove it" in fails(capsys, results, "--to", "deeplabcut", "--out", tmp_path / "out")
+    # Again, as after a kill: what is there stays, and what is not is made.
+    made = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in (tmp_path / "out").rglob("*.*")}
+    first, *_, last = sorted(made)
+    first.unlink()
+    assert run(results, "--to", "deeplabcut", "--out", tmp_path / "out") == 0
+    assert first.read_bytes() == made[first][0] and last.stat().st_mtime_ns == made[last][1]
+    last.write_bytes(b"mine")
+    message = fails(capsys, results, "--to", "deeplabcut", "--out", tmp_path / "out")
+    assert f"{last} exists already: --overwrite replaces it; or choose another --out" in message
+    assert last.read_bytes() == b"mine"
+    assert run(results, "--to", "deeplabcut", "--out", tmp_path / "out", "--overwrite") == 0
+    assert {file: file.read_bytes() for file in made} == {file: content for file, (content, _) in made.items()}
+    assert {*(tmp_path / "out").rglob("*.*")} == {*made}
     assert "has 2 tables; give a folder" in fails(capsys, results, "--to", "deeplabcut", "--out", tmp_path / "out.h5")
     (results / "video_preds/b/day1.csv").write_text("changed")
     assert "b/day1.csv is absent, damaged or changed" in fails(capsys, results, "--to", "parquet", "--out", tmp_path)

@@ -13,8 +13,15 @@ import pandas as pd
 import pytest
 
 from jaxpose import evaluate
+from jaxpose.compare.__main__ import main as compare_main
+from jaxpose.compare.comparison import compare
+from jaxpose.compare.listing import format_comparison
 from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.report.__main__ import main as report_main
+from jaxpose.report.writing import write_report
+from jaxpose.run.error_text import error_text
 from jaxpose.run.identity import read_config, write_config
+from tests.disks import full_disk
 
 
 def _labels(run: Path, file: str = "CollectedData.csv") -> pd.DataFrame:
@@ -123,10 +130,10 @@ def test_from_python_the_errors_go_to_the_callers_log(
 
 
 def test_a_full_disk_is_one_line(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "predictions.csv.partial").symlink_to("/dev/full")
-    assert evaluate.main(["--run", str(trained_run), "--out", str(tmp_path), "--devices", "1"]) == 1
-    expected = f"jaxpose.evaluate: {tmp_path}/predictions.csv.partial: No space left on device\n"
-    assert capsys.readouterr().err == expected
+    with full_disk():
+        assert evaluate.main(["--run", str(trained_run), "--out", str(tmp_path), "--devices", "1"]) == 1
+    expected = f"jaxpose.evaluate: {tmp_path}/predictions.csv: File too large\n"
+    assert capsys.readouterr().err == expected and not list(tmp_path.iterdir())
 
 
 def test_frames_that_were_not_in_the_run_are_unused(trained_run: Path, tmp_path: Path):
@@ -138,6 +145,95 @@ def test_frames_that_were_not_in_the_run_are_unused(trained_run: Path, tmp_path:
     assert found.sets is not None and found.sets[0] == "unused"
     assert found.sets[1:] == read_predictions(trained_run / "predictions.csv").sets[1:]
     assert results["unused"]["frames"] == 1 and sum(results[name]["frames"] for name in ("train", "test")) >= 11
+
+
+def _with_marks(trained_run: Path, folder: Path) -> tuple[Path, np.ndarray]:
+    """The project of the run with a column visible: 1 for the nose of every second image. Returns the marks (n, k)."""
+    project = shutil.copytree(trained_run.parent / "project", folder)
+    labels = _labels(trained_run)
+    names = list(dict.fromkeys(labels.columns.get_level_values(1)))
+    marks = np.zeros((len(labels), len(names)), bool)
+    marks[::2, names.index("nose")] = True
+    for place, name in enumerate(names):
+        labels["synthetic", name, "visible"] = np.where(marks[:, place], 1, 2)
+    labels.to_csv(project / "CollectedData.csv")
+    return project, marks
+
+
+def test_points_marked_as_not_visible_are_left_out_of_every_figure_and_shown_with_them(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, marks = _with_marks(trained_run, tmp_path / "marked")
+    run = shutil.copytree(trained_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    assert evaluate.main(["--run", str(run), "--project", str(project), "--devices", "1"]) == 0
+    shown = capsys.readouterr().out
+    errors = _errors(trained_run, trained_run / "predictions.csv")
+    table = pd.read_csv(run / "predictions_pixel_error.csv", index_col=0)
+    test = (table["set"] == "test").to_numpy()
+    np.testing.assert_allclose(table.drop(columns="set").to_numpy(np.float64), np.where(marks, np.nan, errors), 1e-9)
+    hidden = pd.read_csv(run / "predictions_not_visible_pixel_error.csv", index_col=0).drop(columns="set")
+    np.testing.assert_allclose(hidden.to_numpy(np.float64), np.where(marks, errors, np.nan), rtol=1e-9)
+    figures = json.loads((run / "evaluation.json").read_text())["sets"]["test"]
+    before = json.loads((trained_run / "evaluation.json").read_text())["sets"]["test"]
+    about = figures.pop("not_visible")
+    assert (about["points"], about["counted"], about["otherwise"]) == (3, False, before)
+    kept = errors[test][~marks[test]]
+    assert figures["mean_px_error"] == pytest.approx(kept.mean()) and figures["labelled_points"] == 39
+    assert figures["pck_px"][1]["micro"] == pytest.approx((kept < 5).mean())
+    other = f"{before['mean_px_error']:.2f} px with 3 points marked as not visible"
+    assert f"test: {other}" in shown
+    assert error_text(figures | {"not_visible": about}) == f"{kept.mean():.2f} px (mean over 6 frames; {other})"
+    # The report and a comparison say which figure is the first one, and have the other one.
+    text = write_report(run).read_text()
+    assert "test, with not visible" in text and "are left out of all other figures of this page" in text
+    copy = shutil.copytree(run, tmp_path / "copy")
+    found = compare([run, copy])
+    held_out = (table["set"] != "train").to_numpy()
+    assert [(one.points, one.counted) for one in found.not_visible] == [(6, False)] * 2
+    assert found.not_visible[0].mean_px == pytest.approx(errors[held_out].mean())
+    assert f"A: 6 points left out above, with them {errors[held_out].mean():.2f} px" in format_comparison(found)
+    # Labels without marks leave no such table.
+    evaluate.evaluate(run, devices=1)
+    assert not (run / "predictions_not_visible_pixel_error.csv").exists()
+    assert (run / "evaluation.json").read_bytes() == (trained_run / "evaluation.json").read_bytes()
+
+
+def test_a_comparison_counts_frames_of_other_labels_and_notices_a_change_by_hand(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = shutil.copytree(trained_run.parent / "project", tmp_path / "project")
+    run = shutil.copytree(trained_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    sets = pd.read_csv(run / "predictions_pixel_error.csv", index_col=0)["set"]
+    changed = sets.index[sets == "test"][0]
+    labels = _labels(trained_run)
+    labels.loc[changed, labels.columns[:2]] += 0.25
+    labels.to_csv(project / "CollectedData.csv")
+    evaluate.evaluate(run, project=str(project), devices=1)
+    capsys.readouterr()
+    # split.csv has the old labels of both runs, and the second one is measured from the new ones.
+    assert compare_main([str(trained_run), str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "compared: the same 11 frames" in shown
+    assert "left out: 1 image that the runs measured from different labels" in shown
+    assert "jaxpose evaluate --run RUN" in shown and "not recorded" not in shown
+    # With no other frame in common, each run is compared by its own labels, and that is said.
+    labels.iloc[:, :2] += 0.25
+    labels.to_csv(project / "CollectedData.csv")
+    evaluate.evaluate(run, project=str(project), devices=1)
+    capsys.readouterr()
+    assert compare_main([str(trained_run), str(run)]) == 0
+    assert "compared by the labels of each run: 12 images that the runs measured" in capsys.readouterr().out
+    for name in ("predictions_pixel_error.csv", "predictions.csv", "evaluation.json"):
+        content = (run / name).read_bytes()
+        (run / name).write_bytes(content.replace(b"\n", b"\r\n"))
+        assert report_main(["--run", str(run)]) == 0, name
+        (run / name).write_bytes(content.replace(b"1", b"2", 1))
+        assert report_main(["--run", str(run)]) == 2
+        assert f"{run / name} was damaged or changed by hand" in capsys.readouterr().err
+        if "error" in name:
+            assert compare_main([str(trained_run), str(run)]) == 2
+            assert f"{name} was damaged or changed by hand" in capsys.readouterr().err
+        (run / name).write_bytes(content)
 
 
 def test_a_label_file_alone_leaves_the_rest_as_it_is(trained_run: Path, tmp_path: Path):
@@ -223,7 +319,7 @@ def test_each_camera_has_its_predictions(trained_run: Path, tmp_path: Path):
     assert "unused" not in results and results["CollectedData_new.csv"]["frames"] == 4
     stems = [f"predictions_{view}{ending}" for view in ("top", "bot") for ending in ("", "_new")]
     names = {f"{stem}{kind}.csv" for stem in stems for kind in ("", "_pixel_error")}
-    assert {path.name for path in out.iterdir()} == names | {"evaluation.json"}
+    assert {path.name for path in out.iterdir()} == names | {"evaluation.json", "evaluated.json"}
     whole = read_predictions(trained_run / "predictions.csv")
     for first, view in ((0, "top"), (6, "bot")):
         found = read_predictions(out / f"predictions_{view}.csv")

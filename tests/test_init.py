@@ -78,7 +78,7 @@ def test_the_file_is_a_config_of_the_project_that_train_takes(
     config, _ = command_line.read([str(moved), "--config", str(file)])
     assert config.data.project == str(moved)
     assert verb.main([str(small)]) == 2
-    assert "my project.py exists, and jaxpose init overwrites nothing" in capsys.readouterr().err
+    assert "my project.py exists already: --overwrite replaces it" in capsys.readouterr().err
     assert file.read_text() == text
 
 
@@ -170,7 +170,7 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
         ({"frames": 200, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "losses.temporal.weight": 0.0}),
         ({"videos": 0}, {"losses.temporal.weight": 0.0}),
         ({"videos_folder": "/data/mice"}, {"video.folder": "/data/mice"}),
-        ({"labelled_videos": 9}, {"data.split": "frame"}),
+        ({"labelled_videos": 9}, {"data.split": "moment"}),
         ({"labelled_videos": 10}, {"data.split": "video"}),
         ({"labelled_shares": (0.4,) + (0.5,) * 7}, {"losses.pca_singleview.keypoints": MOUSE[1:]}),
         ({"frames": 200, "gpu_gib": 4.0}, {"train.microbatch_size": 1}),

@@ -13,8 +13,9 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxpose"
 GROUND = {
-    "config", "codes", "console", "errors", "geometry", "fitting", "files", "checksums", "cache", "threads", "phases",
-    "terminal", "bars", "text_table", "early_signals", "quantities", "extras", "torch_file",
+    "config", "codes", "console", "errors", "geometry", "fitting", "files", "unfinished", "outputs", "checksums",
+    "cache", "threads", "phases", "terminal", "bars", "text_table", "early_signals", "quantities", "extras",
+    "torch_file", "yaml_file",
 }  # fmt: skip
 # Each room with those that it may import; all may import the ground and themselves.
 FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]
@@ -36,7 +37,7 @@ BELOW = {
     "init": [*FRAMES, "cluster"],
     "compare": [*FRAMES, "pose", "run"],
     "labelling": [*FRAMES, "pose", "run", "prediction"],
-    "report": [*FRAMES, "pose", "steps", "run", "prediction", "compare", "labelling"],
+    "report": [*FRAMES, "model", "pose", "steps", "run", "prediction", "compare", "labelling"],
     "check": [*FRAMES, "labelling", "init", "report"],
     "export": [*FRAMES, *NETWORK, "steps", "run", "prediction"],
     "drawing": [*FRAMES, "run", "prediction", "conversion"],

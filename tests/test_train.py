@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import jax
 import numpy as np
 import pandas as pd
 import pytest
 
 from jaxpose.config import from_json
 from jaxpose.config.train import METRICS
+from jaxpose.prediction.load import load
 from jaxpose.run.load import read_run_config
 from jaxpose.run.tags import tag_of
 from jaxpose.run.weights import load_parameters
@@ -204,3 +206,32 @@ def test_split_of_a_run_keeps_its_rows_and_nothing_to_validate_is_no_error(whole
     assert "no validation frames: nothing is measured during training, and the last weights are kept" in log_of(run)
     assert "best weights: step 3 (the last step)" in log_of(run)
     assert not any("val_loss" in line for line in metrics_of(run))
+
+
+def test_settings_of_the_process_change_no_number_and_stay_as_they_were(whole: Path, project: Path, tmp_path: Path):
+    others = {
+        "jax_enable_x64": True,
+        "jax_threefry_partitionable": False,
+        "jax_random_seed_offset": 5,
+        "jax_default_prng_impl": "rbg",
+        "jax_default_matmul_precision": "bfloat16",
+        "jax_softmax_custom_jvp": True,
+        "jax_disable_jit": True,
+        "jax_debug_nans": True,
+    }
+    frames = np.full((2, 64, 64, 3), 90, np.uint8)
+    expected = load(whole, devices=1).predict(frames)
+    before = {name: jax.config.values[name] for name in others}
+    for name, value in others.items():
+        jax.config.update(name, value)
+    try:
+        train(make_config(project, tmp_path / "run", train__steps=3, log__tensorboard=False))
+        found = load(whole, devices=1).predict(frames)
+        assert {name: jax.config.values[name] for name in others} == others
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    losses = [[line["loss"] for line in metrics_of(run) if "loss" in line][:3] for run in (whole, tmp_path / "run")]
+    assert losses[0] == losses[1] and len(losses[0]) == 3

@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments.add_argument("--config", metavar="FILE.py[:PROJECT]", help="experiment, as jaxpose train takes it")
     arguments.add_argument("--out", metavar="FILE", help="the page; default: check_PROJECT.html")
+    arguments.add_overwrite("a file that this verb did not write")
     arguments.add_quiet()
     return arguments.run(_run, argv)
 
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     config = _read_config(given)
     out = Path(given.out).expanduser() if given.out else Path(f"check_{_name(config.data.project)}.html")
-    refuse_other_file(out, "jaxpose.check")
+    refuse_other_file(out, "jaxpose.check", given.overwrite)
     make_folder(out.absolute().parent)
     speak(f"jaxpose {__version__}: checks the labels of {config.data.project}")
     # These imports take seconds, which --help does not need.

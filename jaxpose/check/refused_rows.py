@@ -1,9 +1,7 @@
 """Rows of labels that a training refuses, with the image and the points that can still be read from them."""
 
-import csv
 import dataclasses
 import functools
-import io
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
@@ -14,9 +12,9 @@ from jaxpose.config import DataConfig
 from jaxpose.data.cells import parse_number
 from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
+from jaxpose.data.label_text import read_rows
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.formats.project import read_label_table
 from jaxpose.labelling.label_layout import read_header
 
@@ -64,7 +62,7 @@ def read_tables(data: DataConfig) -> list[LabelTable]:
     if not data.views:
         return [read_label_table(data)]
     folder = find_folder(data.project)
-    return [read_table(folder, find_labels(folder, data.labels, view), data.missing) for view in data.views]
+    return [read_table(folder, find_labels(folder, data.labels, view), data) for view in data.views]
 
 
 def refused_rows(project: Project, tables: Sequence[LabelTable]) -> list[RefusedRow]:
@@ -123,12 +121,7 @@ def _from_csv(problem: str, project: Project, read_csv: Callable[[Path], _LabelC
 def _read_csv(file: Path) -> _LabelCsv:
     header, index_columns = read_header(file)
     columns = list(dict.fromkeys(zip(header[-2][index_columns:], header[-1][index_columns:], strict=True)))
-    reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
-    cells, first = {}, 1
-    for row in reader:
-        cells[first] = [cell.strip(" \t") for cell in row]
-        first = reader.line_num + 1
-    return _LabelCsv(index_columns, columns, cells)
+    return _LabelCsv(index_columns, columns, dict(read_rows(file)[0]))
 
 
 def _number(cell: str) -> float:

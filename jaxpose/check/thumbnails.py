@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxpose.check.frames import Frame
-from jaxpose.data.image_file import decode_image
+from jaxpose.data.image_file import PixelRule, decode_image
 from jaxpose.data.labelled_image import check_image
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -31,10 +31,12 @@ class Skeleton:
     Attributes:
       keypoint_names: k names.
       edges: pairs of numbers of keypoints.
+      rule: how the images become pixels.
     """
 
     keypoint_names: Sequence[str]
     edges: Sequence[tuple[int, int]]
+    rule: PixelRule
 
 
 def draw_thumbnails(frames: Sequence[Frame], skeleton: Skeleton, threads: int) -> list[str]:
@@ -72,7 +74,7 @@ def draw_thumbnail(frame: Frame, skeleton: Skeleton, side_px: int, is_named: boo
     known = int(np.isfinite(points).all(axis=1).sum())
     alt = f"{frame.image} with {known} of {len(points)} keypoints"
     try:
-        image, corner_px = cut_around(_read(frame), points)
+        image, corner_px = cut_around(_read(frame, skeleton.rule), points)
     except (UserError, OSError) as error:
         picture = paragraph(f"no picture: {error}")
     else:
@@ -94,12 +96,12 @@ def _caption(frame: Frame, skeleton: Skeleton) -> str:
     return f"<figcaption>{'<br>'.join(lines)}</figcaption>"
 
 
-def _read(frame: Frame) -> np.ndarray:
+def _read(frame: Frame, rule: PixelRule) -> np.ndarray:
     """Returns the image (h, w, 3); raises UserError or OSError if it cannot be used."""
     if not frame.is_usable:
         # Not known to be intact, nor to lie in the project.
         check_image(frame.path, frame.image, {})
-    return decode_image(read_bytes(frame.path, most_bytes=None), is_known=True)
+    return decode_image(read_bytes(frame.path, most_bytes=None), rule, is_known=True)
 
 
 def _side_px(frames: Sequence[Frame], skeleton: Skeleton) -> int:

@@ -27,7 +27,7 @@ _LARGE_PX = 640
 
 
 def write_check(config: Config, out: Path) -> str:
-    """Writes a page about the labels of a project, and returns its result in one line.
+    """Writes a page about the labels of a project, and returns its result in one line, and a line for each note.
 
     Args:
       config: as the user gave it.
@@ -47,7 +47,7 @@ def write_check(config: Config, out: Path) -> str:
         sets, problem = _sets(project, data)
         pairs, reason = _pairs(project.keypoint_names, data)
         frames, notes = make_frames(project, sets, refused, pairs)
-    skeleton = Skeleton(project.keypoint_names, _edges(project, data))
+    skeleton = Skeleton(project.keypoint_names, _edges(project, data), project.pixel_rule(data.white))
     thumbnails = draw_thumbnails(frames, skeleton, data.threads)
     result = headline(project, frames, refused, not notes)
     sections = [
@@ -60,7 +60,7 @@ def write_check(config: Config, out: Path) -> str:
     title = f"Labels of {Path(data.project).expanduser().resolve().name}"
     page = make_page(title, sections, [], project.keypoint_names, "jaxpose check")
     write_atomic(out, page.encode())
-    return result
+    return "\n".join([result, *(f"note: {note}" for note in project.notes)])
 
 
 def _sets(project: Project, data: DataConfig) -> tuple[np.ndarray | None, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jaxpose.config.arguments import LOST
 from jaxpose.early_signals import EXIT_CODES
+from jaxpose.files import open_shared
 
 # More than a pipe can hold, so that one read returns all output of a process that has ended.
 _READ_BYTES = 1 << 20
@@ -37,7 +38,7 @@ class ChildProcess:
         self.index = index
         self.code: int | None = None
         self._log_file = log_file
-        self._log = open(log_file, "ab", buffering=0)
+        self._log = os.fdopen(open_shared(log_file, os.O_WRONLY | os.O_APPEND), "ab", buffering=0)
         # A signal that is forwarded before the new process can handle it stays pending; see `die_with_parent`.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, EXIT_CODES)
         try:

@@ -13,7 +13,14 @@ from typing import Any
 
 import jax
 
-from jaxpose.cluster.gpus import cuda_visible_devices, nvidia_driver_is_visible, visibility, visible_gpus
+from jaxpose.cluster.gpus import (
+    cuda_visible_devices,
+    gpu_advice,
+    nvidia_driver_is_visible,
+    visibility,
+    visible_gpus,
+    why_not_started,
+)
 from jaxpose.config import MeshConfig
 from jaxpose.errors import UserError
 from jaxpose.threads import THREADS_VARIABLE, arithmetic_threads
@@ -78,14 +85,14 @@ def start_backend(mesh: MeshConfig) -> list[jax.Device]:
     try:
         devices = jax.devices(platform)
         local = jax.local_devices(backend=platform)
-    except RuntimeError as error:
+    # JAX asserts that JAX_PLATFORMS=cuda finds a GPU.
+    except (RuntimeError, AssertionError) as error:
         raise UserError(_why_absent(mesh.platform, error)) from error
     unasked = mesh.platform == "auto" and not jax.config.jax_platforms
     if unasked and devices[0].platform == "cpu" and nvidia_driver_is_visible():
         raise UserError(
-            "this machine has an NVIDIA driver, but JAX found no GPU and would train on the CPU: install the plug-in "
-            "with pip install '.[cuda12]' (or '.[cuda13]' for a CUDA 13 driver), or choose the CPU with "
-            "mesh.platform=cpu"
+            f"this machine has an NVIDIA driver, but JAX found no GPU and would train on the CPU; {gpu_advice()}, or "
+            "choose the CPU with mesh.platform=cpu"
         )
     if _numbers_left and local[0].platform == "gpu" and len(local) != len(_numbers_left):
         raise UserError(f"mesh.devices asks for {len(_numbers_left)} GPUs, but CUDA offers {len(local)} of them "
@@ -222,12 +229,13 @@ def _hide_other_gpus(spec: object) -> None:
         _numbers_left[:] = positions
 
 
-def _why_absent(platform: str, error: RuntimeError) -> str:
-    first_line = str(error).splitlines()[0]
+def _why_absent(platform: str, error: Exception) -> str:
+    first_line = (str(error).splitlines() or [""])[0]
+    if platform == "auto" and (platforms := jax.config.jax_platforms):
+        return why_not_started(platforms, first_line)
     if platform == "gpu":
         return (
-            "mesh.platform is gpu, but JAX finds no GPU. Install the plug-in with pip install '.[cuda12]' (or "
-            "'.[cuda13]' for a CUDA 13 driver), or choose the CPU with mesh.platform=cpu. "
+            f"mesh.platform is gpu, but JAX finds no GPU; {gpu_advice()}, or choose the CPU with mesh.platform=cpu. "
             f"JAX says: {first_line}"
         )
     return f"mesh.platform is {platform}, which JAX cannot start: {first_line}"

@@ -1,13 +1,19 @@
 """The NVIDIA GPUs of this machine, as visible before CUDA or JAX starts, and which process uses which of them."""
 
 import glob
+import importlib.util
 import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from jaxpose.cluster.process_info import ProcessInfo
+from jaxpose.config.arguments import did_you_mean
 from jaxpose.errors import UserError
+
+# As JAX_PLATFORMS names them.
+_PLATFORMS = ("cpu", "cuda", "gpu", "rocm", "tpu")
+_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 
 
 def nvidia_driver_is_visible() -> bool:
@@ -77,3 +83,28 @@ def visibility() -> str:
     if shown["CUDA_VISIBLE_DEVICES"] is None:
         return "CUDA_VISIBLE_DEVICES is not set"
     return ", ".join(f"{name}={value}" for name, value in shown.items() if value is not None)
+
+
+def gpu_advice() -> str:
+    """Returns what makes JAX find an NVIDIA GPU."""
+    if any(importlib.util.find_spec(name) for name in _PLUGINS):
+        return f"the plug-in of JAX is installed: check that nvidia-smi lists a GPU ({visibility()})"
+    return "install JAX's plug-in: pip install 'jaxpose[cuda12]' (or 'jaxpose[cuda13]' for a CUDA 13 driver)"
+
+
+def why_not_started(platforms: str, said: str) -> str:
+    """Returns why JAX does not start with a value of JAX_PLATFORMS, and what to do, in one line.
+
+    Args:
+      platforms: the value, such as "cuda".
+      said: JAX's own message; may be empty.
+    """
+    names = [name.strip() for name in platforms.split(",")]
+    unknown = [name for name in names if f"Backend '{name}' is not in the list of known backends" in said]
+    if wrong := [name for name in unknown if name not in _PLATFORMS]:
+        hint = did_you_mean(wrong[0].lower(), list(_PLATFORMS))
+        return f"JAX_PLATFORMS is {platforms}, but JAX has no platform {wrong[0]}{hint or '; give cpu, cuda or tpu'}"
+    if {"cuda", "gpu"} & set(names):
+        return f"JAX_PLATFORMS is {platforms}, but JAX finds no GPU; {gpu_advice()}, or use the CPU: JAX_PLATFORMS=cpu"
+    first_line = (said.splitlines() or ["without a message"])[0]
+    return f"JAX does not start with JAX_PLATFORMS={platforms}: {first_line}"

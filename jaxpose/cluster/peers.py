@@ -3,7 +3,6 @@
 This runs beside JAX, which would end a process from C++, without a Python exception, if another one is lost.
 """
 
-import os
 import selectors
 import threading
 import time
@@ -11,6 +10,7 @@ import time
 from jaxpose.cluster.connection import Connection, say, wait_until_closed
 from jaxpose.cluster.process_info import ProcessInfo
 from jaxpose.config.arguments import LOST, USERS_MISTAKE
+from jaxpose.early_signals import exit_at_once
 
 # A process that fails waits this long for the others to print their message and to close their connections, so that
 # its traceback is printed last. Process 0 forwards the message and waits for the processes behind it.
@@ -117,4 +117,4 @@ class PeerMonitor:
             connection.close()
         if lost != 0:
             time.sleep(_HOLD_S if self.process.index else _HOLD_FIRST_S)
-        os._exit(code)
+        exit_at_once(code)

@@ -15,7 +15,6 @@ import os
 import platform
 import re
 import stat
-import uuid
 import warnings
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from jax._src import compilation_cache
 from jax._src.compilation_cache_interface import CacheInterface
 
 from jaxpose.cache import cache_folder, make_room
+from jaxpose.files import open_atomic
 from jaxpose.threads import arithmetic_threads
 
 LIMIT_BYTES = 2**30
@@ -107,16 +107,11 @@ class ProgramFiles(CacheInterface):
         if len(value) > self._limit_bytes:
             return
         file = self._file(key)
-        unfinished = file.with_name(f".{uuid.uuid4().hex}.tmp")
         with contextlib.suppress(OSError):
             make_room(self._path, float(self._limit_bytes - len(value)), _SUFFIX)
-            try:
-                # If two processes write the same program, the last complete file wins.
-                with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
-                    stream.write(_head(file, value) + value)
-                os.replace(unfinished, file)
-            finally:
-                unfinished.unlink(missing_ok=True)
+            # If two processes write the same program, the last complete file wins.
+            with open_atomic(file, sync=False, mode=0o600) as stream:
+                stream.write(_head(file, value) + value)
 
     def _file(self, key: str) -> Path:
         return self._path / f"{key}-{machine_name()}{_SUFFIX}"

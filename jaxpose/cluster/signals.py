@@ -13,7 +13,7 @@ from typing import Any
 from jax.experimental import multihost_utils
 
 from jaxpose import terminal
-from jaxpose.early_signals import EXIT_CODES
+from jaxpose.early_signals import EXIT_CODES, exit_at_once
 
 
 class Interrupt:
@@ -78,7 +78,7 @@ class Interrupt:
     def _caught(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._asked_by_hand:
             _say("leaving at once; unsaved work is lost")
-            os._exit(EXIT_CODES[signal.SIGINT])
+            exit_at_once(EXIT_CODES[signal.SIGINT])
         self._asked_by_hand |= number == signal.SIGINT
         if self.signal is None:
             self.signal = int(number)

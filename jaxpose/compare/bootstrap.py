@@ -6,6 +6,8 @@ import numpy as np
 
 RESAMPLES = 10_000
 PERCENT = 95
+# Frames without which a mean has no interval: draws of fewer frames hardly differ, whatever other frames would show.
+LEAST_FRAMES = 5
 # Bounds the memory of the draws.
 _AT_ONCE = 500
 
@@ -16,12 +18,12 @@ class Means:
 
     Attributes:
       means_px: (k + 1,) NaN in a column without a number.
-      counts: (k + 1,) numbers of each column.
+      frames: (k + 1,) frames that have a number in each column; in the last one, frames with any.
       resampled_px: (resamples, k + 1) the means of drawn frames; NaN where no drawn frame has a number.
     """
 
     means_px: np.ndarray
-    counts: np.ndarray
+    frames: np.ndarray
     resampled_px: np.ndarray
 
 
@@ -46,19 +48,19 @@ def bootstrap_means(errors_px: np.ndarray, seed: int, resamples: int = RESAMPLES
             drawn = rng.integers(count, size=times.shape)
             np.add.at(times, (np.arange(len(times))[:, None], drawn), 1)
         parts.append(_ratio(times @ sums, times @ numbers))
-    return Means(_ratio(sums.sum(axis=0), numbers.sum(axis=0)), numbers.sum(axis=0).astype(int), np.concatenate(parts))
+    return Means(_ratio(sums.sum(axis=0), numbers.sum(axis=0)), (numbers > 0).sum(axis=0), np.concatenate(parts))
 
 
-def interval_px(resampled_px: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns the percentile intervals (2, m) of resampled means; NaN where there are fewer than two numbers.
+def interval_px(resampled_px: np.ndarray, frames: np.ndarray) -> np.ndarray:
+    """Returns the percentile intervals (2, m) of resampled means; NaN below LEAST_FRAMES frames.
 
     Args:
       resampled_px: (resamples, m).
-      counts: (m,) numbers behind each mean.
+      frames: (m,) frames behind each mean.
     """
     edges = np.full((2, resampled_px.shape[1]), np.nan)
     tail = (100 - PERCENT) / 2
-    for column in np.flatnonzero(counts >= 2).tolist():
+    for column in np.flatnonzero(frames >= LEAST_FRAMES).tolist():
         edges[:, column] = np.nanpercentile(resampled_px[:, column], [tail, 100 - tail])
     return edges
 

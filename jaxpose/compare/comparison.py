@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from jaxpose.compare.bootstrap import Means, bootstrap_means, interval_px
+from jaxpose.compare.frames import Frames, choose_frames
+from jaxpose.compare.not_visible import NotVisible, measure_not_visible
 from jaxpose.compare.run_errors import Frame, RunErrors, Training, read_run_errors
 from jaxpose.config import Config, differing_keys, harmless_keys
 from jaxpose.config.option import flat_options
@@ -23,15 +25,18 @@ class Measured:
 
     Attributes:
       run: the folder.
-      counts: (k + 1,) labelled points.
+      is_recorded: its evaluation recorded checksums of its tables and the labels; an earlier version of jaxpose did
+        not, so the labels of the training count, and a change of the tables is not noticed.
+      frames: (k + 1,) frames that have a label.
       means_px: (k + 1,) mean errors in frame pixels.
-      interval_px: (2, k + 1) of the means.
+      interval_px: (2, k + 1) of the means, NaN below LEAST_FRAMES frames.
       difference_px: (k + 1,) mean error minus that of the first run.
       difference_interval_px: (2, k + 1).
     """
 
     run: Path
-    counts: np.ndarray
+    is_recorded: bool
+    frames: np.ndarray
     means_px: np.ndarray
     interval_px: np.ndarray
     difference_px: np.ndarray
@@ -54,29 +59,6 @@ class Seeds:
 
 
 @dataclasses.dataclass(frozen=True)
-class Frames:
-    """How many frames were compared, and how many were not.
-
-    Attributes:
-      is_paired: whether all runs are measured on the same frames.
-      compared: frames of each run.
-      validated: those of `compared` that validated one of the runs, and so may have chosen its checkpoint.
-      trained: frames left out because they trained one of the runs.
-      not_shared: frames left out because a run lacks them.
-      other_labels: those of `not_shared` whose image all runs have, with other labels.
-      unknown: frames left out because they were labelled after a run was trained.
-    """
-
-    is_paired: bool
-    compared: list[int]
-    validated: int
-    trained: int
-    not_shared: int
-    other_labels: int
-    unknown: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Comparison:
     """What differs between runs.
 
@@ -88,6 +70,7 @@ class Comparison:
       frames: what was compared.
       measured: the errors of each run.
       seeds: groups of runs that differ only in their seed.
+      not_visible: of each run, what its points marked as not visible would change; [] if no run has such points.
     """
 
     options: dict[str, list[Any]]
@@ -97,6 +80,7 @@ class Comparison:
     frames: Frames
     measured: list[Measured]
     seeds: list[Seeds]
+    not_visible: list[NotVisible]
 
 
 def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
@@ -118,12 +102,11 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
     names = [name for name in read[0].keypoint_names if all(name in run.keypoint_names for run in read)]
     if not names:
         raise UserError(f"{runs[0]} has no keypoint in common with all other runs: {', '.join(read[0].keypoint_names)}")
-    chosen, frames = _choose(read, test_only)
-    errors = [_errors(run, of_run, names) for run, of_run in zip(read, chosen, strict=True)]
+    chosen, frames = choose_frames(read, test_only)
+    errors = [_errors(run, run.errors_px, of_run, names) for run, of_run in zip(read, chosen, strict=True)]
+    otherwise = [_errors(run, run.otherwise_px, of_run, names) for run, of_run in zip(read, chosen, strict=True)]
     if frames.is_paired:
-        # A point that one run did not predict is left out for all.
-        is_known = np.isfinite(errors).all(axis=0)
-        errors = [np.where(is_known, of_run, np.nan) for of_run in errors]
+        errors, otherwise = _known_in_all(errors), _known_in_all(otherwise)
     # The same seed draws the same frames.
     means = [bootstrap_means(of_run, _SEED + place * (not frames.is_paired)) for place, of_run in enumerate(errors)]
     others = dict.fromkeys(name for run in read for name in run.keypoint_names if name not in names)
@@ -133,8 +116,9 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
         names,
         list(others),
         frames,
-        [_measure(run.run, of_run, means[0]) for run, of_run in zip(read, means, strict=True)],
+        [_measure(run, of_run, means[0]) for run, of_run in zip(read, means, strict=True)],
         _seeds(read, means),
+        measure_not_visible(errors, otherwise),
     )
 
 
@@ -149,52 +133,26 @@ def _refuse_bad_number(runs: Sequence[Path]) -> None:
             raise UserError(f"{run} is given twice{also}; give each run once")
 
 
-def _choose(read: list[RunErrors], test_only: bool) -> tuple[list[list[Frame]], Frames]:
-    """Returns the frames on which each run is measured."""
-    trained = frozenset[str]().union(*(run.trained for run in read))
-    validated = frozenset[str]().union(*(run.validated for run in read))
-    every = list(dict.fromkeys(frame for run in read for frame in run.frames))
-    held = {frame.image_sha256 for frame in every}
-    usable = [frame for frame in every if frame.image_sha256 not in (trained | validated if test_only else trained)]
-    shared = [frame for frame in usable if all(frame in run.frames for run in read)]
-    is_paired = bool(shared) or any(all(frame in run.frames for run in read) for frame in every)
-    chosen = [shared if is_paired else [frame for frame in usable if frame in run.frames] for run in read]
-    if not all(chosen):
-        empty = next(run.run for run, frames in zip(read, chosen, strict=True) if not frames)
-        what = "test frame" if test_only else "validation or test frame"
-        raise UserError(
-            f"{'the runs share' if is_paired else f'{empty} has'} no {what}: "
-            f"{len(trained & held)} of {len(held)} frames trained one of the runs. "
-            "Train with data.split=RUN, so that the runs have the same split"
-        )
-    kept = set(shared)
-    missing = {frame.image_sha256 for frame in usable if is_paired and frame not in kept}
-    images = [{frame.image_sha256 for frame in run.frames} for run in read]
-    frames = Frames(
-        is_paired=is_paired,
-        compared=[len(of_run) for of_run in chosen],
-        validated=len({frame for of_run in chosen for frame in of_run if frame.image_sha256 in validated}),
-        trained=len(trained & held),
-        not_shared=len(missing),
-        other_labels=sum(all(image in of_run for of_run in images) for image in missing),
-        unknown=sum(run.unknown for run in read),
-    )
-    return chosen, frames
-
-
-def _errors(run: RunErrors, frames: list[Frame], names: list[str]) -> np.ndarray:
+def _errors(run: RunErrors, errors_px: np.ndarray, frames: list[Frame], names: list[str]) -> np.ndarray:
     """Returns the errors (n, k) of some frames and keypoints, in their order."""
     columns = [run.keypoint_names.index(name) for name in names]
-    return run.errors_px[[run.frames[frame] for frame in frames]][:, columns]
+    return errors_px[[run.frames[frame] for frame in frames]][:, columns]
 
 
-def _measure(run: Path, means: Means, first: Means) -> Measured:
-    fewest = np.minimum(means.counts, first.counts)
+def _known_in_all(errors_px: list[np.ndarray]) -> list[np.ndarray]:
+    """Returns the errors (n, k) of runs on the same frames; a point that one run did not predict is NaN for all."""
+    is_known = np.isfinite(errors_px).all(axis=0)
+    return [np.where(is_known, of_run, np.nan) for of_run in errors_px]
+
+
+def _measure(run: RunErrors, means: Means, first: Means) -> Measured:
+    fewest = np.minimum(means.frames, first.frames)
     return Measured(
-        run,
-        means.counts,
+        run.run,
+        run.is_recorded,
+        means.frames,
         means.means_px,
-        interval_px(means.resampled_px, means.counts),
+        interval_px(means.resampled_px, means.frames),
         means.means_px - first.means_px,
         interval_px(means.resampled_px - first.resampled_px, fewest),
     )

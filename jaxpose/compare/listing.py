@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from jaxpose.codes import TEST, TRAIN, VALIDATION
-from jaxpose.compare.bootstrap import PERCENT
-from jaxpose.compare.comparison import Comparison, Frames
+from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
+from jaxpose.compare.comparison import Comparison
 from jaxpose.compare.run_errors import Training
 from jaxpose.config.excerpt import excerpt
 from jaxpose.quantities import count
@@ -32,11 +32,12 @@ def format_comparison(found: Comparison, width: int = 0) -> str:
     letters = [_letter(place) for place in range(len(found.measured))]
     blocks = [_format_runs(found, letters, width)]
     blocks.append(_format_options(found.options, letters, width))
-    blocks.append(_prose(_format_frames(found.frames), width))
+    blocks.append(_prose(format_frames(found, letters), width))
     if found.other_keypoints:
         other = f"only in some of the runs, not compared: {', '.join(found.other_keypoints)}"
         blocks.append(_prose(other, width))
     blocks.append(_format_errors(found, letters, width))
+    blocks += [_prose(format_not_visible(found, letters), width)] if found.not_visible else []
     blocks += [_format_seeds(found, letters, width)] if found.seeds else []
     return "\n\n".join(blocks)
 
@@ -98,7 +99,9 @@ def _wrap(text: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _format_frames(frames: Frames) -> str:
+def format_frames(found: Comparison, letters: Sequence[str]) -> str:
+    """Returns which frames were compared and which were not, as lines; `letters` name the runs."""
+    frames = found.frames
     compared = count(frames.compared[0], "frame") if frames.is_paired else ", ".join(map(str, frames.compared))
     lines = [f"compared: the same {compared}" if frames.is_paired else f"compared: {compared} frames, none in common"]
     if frames.validated:
@@ -107,26 +110,56 @@ def _format_frames(frames: Frames) -> str:
             "(--test_only leaves them out)"
         )
     lines += [f"left out: {count(frames.trained, 'frame')} that trained one of the runs"] if frames.trained else []
-    if frames.not_shared:
-        other = f", {frames.other_labels:,} of them because of other labels" if frames.other_labels else ""
-        lines.append(f"left out: {count(frames.not_shared, 'frame')} that a run lacks{other}")
+    if absent := frames.not_shared - frames.other_labels * frames.is_paired:
+        lines.append(f"left out: {count(absent, 'frame')} that a run lacks")
+    if frames.other_labels:
+        images = count(frames.other_labels, "image")
+        what = "left out" if frames.is_paired else "compared by the labels of each run"
+        lines.append(f"{what}: {images} that the runs measured from different labels")
+        lines.append("  (jaxpose evaluate --run RUN takes the labels of today)")
     if frames.unknown:
         lines.append(f"left out: {count(frames.unknown, 'row')} of frames that were labelled after the training")
+    if runs := ", ".join(letter for letter, one in zip(letters, found.measured, strict=True) if not one.is_recorded):
+        lines.append(
+            f"not recorded by the evaluation of {runs}: checksums of the tables, and the labels of today; a change of "
+            "the tables by hand is not noticed, and the labels of the training count"
+        )
+        lines.append("  (jaxpose evaluate --run RUN records both)")
     return "\n".join(lines)
 
 
+def format_not_visible(found: Comparison, names: Sequence[str]) -> str:
+    """Returns a line for each run: its mean error if points marked as not visible were treated the other way.
+
+    Args:
+      found: the comparison.
+      names: of the runs.
+    """
+    lines = ["points marked as not visible in the labels would change the mean error over all keypoints:"]
+    for name, one in zip(names, found.not_visible, strict=True):
+        how = "counted above, without them" if one.counted else "left out above, with them"
+        lines.append(f"  {name}: {count(one.points, 'point')} {how} {one.mean_px:.2f} px")
+    return "\n".join(lines)
+
+
+def frames_cell(found: Comparison, column: int) -> str:
+    """Returns the frames behind the means of a column: one number if all runs are measured on the same frames."""
+    measured = found.measured[:1] if found.frames.is_paired else found.measured
+    return "/".join(str(one.frames[column]) for one in measured)
+
+
 def _format_errors(found: Comparison, letters: list[str], width: int) -> str:
-    first, others = found.measured[0], range(1, len(letters))
+    others = range(1, len(letters))
     paired = "paired" if found.frames.is_paired else "not paired"
-    rows = [["keypoint", "points", *letters, *(f"{letters[place]} - {letters[0]}" for place in others)]]
+    rows = [["keypoint", "frames", *letters, *(f"{letters[place]} - {letters[0]}" for place in others)]]
     for column, name in enumerate([*found.keypoint_names, "all"]):
-        points = [first.counts] if found.frames.is_paired else [one.counts for one in found.measured]
-        cells = [name, "/".join(str(counts[column]) for counts in points)]
+        cells = [name, frames_cell(found, column)]
         cells += [_with_interval(one.means_px, one.interval_px, column) for one in found.measured]
         for one in found.measured[1:]:
             cells.append(_with_interval(one.difference_px, one.difference_interval_px, column, "+"))
         rows.append(cells)
-    title = _prose(f"mean error in px ({PERCENT} % bootstrap interval over frames; differences {paired})", width)
+    intervals = f"{PERCENT} % bootstrap interval over frames, from {LEAST_FRAMES} frames on"
+    title = _prose(f"mean error in px ({intervals}; differences {paired})", width)
     return f"{title}\n{_format_table(rows, width)}"
 
 

@@ -12,6 +12,7 @@ from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.split import WEIGHTS, read_split
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.error_table import ErrorTable, read_errors
+from jaxpose.run.evaluated import NOT_VISIBLE_ERROR, Evaluated, read_evaluated
 from jaxpose.run.identity import read_config, read_split_rows, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, SPLIT_FILE
 from jaxpose.run.summary import CONVERTED, read_summary
@@ -58,9 +59,12 @@ class RunErrors:
       keypoint_names: k names.
       frames: {frame: row of `errors_px`}, n of them.
       errors_px: (n, k) float64 in frame pixels, NaN where a keypoint is not labelled.
+      otherwise_px: (n, k) the same if points that are marked as not visible were treated the other way: with them if
+        `errors_px` is without, and without them if it has them.
       trained: SHA-256 of the images that trained the run, or the runs that it started from.
       validated: SHA-256 of the images that chose its checkpoint.
       unknown: rows of the table that split.csv lacks: frames that were labelled after the training.
+      is_recorded: the evaluation recorded its tables and labels; an earlier version of jaxpose did not.
     """
 
     run: Path
@@ -69,9 +73,11 @@ class RunErrors:
     keypoint_names: list[str]
     frames: dict[Frame, int]
     errors_px: np.ndarray
+    otherwise_px: np.ndarray
     trained: frozenset[str]
     validated: frozenset[str]
     unknown: int
+    is_recorded: bool
 
 
 def read_run_errors(run: Path) -> RunErrors:
@@ -89,32 +95,51 @@ def read_run_errors(run: Path) -> RunErrors:
         )
     config = read_config(run / CONFIG_FILE)
     refuse_pretraining(run, config)
-    split = read_split(run / SPLIT_FILE, is_of_run=True)
+    split, evaluated = read_split(run / SPLIT_FILE, is_of_run=True), read_evaluated(run)
     names = list(config.data.keypoint_names)
     frames: dict[Frame, int] = {}
-    rows: list[np.ndarray] = []
+    rows: list[tuple[np.ndarray, np.ndarray]] = []
     unknown = 0
     for view in config.data.views or ("",):
-        file = run / f"{'_'.join(part for part in ('predictions', view) if part)}_pixel_error.csv"
-        table = _read_table(file, run, names)
-        for image, errors, name in zip(table.index, table.errors_px, table.sets or (), strict=True):
-            if image not in split.sets:
+        file = run / f"{_stem(view)}_pixel_error.csv"
+        table = _read_table(file, run, names, evaluated)
+        otherwise_px = _otherwise(run, view, table, names, evaluated)
+        for row, (image, name) in enumerate(zip(table.index, table.sets or (), strict=True)):
+            frame, of_run = _frame(image, split, evaluated)
+            if not of_run:
                 unknown += 1
                 continue
-            if split.sets[image] != name:
+            if of_run != name:
                 raise UserError(
-                    f"{file}: {image} is in the set {name}, but {run / SPLIT_FILE} has it in {split.sets[image]}; "
+                    f"{file}: {image} is in the set {name}, but {run / SPLIT_FILE} has it in {of_run}; "
                     f"the table is not of this run: write it again with jaxpose evaluate --run {run}"
                 )
-            frame = Frame(split.checksums[image], split.labels_checksums[image])
             # Two copies of one image with the same labels are one frame.
             if frame not in frames:
                 frames[frame] = len(rows)
-                rows.append(errors)
+                rows.append((table.errors_px[row], otherwise_px[row]))
     validated = {split.checksums[image] for image, name in split.sets.items() if name == VALIDATION}
-    errors_px = np.stack(rows) if rows else np.empty((0, len(names)))
+    errors_px, otherwise_px = np.array(rows).reshape(-1, 2, len(names)).swapaxes(0, 1)
     training, trained = _read_training(run, config, split), frozenset(split.trained())
-    return RunErrors(run, config, training, names, frames, errors_px, trained, frozenset(validated), unknown)
+    return RunErrors(
+        run, config, training, names, frames, errors_px, otherwise_px, trained, frozenset(validated), unknown,
+        is_recorded=evaluated is not None,
+    )  # fmt: skip
+
+
+def _stem(view: str) -> str:
+    return "_".join(part for part in ("predictions", view) if part)
+
+
+def _frame(image: str, split: KnownSplit, evaluated: Evaluated | None) -> tuple[Frame, str]:
+    """Returns a frame with the labels that its errors were measured from, and its set, "" if the run does not know it.
+
+    Without a record of the evaluation, these are the labels of the training.
+    """
+    if evaluated is None:
+        return Frame(split.checksums.get(image, ""), split.labels_checksums.get(image, "")), split.sets.get(image, "")
+    frame = Frame(evaluated.images.get(image, ""), evaluated.labels.get(image, ""))
+    return frame, split.set_of_same(image, frame.image_sha256)
 
 
 def _read_training(run: Path, config: Config, split: KnownSplit) -> Training:
@@ -129,9 +154,11 @@ def _read_training(run: Path, config: Config, split: KnownSplit) -> Training:
     )
 
 
-def _read_table(file: Path, run: Path, names: list[str]) -> ErrorTable:
+def _read_table(file: Path, run: Path, names: list[str], evaluated: Evaluated | None) -> ErrorTable:
     if not file.is_file():
         raise UserError(f"{run} has no {file.name}: finish the training, or write it with jaxpose evaluate --run {run}")
+    if evaluated:
+        evaluated.refuse_changed(file.name)
     table = read_errors(file)
     if table.keypoint_names != names or table.sets is None:
         raise UserError(
@@ -139,3 +166,12 @@ def _read_table(file: Path, run: Path, names: list[str]) -> ErrorTable:
             f"jaxpose evaluate --run {run}"
         )
     return table
+
+
+def _otherwise(run: Path, view: str, table: ErrorTable, names: list[str], evaluated: Evaluated | None) -> np.ndarray:
+    """Returns the errors (n, k) of a table if points that are marked as not visible were treated the other way."""
+    name = f"{_stem(view)}_{NOT_VISIBLE_ERROR}.csv"
+    if evaluated is None or name not in evaluated.files:
+        return table.errors_px
+    marked_px = _read_table(run / name, run, names, evaluated).errors_px
+    return np.where(np.isnan(marked_px), table.errors_px, np.where(np.isnan(table.errors_px), marked_px, np.nan))

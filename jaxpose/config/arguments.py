@@ -4,6 +4,7 @@ import argparse
 import difflib
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,10 @@ class Arguments(argparse.ArgumentParser):
         """Adds a flag, or an argument without a name, as argparse does."""
         self._flags += [name for name in names if name.startswith("--") and name not in self._flags]
         return super().add_argument(*names, **rules)
+
+    def add_overwrite(self, what: str = "files that exist already") -> None:
+        """Adds --overwrite, which has this meaning in every verb that makes files; see `jaxpose.outputs`."""
+        self.add_argument("--overwrite", action="store_true", help=f"replace {what}")
 
     def add_quiet(self) -> None:
         """Adds --quiet, for a verb that shows its progress."""
@@ -121,7 +126,7 @@ def program(verb: str) -> str:
 
 
 def exit_code_of(verb: str, work: Callable[[], int]) -> int:
-    """Calls `work` and returns its exit code, or the code of a system error (1), a user's mistake (2) or Ctrl-C (130).
+    """Calls `work` and returns its exit code, or that of a system error (1), a mistake (2), SIGTERM (85), Ctrl-C (130).
 
     An OSError (a full disk, a read-only folder) prints one line on stderr. A UserError prints a line on stderr for each
     mistake, without a traceback. If the reader of stdout is gone (`jaxpose compare A B | head`), the work ends without
@@ -140,9 +145,10 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except KeyboardInterrupt:
-        print_lines(f"{verb}: interrupted", sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        number = signal.SIGTERM if isinstance(error, early_signals.Terminated) else signal.SIGINT
+        print_lines(f"{verb}: {early_signals.how_interrupted(number)}", sys.stderr)
+        return early_signals.EXIT_CODES[number]
     except UserError as error:
         for line in str(error).splitlines():
             print_lines(f"{verb}: {line}", sys.stderr, ERROR)
@@ -180,19 +186,27 @@ def make_folder(folder: Path, flag: str = "--out") -> None:
         raise UserError(f"{flag} is {folder}, which cannot be made: {error.strerror}") from None
 
 
-def refuse_other_file(page: Path, verb: str) -> None:
+def refuse_other_file(page: Path, verb: str, overwrite: bool) -> None:
     """Checks that --out names a page, which is absent or was written by this verb: its head names the verb.
+
+    Args:
+      page: what --out names.
+      verb: such as "jaxpose.check".
+      overwrite: the page may be another file.
 
     Raises:
       UserError: it is a folder, no page by its name, or another file.
     """
     if page.is_dir() or page.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out is {page}; give the name of a page, which ends in .html")
-    if page.exists():
+    if page.exists() and not overwrite:
         with page.open("rb") as file:
             head = file.read(_HEAD_BYTES)
         if f'content="{verb.replace(".", " ")} '.encode() not in head:
-            raise UserError(f"--out is {page}, which {verb.replace('.', ' ')} did not write; choose another name")
+            raise UserError(
+                f"--out is {page}, which {verb.replace('.', ' ')} did not write: --overwrite replaces it; or choose "
+                "another name"
+            )
 
 
 def _in_our_words(message: str) -> str:

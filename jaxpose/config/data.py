@@ -1,6 +1,7 @@
 """Where the labelled frames come from, how they are fitted into the network's input, and how they are split."""
 
 import dataclasses
+from unicodedata import normalize
 
 from jaxpose.config.option import Section, option
 
@@ -16,7 +17,11 @@ class DataConfig(Section):
         "synthetic = a project that jaxpose makes",
         is_path=True,
     )
-    labels: str = option("CollectedData.csv", "label file, relative to the project folder", is_path=True)
+    labels: str = option(
+        "CollectedData.csv",
+        "label file, relative to the project folder; with data.views also 'view:file,view:file'",
+        is_path=True,
+    )
     views: tuple[str, ...] = option(
         (), "names of the cameras, each with CollectedData_<view>.csv and <session>_<view>.mp4; () = one camera"
     )
@@ -63,10 +68,34 @@ class DataConfig(Section):
         "are the sizes of its stored frames; () = read from the images",
         harmless=True,
     )
+    orientation: str = option(
+        "auto",
+        "pixels that labels of images with an EXIF orientation count: upright = of the picture as browsers show it, "
+        "stored = of the picture as it is stored; auto = by the sizes in the label file, else an error",
+        choices=("auto", "upright", "stored"),
+        before="stored",
+    )
+    white: float = option(
+        0.0,
+        "value that becomes white in images of more than 8 bits, such as 4095; 0 = chosen from the labelled images: 1 "
+        "for fractions, else the largest value of 8, 10, 12, 14 or 16 bits that none exceeds",
+        minimum=0.0,
+        before=65535.0,
+    )
+    predicted_labels: bool = option(
+        False,
+        "SLEAP (.slp): predicted instances count as labels in frames without labels of a person; for predictions that "
+        "somebody has proofread",
+    )
     missing: str = option(
         "ignore",
         "an empty label cell: ignore = no loss, not_visible = uniform target",
         choices=("ignore", "not_visible"),
+    )
+    missing_at_px: tuple[float, ...] = option(
+        (),
+        "places (x, y, x, y, ...) in pixels of the labelled image where a label counts as missing, as at -1, -1; "
+        "0,0 for label files with zeros in place of missing points",
     )
     on_bad_frame: str = option(
         "stop",
@@ -75,8 +104,8 @@ class DataConfig(Section):
     )
     split: str = option(
         "frame",
-        "how frames are divided into sets: frame, video (whole folders), a CSV file with columns path,set, a "
-        "predictions.csv, or a run folder",
+        "how frames are divided into sets: frame, video (whole folders), moment (frames of a video that lie "
+        "close together stay together), a CSV file with columns path,set, a predictions.csv, or a run folder",
         is_path=True,
     )
     train_share: float | None = option(
@@ -130,6 +159,11 @@ class DataConfig(Section):
     )
 
 
+def with_orientation(data: DataConfig, orientation: str) -> DataConfig:
+    """Returns the options of a run with another value of `data.orientation`, "" for the run's own."""
+    return dataclasses.replace(data, orientation=orientation) if orientation else data
+
+
 def given_shares(data: DataConfig, is_small: bool = True) -> tuple[float, float] | None:
     """Returns the shares of training and validation, or None for the default shares of a project that is not small.
 
@@ -154,6 +188,7 @@ def crop_of_video(data: DataConfig, name: str) -> tuple[int, ...]:
       data: the crops.
       name: of the video's file, without suffix.
     """
-    crops = {entry.rpartition(":")[0]: entry.rpartition(":")[2] for entry in data.video_crops_px}
-    crop = crops.get(name, crops.get("*", ""))
+    # Two file systems may keep a letter such as ä in two forms.
+    crops = {normalize("NFC", entry.rpartition(":")[0]): entry.rpartition(":")[2] for entry in data.video_crops_px}
+    crop = crops.get(normalize("NFC", name), crops.get("*", ""))
     return tuple(map(int, crop.split(","))) if crop else data.crop_px

@@ -8,13 +8,13 @@ from jaxpose.config.root import Config
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
 
 SYNTHETIC = "synthetic"
-SPLIT_KINDS = ("frame", "video")
+SPLIT_KINDS = ("frame", "video", "moment")
 
 
 def resolve_paths(config: Config) -> Config:
     """Returns a copy in which paths are relative to the project if they lie in it, or absolute.
 
-    The former are `data.labels`, `data.boxes`, `data.video_boxes` and `video.folder`.
+    The former are `data.labels`, `data.boxes`, `data.video_boxes`, `video.folder` and `video.files`.
 
     The project, a file or run folder in `data.split`, `model.weights`, `train.init_from` and `pretrain.teacher`, and
     paths outside of the project become absolute. The path of a file that does not exist stays as it is: its reader
@@ -40,7 +40,8 @@ def resolve_paths(config: Config) -> Config:
     names = ("labels", "boxes", "video_boxes")
     places = {name: _relative(getattr(data, name), *in_project) for name in names}
     data = dataclasses.replace(data, project=project, split=split, **places)
-    video = dataclasses.replace(video, folder=_relative(video.folder, *in_project))
+    files = tuple(_relative(file, *in_project) for file in video.files)
+    video = dataclasses.replace(video, folder=_relative(video.folder, *in_project), files=files)
     train = dataclasses.replace(train, init_from=init_from)
     model = dataclasses.replace(model, weights=weights)
     return dataclasses.replace(config, data=data, video=video, model=model, train=train, pretrain=pretrain)

@@ -4,6 +4,9 @@ import dataclasses
 
 from jaxpose.config.option import Section, option
 
+# Of the option orientation.
+AS_RUN = "run"
+
 
 @dataclasses.dataclass
 class PredictConfig(Section):
@@ -32,4 +35,11 @@ class PredictConfig(Section):
     )
     smooth_window: int = option(
         5, "frames that predict.smooth=median takes the median of, an odd number", minimum=1, harmless=True
+    )
+    orientation: str = option(
+        AS_RUN,
+        "pixels that predictions of images with an EXIF orientation count: of the upright or of the stored picture; "
+        "run = as data.orientation",
+        choices=(AS_RUN, "upright", "stored"),
+        harmless=True,
     )

@@ -106,7 +106,8 @@ def harmless_keys() -> set[str]:
 def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Returns {dotted name: (old value, new value)} of the options by which two resolved configs are different runs.
 
-    Two absolute paths do not count as different: split.csv compares the files there.
+    Two absolute paths do not count as different: split.csv compares the files there. Neither do the default of an
+    option and what runs did before it existed: where the default would do something else, it is replaced before.
     """
     before, after, harmless = flat_options(old), flat_options(new), harmless_keys()
     return {
@@ -114,6 +115,7 @@ def differing_keys(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
         for name, (field, value) in before.items()
         if name not in harmless
         and value != after[name][1]
+        and not all(one in (field.default, field.metadata["before"]) for one in (value, after[name][1]))
         and not (_is_absolute(field, value) and _is_absolute(field, after[name][1]))
     }
 

@@ -3,6 +3,7 @@
 The rule of a single option (its type, choices and limits) is defined with the option.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,10 @@ def _input(config: Config) -> Iterator[str]:
     for entry in data.video_crops_px:
         if not re.fullmatch(r".+:\d+,\d+,[1-9]\d*,[1-9]\d*", entry):
             yield f"data.video_crops_px has {entry!r}; each entry must be 'name:x,y,width,height'"
+    if data.predicted_labels and not data.project.lower().endswith(".slp"):
+        yield f"data.predicted_labels is True, and data.project is {data.project}; only SLEAP files (.slp) need it"
+    if len(data.missing_at_px) % 2 or not all(map(math.isfinite, data.missing_at_px)):
+        yield f"data.missing_at_px is {data.missing_at_px}; it must be (x, y, x, y, ...), finite numbers"
     if len(data.frame_sizes_px) % 2 or min(data.frame_sizes_px, default=1) < 1:
         rule = "(width, height, width, height, ...), all above 0"
         yield f"data.frame_sizes_px is {data.frame_sizes_px}; it must be {rule}"

@@ -2,9 +2,11 @@
 
 import os
 import re
+from pathlib import Path
 
 from jaxpose.config.arguments import did_you_mean
 from jaxpose.config.option import flat_options, nearest_options, options_called
+from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
 from jaxpose.config.root import Config
 from jaxpose.config.shipped import shipped_folder
 from jaxpose.errors import UserError
@@ -19,7 +21,7 @@ def expand(argv: list[str]) -> list[str]:
     or configs/lightning_pose.py if the project is a config.yaml of Lightning Pose.
 
     Raises:
-      UserError: two projects are given, or a Python file as the project.
+      UserError: two projects are given, or as the project a Python file or a YAML file that is no known config.
     """
     options = flat_options(Config())
     flags: list[str] = []
@@ -87,14 +89,6 @@ def _with_project(flags: list[str], project: str) -> list[str]:
     if ":" in file and rest is not flags:
         raise UserError(f"the project is given twice, as {project!r} and in --config {file}; give one")
     if rest is flags:
-        file = str(shipped_folder() / ("lightning_pose.py" if _is_config_of_lightning_pose(project) else "pose.py"))
+        is_converted = is_project_config(project) and is_lightning_pose_config(Path(project).expanduser())
+        file = str(shipped_folder() / ("lightning_pose.py" if is_converted else "pose.py"))
     return [f"--config={file}:{project}", *rest]
-
-
-def _is_config_of_lightning_pose(project: str) -> bool:
-    """Returns whether a project is a YAML file with the sections training and model, which DeepLabCut's lacks."""
-    if not project.endswith((".yaml", ".yml")) or not os.path.isfile(project):
-        return False
-    with open(project, errors="replace") as file:
-        sections = {line.partition(":")[0] for line in file if not line.startswith((" ", "#"))}
-    return {"training", "model"} <= sections

@@ -9,6 +9,13 @@ from jaxpose.config.option import Section, option
 @dataclasses.dataclass
 class VideoConfig(Section):
     folder: str = option("videos", "folder of the unlabelled videos, relative to the project or absolute", is_path=True)
+    # The files of clips stand in split.csv, which a resumed run compares.
+    files: tuple[str, ...] = option(
+        (),
+        "videos, relative to the project or absolute, in place of those of video.folder; () = those of video.folder "
+        "or, if it is the default and has none, those that the label file names",
+        harmless=True,
+    )
     clips_per_step: int = option(
         1, "clips per update, over all devices and hosts; used if a loss on clips is on", minimum=1
     )

@@ -1,12 +1,12 @@
 """The folder of a finished run whose network another tool has trained."""
 
 import dataclasses
-import shutil
 from pathlib import Path
 
-from jaxpose.checksums import write_csv, write_json
+from jaxpose.checksums import read_json, write_csv, write_json
 from jaxpose.config import Config
 from jaxpose.errors import UserError
+from jaxpose.files import write_folder
 from jaxpose.run.identity import write_config
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE, SPLIT_FILE
 from jaxpose.run.pca import Subspaces, save_subspaces
@@ -37,43 +37,47 @@ class FinishedRun:
     source: dict[str, str]
 
 
-def write_run(out: Path, run: FinishedRun) -> None:
+def write_run(out: Path, run: FinishedRun, overwrite: bool = False) -> None:
     """Writes a finished run; the folder gets its name when it is complete.
 
     Args:
       out: the run folder; it must not exist, or be empty.
       run: its content.
+      overwrite: the folder may hold a run that was converted.
 
     Raises:
       UserError: the folder cannot be written, or holds files.
     """
-    refuse_used(out)
-    partial = out.with_name(f".{out.name}.converting")
+    refuse_used(out, overwrite)
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        write_config(partial / CONFIG_FILE, run.config)
-        if run.split_text:
-            write_csv(partial / SPLIT_FILE, run.split_text)
-        # Also without a subspace: a run whose file is absent has lost it.
-        save_subspaces(partial, run.subspaces)
-        metadata = {"step": str(run.step), "keypoint_names": ",".join(run.config.data.keypoint_names)}
-        export_parameters(partial / PARAMETERS_FILE, {"params": run.params, "statistics": run.statistics}, metadata)
-        summary = {"out": str(out), "steps": run.step, "best_step": run.step, "reason": CONVERTED, "exit_code": 0}
-        write_json(partial / FINISHED_FILE, summary | {"sets": {}, "converted": run.source})
-        partial.replace(out)
+        with write_folder(out, overwrite) as folder:
+            write_config(folder / CONFIG_FILE, run.config)
+            if run.split_text:
+                write_csv(folder / SPLIT_FILE, run.split_text)
+            # Also without a subspace: a run whose file is absent has lost it.
+            save_subspaces(folder, run.subspaces)
+            metadata = {"step": str(run.step), "keypoint_names": ",".join(run.config.data.keypoint_names)}
+            export_parameters(folder / PARAMETERS_FILE, {"params": run.params, "statistics": run.statistics}, metadata)
+            summary = {"out": str(out), "steps": run.step, "best_step": run.step, "reason": CONVERTED, "exit_code": 0}
+            write_json(folder / FINISHED_FILE, summary | {"sets": {}, "converted": run.source})
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise UserError(f"--out is {out}, which cannot be written: {error.strerror}; give another folder") from None
 
 
-def refuse_used(out: Path) -> None:
+def refuse_used(out: Path, overwrite: bool) -> None:
     """Refuses a folder that holds files, or a file.
+
+    Args:
+      out: the folder for a run.
+      overwrite: it may hold a run that was converted.
 
     Raises:
       UserError: it is one.
     """
     if out.is_dir() and any(out.iterdir()):
-        raise UserError(f"--out is {out}, which holds files; give a new folder for the run")
+        is_converted = (out / FINISHED_FILE).is_file() and "converted" in read_json(out / FINISHED_FILE)
+        if not overwrite or not is_converted:
+            rule = ": --overwrite replaces the run" * is_converted
+            raise UserError(f"--out is {out}, which holds files{rule}; give a new folder for the run")
     if out.exists() and not out.is_dir():
         raise UserError(f"--out is {out}, which is a file; give a folder for the run")

@@ -11,10 +11,11 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.conversion.places import refuse_absent_project, refuse_out
 from jaxpose.data.checked_table import CheckedTable, check_table
-from jaxpose.data.image_file import decode_image
-from jaxpose.data.label_changes import changing_labels, write_all
+from jaxpose.data.image_file import PixelRule, decode_image
+from jaxpose.data.label_changes import changing_labels
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.project import LISTED_PROBLEMS
+from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import read_bytes, write_atomic
@@ -25,6 +26,7 @@ from jaxpose.formats.lightning_pose import label_file as lightning_pose
 from jaxpose.formats.nwb import NEEDS_START
 from jaxpose.formats.project import read_label_table
 from jaxpose.formats.written_labels import Holds, WrittenLabels
+from jaxpose.outputs import output_folder, refusal
 from jaxpose.quantities import count
 
 CSV, DEEPLABCUT, COCO, SLP, NWB = "csv", "deeplabcut", "coco", "slp", "nwb"
@@ -47,25 +49,40 @@ _USES = {
 }
 
 
-def convert_labels(
-    data: DataConfig, form: str, out: Path, scorer: str = "", session_start: datetime.datetime | None = None
-) -> list[str]:
-    """Writes the labels of a project of one camera, and returns lines about what was written.
+@dataclasses.dataclass(frozen=True)
+class LabelTarget:
+    """What is written.
 
-    Args:
-      data: the project.
+    Attributes:
       form: csv, deeplabcut, coco, slp or nwb.
       out: the label file; for deeplabcut, the folder of a project.
       scorer: who labelled, "" for the one of the labels.
       session_start: for nwb, the time that the format asks for, with its time zone.
+      overwrite: replace files with other content.
+    """
+
+    form: str
+    out: Path
+    scorer: str = ""
+    session_start: datetime.datetime | None = None
+    overwrite: bool = False
+
+
+def convert_labels(data: DataConfig, target: LabelTarget) -> list[str]:
+    """Writes the labels of a project of one camera, and returns lines about what was written.
+
+    Args:
+      data: the project.
+      target: what to write.
 
     Raises:
       UserError: the labels or an image cannot be used, a name cannot be kept, `out` lies in the project, or a file
-        exists already; nothing is written then.
+        exists already with other content; no label file is written then.
     """
+    form, out = target.form, target.out
     if form in SUFFIXES and not out.name.endswith(SUFFIXES[form]):
         raise UserError(f"--out is {out}; for {form} it must be a file whose name ends in {SUFFIXES[form]}")
-    if form == NWB and session_start is None:
+    if form == NWB and target.session_start is None:
         raise UserError(NEEDS_START)
     refuse_absent_project(data.project)
     refuse_out(data.project, out)
@@ -77,35 +94,39 @@ def convert_labels(
         lines = [f"{count(len(checked.problems), 'row')} of {table.file} cannot be used; fix them:"]
         raise UserError("\n".join([*lines, *checked.problems[:LISTED_PROBLEMS]]))
     rows = [row for row, _ in checked.images.values()]
-    labels = _written(checked, rows, form, scorer)
+    rule = PixelRule(checked.orientation, choose_white(checked.ranges()))
+    labels = _written(checked, rows, form, target.scorer)
     folder = out if form == DEEPLABCUT else out.parent
     sources = [table.paths[row] for row in rows]
     holds_images = out.name.endswith(sleap_labels.PACKAGE)
     copies = [] if holds_images else [folder / image for image in labels.images]
     folder.mkdir(parents=True, exist_ok=True)
-    with changing_labels(folder):
-        _refuse_existing([out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels), sources, copies)
+    with changing_labels(folder), output_folder(folder, target.overwrite) as new:
+        if not target.overwrite:
+            files = [out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels)
+            _refuse_existing(files, sources, copies, rule)
         for source, copy in zip(sources, copies, strict=bool(copies)):
-            _copy(source, copy)
-        _write(form, out, labels, copies or sources, session_start)
+            _copy(source, copy, rule)
+        _write_files(new, labels, copies or sources, target)
     written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
     dropped = _dropped(checked, labels, form, holds_images)
-    return [*table.notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
+    notes = [*table.notes, *checked.notes, *filter(None, [describe_white(checked.ranges(), rule.white)[0]])]
+    return [*notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
 
 
-def _write(
-    form: str, out: Path, labels: WrittenLabels, images: list[Path], session_start: datetime.datetime | None
-) -> None:
-    if form == DEEPLABCUT:
-        write_all(out, deeplabcut.label_contents(out, labels), {})
-    elif form == COCO:
-        coco_writer.write_labels(out, labels)
-    elif form == SLP:
-        sleap_labels.write_slp(out, labels, images)
-    elif session_start:
-        sleap_labels.write_nwb(out, labels, images, session_start)
+def _write_files(folder: Path, labels: WrittenLabels, paths: list[Path], target: LabelTarget) -> None:
+    """Writes the label files of a target into another folder; `paths` has its images."""
+    file = folder / target.out.name
+    if target.form == DEEPLABCUT:
+        deeplabcut.write_labels(folder, labels)
+    elif target.form == COCO:
+        coco_writer.write_labels(file, labels)
+    elif target.form == SLP:
+        sleap_labels.write_slp(file, labels, paths)
+    elif target.session_start:
+        sleap_labels.write_nwb(file, labels, paths, target.session_start)
     else:
-        lightning_pose.write_labels(out, labels)
+        lightning_pose.write_labels(file, labels)
 
 
 def _dropped(checked: CheckedTable, labels: WrittenLabels, form: str, holds_images: bool) -> list[str]:
@@ -121,7 +142,7 @@ def _other_use(table: LabelTable, rows: list[int], form: str) -> list[str]:
     """Returns a line if training on the new files uses positions marked as not visible in another way."""
     if form not in _USE_OF_HIDDEN:
         return []
-    hidden = _is_hidden(table)[rows]
+    hidden = table.is_hidden[rows]
     used = table.visibility[rows][hidden]
     changed = used[used != _USE_OF_HIDDEN[form]]
     if not changed.size:
@@ -130,13 +151,6 @@ def _other_use(table: LabelTable, rows: list[int], form: str) -> list[str]:
         f"note: {count(changed.size, 'keypoint')} marked as not visible: jaxpose {_USES[int(changed[0])]} in the "
         f"project, and {_USES[_USE_OF_HIDDEN[form]]} in the new file"
     ]
-
-
-def _is_hidden(table: LabelTable) -> np.ndarray:
-    """Returns whether each keypoint has a position and is marked as not visible: (n, k) bool."""
-    points = table.keypoints_image_px
-    hidden = (table.visibility == NOT_VISIBLE) & np.isfinite(points[..., 0])
-    return hidden if table.hidden_image_px is None else hidden | np.isfinite(table.hidden_image_px[..., 0])
 
 
 def _written(checked: CheckedTable, rows: list[int], form: str, scorer: str) -> WrittenLabels:
@@ -149,7 +163,7 @@ def _written(checked: CheckedTable, rows: list[int], form: str, scorer: str) -> 
     scorer = scorer or table.scorer or _DEFAULT_SCORER
     if form == DEEPLABCUT and ("/" in scorer or "\\" in scorer):
         raise UserError(f"{scorer!r} labelled, but this cannot be a part of a file's name; give --scorer NAME")
-    points, hidden = table.keypoints_image_px, _is_hidden(table)
+    points, hidden = table.keypoints_image_px, table.is_hidden
     if table.hidden_image_px is not None:
         points = np.where(hidden[..., None], table.hidden_image_px, points)
     return WrittenLabels(
@@ -175,24 +189,29 @@ def _name(table: LabelTable, row: int, form: str) -> str:
     return image.as_posix()
 
 
-def _refuse_existing(files: list[Path], sources: list[Path], copies: list[Path]) -> None:
-    for file in files:
-        if file.exists():
-            raise UserError(f"{file} exists already; remove it, or choose another --out")
+def _refuse_existing(files: list[Path], sources: list[Path], copies: list[Path], rule: PixelRule) -> None:
+    """Refuses files that this command, cut off before its end, cannot have left: it copies the images first."""
+    existing = [file for file in files if file.exists()]
+    if existing and not all(copy.exists() for copy in copies):
+        raise UserError(refusal(existing))
     for source, copy in zip(sources, copies, strict=bool(copies)):
-        if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix):
-            raise UserError(f"{copy} exists already and is another image than {source}; choose another --out")
+        if copy.exists() and read_bytes(copy, most_bytes=None) != _content(source, copy.suffix, rule):
+            raise UserError(
+                f"{copy} exists already and is another image than {source}: --overwrite replaces it; or choose "
+                "another --out"
+            )
 
 
-def _copy(source: Path, copy: Path) -> None:
-    if not copy.exists():
+def _copy(source: Path, copy: Path, rule: PixelRule) -> None:
+    content = _content(source, copy.suffix, rule)
+    if not copy.exists() or read_bytes(copy, most_bytes=None) != content:
         copy.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(copy, _content(source, copy.suffix))
+        write_atomic(copy, content)
 
 
-def _content(source: Path, suffix: str) -> bytes:
+def _content(source: Path, suffix: str, rule: PixelRule) -> bytes:
     """Returns the bytes of an image, or those of the same pixels in another format."""
     data = read_bytes(source, most_bytes=None)
     if source.suffix == suffix:
         return data
-    return cv2.imencode(suffix, cv2.cvtColor(decode_image(data), cv2.COLOR_RGB2BGR))[1].tobytes()
+    return cv2.imencode(suffix, cv2.cvtColor(decode_image(data, rule), cv2.COLOR_RGB2BGR))[1].tobytes()

@@ -43,7 +43,9 @@ _PREDICTIONS = "predictions.csv"
 _OPTIONS_OF_INPUT = ("data.resize", "data.input_width_px", "data.input_height_px")
 
 
-def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = None, project: str = "") -> None:
+def convert_checkpoint(
+    checkpoint: Path, out: Path, config_file: Path | None = None, project: str = "", overwrite: bool = False
+) -> None:
     """Writes a run folder with the network of a checkpoint, and reports what was converted.
 
     Args:
@@ -51,13 +53,14 @@ def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = N
       out: the run folder, which must not exist, or be empty.
       config_file: the config.yaml of its training; None finds it beside the checkpoint or in a folder above.
       project: the project folder; "" is the folder that the config names, if it exists on this machine.
+      overwrite: the run folder may hold a run that was converted.
 
     Raises:
       UserError: the checkpoint, its config or the project cannot be used, or they do not belong together; or the run
         folder holds files.
     """
     out = Path(os.path.abspath(out.expanduser()))
-    refuse_used(out)
+    refuse_used(out, overwrite)
     found = read_checkpoint(checkpoint)
     tensors = sort_tensors(found.tensors)
     config_file = config_file or _find_config(checkpoint)
@@ -68,7 +71,7 @@ def convert_checkpoint(checkpoint: Path, out: Path, config_file: Path | None = N
     if frames and sets is not None:
         text, subspaces = split_text(frames, sets), _fit_subspaces(config, frames, sets)
     source = {"format": "lightning-pose", "checkpoint": checkpoint.name, "sha256": sha256_of(checkpoint)}
-    write_run(out, FinishedRun(config, params, statistics, found.step, text, subspaces, source))
+    write_run(out, FinishedRun(config, params, statistics, found.step, text, subspaces, source), overwrite)
     model, data = config.model, config.data
     _logger.info(
         f"{checkpoint}, step {found.step}, with {config_file}: {model.backbone}, {model.kind}, "

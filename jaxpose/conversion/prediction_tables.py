@@ -11,6 +11,7 @@ from jaxpose.formats import nwb, parquet, sleap_predictions
 from jaxpose.formats.deeplabcut import prediction_file as deeplabcut
 from jaxpose.formats.lightning_pose import tables as lightning_pose
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions, read_footage
+from jaxpose.outputs import output_folder
 from jaxpose.prediction.finished_tables import find_table, finished_tables
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
 
@@ -30,12 +31,14 @@ class Target:
       out: a file with the suffix of the form, or a folder.
       scorer: for DeepLabCut, the name of the network; "" keeps one of DeepLabCut, and stands for DLC_jaxpose otherwise.
       session_start: for NWB, the time of the first frame.
+      overwrite: replace files with other content.
     """
 
     form: str
     out: Path
     scorer: str = ""
     session_start: datetime.datetime | None = None
+    overwrite: bool = False
 
 
 def convert_predictions(source: Path, target: Target, video: Path | None) -> list[str]:
@@ -47,7 +50,8 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
       video: with a table, its video; with a folder, the only video whose table is converted.
 
     Raises:
-      UserError: a table or a video cannot be used, or a file exists already; files that were written before stay.
+      UserError: a table or a video cannot be used, or a file exists already with other content;
+        files that were written before stay, and the same command makes the others.
     """
     if target.form == NWB and target.session_start is None:
         raise UserError(nwb.NEEDS_START)
@@ -117,10 +121,11 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
         is_theirs = predictions.scorer.startswith(deeplabcut.SCORER_PREFIX)
         target = dataclasses.replace(target, scorer=predictions.scorer if is_theirs else deeplabcut.SCORER)
     file = _file(table, video, place, target)
-    if file.exists():
-        raise UserError(f"{file} exists already; remove it, or choose another --out")
-    written = _write(file, predictions, footage, target)
-    lines = [f"{table} -> {', '.join(map(str, written))}", f"dropped: {_dropped(predictions, target) or 'nothing'}"]
+    with output_folder(file.parent, target.overwrite) as folder:
+        written = _write(folder / file.name, predictions, footage, target)
+    names = ", ".join(str(file.with_name(one.name)) for one in written)
+    dropped = _dropped(predictions, target) or "nothing"
+    lines = [*predictions.notes, f"{table} -> {names}", f"dropped: {dropped}"]
     if target.form == DEEPLABCUT and footage is None:
         lines.append("create_labeled_video of DeepLabCut also needs <table>_meta.pickle: give --video VIDEO")
     return lines
@@ -171,6 +176,5 @@ def _write(file: Path, predictions: VideoPredictions, footage: Footage | None, t
 
 def _read_csv(file: Path) -> VideoPredictions:
     index, names, keypoints_frame_px, confidence, _ = lightning_pose.read_predictions(file)
-    scorer = lightning_pose.read_scorer(file) if names else ""
-    # The rows are counted with the three of the header, from 1.
-    return check_predictions(file, scorer, index, names, keypoints_frame_px, confidence, 4)
+    scorer, first_row = lightning_pose.read_scorer(file) if names else ("", 4)
+    return check_predictions(file, scorer, index, names, keypoints_frame_px, confidence, first_row)

@@ -1,6 +1,8 @@
 """Cells of CSV files: numbers and names that every program reads in the same way."""
 
 import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
 
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
@@ -32,6 +34,22 @@ def refuse_unprintable(name: str) -> None:
             raise UserError(
                 f"{name!r} has the character U+{ord(character):04X} in place {place}; names must not have line breaks, "
                 "tabs or other control characters"
+            )
+
+
+def same_letters(name: str) -> str:
+    """Returns a name in the one Unicode form that names are compared in: ö and o with two dots are the same."""
+    return unicodedata.normalize("NFC", name)
+
+
+def refuse_alike(file: Path, names: Sequence[str]) -> None:
+    """Raises UserError if names of keypoints in a file differ only in the Unicode form of their letters."""
+    first: dict[str, str] = {}
+    for name in names:
+        if (other := first.setdefault(same_letters(name), name)) != name:
+            raise UserError(
+                f"{file}: the keypoints {ascii(other)} and {ascii(name)} look alike ({name}): only the Unicode form of "
+                "their letters differs; rename one of them, or give both the same name"
             )
 
 

@@ -5,22 +5,41 @@ import re
 
 from jaxpose.config import DataConfig
 from jaxpose.data.boxes import BoxTable, box_file_of_labels, read_image_boxes
+from jaxpose.data.image_file import UPRIGHT, ImageFacts
+from jaxpose.data.label_orientation import decide_orientation, describe_orientation, refuse_undecided
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.labelled_image import LabelledImage, check_image, check_places, known_images, note_images
 from jaxpose.data.views import moment_of_image
+from jaxpose.data.white import ValueRange
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
 from jaxpose.threads import map_in_threads
+from jaxpose.video.recording import has_proportions
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckedTable:
-    """The rows of a view: `images[moment]` is (row, image) of each usable row; `problems` has the other rows."""
+    """The rows of a view.
+
+    Attributes:
+      view: its name, "" with only one camera.
+      table: the rows.
+      images: {moment: (row, image)} of the usable rows.
+      problems: of the other rows.
+      orientation: how the labels count pixels, as in `PixelRule`.
+      notes: sentences for the user about the images.
+    """
 
     view: str
     table: LabelTable
     images: dict[str, tuple[int, LabelledImage]]
     problems: list[str]
+    orientation: str
+    notes: tuple[str, ...]
+
+    def ranges(self) -> list[ValueRange]:
+        """Returns the values of the usable images of more than 8 bits."""
+        return [image.facts.values for _, image in self.images.values() if image.facts.values]
 
     def crop_px(self, row: int, image: LabelledImage) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
@@ -73,13 +92,25 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
     """
     boxes = read_image_boxes(box_file_of_labels(data, table.file.name, view)) if data.boxes else None
     noted = known_images(table.file)
-    sizes_px = dict(noted)
+    known = dict(noted)
 
-    def check(row: int) -> tuple[str, LabelledImage] | str:
+    def open_image(row: int) -> LabelledImage | str:
+        try:
+            return check_image(table.paths[row], table.images[row], known)
+        except UserError as error:
+            return f"{table.sources[row]}: {error}"
+
+    rows = range(len(table.images))
+    opened = list(map_in_threads(open_image, rows, data.threads, "checking images"))
+    facts = [None if isinstance(image, str) else image.facts for image in opened]
+    orientation = decide_orientation(data.orientation, table, facts)
+
+    def check(row: int, image: LabelledImage) -> tuple[str, LabelledImage] | str:
         try:
             moment = moment_of_image(table.images[row], view)
-            image = check_image(table.paths[row], table.images[row], sizes_px)
-            refuse_resized(table, row, image.size_px)
+            refuse_undecided(table, row, image.facts, orientation)
+            image = dataclasses.replace(image, size_px=image.facts.size_px(orientation))
+            refuse_resized(table, row, image.facts, orientation)
             _refuse_unknown_part(table, row, image.size_px)
             check_places(table, row, image.size_px, data.crop_px)
             if boxes:
@@ -89,8 +120,8 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
         return moment, image
 
     images, problems = {}, list(table.problems)
-    rows = range(len(table.images))
-    for row, checked in zip(rows, map_in_threads(check, rows, data.threads, "checking images"), strict=True):
+    for row, image in enumerate(opened):
+        checked = image if isinstance(image, str) else check(row, image)
         if isinstance(checked, str):
             problems.append(checked)
         else:
@@ -101,7 +132,9 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
             else:
                 images[moment] = row, image
     note_images(table.file, noted, (image for _, image in images.values()))
-    return CheckedTable(view, table, images, problems)
+    used = [image.facts for _, image in images.values()]
+    notes = tuple(filter(None, [describe_orientation(data.orientation, orientation, used)]))
+    return CheckedTable(view, table, images, problems, orientation, notes)
 
 
 def _box(boxes: BoxTable, rows: dict[str, int], image: str, size_px: tuple[int, int]) -> tuple[int, ...]:
@@ -111,11 +144,17 @@ def _box(boxes: BoxTable, rows: dict[str, int], image: str, size_px: tuple[int, 
     return boxes.inside(rows[image], size_px)
 
 
-def refuse_resized(table: LabelTable, row: int, size_px: tuple[int, int]) -> None:
-    """Raises UserError if an image of (width, height) px is not as large as the label tool saw it."""
-    name = table.images[row]
+def refuse_resized(table: LabelTable, row: int, facts: ImageFacts, orientation: str) -> None:
+    """Raises UserError if an image is not as large as the label tool saw it.
+
+    Args:
+      table, row: the image.
+      facts: of the image; label files may give its upright or its stored size.
+      orientation: that the error shows.
+    """
+    name, size_px = table.images[row], facts.size_px(orientation)
     labelled_px = table.sizes_px.get(name, size_px)
-    if labelled_px != size_px:
+    if labelled_px not in (facts.size_px(UPRIGHT), facts.stored_px):
         raise UserError(
             f"{name} has {size_px[0]} x {size_px[1]} pixels, but it was labelled with {labelled_px[0]} x "
             f"{labelled_px[1]}; put the original back, or scale the labels with it"
@@ -127,9 +166,7 @@ def _refuse_unknown_part(table: LabelTable, row: int, size_px: tuple[int, int]) 
     video = table.videos[row]
     crop_px, frame_px = table.crops_px.get(video), table.frame_sizes_px.get(video)
     (width, height), (frame_width, frame_height) = size_px, frame_px or size_px
-    # Rounding to whole pixels changes the proportions of a resized frame by less than a pixel.
-    is_resized = abs(width * frame_height - height * frame_width) <= max(frame_width, frame_height)
-    if is_resized or (crop_px and tuple(crop_px[2:]) == size_px):
+    if has_proportions(size_px, (frame_width, frame_height)) or (crop_px and tuple(crop_px[2:]) == size_px):
         return
     crop = f", and their crop {crop_px[2]} x {crop_px[3]}" if crop_px else ""
     raise UserError(

@@ -1,8 +1,8 @@
 """Labelled frames with the frames around them, for networks that look at several.
 
-The frame before img0007.png is img0006.png in the same folder. Where there is no such file, it is frame 6 of the video
-of the folder's name, if frame 7 of that video is the labelled frame; otherwise it is the nearest frame found. With
-boxes, all frames of a window show the box of the labelled one.
+The frame before img0007.png is img0006.png in the same folder, unless pixels refute that (`data.neighbours`). Without
+such a file, it is frame 6 of the video of the folder's name, if frame 7 of that video is the labelled frame; otherwise
+it is the nearest frame found. With boxes, all frames of a window show the box of the labelled one.
 """
 
 import collections
@@ -17,17 +17,13 @@ from jaxpose.config import DataConfig
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.images import Frames, fit_affines, fit_key, fit_labelled, keep, read_labelled
 from jaxpose.data.project import Project
-from jaxpose.data.windows import ImageKey, Window, image_key, plan_windows
+from jaxpose.data.window_report import describe_windows
+from jaxpose.data.windows import END, FILE, NEAREST, OTHER_VIDEO, VIDEO, ImageKey, Window, image_key, plan_windows
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.threads import map_in_threads
-from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import RangeReader
-from jaxpose.video.rotation import as_labelled, describe_rotation
-
-# The origin of a frame: an image file; the video; a repeated frame at the end of the video; the nearest frame, because
-# the frame does not exist; or the nearest frame, because the video does not show the labelled frame.
-FILE, VIDEO, END, NEAREST, OTHER_VIDEO = range(5)
+from jaxpose.video.rotation import as_labelled
 
 # Heavy compression (H.264, crf 38) changes 0.05 % of the pixels by more than 30 grey levels; in the next frame of a
 # walking mouse it is 3 %, in other scenes 7 % and more.
@@ -57,7 +53,7 @@ def load_windows(
     affines, span = fit_affines(project, data, size_px), 2 * radius + 1
     windows = plan_windows(project, radius, videos)
     shape = (span, size_px[1], size_px[0], 3)
-    count, row_bytes = len(windows), int(np.prod(shape))
+    row_bytes = int(np.prod(shape))
 
     def key() -> str:
         # Labelled frames are identified by their content; the others by name, size and modification time.
@@ -66,7 +62,7 @@ def load_windows(
             for window in windows for file, *_ in filter(None, window.keys)
         ]  # fmt: skip
         used = [
-            (window.has_video, window.index and (window.index.identity, window.index.quarter_turns))
+            (window.has_video, window.number, window.index and (window.index.identity, window.index.quarter_turns))
             for window in windows
         ]
         return fit_key(project, affines, size_px, data, radius, data.on_bad_frame, files, used)
@@ -75,10 +71,10 @@ def load_windows(
     rows = (
         np.concatenate([pixels.ravel(), origin]) for pixels, origin in _fill(project, data, windows, affines, shape)
     )
-    kept = keep((count, row_bytes + span), rows, key, data)
-    pixels, origins = kept[:, :row_bytes].reshape(count, *shape), np.asarray(kept[:, row_bytes:])
+    kept = keep((len(windows), row_bytes + span), rows, key, data)
+    pixels, origins = kept[:, :row_bytes].reshape(len(windows), *shape), np.asarray(kept[:, row_bytes:])
     frames = Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
-    return frames, [*_describe(project, origins, videos), *_describe_rotations(project, windows)]
+    return frames, describe_windows(project, windows, origins, videos)
 
 
 def _fill(
@@ -100,8 +96,7 @@ def _fill(
         for key in wanted[row]:
             beside = labelled.get(key[0])
             if beside is not None and key == image_key(project, beside, key[0]):
-                part_px = project.part_px(beside, data.crop_px)
-                images[key] = read_labelled(project, beside, affines[beside], size_px, data.resize, part_px)
+                images[key] = read_labelled(project, beside, affines[beside], size_px, data)
             else:
                 images[key] = _read_beside(project, row, key, affines[row], size_px, data)
         part_px = project.part_px(row, data.crop_px)
@@ -124,7 +119,7 @@ def _read_beside(
     """Returns an image beside the labelled one of a row, None if it has another size."""
     file, width, height, _ = key
     try:
-        image = decode_image(read_bytes(file, most_bytes=None))
+        image = decode_image(read_bytes(file, most_bytes=None), project.pixel_rule(data.white))
     except UserError as error:
         if data.on_bad_frame == "skip":
             return None
@@ -207,38 +202,3 @@ def _choose(
 def _look_alike(frame: np.ndarray, image: np.ndarray) -> bool:
     grey, other = (cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY) for pixels in (frame, image))
     return bool((cv2.absdiff(grey, other) > _DIFFERENT_GREY_LEVELS).mean() <= _MOST_DIFFERENT)
-
-
-def _describe_rotations(project: Project, windows: list[Window]) -> list[str]:
-    """Returns a sentence for each video with a rotation."""
-    sizes_px: dict[Path, set[tuple[int, int]]] = {}
-    indices: dict[Path, VideoIndex] = {}
-    for row, (window, (width, height)) in enumerate(zip(windows, project.sizes_px.tolist(), strict=True)):
-        if window.index:
-            indices[window.index.path] = window.index
-            of_frames = sizes_px.setdefault(window.index.path, set())
-            of_frames.update([] if project.crop_px(row) else [(width, height)])
-    return list(filter(None, (describe_rotation(index, sizes_px[path]) for path, index in indices.items())))
-
-
-def _describe(project: Project, origins: np.ndarray, videos: Mapping[str, Path]) -> list[str]:
-    """Returns sentences about the frames of windows, by their origins (n, 2 r + 1)."""
-    whole, filled = (origins <= VIDEO).all(axis=1), (origins >= NEAREST).any(axis=1)
-    at_end, from_video = ~whole & ~filled, (whole & (origins == VIDEO).any(axis=1)).sum()
-    parts = [
-        f"context windows: {whole.sum()} of {len(origins)} have {origins.shape[1]} right frames "
-        f"({from_video} of them with some from video)"
-    ]
-    if at_end.any():
-        parts.append(f"{at_end.sum()} repeat the first or last frame of their video")
-    if filled.any():
-        parts.append(f"{filled.sum()} are filled with the nearest frame")
-    messages = [", ".join(parts)]
-    refused = (origins == OTHER_VIDEO).any(axis=1)
-    of_video = np.array(project.videos)
-    for name in sorted(set(of_video[refused].tolist())):
-        messages.append(
-            f"{videos[name]} is not used for {(refused & (of_video == name)).sum()} of {(of_video == name).sum()} "
-            "windows: it cannot be read there, or its frame of that number does not show the labelled image"
-        )
-    return messages

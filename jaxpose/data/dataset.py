@@ -11,10 +11,12 @@ from jaxpose.codes import TEST, UNUSED, VALIDATION, VISIBLE
 from jaxpose.config import SYNTHETIC, Config, DataConfig
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.train import chooses_by_validation
-from jaxpose.data import context, images, project, sessions, split, synthetic, video_boxes, windows
+from jaxpose.data import context, images, leaks, project, recordings, sessions, split, synthetic, video_boxes, windows
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.loader import Samples
+from jaxpose.data.named_files import of_name
 from jaxpose.data.skeleton import edge_text, edges_given, known_pairs
+from jaxpose.data.white import WHOLE_RANGE
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
 
@@ -53,6 +55,10 @@ class Dataset:
         """Returns the labels (m, k, 2) of rows in frame pixels, NaN where there is none (visibility 0)."""
         return self.project.labelled_frame_px()[rows]
 
+    def measured_frame_px(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the labels (m, k, 2) of rows that errors are measured from: see `Project.measured_frame_px`."""
+        return self.project.measured_frame_px()[rows]
+
 
 def prepare(config: Config, found: project.Project | None = None) -> tuple[Config, project.Project]:
     """Returns the config with all options filled in that depend on the project, and the project.
@@ -79,6 +85,9 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
             f"data.video_crops_px is {data.video_crops_px}, but the labelled images of {found.folder} are the crops "
             f"{found.video_crops_px or '()'}; leave the option out: it is read from the project"
         )
+    video = sessions.named_videos(data, config.video, found.video_files)
+    notes = recordings.check_recordings(found, _videos(found, config), data.threads)
+    found = dataclasses.replace(found, notes=(*found.notes, *notes))
     width, height = images.input_size_px(found, data)
     data = dataclasses.replace(
         data,
@@ -86,13 +95,15 @@ def prepare(config: Config, found: project.Project | None = None) -> tuple[Confi
         input_height_px=height,
         keypoint_names=tuple(found.keypoint_names),
         video_crops_px=found.video_crops_px,
+        orientation=found.orientation,
+        white=data.white or found.white,
         frame_sizes_px=data.frame_sizes_px or _frame_sizes_px(found),
         skeleton=_skeleton(found, data),
     )
     if data.boxes:
-        videos = list(sessions.video_files(data, config.video).values())
+        videos = list(sessions.video_files(data, video).values())
         found = dataclasses.replace(found, notes=(*found.notes, *video_boxes.describe_boxes(data, videos)))
-    return dataclasses.replace(config, data=data), found
+    return dataclasses.replace(config, data=data, video=video), found
 
 
 def _skeleton(found: project.Project, data: DataConfig) -> tuple[str, ...]:
@@ -114,8 +125,15 @@ def select_keypoints(found: project.Project, data: DataConfig) -> project.Projec
     """Returns the project with the keypoints of `data.keypoint_names` alone, in that order.
 
     Raises:
-      UserError: a name is not in the label file.
+      UserError: a name is not in the label file; or the project names keypoints that no label file has, and
+        `data.keypoint_names` does not say which to train.
     """
+    if found.unlabelled_names and not data.keypoint_names:
+        have = ",".join(found.keypoint_names)
+        raise UserError(
+            f"the project names the keypoints {', '.join(found.unlabelled_names)}, and no label file has them; correct "
+            f"the names, or train the others alone: data.keypoint_names={have}"
+        )
     if not data.keypoint_names:
         return found
     unknown = [name for name in data.keypoint_names if name not in found.keypoint_names]
@@ -141,8 +159,12 @@ def match_keypoints(found: project.Project, names: tuple[str, ...]) -> project.P
     visibility = np.zeros((len(found.images), len(names)), np.int8)
     keypoints_frame_px[:, to] = found.keypoints_frame_px[:, source]
     visibility[:, to] = found.visibility[:, source]
+    hidden = None
+    if found.hidden is not None:
+        hidden = np.zeros(visibility.shape, bool)
+        hidden[:, to] = found.hidden[:, source]
     return dataclasses.replace(
-        found, keypoint_names=names, keypoints_frame_px=keypoints_frame_px, visibility=visibility
+        found, keypoint_names=names, keypoints_frame_px=keypoints_frame_px, visibility=visibility, hidden=hidden
     )
 
 
@@ -161,6 +183,19 @@ def changed_labels(found: project.Project, known: KnownSplit) -> int:
     )
 
 
+def describe_not_visible(found: project.Project) -> list[str]:
+    """Returns a sentence about the labels that are marked as not visible and have a position, [] without any."""
+    marked = found.not_visible()
+    if not marked.any():
+        return []
+    points = count(int(marked.sum()), "point")
+    if (found.visibility[marked] == VISIBLE).all():
+        how, other = "learns their positions, and they count in the errors", "without"
+    else:
+        how, other = "learns to be unsure of them, and they are left out of the errors", "with"
+    return [f"{points} marked as not visible: the network {how}; evaluation.json also has the errors {other} them"]
+
+
 def load(found: project.Project, config: Config) -> Dataset:
     """Decodes and splits a project that `prepare` returned.
 
@@ -170,7 +205,8 @@ def load(found: project.Project, config: Config) -> Dataset:
     data = config.data
     sets = split.assign_sets(found, data)
     samples, messages = decode(found, config)
-    messages = (*split.describe_new(found, sets, data), *split.describe_limit(found, sets, data), *messages)
+    described = (split.describe_new, split.describe_limit, leaks.describe_leaks)
+    messages = (*(line for describe in described for line in describe(found, sets, data)), *messages)
     return Dataset(found, sets, samples, (data.input_width_px, data.input_height_px), messages)
 
 
@@ -182,9 +218,20 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
     return windows.files_beside(found, radius, _videos(found, config))
 
 
+def _other_white(found: project.Project, data: DataConfig) -> list[str]:
+    """Returns a sentence if a run's white is not that of a project's images of more than 8 bits."""
+    if not found.white or found.white == data.white:
+        return []
+    return [
+        f"{found.label_file}: {found.white:g} would suit its images of more than 8 bits, but white is "
+        f"{data.white or WHOLE_RANGE:g} (data.white of the run), so they look brighter or darker than the run's"
+    ]
+
+
 def _videos(found: project.Project, config: Config) -> dict[str, Path]:
     """Returns the videos with the frames around the labelled ones, by their names."""
-    return sessions.video_files(config.data, config.video) | dict(found.video_files)
+    files = sessions.video_files(config.data, config.video) | dict(found.video_files)
+    return files | {name: file for name in set(found.videos) if (file := of_name(name, files))}
 
 
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:
@@ -195,7 +242,7 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
     Raises:
       UserError: a frame does not decode.
     """
-    data, messages = config.data, []
+    data, messages = config.data, list[str]()
     size_px = data.input_width_px, data.input_height_px
     if config.model.kind == "heatmap_context":
         radius = CONTEXT_RADIUS["heatmap_context"]
@@ -210,4 +257,4 @@ def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, 
         visibility=np.where(images.outside_parts(found, data.crop_px), np.int8(0), found.visibility),
         frame_from_input=frames.frame_from_input,
     )
-    return samples, tuple(messages)
+    return samples, (*messages, *_other_white(found, data))

@@ -48,6 +48,19 @@ def fill(sets: np.ndarray, rows: np.ndarray, sizes: Sizes, seed: int) -> None:
     sets[order[train + validation :]] = TEST
 
 
+def fill_stretches(sets: np.ndarray, stretches: list[np.ndarray], sizes: Sizes, seed: int) -> None:
+    """Gives sets to stretches, each the rows of frames that stay together, so that the sets have about the sizes.
+
+    Stretches of one frame get the sets that `fill` gives to these frames.
+    """
+    train, validation, _ = sizes
+    done = 0
+    for stretch in (stretches[at] for at in _shuffled(np.arange(len(stretches)), seed, _DIVIDE).tolist()):
+        middle = done + (len(stretch) - 1) / 2
+        sets[stretch] = TRAIN if middle < train else VALIDATION if middle < train + validation else TEST
+        done += len(stretch)
+
+
 def limit_training(sets: np.ndarray, new: np.ndarray, data: DataConfig) -> None:
     """Turns all but `data.train_frames` training frames into unused ones; only rows of `new` may change."""
     limit, candidates = data.train_frames, new[sets[new] == TRAIN]

@@ -84,7 +84,7 @@ def load_frames(project: Project, data: DataConfig, size_px: tuple[int, int]) ->
     affines = fit_affines(project, data, size_px)
     shape = (len(project.images), 1, size_px[1], size_px[0], 3)
     decoded = map_in_threads(
-        lambda row: read_labelled(project, row, affines[row], size_px, data.resize, project.part_px(row, data.crop_px)),
+        lambda row: read_labelled(project, row, affines[row], size_px, data),
         range(shape[0]),
         data.threads,
         "decoding images",
@@ -130,10 +130,16 @@ def read_labelled(
     row: int,
     affine: np.ndarray,
     size_px: tuple[int, int],
-    resize: str = "stretch",
-    crop_px: tuple[int, ...] = (),
+    data: DataConfig,
 ) -> np.ndarray:
-    """Returns a labelled frame (height, width, 3) uint8 as the network takes it; see `fit_still` for `resize`.
+    """Returns a labelled frame (height, width, 3) uint8 as the network takes it.
+
+    Args:
+      project: the frames.
+      row: of the frame.
+      affine: (2, 3) its input_from_frame.
+      size_px: (width, height) of the input.
+      data: how frames are fitted, and which value is white.
 
     Raises:
       UserError: it does not decode or has changed since the project was read.
@@ -143,8 +149,8 @@ def read_labelled(
     if hashlib.sha256(content).hexdigest() != project.checksums[row]:
         raise UserError(f"{place} has changed since the project was read; start again")
     try:
-        image = decode_image(content, is_known=True)
-        return fit_labelled(project, row, image, affine, size_px, resize, crop_px)
+        image = decode_image(content, project.pixel_rule(data.white), is_known=True)
+        return fit_labelled(project, row, image, affine, size_px, data.resize, project.part_px(row, data.crop_px))
     except UserError as error:
         raise UserError(f"{place}: {error}; remove it from the label file") from None
 
@@ -238,7 +244,7 @@ def _keep_in_memory(name: str, shape: tuple[int, ...], rows: Iterable[np.ndarray
 
 def fit_key(project: Project, affines: np.ndarray, size_px: tuple[int, int], data: DataConfig, *more: object) -> str:
     """Returns a unique name for the frames of a project, fitted by `affines` (n, 2, 3), with `more` dependencies."""
-    parts = data.resize, project.boxes_px or data.crop_px
+    parts = data.resize, project.boxes_px or data.crop_px, project.orientation, data.white
     digest = hashlib.sha256(repr((FIT_VERSION, DECODERS, size_px, project.checksums, *parts, *more)).encode())
     digest.update(np.ascontiguousarray(affines, "<f8").tobytes())
     return digest.hexdigest()

@@ -5,7 +5,7 @@ import os
 from pathlib import Path, PurePosixPath
 
 from jaxpose.config import DataConfig, project_folder
-from jaxpose.data.views import ENDINGS, label_file_of_view
+from jaxpose.data.views import ENDINGS, files_of_views, label_file_of_view, with_ending
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
@@ -21,12 +21,19 @@ def extra_label_files(data: DataConfig) -> list[str]:
     They are CollectedData_new.csv, CollectedData_test.csv and the same endings on the name of `data.labels`. With
     several cameras, CollectedData_new.csv stands for CollectedData_<view>_new.csv.
     """
-    labels = PurePosixPath(data.labels)
-    stems = dict.fromkeys((labels.with_suffix("").as_posix(), (labels.parent / "CollectedData").as_posix()))
-    names = [f"{stem}{ending}.csv" for stem in stems for ending in ENDINGS]
+    stems = [data.labels]
+    if not files_of_views(data.labels):
+        stems.append(PurePosixPath(data.labels).with_name("CollectedData.csv").as_posix())
+    names = [with_ending(name, ending) for name in dict.fromkeys(stems) for ending in ENDINGS]
     folder, views = project_folder(data.project), data.views or ("",)
     existing = {name for name in names if any((folder / label_file_of_view(name, view)).is_file() for view in views)}
-    return [name for name in names if name != labels.as_posix() and name in existing]
+    return [name for name in names if name != data.labels and name in existing]
+
+
+def ending_beside(labels: str, own: str) -> str:
+    """Returns what tells a label file from the project's own in names of results: "new" of CollectedData_new.csv."""
+    endings = [ending.removeprefix("_") for ending in ENDINGS if with_ending(own, ending) == labels]
+    return endings[0] if endings else PurePosixPath(labels).stem.removeprefix(f"{PurePosixPath(own).stem}_")
 
 
 def find_folder(project: str) -> Path:

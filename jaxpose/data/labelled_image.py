@@ -1,6 +1,6 @@
 """Checks of a labelled image: it must lie in the project, be intact, and contain its keypoints.
 
-The cache folder keeps the checksums and sizes of intact images, and these are not decoded again.
+The cache folder keeps the checksums and facts of intact images, and these are not decoded again.
 """
 
 import contextlib
@@ -15,9 +15,10 @@ import numpy as np
 
 from jaxpose import cache
 from jaxpose.codes import VISIBLE
-from jaxpose.data.image_file import DECODERS, image_size_px
+from jaxpose.data.image_file import DECODERS, ImageFacts, image_facts
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.outside_links import refuse_link_out_of_project
+from jaxpose.data.white import ValueRange
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 
@@ -29,31 +30,37 @@ class LabelledImage:
     """An intact image.
 
     Attributes:
-      size_px: (width, height).
+      size_px: (width, height) of the pixels that the labels count.
+      facts: what the file holds.
       byte_count: size of the file.
       checksum: its SHA-256, hexadecimal.
       box_px: (x, y, width, height) of the part that the network sees, () without boxes.
     """
 
     size_px: tuple[int, int]
+    facts: ImageFacts
     byte_count: int
     checksum: str
     box_px: tuple[int, ...] = ()
 
 
-def check_image(path: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> LabelledImage:
-    """Returns an image, and adds its size to `sizes_px`; an image that is there already is not decoded.
+def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> LabelledImage:
+    """Returns an image in stored pixels, and adds its facts to `known`; an image that is there is not decoded.
 
     Args:
       path: the file.
       name: of the image in its table; a path relative to the project, if it lies there.
-      sizes_px: (width, height) by checksum of intact images.
+      known: facts of intact images by their checksum.
 
     Raises:
       UserError: the name or a link leads out of the project, or the file cannot be read or is not intact.
     """
-    if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in PurePosixPath(name).parts:
-        raise UserError(f"{name} leaves the project folder; images must lie inside it")
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in parts:
+        place = "/".join(
+            ["labeled-data", *[part for part in parts if part not in ("/", "..") and part[1:] != ":"][-2:]]
+        )
+        raise UserError(f"{name} leaves the project folder, and the project has no such image: put it at {place} there")
     try:
         content = read_bytes(path, most_bytes=None)
     except (FileNotFoundError, NotADirectoryError):
@@ -65,11 +72,11 @@ def check_image(path: Path, name: str, sizes_px: dict[str, tuple[int, int]]) -> 
     refuse_link_out_of_project(path, name)
     checksum = hashlib.sha256(content).hexdigest()
     try:
-        size_px = sizes_px.get(checksum) or image_size_px(content)
+        facts = known.get(checksum) or image_facts(content)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
-    sizes_px[checksum] = size_px
-    return LabelledImage(size_px, len(content), checksum)
+    known[checksum] = facts
+    return LabelledImage(facts.stored_px, facts, len(content), checksum)
 
 
 def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
@@ -88,25 +95,31 @@ def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px:
         raise UserError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
 
 
-def known_images(label_file: Path) -> dict[str, tuple[int, int]]:
-    """Returns (width, height) by checksum of the images of a label file that were intact when it was last read."""
+def known_images(label_file: Path) -> dict[str, ImageFacts]:
+    """Returns the facts by checksum of the images of a label file that were intact when it was last read."""
     noted = cache.read_note(_note_key(label_file))
     if not isinstance(noted, dict):
         return {}
-    return {checksum: (size[0], size[1]) for checksum, size in noted.items() if _is_size(size)}
+    return {checksum: facts for checksum, value in noted.items() if (facts := _facts(value))}
 
 
-def note_images(label_file: Path, noted: dict[str, tuple[int, int]], images: Iterable[LabelledImage]) -> None:
-    """Keeps the checksums and sizes of intact images for `known_images`, if there are new ones."""
-    found = {image.checksum: image.size_px for image in images}
+def note_images(label_file: Path, noted: dict[str, ImageFacts], images: Iterable[LabelledImage]) -> None:
+    """Keeps the checksums and facts of intact images for `known_images`, if there are new ones."""
+    found = {image.checksum: image.facts for image in images}
     if not found.keys() <= noted.keys():
         # Without the note, images are decoded again.
         with contextlib.suppress(OSError):
             cache.write_note(_note_key(label_file), found)
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(side, int) and side > 0 for side in value)
+def _facts(value: Any) -> ImageFacts | None:
+    """Returns the facts that a note has as [[width, height], orientation, null or [largest, is_float]]."""
+    try:
+        (width, height), orientation, values = value
+        is_known = min(width, height) > 0 and orientation in range(1, 9)
+        return ImageFacts((width, height), orientation, values and ValueRange(*values)) if is_known else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _note_key(label_file: Path) -> str:

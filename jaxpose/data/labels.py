@@ -4,10 +4,8 @@ Input: a CSV with the header rows scorer (optional), bodyparts and coords, and a
 in pixels of the original frames, and a sentence for every row that cannot be used.
 """
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -16,11 +14,11 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
-from jaxpose.data.cells import parse_number, refuse_formula, refuse_unprintable
+from jaxpose.data.cells import parse_number, refuse_unprintable
+from jaxpose.data.label_header import LabelHeader, read_header
+from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8, read_rows
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 
-COORDS = ("x", "y", "visible")
 # Cells that count as empty in pandas, which usually writes and reads these files.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
 
@@ -37,6 +35,7 @@ class Labels:
       lines: n line numbers in the file, counted from 1.
       keypoints_frame_px: (n, k, 2) float64 (x, y) in pixels of the original frame, NaN where the cells are empty.
       visibility: (n, k) int8: 0 not used, 1 not visible, 2 visible.
+      encoding: of the file; cp1252 is a guess.
     """
 
     file: Path
@@ -46,22 +45,7 @@ class Labels:
     lines: tuple[int, ...]
     keypoints_frame_px: np.ndarray
     visibility: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class _Header:
-    scorer: str
-    rows: int
-    index_columns: int
-    columns: dict[tuple[str, str], int]  # (keypoint, coord) -> column
-
-    @property
-    def keypoint_names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for name, _ in self.columns))
-
-    @property
-    def width(self) -> int:
-        return self.index_columns + len(self.columns)
+    encoding: str = "utf-8"
 
 
 def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
@@ -79,8 +63,10 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
         cannot be written to a table (it has a line break, or spreadsheets would read it as a formula).
       OSError: the file cannot be read.
     """
-    rows = _read_rows(file)
-    header = _read_header(file, rows)
+    rows, encoding = read_rows(file)
+    header = read_header(file, rows)
+    if encoding == GUESS and not all(name.isascii() for name in header.keypoint_names):
+        raise UserError(f"{file} is not a UTF-8 CSV file, so letters in its keypoints are unknown: {SAVE_AS_UTF_8}")
     images: list[str] = []
     lines: list[int] = []
     keypoints: list[np.ndarray] = []
@@ -110,6 +96,7 @@ def read_labels(file: Path, missing: str) -> tuple[Labels, list[str]]:
         lines=tuple(lines),
         keypoints_frame_px=np.array(keypoints, np.float64).reshape(-1, len(names), 2),
         visibility=np.array(visibility, np.int8).reshape(-1, len(names)),
+        encoding=encoding,
     )
     return labels, problems
 
@@ -129,81 +116,7 @@ def labels_checksum(keypoint_names: Sequence[str], keypoints_frame_px: np.ndarra
     return hashlib.sha256(json.dumps(sorted(cells)).encode()).hexdigest()
 
 
-def _read_rows(file: Path) -> list[tuple[int, list[str]]]:
-    """Returns the rows, each with the number of its first line."""
-    rows: list[tuple[int, list[str]]] = []
-    line = 1
-    try:
-        reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
-        for row in reader:
-            # Only blanks and tabs: str.strip would also remove line breaks and spaces of other scripts.
-            rows.append((line, [cell.strip(" \t") for cell in row]))
-            line = reader.line_num + 1
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{file} is not a CSV file: {error}") from None
-    while rows and not rows[-1][1]:
-        rows.pop()
-    if not rows:
-        raise UserError(
-            f"{file} is empty; it must have the header rows scorer, bodyparts, coords and a row for each frame"
-        )
-    if any("\0" in cell for _, row in rows for cell in row):
-        raise UserError(f"{file} is not a CSV file: it holds zero bytes")
-    return rows
-
-
-def _read_header(file: Path, numbered_rows: list[tuple[int, list[str]]]) -> _Header:
-    rows = [row for _, row in numbered_rows]
-    number = next((number for number, row in enumerate(rows[:4]) if _is_coords_row(row)), 0)
-    if number not in (1, 2):
-        kind = " (a project with several animals?)" if number == 3 else ""
-        if any(len(row) == 1 and row[0].startswith("coords;") for row in rows[:4]):
-            kind = ' (its cells are separated by ";"; save it with ",")'
-        raise UserError(
-            f"{file} must begin with the header rows scorer, bodyparts, coords, or bodyparts, coords{kind}; "
-            f"the coords row (coords,x,y,...) is {f'row {number + 1}' if number else 'not among the first four rows'}"
-        )
-    coords, parts = rows[number], rows[number - 1]
-    index_columns = next((column for column, cell in enumerate(coords) if column and cell), 0)
-    if index_columns not in (1, 3):
-        raise UserError(
-            f"{file} has {index_columns} columns before the first keypoint; it must be 1 (the image's path) or "
-            "3 (labeled-data, folder, image)"
-        )
-    if len(parts) != len(coords):
-        raise UserError(f"{file}: the bodyparts row has {len(parts)} cells, the coords row {len(coords)}")
-    columns: dict[tuple[str, str], int] = {}
-    for column in range(index_columns, len(coords)):
-        name, coord = parts[column], coords[column]
-        if coord not in COORDS:
-            raise UserError(f"{file}: column {column + 1} is {coord!r} in the coords row; it must be x, y or visible")
-        if not name:
-            raise UserError(f"{file}: column {column + 1} has no name in the bodyparts row")
-        try:
-            refuse_unprintable(name)
-            refuse_formula(name)
-        except UserError as error:
-            line = numbered_rows[number - 1][0]
-            raise UserError(f"{file}:{line}: column {column + 1}, a keypoint's name: {error}; rename it") from None
-        if (name, coord) in columns:
-            raise UserError(f"{file}: keypoint {name!r} has two columns {coord!r}; names must differ")
-        columns[name, coord] = column
-    for name in dict.fromkeys(name for name, _ in columns):
-        absent = [coord for coord in ("x", "y") if (name, coord) not in columns]
-        if absent:
-            raise UserError(f"{file}: keypoint {name!r} has no column {absent[0]!r}")
-    if len(rows) == number + 1:
-        raise UserError(f"{file} has no row after its header")
-    scorer = next((cell for cell in rows[0][index_columns:] if cell), "") if number == 2 else ""
-    return _Header(scorer, number + 1, index_columns, columns)
-
-
-def _is_coords_row(row: list[str]) -> bool:
-    # The first cell is "coords" in files of every tool, but not in every file made by hand.
-    return bool(row) and (row[0] == "coords" or {"x", "y"} <= set(row[1:]))
-
-
-def _read_image(row: list[str], header: _Header) -> str:
+def _read_image(row: list[str], header: LabelHeader) -> str:
     if not any(row):
         raise UserError("the row is empty")
     if len(row) < header.width or any(row[header.width :]):
@@ -216,7 +129,7 @@ def _read_image(row: list[str], header: _Header) -> str:
     return PurePosixPath("/".join(parts).replace("\\", "/")).as_posix()
 
 
-def _read_keypoints(row: list[str], header: _Header, missing: str) -> tuple[np.ndarray, np.ndarray]:
+def _read_keypoints(row: list[str], header: LabelHeader, missing: str) -> tuple[np.ndarray, np.ndarray]:
     names = header.keypoint_names
     keypoints = np.full((len(names), 2), np.nan)
     visibility = np.zeros(len(names), np.int8)

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.codes import VISIBLE
 from jaxpose.config import DataConfig, video_crop
 from jaxpose.data.checked_table import CheckedTable, all_problems, check_table
+from jaxpose.data.image_file import AUTO, PixelRule
 from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.labelled_image import LabelledImage
 from jaxpose.data.labels import labels_checksum
 from jaxpose.data.skeleton import Skeleton
 from jaxpose.data.views import moment_of_image
+from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
 
 LISTED_PROBLEMS = 20
@@ -55,6 +58,10 @@ class Project:
       kind: what was recognised, for the user; "" for the layout of Lightning Pose.
       notes: sentences for the user about what was read and what was not.
       skeleton: the animal.
+      unlabelled_names: keypoints that the project names and no label file has.
+      hidden: (n, k) bool, which keypoints are marked as not visible and have a position in the label file; None = none.
+      orientation: how the labels count pixels, as in `image_file.PixelRule`.
+      white: the value that becomes white in images of more than 8 bits, as their values tell; 0 for the whole range.
     """
 
     folder: Path
@@ -79,6 +86,14 @@ class Project:
     kind: str = ""
     notes: tuple[str, ...] = ()
     skeleton: Skeleton = Skeleton()
+    unlabelled_names: tuple[str, ...] = ()
+    hidden: np.ndarray | None = None
+    orientation: str = AUTO
+    white: float = 0.0
+
+    def pixel_rule(self, white: float) -> PixelRule:
+        """Returns how the images become pixels, with the white of a run."""
+        return PixelRule(self.orientation, white)
 
     def crop_px(self, row: int) -> tuple[int, ...]:
         """Returns the crop (x, y, width, height) of its frame that an image shows, () for a whole frame."""
@@ -96,6 +111,20 @@ class Project:
     def labelled_frame_px(self) -> np.ndarray:
         """Returns the labels (n, k, 2), NaN where visibility is 0."""
         return np.where(self.visibility[..., None] > 0, self.keypoints_frame_px, np.nan)
+
+    def measured_frame_px(self) -> np.ndarray:
+        """Returns the labels (n, k, 2) that errors are measured from: those at whose place training puts the target."""
+        return np.where((self.visibility == VISIBLE)[..., None], self.keypoints_frame_px, np.nan)
+
+    def not_visible(self) -> np.ndarray:
+        """Returns which keypoints (n, k) have a label at a position and are marked as not visible.
+
+        Whether training puts the target there depends on the format: it does for v = 1 of COCO, and not for visible = 1
+        of a CSV, where the network learns to be unsure.
+        """
+        if self.hidden is None:
+            return np.zeros(self.visibility.shape, bool)
+        return self.hidden & np.isfinite(self.labelled_frame_px()).all(axis=-1)
 
     def labels_checksums(self) -> tuple[str, ...]:
         """Returns n SHA-256, hexadecimal, one of the labels of each frame."""
@@ -123,7 +152,7 @@ def read_project(data: DataConfig, labels: str = "") -> Project:
       UserError: the folder or a label file does not exist or is not understood, or as `make_project`.
     """
     folder, labels = find_folder(data.project), labels or data.labels
-    tables = [read_table(folder, find_labels(folder, labels, view), data.missing) for view in data.views or ("",)]
+    tables = [read_table(folder, find_labels(folder, labels, view), data) for view in data.views or ("",)]
     return make_project(folder, folder / labels, tables, data)
 
 
@@ -142,26 +171,17 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     """
     views = [check_table(table, view, data) for table, view in zip(tables, data.views or ("",), strict=True)]
     first = views[0]
-    for view in views:
-        names, others = first.table.keypoint_names, view.table.keypoint_names
-        if names != others:
-            raise UserError(
-                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
-                f"{', '.join(others)}; they must be the same in all views, in one order"
-            )
+    _refuse_other_keypoints(views)
     moments = [moment for moment in first.images if all(moment in view.images for view in views)]
     problems = [problem for view in views for problem in all_problems(view, views)]
     chosen = [(view, *view.images[moment]) for view in views for moment in moments]
     if not chosen or (problems and data.on_bad_frame == "stop"):
         raise UserError(_refusal([view.table.file for view in views], problems, len(chosen)))
     crops_px = tuple(view.crop_px(row, image) for view, row, image in chosen)
-    given = "crop_px" if data.crop_px else "boxes" if data.boxes else ""
-    if given and any(crops_px):
-        raise UserError(
-            f"data.{given} is {getattr(data, given)}, but labelled images of {label_file} are crops of their frames "
-            f"already; remove data.{given}"
-        )
+    if any(crops_px):
+        _refuse_other_crops(label_file, data)
     offsets_px = np.array([crop[:2] or (0, 0) for crop in crops_px])
+    white, notes = _white(chosen, data)
     image_px = np.stack([view.table.keypoints_image_px[row] for view, row, _ in chosen])
     return Project(
         folder=folder,
@@ -184,9 +204,46 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         video_crops_px=_video_crops_px(chosen, crops_px),
         video_files=first.table.video_files,
         kind=first.table.kind,
-        notes=(*first.table.notes, *(note for view in views for note in view.size_notes(any(crops_px)))),
+        notes=(*_notes(views, any(crops_px)), *notes),
         skeleton=first.table.skeleton,
+        unlabelled_names=first.table.unlabelled_names,
+        hidden=np.stack([view.table.is_hidden[row] for view, row, _ in chosen]),
+        orientation=next((view.orientation for view in views if view.orientation != AUTO), AUTO),
+        white=white,
     )
+
+
+def _refuse_other_crops(label_file: Path, data: DataConfig) -> None:
+    given = "crop_px" if data.crop_px else "boxes" if data.boxes else ""
+    if given:
+        raise UserError(
+            f"data.{given} is {getattr(data, given)}, but labelled images of {label_file} are crops of their frames "
+            f"already; remove data.{given}"
+        )
+
+
+def _notes(views: list[CheckedTable], has_crops: bool) -> list[str]:
+    """Returns the notes of the tables, with several cameras each with its view, and those of their images."""
+    tables = [f"{f'{view.view}: ' * (len(views) > 1)}{note}" for view in views for note in view.table.notes]
+    return [*tables, *(note for view in views for note in (*view.size_notes(has_crops), *view.notes))]
+
+
+def _refuse_other_keypoints(views: list[CheckedTable]) -> None:
+    first = views[0]
+    for view in views:
+        names, others = first.table.keypoint_names, view.table.keypoint_names
+        if names != others:
+            raise UserError(
+                f"{first.table.file} has the keypoints {', '.join(names)}, but {view.table.file} has "
+                f"{', '.join(others)}; they must be the same in all views, in one order"
+            )
+
+
+def _white(chosen: list[tuple[CheckedTable, int, LabelledImage]], data: DataConfig) -> tuple[float, list[str]]:
+    """Returns the attribute `white` of the project, and a sentence about images of more than 8 bits."""
+    ranges = [image.facts.values for *_, image in chosen if image.facts.values]
+    white = data.white or choose_white(ranges)
+    return white, list(filter(None, [describe_white(ranges, white)[0]]))
 
 
 def _video_crops_px(

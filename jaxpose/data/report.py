@@ -12,6 +12,7 @@ from jaxpose.codes import NOT_VISIBLE, SETS, VISIBLE
 from jaxpose.config import Config
 from jaxpose.data import images
 from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import LISTED_PROBLEMS, Project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import assign_sets
@@ -35,7 +36,8 @@ def data_report(config: Config, found: Project) -> list[str]:
       UserError: the split cannot be made, or the folder of the videos does not exist.
     """
     data = config.data
-    sets = Counter(assign_sets(found, data).tolist())
+    of_frames = assign_sets(found, data)
+    sets = Counter(of_frames.tolist())
     rows = {
         "project": f"{found.folder}" + (f": {found.kind}" if found.kind else ""),
         "labels": f"{found.label_file.name}: {count(len(found.images), 'image')} with {_labels(found)}",
@@ -47,7 +49,9 @@ def data_report(config: Config, found: Project) -> list[str]:
     }
     if extra := extra_label_files(data):
         rows["evaluated"] = f"also {', '.join(extra)}"
-    lines = [f"{name:12} {text}" for name, text in rows.items()] + [f"{'note':12} {note}" for note in found.notes]
+    lines = [f"{name:12} {text}" for name, text in rows.items()] + [
+        f"{'note':12} {note}" for note in (*found.notes, *describe_leaks(found, of_frames, data))
+    ]
     if found.problems:
         lines.append(f"{'left out':12} {count(len(found.problems), 'row')}, that cannot be used:")
         lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]
@@ -65,7 +69,7 @@ def decode_all(config: Config, found: Project) -> None:
     affines = images.fit_affines(found, config.data, size_px)
 
     def decode(row: int) -> None:
-        images.read_labelled(found, row, affines[row], size_px)
+        images.read_labelled(found, row, affines[row], size_px, config.data)
 
     for _ in map_in_threads(decode, range(len(found.images)), config.data.threads, "decoding images"):
         pass
@@ -101,11 +105,7 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
     links = [path for path in folder.iterdir() if path.is_symlink() and not path.exists()] if folder.is_dir() else []
     broken = [f"  {path.name}: a link to {path.readlink()}, which does not exist" for path in sorted(links)]
     if not files:
-        labelled = sorted({str(file.parent) for file in found.video_files.values()})
-        elsewhere = (
-            f"; the labelled ones are in {', '.join(labelled)}: video.folder names another folder" if labelled else ""
-        )
-        return [f"{'videos':12} none in {folder}{elsewhere}", *broken]
+        return [f"{'videos':12} none in {folder}", *broken]
     looked = list(map_in_threads(_look, files, config.data.threads, "reading the videos"))
     videos = [video for video in looked if isinstance(video, Video)]
     frames, seconds = sum(video.expected_frames for video in videos), sum(map(_seconds, videos))
@@ -114,7 +114,8 @@ def _videos(files: list[Path], config: Config, found: Project) -> list[str]:
         if isinstance(video, Video):
             rate = f", {video.fps:.4g} frames/s, {_duration(_seconds(video))}" if video.fps else ""
             size = f"{video.width_px} x {video.height_px} px"
-            lines.append(f"  {video.path.name}: {size}, {count(video.expected_frames, 'frame')}{rate}")
+            bits = f", {video.bits} bits per channel, of which the upper 8 are used" if video.bits > 8 else ""
+            lines.append(f"  {video.path.name}: {size}, {count(video.expected_frames, 'frame')}{rate}{bits}")
         else:
             lines.append(f"  {video}")
     return lines + [f"  and {len(looked) - _LISTED_VIDEOS} more"] * (len(looked) > _LISTED_VIDEOS) + broken

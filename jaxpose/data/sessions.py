@@ -1,6 +1,10 @@
 """The videos of a project: one per session, or one per session and view where there are several cameras."""
 
+import dataclasses
 import difflib
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxpose.config import DataConfig, VideoConfig, project_folder
@@ -67,13 +71,38 @@ def clip_sessions(
     return found
 
 
-def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
-    """Returns {name without suffix: file} of the files in `video.folder` with a video's suffix, in natural order.
+def named_videos(data: DataConfig, video: VideoConfig, named: Mapping[str, Path]) -> VideoConfig:
+    """Returns the options with the videos that the label file names, if the project has no others.
+
+    Args:
+      data: the project.
+      video: its videos; a folder or files that are given are not replaced.
+      named: {name: file} of the videos that the label file names and that exist.
 
     Raises:
-      UserError: `video.folder` is not the default and does not exist, two videos differ in their suffix
-        alone, or a video is a FIFO or a device, a loop of symbolic links, or has a line break in its name.
+      UserError: as `video_files`.
     """
+    default = VideoConfig()
+    if (video.folder, video.files) != (default.folder, default.files) or video_files(data, video):
+        return video
+    folder = Path(os.path.realpath(project_folder(data.project)))
+    files = [file for file in dict.fromkeys(named.values()) if file.suffix.lower() in VIDEO_SUFFIXES]
+    places = [file.relative_to(folder).as_posix() if file.is_relative_to(folder) else str(file) for file in files]
+    return dataclasses.replace(video, files=tuple(sorted(places, key=natural_key)))
+
+
+def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
+    """Returns {name: file} of the project's videos, in natural order: `video.files`, or those in `video.folder`.
+
+    The name is that of the file without suffix; where `video.files` has two of one name, their folders are in front.
+
+    Raises:
+      UserError: `video.folder` is not the default and does not exist, two videos in it differ in their suffix alone, a
+        file of `video.files` does not exist, or a video is a FIFO or a device, a loop of symbolic links, or has a line
+        break in its name.
+    """
+    if video.files:
+        return _given_files(project_folder(data.project), video.files)
     folder = _folder(data, video)
     if not folder.is_dir():
         if video.folder == VideoConfig().folder:
@@ -86,14 +115,36 @@ def video_files(data: DataConfig, video: VideoConfig) -> dict[str, Path]:
     for file in sorted(folder.iterdir(), key=lambda file: (natural_key(file.name), file.name)):
         if file.suffix.lower() not in VIDEO_SUFFIXES or file.name.startswith(".") or not is_regular(file):
             continue
-        try:
-            refuse_unprintable(file.name)
-        except UserError as error:
-            raise UserError(f"a video in {folder} cannot be used: {error}; rename it") from None
+        _refuse_name(file, file.name)
         if file.stem in files:
             raise UserError(f"{files[file.stem]} and {file} differ only in their suffix; keep one of them")
         files[file.stem] = file
     return files
+
+
+def _given_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    files = [folder / Path(name).expanduser() for name in names]
+    for file in files:
+        if not is_regular(file):
+            raise UserError(f"video.files has {file}, which does not exist; put it there, or leave it out")
+        _refuse_name(file, str(file))
+    found = [file.stem for file in files]
+    for depth in range(1, max(len(file.parts) for file in files)):
+        counts = Counter(found)
+        found = [
+            "_".join([*file.parts[-depth - 1 : -1], file.stem]) if counts[name] > 1 else name
+            for name, file in zip(found, files, strict=True)
+        ]
+    if len(set(found)) < len(found):
+        raise UserError(f"video.files names {Counter(found).most_common(1)[0][0]} twice; keep one of them")
+    return dict(zip(found, files, strict=True))
+
+
+def _refuse_name(file: Path, name: str) -> None:
+    try:
+        refuse_unprintable(name)
+    except UserError as error:
+        raise UserError(f"a video in {file.parent} cannot be used: {error}; rename it") from None
 
 
 def _folder(data: DataConfig, video: VideoConfig) -> Path:

@@ -14,10 +14,11 @@ from jaxpose.checksums import is_signed_csv, parse_csv
 from jaxpose.codes import SETS, TRAIN
 from jaxpose.config import SPLIT_KINDS, DataConfig, find_path
 from jaxpose.data.cells import path_cell
-from jaxpose.data.division import divide_new, divide_videos, fill, limit_training
+from jaxpose.data.division import divide_new, divide_videos, fill, fill_stretches, limit_training
 from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.project import Project
 from jaxpose.data.shares import sizes_by_frame
+from jaxpose.data.stretches import cut_stretches, same_images
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular, read_bytes
 from jaxpose.quantities import count
@@ -33,7 +34,8 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     """Returns the set of every frame: (n,) text, "train", "validation", "test" or "unused".
 
     The split depends on the names of the images and on `data.seed`, not on the order of the rows. The views of one
-    moment are in one set, and counted as one.
+    moment are in one set, and counted as one; so are identical images, unless a file gives them different sets or
+    all images are the same.
 
     Raises:
       UserError: `data.split` is none of its kinds; its file lacks a frame (all frames, if it is of a run), or puts the
@@ -43,10 +45,13 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     moments = project.moment_names()
     sets = np.full(len(moments), "", "<U10")
     new = np.argsort(np.array(moments), kind="stable")
-    if data.split == "frame":
-        fill(sets, new, sizes_by_frame(data, len(new)), data.seed)
-    elif data.split == "video":
-        divide_videos(sets, _folders(moments), data)
+    if data.split in SPLIT_KINDS:
+        first = same_images(project.checksums, project.moments, new)
+        if (first == first[0]).all():
+            # If all images are the same, nothing could be kept apart.
+            first = np.arange(len(first))
+        _divide(sets, new[first[new] == new], moments, data)
+        sets = sets[first]
     else:
         place = _find_split(project.folder, data.split)
         file = place / "split.csv" if place.is_dir() else place
@@ -59,8 +64,10 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
             first = moments[unknown[0]]
             raise UserError(f"{file} has no row for {len(unknown)} of {len(sets)} frames, the first is {first}; {rule}")
         if is_of_a_run:
+            known_first = np.concatenate([new[sets[new] != ""], unknown])
             new = unknown
             divide_new(sets, new, _folders(moments), data)
+            sets[new] = sets[same_images(project.checksums, project.moments, known_first)[new]]
     limit_training(sets, new, data)
     if not (sets == TRAIN).any():
         raise UserError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
@@ -75,7 +82,7 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
       sets: (n,) text from `assign_sets`.
       data: the options of `assign_sets`.
     """
-    if data.split in ("frame", "video"):
+    if data.split in SPLIT_KINDS:
         return []
     place = _find_split(project.folder, data.split)
     known = read_split(place / "split.csv" if place.is_dir() else place)
@@ -206,6 +213,20 @@ def _cell(row: list[str], column: int | None) -> str:
     return row[column].strip() if column is not None and column < len(row) else ""
 
 
+def _divide(sets: np.ndarray, rows: np.ndarray, moments: Sequence[str], data: DataConfig) -> None:
+    """Divides rows of moments, in the order of their names, by `data.split`."""
+    if data.split == "video":
+        divide_videos(sets, _folders(moments), data)
+        return
+    sizes = sizes_by_frame(data, len(rows))
+    if data.split == "frame":
+        fill(sets, rows, sizes, data.seed)
+    else:
+        # A stretch is at most as long as the smallest set that measures.
+        most = min((size for size in sizes[1:] if size), default=1)
+        fill_stretches(sets, cut_stretches(moments, rows, most), sizes, data.seed)
+
+
 def _set_known(sets: np.ndarray, project: Project, known: KnownSplit, file: Path) -> None:
     """Fills in the set of each moment that a file knows, by any of its views."""
     for image, checksum, moment in zip(project.images, project.checksums, project.moments.tolist(), strict=True):
@@ -228,5 +249,6 @@ def _find_split(folder: Path, split: str) -> Path:
     near = difflib.get_close_matches(split, SPLIT_KINDS, 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise UserError(
-        f"data.split is {split!r}{hint}; it must be frame, video, a CSV file or a run folder, and no such file exists"
+        f"data.split is {split!r}{hint}; it must be frame, video, moment, a CSV file or a run folder, and no such file "
+        "exists"
     )

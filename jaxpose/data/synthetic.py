@@ -5,10 +5,8 @@ circles. Every video has its own background, lighting and animal; the seed decid
 """
 
 import csv
+import io
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import numpy as np
 
 from jaxpose.data.animal import KEYPOINT_NAMES, draw_background, draw_frame, draw_look, drift, walk
 from jaxpose.errors import UserError
+from jaxpose.files import replace_whole, write_folder, write_new
 
 MARKER = "synthetic.json"
 _VERSION = 1
@@ -62,19 +61,17 @@ def make_project(
     parameters |= {name: value for name, value in (("leaves", leaves), ("looks", looks)) if value}
     if _holds(folder, parameters):
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        # A subfolder, because mkdtemp makes a folder that only its owner can read.
-        project = staging / "project"
-        labels: dict[str, np.ndarray] = {}
-        for number in range(videos):
-            labels |= _write_video(project, number, seed, labelled_frames, video_frames, side_px, leaves, looks)
-        _write_labels(project / "CollectedData.csv", labels)
-        (project / MARKER).write_text(json.dumps(parameters, indent=1) + "\n")
-        _publish(project, folder, parameters)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        with write_folder(folder) as project:
+            labels: dict[str, np.ndarray] = {}
+            for number in range(videos):
+                labels |= _write_video(project, number, seed, labelled_frames, video_frames, side_px, leaves, looks)
+            _write_labels(project / "CollectedData.csv", labels)
+            write_new(project / MARKER, (json.dumps(parameters, indent=1) + "\n").encode())
+    except OSError:
+        # Another process may have finished the same project meanwhile.
+        if not _holds(folder, parameters):
+            raise
     return folder
 
 
@@ -88,15 +85,6 @@ def _check_sizes(
             f"{leaves=}, {looks=}; needed are seed >= 0, videos >= 1, 1 <= labelled_frames <= video_frames, an even "
             "side_px >= 32, leaves >= 0 and looks >= 0"
         )
-
-
-def _publish(project: Path, folder: Path, parameters: dict[str, int]) -> None:
-    """Moves a complete project to its folder, unless another process has finished the same project meanwhile."""
-    try:
-        os.replace(project, folder)
-    except OSError:
-        if not _holds(folder, parameters):
-            raise
 
 
 def _holds(folder: Path, parameters: dict[str, int]) -> bool:
@@ -145,7 +133,8 @@ def _write_video(
     _write_labels(project / "ground_truth" / f"{name}.csv", dict(enumerate(truth_px)))
     labelled = np.arange(labelled_frames) * video_frames // labelled_frames
     codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
-    with av.open(str(project / "videos" / f"{name}.mp4"), "w") as container:
+    video = project / "videos" / f"{name}.mp4"
+    with replace_whole(video) as unfinished, av.open(str(unfinished), "w") as container:
         # Without macroblock trees: with them, x264 writes different bytes from the same frames in one run of ten.
         options = {"preset": "veryfast", "crf": "18", "mbtree": "0"}
         stream = container.add_stream(codec, rate=_FPS, options=options)
@@ -160,7 +149,8 @@ def _write_video(
             planes = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2YUV_I420), np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(planes, format="yuv420p")))
             if i in labelled:
-                cv2.imwrite(str(project / "labeled-data" / name / _image_name(i)), image[..., ::-1])
+                content = cv2.imencode(".png", image[..., ::-1])[1].tobytes()
+                write_new(project / "labeled-data" / name / _image_name(i), content)
         container.mux(stream.encode())
     return {f"labeled-data/{name}/{_image_name(i)}": truth_px[i] for i in labelled.tolist()}
 
@@ -177,5 +167,6 @@ def _write_labels(path: Path, keypoints_px: Mapping[Any, np.ndarray]) -> None:
         for title, column in zip(("scorer", "bodyparts", "coords"), zip(*columns, strict=True), strict=True)
     ]
     rows = [[name, *(f"{value:.3f}" for value in points.ravel())] for name, points in keypoints_px.items()]
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([*header, *rows])
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([*header, *rows])
+    write_new(path, text.getvalue().encode())

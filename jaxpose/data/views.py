@@ -15,12 +15,38 @@ ENDINGS = ("_new", "_test")
 
 
 def label_file_of_view(labels: str, view: str) -> str:
-    """Returns the label file of a view: CollectedData_top.csv for CollectedData.csv, _top_new.csv for _new.csv."""
+    """Returns the label file of a view: CollectedData_top.csv for CollectedData.csv, _top_new.csv for _new.csv.
+
+    Args:
+      labels: the name without the view, or the files of all views: "top:a.csv,side:b.csv".
+      view: "" with only one camera.
+
+    Raises:
+      UserError: the files of all views are given, but none of this one.
+    """
     if not view:
         return labels
+    if files := files_of_views(labels):
+        if view not in files:
+            raise UserError(f"data.labels is {labels!r}, which names no file of the view {view}")
+        return files[view]
     path = PurePosixPath(labels)
     ending = next((ending for ending in ENDINGS if path.stem.endswith(ending)), "")
     return path.with_name(f"{path.stem.removesuffix(ending)}_{view}{ending}{path.suffix}").as_posix()
+
+
+def with_ending(labels: str, ending: str) -> str:
+    """Returns a name for `label_file_of_view` with an ending before the suffix: CollectedData_new.csv."""
+    files = files_of_views(labels)
+    if files:
+        return ",".join(f"{view}:{with_ending(file, ending)}" for view, file in files.items())
+    return f"{PurePosixPath(labels).with_suffix('').as_posix()}{ending}.csv"
+
+
+def files_of_views(labels: str) -> dict[str, str]:
+    """Returns {view: file} of "top:a.csv,side:b.csv", {} for another name."""
+    entries = [entry.partition(":") for entry in labels.split(",")]
+    return {view: file for view, _, file in entries} if all(view and file for view, _, file in entries) else {}
 
 
 def moment_of_image(image: str, view: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 
-from jaxpose.cluster.gpus import nvidia_driver_is_visible
+from jaxpose.cluster.gpus import gpu_advice, nvidia_driver_is_visible, why_not_started
 from jaxpose.doctor.finding import OK, PROBLEM, WARNING, Finding
 from jaxpose.threads import allowed_cores, loader_threads
 
@@ -59,7 +59,10 @@ def devices(limit_s: float = 90.0) -> Finding:
             asked.communicate(timeout=5)
         return PROBLEM, f"JAX did not answer within {limit_s:g} s{shown}; check that nvidia-smi answers"
     if asked.returncode:
-        return PROBLEM, f"JAX does not start{shown}: {(err.strip().splitlines() or ['without a message'])[-1]}"
+        said = (err.strip().splitlines() or ["without a message"])[-1]
+        if platforms := os.environ.get("JAX_PLATFORMS"):
+            return PROBLEM, why_not_started(platforms, said)
+        return PROBLEM, f"JAX does not start{shown}: {said}"
     found = json.loads(out.splitlines()[-1])
     kinds = collections.Counter(f"{kind} ({name})" for name, kind in found)
     text = ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) + shown
@@ -68,7 +71,7 @@ def devices(limit_s: float = 90.0) -> Finding:
         and nvidia_driver_is_visible()
         and os.environ.get("JAX_PLATFORMS", "") in ("", "cuda", "cuda,cpu")
     ):
-        return PROBLEM, f"{text}, though an NVIDIA driver is here: pip install '.[cuda12]' (or '.[cuda13]')"
+        return PROBLEM, f"{text}, though an NVIDIA driver is here; {gpu_advice()}"
     return OK, text
 
 

@@ -43,6 +43,8 @@ def draw(given: argparse.Namespace) -> int:
     if is_table(video) and not is_table(table):
         raise UserError(f"VIDEO is {video}, a table, and TABLE is {table}; exchange them: jaxpose draw VIDEO TABLE")
     predictions = read_table(table)
+    for note in predictions.notes:
+        say(note)
     file = Path(given.out).expanduser() if given.out else table.with_name(f"{_stem(table)}_labeled{SUFFIX}")
     _refuse_file(given, file, video)
     config = _run_config(given, predictions)

@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         "--frame_size", default="", metavar="WxH", help="size of the frames in px; default: that of the labelled images"
     )
     arguments.add_argument("--platform", default="auto", metavar="NAME", help="auto, cpu, gpu or tpu: for the check")
-    arguments.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    arguments.add_overwrite()
     arguments.add_quiet()
     return arguments.run(_run, argv)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 import jaxpose
 from jaxpose.cluster.devices import describe
@@ -22,6 +23,8 @@ from jaxpose.export.program import frame_shape, in_float32, make_program
 from jaxpose.export.stablehlo import PLATFORMS, SUFFIX, load_stablehlo, to_stablehlo
 from jaxpose.extras import need
 from jaxpose.files import write_atomic
+from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.outputs import output_folder, refusal
 from jaxpose.phases import phase
 from jaxpose.pose.pca import Pca
 from jaxpose.prediction.batch_runner import BatchRunner
@@ -62,21 +65,25 @@ def export(
     _check_out(out, overwrite)
     fit = _fit_of(config.data, frame_size_px or _size_of_labelled(config.data))
     make_folder(out.parent)
+    # Before the weights are read, which are arrays of a device.
+    mesh = make_mesh(start_devices(_on_one_device(config, platform)))
     with phase("reading the weights"):
         trained = load_network(run)
     # A program in float64 would run only where 64-bit types are turned on.
     network = in_float32(trained) if config.train.precision == "f64" else trained
-    # Otherwise they only measure predictions, and a file holds none of them.
-    views = agreeing_views(config.model, load_subspaces(run, config)) if config.model.views_agree else None
-    predictor = _predictor_of(network, platform, views)
-    with phase("writing the program"):
-        content = to_stablehlo(make_program(network, fit, views), frame_shape(config.model.kind, fit.frame_size_px))
-    with phase("comparing the file with the run"):
-        check = check_file(load_stablehlo(content), predictor, fit, str(out))
+    with pinned_settings(network.config.train.precision):
+        # Otherwise they only measure predictions, and a file holds none of them.
+        views = agreeing_views(config.model, load_subspaces(run, config)) if config.model.views_agree else None
+        predictor = _predictor_of(network, mesh, views)
+        with phase("writing the program"):
+            content = to_stablehlo(make_program(network, fit, views), frame_shape(config.model.kind, fit.frame_size_px))
+        with phase("comparing the file with the run"):
+            check = check_file(load_stablehlo(content), predictor, fit, str(out))
     notes = _describe(trained, network.config, fit)
     notes |= {"check": dataclasses.asdict(check), "file_sha256": hashlib.sha256(content).hexdigest()}
-    write_atomic(out, content)
-    write_atomic(_description(out), (json.dumps(notes, indent=2) + "\n").encode())
+    with output_folder(out.parent, overwrite) as folder:
+        write_atomic(folder / out.name, content)
+        write_atomic(folder / _description(out).name, (json.dumps(notes, indent=2) + "\n").encode())
     return _report(out, len(content), notes, check)
 
 
@@ -103,8 +110,9 @@ def _check_out(out: Path, overwrite: bool) -> None:
     for file in (out, _description(out)):
         if file.is_dir():
             raise UserError(f"--out is {out}, but {file} is a folder; give another name")
-        if file.exists() and not overwrite:
-            raise UserError(f"{file} exists already: --overwrite replaces it; or give another --out")
+    # Without it, the file about it is what a command has left that was cut off.
+    if out.exists() and not overwrite:
+        raise UserError(refusal([out]))
     need("export", out.name)
 
 
@@ -130,14 +138,14 @@ def _fit_of(data: DataConfig, frame_size_px: tuple[int, int]) -> FrameFit:
     return make_fit(frame_size_px, (data.input_width_px, data.input_height_px), data.resize, crop_px)
 
 
-def _predictor_of(network: LoadedNetwork, platform: str, views: Pca | None) -> Predictor:
-    config = network.config
-    config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=1, platform=platform))
-    devices = start_devices(config)
-    mesh = make_mesh(devices)
-    runner = BatchRunner(config, network.graphdef, mesh, COUNT, views=views)
+def _on_one_device(config: Config, platform: str) -> Config:
+    return dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=1, platform=platform))
+
+
+def _predictor_of(network: LoadedNetwork, mesh: Mesh, views: Pca | None) -> Predictor:
+    runner = BatchRunner(network.config, network.graphdef, mesh, COUNT, views=views)
     weights = replicate(mesh, (network.params, network.statistics))
-    return Predictor(config, runner, weights, describe(devices), {}, network.label)
+    return Predictor(network.config, runner, weights, describe(list(mesh.devices.flat)), {}, network.label)
 
 
 def _describe(trained: LoadedNetwork, config: Config, fit: FrameFit) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import LabelTable, normalised
+from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats import coco_extras
-from jaxpose.formats.moved_file import is_absolute, locate
 from jaxpose.quantities import count
 
 
@@ -31,7 +31,8 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     left out.
 
     Args:
-      file: the JSON. Images are searched from its folder, from `images` in it, and likewise from the folder above.
+      file: the JSON. Images are searched from its folder, from `images` in it, and likewise from the folder above; then
+        from the folders in these (images/default, val2017), first those that the name of the file ends with.
       data: `data.missing` is the meaning of a keypoint that is not labelled (v = 0).
 
     Raises:
@@ -44,6 +45,7 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
     categories = _labelled_categories(file, tree["categories"], annotations)
     names = _keypoint_names(file, categories)
     animals = Counter(annotation.get("image_id") for annotation in annotations if _has_image(annotation, images))
+    found = _find_images(file, images)
     rows: list[tuple[str, dict[str, Any], np.ndarray]] = []
     kept: list[dict[str, Any]] = []
     problems: list[str] = []
@@ -56,32 +58,39 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
             name = _image_name(images[image_id])
             if animals[image_id] > 1:
                 raise UserError(f"{name} has {animals[image_id]} animals, and only images with one can be trained")
+            if found[name].reason:
+                raise UserError(found[name].reason)
             rows.append((source, images[image_id], _keypoints(annotation["keypoints"], names)))
             kept.append(annotation)
         except UserError as error:
             problems.append(f"{source}: {error}")
-    table = _table(file, names, rows, problems, data.missing, len(images) - len(animals))
+    places = [_place(file, image["file_name"], found[image["file_name"]]) for _, image, _ in rows]
+    table = _table(file, names, rows, places, problems, data.missing, len(images) - len(animals))
     skeleton = coco_extras.read_skeleton(categories, names)
-    return dataclasses.replace(
+    table = dataclasses.replace(
         table,
         scorer=coco_extras.read_scorer(tree),
         skeleton=skeleton,
         unread=tuple(coco_extras.unread(tree, kept, skeleton)),
     )
+    return normalised(table, data)
 
 
 def _table(
     file: Path,
     names: tuple[str, ...],
     rows: list[tuple[str, dict[str, Any], np.ndarray]],
+    places: list[tuple[str, Path]],
     problems: list[str],
     missing: str,
     unlabelled: int,
 ) -> LabelTable:
-    """Returns the table of rows (source, entry of the image, keypoints (k, 3)); `unlabelled` images are left out."""
+    """Returns the table of rows (source, entry of the image, keypoints (k, 3)), and the name and file of each image.
+
+    `unlabelled` images are left out.
+    """
     keypoints = np.array([keypoints for *_, keypoints in rows], np.float64).reshape(-1, len(names), 3)
     labelled = keypoints[..., 2] > 0
-    places = [_locate(file.parent, image["file_name"]) for _, image, _ in rows]
     sizes_px = {name: _size_px(image) for (name, _), (_, image, _) in zip(places, rows, strict=True)}
     notes = []
     if unlabelled:
@@ -205,12 +214,27 @@ def _size_px(image: dict[str, Any]) -> tuple[int, int] | None:
     return (width, height) if type(width) is int and type(height) is int and min(width, height) > 0 else None
 
 
-def _locate(folder: Path, name: str) -> tuple[str, Path]:
+def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[str, Match]:
+    """Returns what is found for the path of each image."""
+    usual = [root / below for root in (file.parent, file.parent.parent) for below in ("", "images")]
+    # Folders beside that of the file hold other things, unless it is the usual folder of COCO's files.
+    is_beside = file.parent.name == "annotations"
+    parents = [place for place in usual if place.is_dir() and (is_beside or place != file.parent.parent)]
+    below = [folder for parent in parents for folder in sorted(parent.iterdir()) if folder.is_dir()]
+    subset = [folder for folder in below if file.stem.endswith(folder.name)]
+    names = [name for image in images.values() if isinstance(name := image.get("file_name"), str) and name]
+    return find_files(names, [usual, subset, below])
+
+
+def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
     """Returns the name of an image in tables and its file; a file that does not exist is reported later."""
-    roots = [root / below for root in (folder, folder.parent) for below in ("", "images")]
-    path = locate(name, roots)
+    folder, path = file.parent, match.file
     if path is None:
-        path = folder / PurePosixPath(name.replace("\\", "/")).name
-        return (path.name, path) if is_absolute(name) else (name, folder / name)
-    root = folder if path.is_relative_to(folder) else folder.parent
-    return path.relative_to(root).as_posix(), path
+        is_elsewhere = is_absolute(name) or ".." in name.replace("\\", "/").split("/")
+        return (match.end, folder / match.end) if is_elsewhere else (name, folder / name)
+    for root in (folder, folder.parent):
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix(), path
+    # It lies elsewhere on this machine.
+    end = match.end if "/" in match.end else f"{path.parent.name}/{match.end}"
+    return f"{file.name}/{end}", path

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,16 +13,24 @@ from jaxpose.config import DataConfig
 from jaxpose.errors import UserError
 from jaxpose.files import open_atomic
 from jaxpose.threads import map_in_threads
-from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.index import VideoIndex
 from jaxpose.video.range import RangeReader
-from jaxpose.video.rotation import as_labelled
+from jaxpose.video.recording import Recording, read_recording
 
 # Part of the names: increase it when the pixels change.
-_VERSION = 1
+_VERSION = 2
+# Frames of 8 bits, of 16 bits, of floats, and image files as they were found.
+_SUFFIXES = (".bmp", ".ppm", ".pfm", ".png", ".jpg")
+
+# Values (height, width, 3) RGB, uint8, uint16 or float32; or the content of an image file, PNG or JPEG.
+Image = np.ndarray | bytes
 
 
 class ExtractedFrames:
-    """The image files of the frames of one video: BMP, because its bytes depend on nothing but the pixels."""
+    """The image files of the frames of one video: BMP, because its bytes depend on nothing but the pixels.
+
+    Frames of more than 8 bits keep them all, as PPM or PFM files, whose bytes depend on nothing else either.
+    """
 
     def __init__(self, key: str, data: DataConfig) -> None:
         """Takes a name that is unique for the content of the video, and the limit of the cache folder."""
@@ -33,7 +40,8 @@ class ExtractedFrames:
 
     def path(self, frame: int) -> Path:
         """Returns the file of a frame, which may not exist."""
-        return self._folder / f"{self._prefix}-{frame}.bmp"
+        files = [self._folder / f"{self._prefix}-{frame}{suffix}" for suffix in _SUFFIXES]
+        return next((file for file in files if file.exists()), files[0])
 
     def absent(self, frames: Sequence[int]) -> list[int]:
         """Returns the frames that are not there, and marks the others as used now."""
@@ -45,57 +53,72 @@ class ExtractedFrames:
                 found.append(frame)
         return found
 
-    def make_room(self, count: int, size_px: tuple[int, int]) -> None:
-        """Removes the frames used longest ago, so that `count` frames of (width, height) px can be stored.
+    def make_room(self, count: int, frame_bytes: int) -> None:
+        """Removes the frames used longest ago, so that `count` frames of so many bytes can be stored.
 
         Raises:
           UserError: they alone are above the limit of the cache folder.
         """
-        needed = count * (3 * (size_px[0] + 1) * size_px[1] + 64)
+        needed = count * frame_bytes
         if needed > self._limit_gib * cache.GIB:
             raise UserError(
                 f"{count} labelled frames take {needed / cache.GIB:.2f} GiB, above data.cache_limit_gib = "
                 f"{self._limit_gib:g}; raise it"
             )
         self._folder.mkdir(parents=True, exist_ok=True)
-        cache.make_room(self._folder, self._limit_gib * cache.GIB - needed, ".bmp")
+        cache.make_room(self._folder, self._limit_gib * cache.GIB - needed, _SUFFIXES)
 
-    def store(self, frame: int, pixels: np.ndarray) -> Path:
-        """Writes a frame (height, width, 3) uint8 RGB, and returns its file.
+    def store(self, frame: int, image: Image) -> None:
+        """Writes a frame.
 
         Raises:
           OSError: the disk is full.
         """
-        content = cv2.imencode(".bmp", cv2.cvtColor(np.ascontiguousarray(pixels), cv2.COLOR_RGB2BGR))[1].tobytes()
-        with open_atomic(self.path(frame), f".{uuid.uuid4().hex}.tmp", sync=False) as stream:
+        content, suffix = _encode(image)
+        file = self._folder / f"{self._prefix}-{frame}{suffix}"
+        with open_atomic(file, sync=False) as stream:
             stream.write(content)
-        return self.path(frame)
 
 
-def frames_of_video(
-    path: Path, frames: Sequence[int], size_px: tuple[int, int] | None, data: DataConfig
-) -> dict[int, Path | str]:
+def image_bytes(image: Image) -> int:
+    """Returns the size of the file of an image, at most."""
+    if isinstance(image, bytes):
+        return len(image)
+    height, width = image.shape[:2]
+    # The rows of a BMP file are filled to 4 bytes.
+    return 3 * (width + 1) * height * image.itemsize + 64
+
+
+def _encode(image: Image) -> tuple[bytes, str]:
+    """Returns the content of an image file, and its suffix."""
+    if isinstance(image, bytes):
+        return image, ".png" if image.startswith(b"\x89PNG") else ".jpg"
+    height, width = image.shape[:2]
+    if image.dtype == np.uint8:
+        return cv2.imencode(".bmp", cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2BGR))[1].tobytes(), ".bmp"
+    if image.dtype == np.uint16:
+        return b"P6 %d %d 65535\n" % (width, height) + image.astype(">u2").tobytes(), ".ppm"
+    # The last row comes first.
+    return b"PF\n%d %d\n-1.0\n" % (width, height) + image[::-1].astype("<f4").tobytes(), ".pfm"
+
+
+def frames_of_video(path: Path, frames: Sequence[int], recording: Recording, data: DataConfig) -> dict[int, Path | str]:
     """Returns {frame: its image file}, or in place of the file the reason why the frame cannot be used.
 
     Args:
       path: the video.
       frames: numbers from 0 in the order in which frames are shown.
-      size_px: (width, height) that the label tool saw, None if unknown: it decides whether a rotation is applied.
+      recording: what the label file says about the video; the size decides whether a rotation is applied.
       data: the limit of the cache folder, and the number of threads.
 
     Raises:
-      UserError: the file is no video, or has frames of another size; the frames are above the limit.
+      UserError: the file is no video, or another recording; the frames are above the limit.
       OSError: the disk is full.
     """
-    sizes = [size_px] if size_px else []
-    index = as_labelled(read_index(path), sizes)
-    found_px = (index.width_px, index.height_px)
-    if size_px not in (None, found_px):
-        raise UserError(f"{path} has frames of {found_px[0]} x {found_px[1]} px, but those labelled had {size_px[0]} x "
-                        f"{size_px[1]} px: is it another video?")  # fmt: skip
+    index = read_recording(path, recording)
     kept = ExtractedFrames(f"{index.identity} {index.quarter_turns}", data)
     absent = kept.absent(frames)
-    kept.make_room(len(absent), found_px)
+    kept.make_room(len(absent), image_bytes(np.empty((index.height_px, index.width_px, 3), np.uint8)))
     decoded = map_in_threads(
         lambda frame: _decode(index, frame), absent, data.threads, f"extracting frames of {path.name}"
     )

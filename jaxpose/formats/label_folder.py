@@ -7,14 +7,15 @@ from pathlib import Path, PurePosixPath
 
 from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
-from jaxpose.data.label_table import LabelTable, join_tables, read_table
-from jaxpose.data.labels import COORDS
+from jaxpose.data.label_header import COORDS
+from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table
+from jaxpose.data.label_text import read_text
 from jaxpose.data.views import ENDINGS
 from jaxpose.errors import UserError
-from jaxpose.files import is_regular, read_bytes
+from jaxpose.files import is_regular
 from jaxpose.quantities import count
 
-_HEADER_BYTES = 2**20
+_HEADER_CHARACTERS = 2**20
 _PREFIX = "CollectedData_"
 
 
@@ -38,7 +39,7 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
       UserError: a file is not understood, or the files are those of several cameras.
     """
     files = label_files(folder)
-    tables = [read_table(folder, file, data.missing) for file in files]
+    tables = [read_csv_table(folder, file, data.missing) for file in files]
     _refuse_views(folder, tables)
     names = tuple(dict.fromkeys(name for table in tables for name in table.keypoint_names))
     notes = [
@@ -49,14 +50,16 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     kind = f"{count(len(files), 'label file')}: {', '.join(file.name for file in files)}"
     scorers = list(dict.fromkeys(table.scorer for table in tables))
     unread = (f"which of {', '.join(map(repr, scorers))} labelled which image",) if len(scorers) > 1 else ()
-    return dataclasses.replace(join_tables(folder, names, tables), kind=kind, notes=tuple(notes), unread=unread)
+    joined = join_tables(folder, names, tables)
+    joined = dataclasses.replace(joined, kind=kind, notes=(*joined.notes, *notes), unread=unread)
+    return normalised(joined, data)
 
 
 def _has_labels(file: Path) -> bool:
     try:
-        text = read_bytes(file, most_bytes=None)[:_HEADER_BYTES].decode("utf-8-sig", "ignore")
+        text = read_text(file)[0][:_HEADER_CHARACTERS]
         rows = [row for row, _ in zip(csv.reader(io.StringIO(text, newline="")), range(3), strict=False)]
-    except (OSError, csv.Error):
+    except (OSError, UserError, csv.Error):
         return False
     cells = [{cell.strip() for cell in row[1:]} - {""} for row in rows]
     return any({"x", "y"} <= coords <= set(COORDS) for coords in cells)

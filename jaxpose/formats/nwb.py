@@ -4,6 +4,7 @@ Every keypoint has a series with all frames, those without a position as NaN, so
 """
 
 import datetime
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 
 from jaxpose.errors import UserError
 from jaxpose.extras import need
-from jaxpose.files import replace_whole, sha256_of
+from jaxpose.files import sha256_of
+from jaxpose.formats.hdf5_writer import open_hdf5
 from jaxpose.formats.video_predictions import Footage, VideoPredictions
 
 NEEDS_START = (
@@ -40,18 +42,13 @@ def write_predictions(
     """
     need("nwb", str(file))
     import ndx_pose
-    import pynwb
     import pynwb.image
 
     for name in predictions.keypoint_names:
         if "/" in name or ":" in name:
             raise UserError(f"{predictions.file}: keypoint {name!r} has a / or :, which NWB does not allow; rename it")
     video = footage.path.name
-    content: Any = pynwb.NWBFile(
-        session_description=f"Keypoints in {video}",
-        identifier=sha256_of(predictions.file),
-        session_start_time=session_start,
-    )
+    content = new_file(f"Keypoints in {video}", sha256_of(predictions.file), session_start)
     skeleton = ndx_pose.Skeleton(
         name="animal", nodes=list(predictions.keypoint_names), edges=np.zeros((0, 2), np.uint8)
     )
@@ -71,9 +68,37 @@ def write_predictions(
     )
     module = content.create_processing_module("behavior", "Keypoints predicted in video")
     module.add([ndx_pose.Skeletons(skeletons=[skeleton]), estimation])
+    write_file(file, content)
+
+
+def new_file(description: str, identifier: str, session_start: datetime.datetime) -> Any:
+    """Returns an empty `pynwb.NWBFile`."""
+    import pynwb
+
+    return pynwb.NWBFile(
+        session_description=description,
+        identifier=identifier,
+        session_start_time=session_start,
+        # The time of writing would make every call write other bytes.
+        file_create_date=session_start,
+    )
+
+
+def write_file(file: Path, content: Any) -> None:
+    """Writes a `pynwb.NWBFile`; its objects get identifiers that depend on what the file is made of.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    import pynwb
+
+    source = f"jaxpose {content.identifier} {content.session_start_time.isoformat()}"
+    for number, entry in enumerate([content, *content.all_children()]):
+        # hdmf draws a random one, and has no other way to set it.
+        entry._AbstractContainer__object_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{source} {number}"))
     connection: Any = pynwb.NWBHDF5IO
-    with replace_whole(file) as unfinished, connection(str(unfinished), "w") as opened:
-        opened.write(content)
+    with open_hdf5(file) as opened, connection(file=opened, mode="w") as writer:
+        writer.write(content)
 
 
 def _source(image_series: Any, footage: Footage, count: int, times: dict[str, Any]) -> Any:

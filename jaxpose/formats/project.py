@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from jaxpose.config import SYNTHETIC, Config, DataConfig, project_folder
+from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
 from jaxpose.data.label_changes import refuse_unfinished
@@ -20,6 +21,7 @@ from jaxpose.files import is_regular
 from jaxpose.formats import coco, label_folder, sleap
 from jaxpose.formats.deeplabcut import project as deeplabcut
 from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER
+from jaxpose.formats.lightning_pose.config import read_places
 from jaxpose.quantities import listed
 
 LIGHTNING_POSE, DEEPLABCUT, COCO, SLEAP, CSV = "Lightning Pose", "DeepLabCut", "COCO", "SLEAP", "label files"
@@ -37,6 +39,11 @@ def prepare(config: Config) -> tuple[Config, Project]:
     """
     if config.data.project == SYNTHETIC:
         return dataset.prepare(config)
+    if is_project_config(project := config.data.project) and is_lightning_pose_config(Path(project).expanduser()):
+        raise UserError(
+            f"data.project is {project}, the config of a Lightning Pose project, whose keys only "
+            f"configs/lightning_pose.py reads: give it without --config, or give the folder of the project"
+        )
     config = dataclasses.replace(config, data=without_config_file(config.data))
     return dataset.prepare(config, read_project(config.data))
 
@@ -80,8 +87,8 @@ def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
     kind = recognise(data)
     if kind == LIGHTNING_POSE:
         folder = find_folder(data.project)
-        table = read_table(folder, find_labels(folder, data.labels, ""), data.missing)
-        return dataclasses.replace(table, notes=_two_kinds(data))
+        table = read_table(folder, find_labels(folder, data.labels, ""), data)
+        return dataclasses.replace(table, notes=(*table.notes, *_two_kinds(data)))
     path = Path(os.path.realpath(Path(data.project).expanduser()))
     return sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
 
@@ -178,7 +185,19 @@ def _read_table(kind: str, path: Path, data: DataConfig) -> LabelTable:
 
 
 def without_config_file(data: DataConfig) -> DataConfig:
-    """Returns the options with the folder of config.yaml in place of the file, by which DeepLabCut names a project."""
-    path = Path(data.project).expanduser()
-    is_config = path.suffix.lower() in (".yaml", ".yml") and path.is_file()
-    return dataclasses.replace(data, project=str(path.parent)) if is_config else data
+    """Returns the options with the folder of a project in place of its config.yaml.
+
+    That of Lightning Pose also names the label file and the cameras, unless they are given.
+
+    Raises:
+      UserError: the YAML file is no known config.
+    """
+    if not is_project_config(data.project):
+        return data
+    file = Path(data.project).expanduser()
+    if not is_lightning_pose_config(file):
+        return dataclasses.replace(data, project=str(file.parent))
+    named, default = read_places(file), DataConfig()
+    folder = named.project if Path(named.project).is_dir() else str(file.parent)
+    given = {name: value for name in ("labels", "views") if (value := getattr(data, name)) != getattr(default, name)}
+    return dataclasses.replace(data, **{"labels": named.labels, "views": named.views, **given, "project": folder})

@@ -5,7 +5,6 @@ on nothing but the pixels, and so do the checksums in split.csv.
 """
 
 import dataclasses
-import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -14,14 +13,18 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_formula, refuse_unprintable
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.image_file import image_facts
+from jaxpose.data.label_table import LabelTable, normalised
 from jaxpose.errors import UserError
 from jaxpose.extras import need
-from jaxpose.files import sha256_of
+from jaxpose.files import read_bytes
 from jaxpose.formats import sleap_extras
-from jaxpose.formats.extracted_frames import ExtractedFrames, frames_of_video
-from jaxpose.formats.sleap_video import SleapVideo, firsts_of_files, video_names
+from jaxpose.formats.extracted_frames import frames_of_video
+from jaxpose.formats.sleap_images import extract_images
+from jaxpose.formats.sleap_video import SleapVideo, files_of_videos, firsts_of_files, video_names
+from jaxpose.formats.sleap_video import read_videos as read_sleap_videos
 from jaxpose.quantities import count
+from jaxpose.video.recording import refuse_other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +38,14 @@ class _Row:
 
 
 def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> LabelTable:
-    """Reads the instances that a person labelled; predicted ones are left out.
+    """Reads the instances that a person labelled; predicted ones are left out, unless `data.predicted_labels`.
 
     A point that is marked as not visible counts as not labelled, as in SLEAP's own training.
 
     Args:
       file: the .slp.
-      data: the meaning of a point that is not labelled, and the limit of the cache folder.
+      data: the meaning of a point that is not labelled, whether predicted instances count, and the limit of the cache
+        folder.
       with_hidden: also frames in which the only points with a position are marked as not visible.
 
     Raises:
@@ -50,11 +54,12 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     """
     labels = _load(file)
     names = _keypoint_names(file, labels)
-    videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
+    videos = read_sleap_videos(file, labels)
     names_of_videos = video_names(videos)
-    rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden)
+    rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
     wanted = [sorted({row.frame for row in rows if row.video == number}) for number in range(len(videos))]
-    images = [_images(video, frames, data) for video, frames in zip(videos, wanted, strict=True)]
+    reach_px = [_reach_px([row.instance for row in rows if row.video == number]) for number in range(len(videos))]
+    images = [_images(*of_video, data) for of_video in zip(videos, wanted, reach_px, strict=True)]
     kept, paths = [], []
     for row in rows:
         image = images[row.video][row.frame]
@@ -69,34 +74,42 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
     labelled = np.isfinite(points).all(axis=-1)
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
     used = dict.fromkeys(row.video for row in rows)
-    return LabelTable(
+    files, sentences = files_of_videos(videos, names_of_videos, used)
+    names_of_images = tuple(
+        _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
+        for row, path in zip(kept, paths, strict=True)
+    )
+    table = LabelTable(
         file=file,
         keypoint_names=names,
-        images=tuple(
-            _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
-            for row, path in zip(kept, paths, strict=True)
-        ),
+        images=names_of_images,
         paths=tuple(paths),
         videos=tuple(names_of_videos[row.video] for row in kept),
         sources=tuple(row.source for row in kept),
         keypoints_image_px=np.where(np.expand_dims(labelled, -1), points, np.nan),
         visibility=np.where(labelled, VISIBLE, absent).astype(np.int8),
         problems=tuple(problems),
-        video_files={names_of_videos[number]: path for number in used if (path := videos[number].media_file)},
+        shown_sizes_px=_shown_sizes_px(names_of_images, [videos[row.video] for row in kept]),
+        video_files=files,
         kind=f"SLEAP file {file.name} with {count(len(used), 'video')}",
-        notes=tuple(notes),
+        notes=(*notes, *sentences),
         scorer=sleap_extras.read_scorer(labels),
         hidden_image_px=sleap_extras.hidden_points([row.instance for row in kept], len(names)),
         skeleton=sleap_extras.read_skeleton(labels),
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
+    return normalised(table, data)
+
+
+def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[str, tuple[int, int]]:
+    pairs = zip(images, (video.recording.size_px for video in videos), strict=True)
+    return {image: size_px for image, size_px in pairs if size_px}
 
 
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
     """Returns a .slp as sleap-io has it, and its videos of sleap-io by the names that `read_labels` gives them."""
     labels = _load(file)
-    videos = [SleapVideo(file, number, video) for number, video in enumerate(labels.videos)]
-    return labels, dict(zip(video_names(videos), labels.videos, strict=True))
+    return labels, dict(zip(video_names(read_sleap_videos(file, labels)), labels.videos, strict=True))
 
 
 def _load(file: Path) -> Any:
@@ -128,28 +141,43 @@ def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
 
 
 def _rows(
-    file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool
+    file: Path, labels: Any, videos: list[SleapVideo], names: list[str], with_hidden: bool, with_predicted: bool
 ) -> tuple[list[_Row], list[str], list[str]]:
     """Returns the rows, "PLACE: reason" of others, and notes."""
-    rows, problems, predicted = [], [], 0
+    rows, problems, used, left = [], [], 0, 0
     numbers = {id(video): number for video, number in zip(labels.videos, firsts_of_files(videos), strict=True)}
     for frame in labels.labeled_frames:
         number = numbers[id(frame.video)]
         source = f"{file}:{names[number]} frame {frame.frame_idx}"
         instances = sleap_extras.labelled_instances(frame, with_hidden)
+        if with_predicted and not instances and (instances := sleap_extras.predicted_instances(frame)):
+            used += 1
         if len(instances) > 1:
             problems.append(f"{source}: it has {len(instances)} animals, and only frames with one can be trained")
         elif instances:
             rows.append(_Row(source, number, int(frame.frame_idx), instances[0]))
         else:
-            predicted += 1
+            left += 1
     if not rows:
-        raise UserError("\n".join([f"{file} has no frame in which a person labelled a single animal", *problems[:3]]))
-    notes = [f"left out: {count(predicted, 'frame')} without labels of a person"] if predicted else []
+        predicted = sum(bool(sleap_extras.predicted_instances(frame)) for frame in labels.labeled_frames)
+        hint = (
+            f"; predicted instances are in {count(predicted, 'frame')}: if a person has proofread them, "
+            "data.predicted_labels=True trains on them"
+        )
+        only = f"{file} has no frame in which a person labelled a single animal"
+        raise UserError("\n".join([only + hint * bool(predicted and not with_predicted), *problems[:3]]))
+    notes = [f"left out: {count(left, 'frame')} without labels of a person"] if left else []
+    notes += [f"labels of {count(used, 'frame')} are predicted instances (data.predicted_labels)"] if used else []
     return rows, problems, notes
 
 
-def _images(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
+def _reach_px(instances: list[Any]) -> np.ndarray:
+    """Returns the largest x and y (2,) of the points of instances."""
+    points = [np.nan_to_num(instance.numpy()).max(axis=0) for instance in instances]
+    return np.max([np.zeros(2), *points], axis=0)
+
+
+def _images(video: SleapVideo, frames: list[int], reach_px: np.ndarray, data: DataConfig) -> dict[int, Path | str]:
     """Returns {frame: its image file}, or a reason in place of the file."""
     if not frames:
         return {}
@@ -157,51 +185,35 @@ def _images(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int,
         if video.video.is_cropped:
             raise UserError(f"{video.names[0]} is a crop made by sleap-io; save the labels with the whole video")
         if video.is_sequence:
+            _refuse_other_sequence(video)
             return {frame: _image_of_sequence(video, frame) for frame in frames}
         if video.is_embedded or _is_no_media(video.names[0]):
-            return _extract_by_sleap(video, frames, data)
+            return extract_images(video, frames, reach_px, data)
         if video.media_file is None:
-            raise UserError(
-                f"its video {video.names[0]} does not exist; put it beside {video.file}, or save the labels as .pkg.slp"
-            )
-        return frames_of_video(video.media_file, frames, video.size_px, data)
+            raise UserError(f"{video.absence(0, 'its video')}, or save the labels as .pkg.slp")
+        return frames_of_video(video.media_file, frames, video.recording, data)
     except UserError as error:
         return dict.fromkeys(frames, str(error))
 
 
 def _image_of_sequence(video: SleapVideo, frame: int) -> Path | str:
-    name = video.names[frame] if 0 <= frame < len(video.names) else f"number {frame}"
-    return video.find(name) or f"its image {name} does not exist; put it beside {video.file}"
+    if not 0 <= frame < len(video.names):
+        return f"{video.file} names {count(len(video.names), 'image')} for this video, not number {frame}"
+    return video.matches[frame].file or video.absence(frame, "its image")
+
+
+def _refuse_other_sequence(video: SleapVideo) -> None:
+    """Refuses images whose first one has another size: SLEAP notes the size of that one; others may differ."""
+    first = video.matches[0].file
+    if first:
+        width, height = image_facts(read_bytes(first, most_bytes=None)).stored_px
+        # SLEAP applies the orientation in the file.
+        if video.recording.size_px != (height, width):
+            refuse_other(first, video.recording, (width, height))
 
 
 def _is_no_media(name: str) -> bool:
     return PurePosixPath(name).suffix.lower() in (".h5", ".hdf5", ".slp", ".tif", ".tiff", ".seq")
-
-
-def _extract_by_sleap(video: SleapVideo, frames: list[int], data: DataConfig) -> dict[int, Path | str]:
-    """Returns frames that sleap-io reads: those in the file itself, or in HDF5 and TIFF files."""
-    path = video.file if video.is_embedded else video.media_file
-    if path is None:
-        raise UserError(f"{video.names[0]} does not exist; put it beside {video.file}")
-    kept = ExtractedFrames(f"{sha256_of(path)} {video.video.backend_metadata.get('dataset')}", data)
-    absent = kept.absent(frames)
-    reasons: dict[int, str] = {}
-    if absent:
-        video.video.replace_filename(os.fspath(path), open=True)
-    for frame in absent:
-        try:
-            pixels = np.asarray(video.video[frame])
-        except Exception as error:
-            # Of any kind, as above.
-            # sleap-io fails on the absent result of a decoder.
-            reason = "the image is damaged" if isinstance(error, AttributeError) else f"{type(error).__name__}: {error}"
-            reasons[frame] = f"its image cannot be read from {path}: {reason}"
-            continue
-        if frame == absent[0]:
-            kept.make_room(len(absent), (pixels.shape[1], pixels.shape[0]))
-        kept.store(frame, np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels)
-    video.video.close()
-    return {frame: reasons.get(frame, kept.path(frame)) for frame in frames}
 
 
 def _image_name(video: SleapVideo, path: Path, name: str, frame: int) -> str:

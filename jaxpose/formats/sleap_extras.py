@@ -8,6 +8,7 @@ import numpy as np
 from jaxpose.data.cells import usable_name
 from jaxpose.data.skeleton import Skeleton, animal_name, known_pairs
 from jaxpose.quantities import tally
+from jaxpose.video.recording import Recording
 
 # The entry of `provenance` in files that jaxpose wrote.
 SCORER = "scorer"
@@ -39,10 +40,12 @@ def read_scorer(labels: Any) -> str:
     return usable_name(labels.provenance.get(SCORER))
 
 
-def read_size_px(video: Any) -> tuple[int, int] | None:
-    """Returns (width, height) of a video as the file gives it, or None."""
-    shape = video.backend_metadata.get("shape")
-    return (int(shape[2]), int(shape[1])) if shape and shape[1] and shape[2] else None
+def read_recording(video: Any, name: str) -> Recording:
+    """Returns what a file says about a video of sleap-io; `video` is None if it only has the images of a package."""
+    known = video.backend_metadata if video is not None else {}
+    frames, height, width = (known.get("shape") or (None, None, None))[:3]
+    size_px = (int(width), int(height)) if width and height else None
+    return Recording(name, int(frames) if frames else None, size_px, known.get("fps") or None)
 
 
 def labelled_instances(frame: Any, with_hidden: bool) -> list[Any]:
@@ -55,6 +58,11 @@ def labelled_instances(frame: Any, with_hidden: bool) -> list[Any]:
     placed = [instance for instance in frame.user_instances if _has_points(instance, invisible_as_nan=False)]
     visible = [instance for instance in placed if _has_points(instance, invisible_as_nan=True)]
     return visible or (placed if with_hidden and len(placed) == 1 else [])
+
+
+def predicted_instances(frame: Any) -> list[Any]:
+    """Returns the predicted instances of a frame that have a visible point."""
+    return [one for one in frame.predicted_instances if _has_points(one, invisible_as_nan=True)]
 
 
 def _has_points(instance: Any, invisible_as_nan: bool) -> bool:
@@ -80,7 +88,7 @@ def unread(labels: Any, videos: Sequence[Any], rows: Sequence[Any]) -> list[str]
     lost = dict.fromkeys(("predicted instance*", "instance* without a visible point", "frame* without an instance"), 0)
     kept, complete = {id(row.instance) for row in rows}, 0
     for frame in labels.labeled_frames:
-        lost["predicted instance*"] += len(frame.predicted_instances)
+        lost["predicted instance*"] += sum(id(one) not in kept for one in frame.predicted_instances)
         lost["frame* without an instance"] += not frame.instances
         for instance in frame.user_instances:
             lost["instance* without a visible point"] += id(instance) not in kept

@@ -12,6 +12,7 @@ from jaxpose.data.inputs import natural_key
 from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.extras import need
 from jaxpose.files import replace_whole
+from jaxpose.formats.nwb import new_file, write_file
 from jaxpose.formats.sleap_extras import SCORER
 from jaxpose.formats.written_labels import WrittenLabels
 
@@ -52,18 +53,16 @@ def write_nwb(file: Path, labels: WrittenLabels, paths: Sequence[Path], session_
       UserError: sleap-io is not installed.
     """
     project = _project(file, labels, paths)
-    from sleap_io.io.nwb_annotations import save_labels
+    from sleap_io.io.nwb_annotations import sleap_labels_to_nwb_pose_training
 
-    content = repr((labels.images, labels.keypoint_names, labels.keypoints_image_px.tolist()))
-    with replace_whole(file) as unfinished:
-        save_labels(
-            project,
-            str(unfinished),
-            session_description="Labelled keypoints",
-            identifier=hashlib.sha256(content.encode()).hexdigest(),
-            session_start_time=session_start.isoformat(),
-            annotator=labels.scorer,
-        )
+    source = repr((labels.images, labels.keypoint_names, labels.keypoints_image_px.tolist()))
+    content = new_file("Labelled keypoints", hashlib.sha256(source.encode()).hexdigest(), session_start)
+    # As `save_labels` of sleap-io has them.
+    behavior = content.create_processing_module(name="behavior", description="processed behavioral data")
+    training, skeletons = sleap_labels_to_nwb_pose_training(project, annotator=labels.scorer)
+    behavior.add(skeletons)
+    behavior.add(training)
+    write_file(file, content)
 
 
 def _project(file: Path, labels: WrittenLabels, paths: Sequence[Path]) -> Any:

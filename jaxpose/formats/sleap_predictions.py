@@ -13,6 +13,7 @@ from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.errors import UserError
 from jaxpose.extras import is_installed, need
 from jaxpose.files import replace_whole
+from jaxpose.formats.hdf5_writer import open_hdf5
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
 
 # The names of the axes, in the order of SLEAP's own export.
@@ -68,8 +69,6 @@ def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage |
       UserError: h5py is not installed.
     """
     need("sleap", str(file))
-    import h5py
-
     points = predictions.keypoints_frame_px
     is_there = np.any(np.isfinite(points[..., 0]), axis=1)
     arrays = {
@@ -84,7 +83,7 @@ def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage |
         "video_path": str(footage.path) if footage else "",
         "provenance": json.dumps(_provenance(predictions)),
     }
-    with replace_whole(file) as unfinished, h5py.File(unfinished, "w") as opened:
+    with open_hdf5(file) as opened:
         for name, array in arrays.items():
             content = opened.create_dataset(name, data=array, compression="gzip")
             content.attrs["dims"] = json.dumps(_AXES[name])

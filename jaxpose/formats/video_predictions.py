@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config.excerpt import excerpt
+from jaxpose.data.cells import refuse_alike
 from jaxpose.errors import UserError
+from jaxpose.quantities import count
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
 
-# float32 sums of a heatmap may be above 1 by rounding.
-_LARGEST_CONFIDENCE = 1.001
+# Peaks of heatmaps, which SLEAP and others give as scores, may be above 1; a score above 2 is of another scale, or from
+# another column. float32 sums of a heatmap are above 1 by rounding, which needs no note.
+_LARGEST_CONFIDENCE, _ROUNDED_CONFIDENCE = 2.0, 1.001
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +28,7 @@ class VideoPredictions:
       keypoint_names: k different names.
       keypoints_frame_px: (n, k, 2) float64, x and y; both or none are NaN.
       confidence: (n, k) float64, 0 to 1 or NaN.
+      notes: sentences for the user about what was changed.
     """
 
     file: Path
@@ -32,6 +36,7 @@ class VideoPredictions:
     keypoint_names: tuple[str, ...]
     keypoints_frame_px: np.ndarray
     confidence: np.ndarray
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +66,7 @@ def check_predictions(
     confidence: np.ndarray,
     first_row: int,
 ) -> VideoPredictions:
-    """Returns the predictions of a table.
+    """Returns the predictions of a table; a confidence above 1 becomes 1, and a note says how many there were.
 
     Args:
       file: the table.
@@ -78,6 +83,7 @@ def check_predictions(
     """
     if not index or not keypoint_names:
         raise UserError(f"{file} has no {'row below its header' if keypoint_names else 'keypoint'}")
+    refuse_alike(file, keypoint_names)
     for name in keypoint_names:
         if list(keypoint_names).count(name) > 1:
             raise UserError(f"{file} has two keypoints {name!r}")
@@ -98,18 +104,24 @@ def check_predictions(
             row, place = np.argwhere(where)[0].tolist()
             reason = reason.format(f"{confidence[row, place]:g}")
             raise UserError(f"{file}, row {first_row + row}: {keypoint_names[place]}: {reason}")
-    return VideoPredictions(
-        file, scorer, tuple(keypoint_names), keypoints_frame_px.astype(np.float64), confidence.astype(np.float64)
-    )
+    notes = []
+    if (above := confidence[confidence > _ROUNDED_CONFIDENCE]).size:
+        verb = "is" if above.size == 1 else "are"
+        notes.append(
+            f"{file}: {above.size:,} of {count(confidence.size, 'score')} {verb} above 1 (the largest is "
+            f"{above.max():.4g}); read as 1"
+        )
+        confidence = np.minimum(confidence, 1)
+    points, names = keypoints_frame_px.astype(np.float64), tuple(keypoint_names)
+    return VideoPredictions(file, scorer, names, points, confidence.astype(np.float64), tuple(notes))
 
 
 def refuse_other_length(index: VideoIndex, predictions: VideoPredictions) -> None:
     """Raises UserError for a video with another number of frames than the predictions."""
-    count = len(predictions.confidence)
-    if index.frame_count != count:
+    rows = len(predictions.confidence)
+    if index.frame_count != rows:
         raise UserError(
-            f"{index.path} has {index.frame_count} frames, but {predictions.file} has {count} rows: is it another "
-            "video?"
+            f"{index.path} has {index.frame_count} frames, but {predictions.file} has {rows} rows: is it another video?"
         )
 
 

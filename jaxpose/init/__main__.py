@@ -1,7 +1,7 @@
 """Writes a config file for a project, each choice with its reason: `jaxpose init PROJECT`.
 
 Input: a project, options that are settled, and the GPUs of this machine. Output: a Python file that
-`jaxpose train --config FILE` takes. Nothing is overwritten.
+`jaxpose train --config FILE` takes.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from jaxpose.config.arguments import DONE, Arguments
 from jaxpose.config.check import validate_alone
 from jaxpose.config.shorthand import expand
 from jaxpose.errors import UserError
+from jaxpose.files import write_atomic
 from jaxpose.terminal import print_lines
 
 
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument(
         "--gpu_gib", type=float, metavar="G", help="memory of one GPU of the machine that trains; default: this one's"
     )
+    arguments.add_overwrite()
     return arguments.run(_write, argv)
 
 
@@ -41,7 +43,7 @@ def _write(given: argparse.Namespace) -> int:
     config, _ = command_line.read(given.words)
     project = Path(config.data.project).expanduser()
     out = Path(given.out or f"{project.resolve().stem}.py")
-    _refuse_bad_file(out)
+    _refuse_bad_file(out, given.overwrite)
     if given.gpu_gib is not None and not 0 <= given.gpu_gib < math.inf:
         raise UserError(f"--gpu_gib is {given.gpu_gib:g}; it must be at least 0 and finite, and 0 means no GPU")
     validate_alone(config)
@@ -59,9 +61,7 @@ def _write(given: argparse.Namespace) -> int:
     validate(apply(choices, config))
     text = page(choices, facts, config.data.project, str(out))
     try:
-        # Refuses a file that another process made since.
-        with open(out, "x", encoding="utf-8") as file:
-            file.write(text)
+        write_atomic(out, text.encode())
     except OSError as error:
         raise UserError(f"--out is {out}, which cannot be written: {error.strerror}") from None
     command = f"jaxpose train --config {shlex.quote(str(out))} --dry_run"
@@ -69,11 +69,11 @@ def _write(given: argparse.Namespace) -> int:
     return DONE
 
 
-def _refuse_bad_file(out: Path) -> None:
+def _refuse_bad_file(out: Path, overwrite: bool) -> None:
     if out.suffix != ".py":
         raise UserError(f"--out is {out}; a config is a Python file, so the name must end with .py")
-    if out.exists() or out.is_symlink():
-        raise UserError(f"{out} exists, and jaxpose init overwrites nothing: give another name with --out FILE.py")
+    if (out.exists() or out.is_symlink()) and not overwrite:
+        raise UserError(f"{out} exists already: --overwrite replaces it; or give another --out FILE.py")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 
 from jaxpose.config import Config
+from jaxpose.data.stretches import NEAR_FRAMES
 from jaxpose.init.choice import Choice
 from jaxpose.init.facts import VIDEOS_TO_SPLIT_BY, Facts, usual_split
 from jaxpose.init.names import left_right_pairs, mirrored_views
 from jaxpose.init.network_choices import backbone_for, network_choices
 from jaxpose.init.training_choices import batch, checkpoint, length, rate, schedule, validations
-from jaxpose.init.video_choices import losses_on_video, settings_of_losses, videos
+from jaxpose.init.video_choices import losses_on_video, settings_of_losses
 
 
 def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choice]:
@@ -31,7 +32,7 @@ def make_choices(facts: Facts, config: Config, settled: list[str]) -> list[Choic
     if not {"optim.milestones_epochs", "optim.gamma"} & set(settled):
         rules.append(schedule)
     are_losses_given = any(re.fullmatch(r"losses\.\w+\.weight", name) for name in settled)
-    rules += [checkpoint, rate, videos, settings_of_losses if are_losses_given else losses_on_video, batch]
+    rules += [checkpoint, rate, settings_of_losses if are_losses_given else losses_on_video, batch]
     found: list[Choice] = []
     for rule in rules:
         chosen = [
@@ -77,7 +78,10 @@ def _split(facts: Facts, _: Config) -> Iterator[Choice]:
             f"look alike, so the test error is that of new videos: {shares}."
         )
     else:
-        reason = f"By frame: {shares}. Labels of {VIDEOS_TO_SPLIT_BY} videos or more would be split by video."
+        reason = (
+            f"By moments of video: {shares}. Labelled frames at most {NEAR_FRAMES} frames apart look alike and stay in "
+            f"one set. Labels of {VIDEOS_TO_SPLIT_BY} videos or more would be split by video."
+        )
     yield Choice("Split", reason, {"data.split": split})
 
 

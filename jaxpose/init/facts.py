@@ -12,7 +12,7 @@ from jaxpose.codes import TRAIN, VALIDATION
 from jaxpose.config import Config
 from jaxpose.data.images import input_size_px
 from jaxpose.data.project import Project
-from jaxpose.data.sessions import video_files
+from jaxpose.data.sessions import named_videos, video_files
 from jaxpose.data.split import assign_sets
 from jaxpose.formats.project import read_project
 from jaxpose.quantities import count
@@ -34,10 +34,9 @@ class Facts:
       input_size_px: (width, height) of the network's input by the rule of `input_size_px`.
       keypoint_names: k names.
       labelled_shares: for each of them, the share of the frames that have it.
-      videos: number of unlabelled videos.
+      videos: number of the project's videos.
       gpu_gib: memory of the smallest GPU, 0 without a GPU.
       sizes: number of different sizes of the labelled images.
-      videos_folder: where the videos are that the labels name, if the project's own folder has none; else "".
     """
 
     frames: int
@@ -51,7 +50,6 @@ class Facts:
     videos: int
     gpu_gib: float
     sizes: int = 1
-    videos_folder: str = ""
 
     def sentence(self) -> str:
         """Returns the facts in one line."""
@@ -84,9 +82,7 @@ def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
     if "data.split" not in settled:
         data = dataclasses.replace(data, split=usual_split(labelled_videos))
     width, height = np.median(found.sizes_px, axis=0)
-    folders = {str(file.parent) for file in found.video_files.values()}
-    folder = folders.pop() if len(folders) == 1 and not video_files(config.data, config.video) else ""
-    video = dataclasses.replace(config.video, folder=folder) if folder else config.video
+    video = named_videos(config.data, config.video, found.video_files)
     sets = assign_sets(found, data)
     return Facts(
         frames=len(found.images),
@@ -100,13 +96,12 @@ def read_facts(config: Config, gpu_gib: float, settled: Sequence[str]) -> Facts:
         videos=len(video_files(config.data, video)),
         gpu_gib=gpu_gib,
         sizes=len(np.unique(found.sizes_px, axis=0)),
-        videos_folder=folder,
     )
 
 
 def usual_split(labelled_videos: int) -> str:
     """Returns the `data.split` for a project with labels of so many videos."""
-    return "video" if labelled_videos >= VIDEOS_TO_SPLIT_BY else "frame"
+    return "video" if labelled_videos >= VIDEOS_TO_SPLIT_BY else "moment"
 
 
 def gpu_memory_gib() -> float:

@@ -1,4 +1,4 @@
-"""The choices for unlabelled video: its folder, and the losses on it."""
+"""The choices for unlabelled video: the losses on it."""
 
 from collections.abc import Iterator
 
@@ -19,17 +19,10 @@ _JUMPS = f"With a weight of {_WEIGHT:g}, losses.temporal penalises jumps of the 
 _MOVE_P = 0.5
 
 
-def videos(facts: Facts, _: Config) -> Iterator[Choice]:
-    """Yields the folder of the videos, if the project's own has none."""
-    if facts.videos_folder:
-        reason = "The labels name videos in this folder. After training, jaxpose predicts them."
-        yield Choice("Videos", reason, {"video.folder": facts.videos_folder})
-
-
 def losses_on_video(facts: Facts, config: Config) -> Iterator[Choice]:
     """Yields losses on video: with few labels the consistency of a student with its teacher, else those on clips."""
     if not facts.videos:
-        reason = f"Off: the folder of the videos has none. {_JUMPS}"
+        reason = f"Off: the project has no videos. {_JUMPS}"
         yield Choice(_TITLE, reason, {"losses.temporal.weight": 0.0})
         return
     few = facts.training_frames <= FEW_FRAMES and _can_have_a_teacher(config)

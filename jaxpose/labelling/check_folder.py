@@ -1,9 +1,8 @@
 """The result of a check of labels as files: a table, and a picture of each doubtful image."""
 
 import csv
+import io
 import os
-import shutil
-import tempfile
 import textwrap
 from pathlib import Path, PurePosixPath
 
@@ -14,7 +13,7 @@ from jaxpose.data.cells import path_cell
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.overlay import overlay_keypoints
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
+from jaxpose.files import read_bytes, write_folder, write_new
 from jaxpose.labelling.label_check import Finding
 
 _LEGEND = "ring: label; dot: nearest plausible pose, or the labels exchanged"
@@ -44,23 +43,15 @@ def write_findings(out: Path, findings: list[Finding]) -> int:
       out: the folder.
       findings: what was found.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        folder = staging / "check"
-        folder.mkdir()
+    with write_folder(out, overwrite=True) as folder:
         pictures = [_write_picture(folder, finding) for finding in findings]
-        with (folder / LIST_FILE).open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(["kind", "place", "image", "keypoints", "text", "picture"])
-            for finding, picture in zip(findings, pictures, strict=True):
-                cells = finding.place, finding.image, " ".join(finding.keypoints), finding.text, picture
-                writer.writerow([finding.kind, *map(path_cell, cells)])
-        if out.is_dir():
-            shutil.rmtree(out)
-        os.replace(folder, out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["kind", "place", "image", "keypoints", "text", "picture"])
+        for finding, picture in zip(findings, pictures, strict=True):
+            cells = finding.place, finding.image, " ".join(finding.keypoints), finding.text, picture
+            writer.writerow([finding.kind, *map(path_cell, cells)])
+        write_new(folder / LIST_FILE, text.getvalue().encode())
     return sum(bool(picture) for picture in pictures)
 
 
@@ -69,7 +60,7 @@ def _write_picture(folder: Path, finding: Finding) -> str:
     if finding.path is None or finding.labelled_px is None:
         return ""
     try:
-        image = decode_image(read_bytes(finding.path, most_bytes=None))
+        image = decode_image(read_bytes(finding.path, most_bytes=None), finding.rule)
     except (OSError, UserError):
         return ""
     expected_px = np.full_like(finding.labelled_px, np.nan) if finding.expected_px is None else finding.expected_px
@@ -78,7 +69,7 @@ def _write_picture(folder: Path, finding: Finding) -> str:
     name = f"{finding.kind}/{path.parent.name}_{path.stem}.png"
     (folder / finding.kind).mkdir(exist_ok=True)
     _, content = cv2.imencode(".png", _with_caption(picture, finding.text)[..., ::-1])
-    (folder / name).write_bytes(content.tobytes())
+    write_new(folder / name, content.tobytes())
     return name
 
 

@@ -22,6 +22,7 @@ from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.tracks import find_table, read_run_configs
+from jaxpose.outputs import output_folder
 from jaxpose.quantities import count
 from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.terminal import print_lines, say
@@ -45,7 +46,8 @@ def crop(given: argparse.Namespace) -> int:
     """Makes the boxes of the flags of jaxpose.crop, writes them, and returns the exit code.
 
     Raises:
-      UserError: a flag, the run, the project, or a table of predictions cannot be used, or a file exists.
+      UserError: a flag, the run, the project, or a table of predictions cannot be used, or a file exists with
+        other content.
     """
     _check_flags(given)
     run, out = Path(given.run).expanduser(), Path(given.out).expanduser()
@@ -61,12 +63,11 @@ def crop(given: argparse.Namespace) -> int:
     if project and not given.videos:
         files = [*_of_images(given, run, config.data, project, sides), *_of_project_videos(given, run, config, sides)]
     _refuse_twice(files, videos)
-    if existing := [str(out / file.name) for file in files if (out / file.name).exists()]:
-        if not given.overwrite:
-            raise UserError(f"{', '.join(existing)} exist already: --overwrite replaces them; or give another --out")
     make_folder(out)
+    with output_folder(out, given.overwrite) as folder:
+        for file in files:
+            write_boxes(folder / file.name, file.rows, file.boxes_px)
     for file in files:
-        write_boxes(out / file.name, file.rows, file.boxes_px)
         width, height = file.boxes_px[:, 2:].max(axis=0).tolist()
         is_cut = bool(given.size and min(width, height) < given.size)
         cut = f", which the frames allow of --size {given.size}" * is_cut

@@ -10,9 +10,12 @@ import numpy as np
 from jaxpose.codes import VISIBLE
 from jaxpose.data.checked_table import refuse_resized
 from jaxpose.data.flip_pairs import flip_permutation
-from jaxpose.data.image_file import image_size_px
+from jaxpose.data.image_file import AUTO, ImageFacts, PixelRule, image_facts
+from jaxpose.data.label_orientation import decide_orientation, refuse_undecided
 from jaxpose.data.label_table import LabelTable
+from jaxpose.data.orientation import NORMAL, describe
 from jaxpose.data.outside_links import refuse_link_out_of_project
+from jaxpose.data.white import choose_white
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 from jaxpose.labelling.pose_outliers import find_outliers
@@ -37,6 +40,7 @@ class Finding:
       path: the image, None without a picture.
       labelled_px: (k, 2) all labels of the image, in its pixels.
       expected_px: (k, 2) where they might belong.
+      rule: how the image becomes pixels.
     """
 
     kind: str
@@ -47,6 +51,7 @@ class Finding:
     path: Path | None = None
     labelled_px: np.ndarray | None = None
     expected_px: np.ndarray | None = None
+    rule: PixelRule = PixelRule()
 
 
 class Unchecked(NamedTuple):
@@ -73,10 +78,13 @@ def check_labels(
     """
     findings: list[Finding] = []
     unchecked: list[Unchecked] = []
+    rules: dict[Path | None, PixelRule] = {}
     for view, of_view in project.tables.items():
         for table in of_view:
             findings += [_bad_row(problem) for problem in table.problems]
-            findings += _outside(table)
+            of_images, rule = _of_images(table)
+            findings += of_images
+            rules |= dict.fromkeys(table.paths, rule)
         names = of_view[0].keypoint_names
         try:
             partners = flip_permutation(names, flip_pairs)
@@ -96,7 +104,7 @@ def check_labels(
             hint = "" if like else "; --like PROJECT adds those of earlier labels"
             kinds = (OUTLIER,) if not pairs else (OUTLIER, SWAP)
             unchecked.append(Unchecked(kinds, of_view_text + hint))
-    return findings, unchecked
+    return [dataclasses.replace(one, rule=rules.get(one.path, one.rule)) for one in findings], unchecked
 
 
 def find_outside(keypoints_px: np.ndarray, visibility: np.ndarray, size_px: tuple[int, int]) -> list[int]:
@@ -106,14 +114,14 @@ def find_outside(keypoints_px: np.ndarray, visibility: np.ndarray, size_px: tupl
     return np.flatnonzero(outside).tolist()
 
 
-def read_size_px(image: Path) -> tuple[int, int]:
-    """Returns (width, height) of an image.
+def read_facts(image: Path) -> ImageFacts:
+    """Returns what an image file holds.
 
     Raises:
       UserError: it does not exist or is no image.
     """
     try:
-        return image_size_px(read_bytes(image, most_bytes=None))
+        return image_facts(read_bytes(image, most_bytes=None))
     except FileNotFoundError:
         raise UserError(f"{image} does not exist") from None
     except (OSError, NotRegularFile) as error:
@@ -122,20 +130,47 @@ def read_size_px(image: Path) -> tuple[int, int]:
         raise UserError(f"{image}: {error}") from None
 
 
+def read_size_px(image: Path) -> tuple[int, int]:
+    """Returns (width, height) of an image.
+
+    Raises:
+      UserError: as `read_facts`, or it has an EXIF orientation.
+    """
+    facts = read_facts(image)
+    if facts.orientation != NORMAL:
+        raise UserError(f"{image} has {describe(facts.orientation)}; save it upright, and check its labels")
+    return facts.stored_px
+
+
 def _bad_row(problem: str) -> Finding:
     place, _, text = problem.partition(": ")
     return Finding(ROW, place, "", (), text)
 
 
-def _outside(table: LabelTable) -> list[Finding]:
-    def check(row: int) -> Finding | None:
+def _of_images(table: LabelTable) -> tuple[list[Finding], PixelRule]:
+    """Returns images that cannot be used or have points outside of them, and how the images become pixels."""
+
+    def read(row: int) -> ImageFacts | str:
+        try:
+            return read_facts(table.paths[row])
+        except UserError as error:
+            return str(error)
+
+    read_rows = list(map_in_threads(read, range(len(table.images)), 0, "checking images"))
+    facts = [None if isinstance(one, str) else one for one in read_rows]
+    orientation = decide_orientation(AUTO, table, facts)
+
+    def check(row: int, found: ImageFacts | str) -> Finding | None:
         place, image, path = table.sources[row], table.images[row], table.paths[row]
         try:
-            size_px = read_size_px(path)
+            if isinstance(found, str):
+                raise UserError(found)
             refuse_link_out_of_project(path, image)
-            refuse_resized(table, row, size_px)
+            refuse_undecided(table, row, found, orientation)
+            refuse_resized(table, row, found, orientation)
         except UserError as error:
             return Finding(ROW, place, image, (), str(error))
+        size_px = found.size_px(orientation)
         keypoints_px = table.keypoints_image_px[row]
         outside = find_outside(keypoints_px, table.visibility[row], size_px)
         if not outside:
@@ -145,8 +180,13 @@ def _outside(table: LabelTable) -> list[Finding]:
         text = f"outside of {size_px[0]} x {size_px[1]} px: {at}"
         return Finding(OUTSIDE, place, image, names, text, path, keypoints_px)
 
-    checked = map_in_threads(check, range(len(table.images)), 0, "checking images")
-    return [finding for finding in checked if finding]
+    findings = [finding for row, found in enumerate(read_rows) if (finding := check(row, found))]
+    ranges = [one.values for one in facts if one and one.values]
+    try:
+        white = choose_white(ranges)
+    except UserError as error:
+        return [*findings, Finding(ROW, str(table.file), "", (), str(error))], PixelRule(orientation)
+    return findings, PixelRule(orientation, white)
 
 
 def _poses_px(project: ProjectLabels | None, view: str, names: tuple[str, ...]) -> np.ndarray:

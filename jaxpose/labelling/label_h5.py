@@ -6,12 +6,15 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose.data.label_table import read_table
+from jaxpose.data.label_table import read_csv_table
 from jaxpose.errors import UserError
 from jaxpose.extras import is_installed
 from jaxpose.formats.deeplabcut.h5_labels import IMAGES_FOLDER, describe_difference, relocated
-from jaxpose.formats.deeplabcut.h5_writer import MODULES, h5_content
+from jaxpose.formats.hdf5_writer import pandas_content
 from jaxpose.labelling.label_layout import LabelLayout
+
+# Packages that HDF5 files need.
+MODULES = ("pandas", "tables")
 
 
 def can_write() -> bool:
@@ -19,19 +22,22 @@ def can_write() -> bool:
     return all(map(is_installed, MODULES))
 
 
-def h5_of_csv(content: bytes, layout: LabelLayout) -> bytes:
+def h5_of_csv(content: bytes, layout: LabelLayout, encoding: str = "utf-8") -> bytes:
     """Returns the HDF5 file of a label file.
 
     Args:
       content: of the label file.
       layout: its form.
+      encoding: of the content, as `read_text` returns it.
 
     Raises:
       ValueError: a row or the header is not as in DeepLabCut's files.
     """
     if len(layout.header) != 3:
         raise ValueError("the header has no rows scorer, bodyparts and coords")
-    rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline="")))[len(layout.header) :]
+    rows = list(csv.reader(io.StringIO(content.decode(encoding).removeprefix("\ufeff"), newline="")))[
+        len(layout.header) :
+    ]
     first = layout.index_columns
     # A column visible is no part of DeepLabCut's files.
     places = [place for place, (_, coord) in enumerate(layout.columns(), first) if coord != "visible"]
@@ -43,7 +49,12 @@ def h5_of_csv(content: bytes, layout: LabelLayout) -> bytes:
     images = [_from_images_folder("/".join(row[:first])) for row in rows]
     if any(image.count("/") != 2 for image in images):
         raise ValueError("an image is not called labeled-data/<video>/<name>")
-    return h5_content(names, images, np.array(values, np.float64).reshape(len(rows), len(names)))
+    import pandas
+
+    columns = pandas.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
+    index = pandas.MultiIndex.from_tuples([tuple(image.split("/")) for image in images])
+    cells = np.array(values, np.float64).reshape(len(rows), len(names))
+    return pandas_content(pandas.DataFrame(cells, index=index, columns=columns))
 
 
 def refuse_other_labels(folder: Path, file: Path) -> None:
@@ -59,7 +70,7 @@ def refuse_other_labels(folder: Path, file: Path) -> None:
     beside = file.with_suffix(".h5")
     if not (file.is_file() and beside.is_file() and is_installed("h5py")):
         return
-    table = relocated(folder, read_table(folder, file, "ignore"))
+    table = relocated(folder, read_csv_table(folder, file, "ignore"))
     try:
         difference = describe_difference(folder, table, beside, "ignore")
     except UserError:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxpose.data.label_text import read_text
 from jaxpose.data.views import label_file_of_view
-from jaxpose.files import read_bytes
 
 IMAGES_FOLDER = "labeled-data"
 _HEADER = ("scorer", "bodyparts", "coords")
@@ -76,7 +76,7 @@ def plain_header(scorer: str, keypoint_names: Sequence[str], index_columns: int)
 def read_header(file: Path) -> tuple[tuple[tuple[str, ...], ...], int]:
     """Returns the header rows of a label file, which `read_labels` has read, and the number of its index columns."""
     rows: list[tuple[str, ...]] = []
-    for row in csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline="")):
+    for row in csv.reader(io.StringIO(read_text(file)[0], newline="")):
         rows.append(tuple(cell.strip(" \t") for cell in row))
         if row[0] == "coords" or {"x", "y"} <= set(rows[-1][1:]):
             break

@@ -63,8 +63,9 @@ def check(given: argparse.Namespace) -> int:
     pictures = write_findings(out, findings)
     files = [str(file) for of_view in project.files.values() for file in of_view]
     say(f"{count(rows, 'labelled image')} in {', '.join(files)}")
-    for note in (note for table in tables for note in table.notes):
-        say(note)
+    for table in tables:
+        for note in table.notes:
+            say(f"{f'{table.file.name}: ' * (len(tables) > 1)}{note}")
     if untouched := count_untouched_in(project):
         print_lines(_untouched_text(untouched))
     for note in dict.fromkeys(check.text for check in unchecked):

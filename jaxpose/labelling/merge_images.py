@@ -2,9 +2,9 @@
 
 from pathlib import Path, PurePosixPath
 
+from jaxpose.data import frame_names
 from jaxpose.data.labels import Labels
 from jaxpose.data.outside_links import refuse_link_out, refuse_link_out_of_project
-from jaxpose.data.windows import frame_number, renumbered
 from jaxpose.errors import UserError
 from jaxpose.labelling.label_check import find_outside, read_size_px
 from jaxpose.labelling.label_layout import IMAGES_FOLDER
@@ -31,10 +31,12 @@ def images_to_copy(folder: Path, project: ProjectLabels, image: str) -> dict[str
       image: the name of the image from the folder on.
     """
     path = PurePosixPath(image)
-    number, names = frame_number(path.name), [path.name]
+    beside = (folder / path).parent
+    images = frame_names.FrameNames(file.name for file in (beside.iterdir() if beside.is_dir() else ()))
+    number, names = images.number(path.name), [path.name]
     if number is not None:
         near = range(max(0, number - _NEIGHBOURS), number + _NEIGHBOURS + 1)
-        names += [renumbered(path.name, other) for other in near if other != number]
+        names += [images.renumbered(path.name, other) for other in near if other != number]
     found = {path.with_name(name).as_posix(): folder / path.with_name(name) for name in names}
     return {name: file for name, file in found.items() if file.is_file() and not _is_taken(project.folder / name)}
 
@@ -80,11 +82,10 @@ def image_problem(labels: Labels, row: int, project: ProjectLabels, folder: Path
     return f"outside of its image of {size_px[0]} x {size_px[1]} px: {names}" if outside else ""
 
 
-def frame_of(image: str) -> tuple[str, int] | tuple[str, str]:
+def frame_of(image: str) -> tuple[str, int | str]:
     """Returns the video and the frame of an image, so that img7.png and img00000007.png are the same."""
     path = PurePosixPath(image)
-    number = frame_number(path.name)
-    return (path.parent.name, path.name) if number is None else (path.parent.name, number)
+    return path.parent.name, frame_names.frame_of(path.name)
 
 
 def _is_taken(place: Path) -> bool:

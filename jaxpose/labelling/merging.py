@@ -6,6 +6,8 @@ import io
 from pathlib import Path
 
 from jaxpose.data.label_changes import write_all
+from jaxpose.data.label_text import SAVE_AS_UTF_8, read_text
+from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.project import DEEPLABCUT
 from jaxpose.labelling.label_h5 import can_write, h5_of_csv, refuse_other_labels
@@ -62,7 +64,7 @@ def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
     for file in with_h5:
         refuse_other_labels(project.folder, file)
         try:
-            content = h5_of_csv(contents[file], layout_of(project, file)) if can_write() else b""
+            content = h5_of_csv(contents[file], layout_of(project, file), _encoding(file)) if can_write() else b""
         except ValueError:
             content = b""
         if content:
@@ -91,8 +93,16 @@ def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[l
 def _extended(file: Path, rows: list[list[str]], project: ProjectLabels) -> bytes:
     """Returns the bytes of a label file with more rows at its end; an absent one begins with the project's header."""
     content = read_bytes(file, most_bytes=None) if file.is_file() else b""
-    end = "\r\n" if b"\r\n" in content else "\n"
+    before, encoding = read_text(file) if content else ("", "utf-8")
+    end = "\r\n" if "\r\n" in before else "\n"
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator=end).writerows(rows if content else [*layout_of(project, file).header, *rows])
-    gap = b"" if not content or content.endswith(b"\n") else end.encode()
-    return content + gap + text.getvalue().encode()
+    gap = "" if not before or before.endswith("\n") else end
+    try:
+        return content + (gap + text.getvalue()).encode(encoding)
+    except UnicodeEncodeError:
+        raise UserError(f"{file} is not UTF-8 and cannot hold the names of the new images: {SAVE_AS_UTF_8}") from None
+
+
+def _encoding(file: Path) -> str:
+    return read_text(file)[1] if file.is_file() else "utf-8"

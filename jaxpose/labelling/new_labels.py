@@ -1,19 +1,17 @@
 """New rows for the label files of a project: read, and refused where they do not fit."""
 
-import csv
 import dataclasses
 import difflib
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from jaxpose.codes import NOT_USED
-from jaxpose.data.label_table import LabelTable, read_table
+from jaxpose.data.label_table import LabelTable, read_csv_table
+from jaxpose.data.label_text import read_rows
 from jaxpose.data.labels import Labels, read_labels
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes
 from jaxpose.formats.deeplabcut.h5_labels import describe_difference
 from jaxpose.labelling.label_layout import LabelLayout, read_header
 from jaxpose.labelling.merge_images import folder_of, frame_of, image_problem
@@ -129,6 +127,11 @@ def _count_untouched(folder: Path, files: Sequence[Path], images: Sequence[str])
     return sum(suggested[image] == checksums.get(image) for image in images if image in suggested)
 
 
+def _own_name(project: ProjectLabels, view: str) -> str:
+    """Returns the name of the project's label file of a view."""
+    return project.files[view][0].name
+
+
 def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
     """Returns the new label files, each with its view."""
     views = list(project.files)
@@ -144,7 +147,7 @@ def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
         return found
     if not new.is_file():
         raise UserError(f"{new} does not exist; name a label file or a folder with one")
-    of_name = [view for view in views if view and f"_{view}" in new.stem]
+    of_name = [view for view in views if view and (f"_{view}" in new.stem or new.name == _own_name(project, view))]
     if len(views) > 1 and len(of_name) != 1:
         raise UserError(f"{new} is of none of the views {', '.join(views)}; name the folder with a file of each view")
     return [(new, of_name[0] if of_name else views[0])]
@@ -157,7 +160,7 @@ def _read(file: Path, view: str) -> NewFile:
     _refuse_other_h5(file)
     header, index_columns = read_header(file)
     layout = LabelLayout(file.name, False, header, index_columns)
-    rows = _rows_by_line(file)
+    rows = dict(read_rows(file)[0])
     kept = np.flatnonzero((labels.visibility > NOT_USED).any(axis=1)).tolist()
     empty = len(labels.images) - len(kept)
     cells = [dict(zip(layout.columns(), rows[labels.lines[row]][index_columns:], strict=False)) for row in kept]
@@ -176,21 +179,11 @@ def _refuse_other_h5(file: Path) -> None:
     beside, folder = file.with_suffix(".h5"), file.parent
     if not beside.is_file():
         return
-    if difference := describe_difference(folder, read_table(folder, file, "ignore"), beside, "ignore"):
+    if difference := describe_difference(folder, read_csv_table(folder, file, "ignore"), beside, "ignore"):
         raise UserError(
             f"{folder / difference}: which has the corrected labels? Only the CSV is read: write the labels there, or "
             "remove the .h5"
         )
-
-
-def _rows_by_line(file: Path) -> dict[int, list[str]]:
-    """Returns the rows of a CSV by the number of their first line."""
-    rows, line = {}, 1
-    reader = csv.reader(io.StringIO(read_bytes(file, most_bytes=None).decode("utf-8-sig"), newline=""))
-    for row in reader:
-        rows[line] = [cell.strip(" \t") for cell in row]
-        line = reader.line_num + 1
-    return rows
 
 
 def _keypoint_problems(file: NewFile, project: ProjectLabels) -> list[str]:

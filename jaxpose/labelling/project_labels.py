@@ -14,10 +14,10 @@ from jaxpose.codes import NOT_USED
 from jaxpose.config import DataConfig, project_folder
 from jaxpose.config.arguments import program
 from jaxpose.data.checked_table import check_table
+from jaxpose.data.frame_names import FrameNames
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.views import label_file_of_view
-from jaxpose.data.windows import frame_number
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 from jaxpose.formats.label_folder import label_files
@@ -60,12 +60,12 @@ class ProjectLabels:
 
     def labelled_frames(self) -> set[tuple[str, int]]:
         """Returns (video, frame number) of each labelled image whose name has a number."""
-        found = set()
+        of_video: dict[str, list[str]] = {}
         for table in (table for of_view in self.tables.values() for table in of_view):
             for image, video in zip(table.images, table.videos, strict=True):
-                if (number := frame_number(PurePosixPath(image).name)) is not None:
-                    found.add((video, number))
-        return found
+                of_video.setdefault(video, []).append(PurePosixPath(image).name)
+        numbers = ((video, map(FrameNames(names).number, names)) for video, names in of_video.items())
+        return {(video, number) for video, found in numbers for number in found if number is not None}
 
     def video_files(self) -> dict[str, Path]:
         """Returns {name: file} of the videos that the label files name and that exist."""
@@ -158,7 +158,7 @@ def _read_lightning_pose(folder: Path, data: DataConfig) -> ProjectLabels:
             raise UserError(f"{folder} has no label file {file.name}; name it with --labels FILE")
         extra = [folder / label_file_of_view(name, view) for name in extra_label_files(data)]
         files[view] = [file, *(name for name in extra if is_regular(name))]
-    tables = {view: [read_table(folder, file, data.missing) for file in of_view] for view, of_view in files.items()}
+    tables = {view: [read_table(folder, file, data) for file in of_view] for view, of_view in files.items()}
     first = files[views[0]][0]
     is_per_video = first.parent.parent.name == IMAGES_FOLDER
     layout = LabelLayout(first.name if is_per_video else data.labels, is_per_video, *read_header(first))

@@ -46,7 +46,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     for flag, least in (("frames", 1), ("apart", 0)):
         if getattr(given, flag) < least:
             raise UserError(f"--{flag} is {getattr(given, flag)}; it must be at least {least}")
-    refuse_used(out)
+    refuse_used(out, given.overwrite)
     if given.h5:
         need("deeplabcut", "--h5")
     data, video, radius = _options(given, runs)

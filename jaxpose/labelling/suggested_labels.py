@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.codes import NOT_USED, VISIBLE
-from jaxpose.files import write_atomic
+from jaxpose.files import write_new
 from jaxpose.formats import coco_writer, sleap_suggestions
 from jaxpose.formats.project import COCO, SLEAP
 from jaxpose.formats.written_labels import WrittenLabels
@@ -98,10 +98,11 @@ def _write_csv(
             cells = layout.cells(image_of(folder, choice.frame), predicted)
             files.setdefault(layout.file(view, folder), []).append(cells)
     for name, rows in files.items():
-        file, text = out / name, io.StringIO(newline="")
+        file = out / name
         file.parent.mkdir(parents=True, exist_ok=True)
+        text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([*layout.header, *rows])
-        write_atomic(file, text.getvalue().encode())
+        write_new(file, text.getvalue().encode())
         if h5:
-            write_atomic(file.with_suffix(".h5"), h5_of_csv(text.getvalue().encode(), layout))
+            write_new(file.with_suffix(".h5"), h5_of_csv(text.getvalue().encode(), layout))
     return [out / name for name in files]

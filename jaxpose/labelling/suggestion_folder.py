@@ -8,8 +8,6 @@ import csv
 import io
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -20,6 +18,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.data.labels import labels_checksum, read_labels
 from jaxpose.errors import UserError
+from jaxpose.files import write_folder, write_new
 from jaxpose.labelling.label_layout import IMAGES_FOLDER
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.recordings import Recording
@@ -34,16 +33,23 @@ _CHUNK_FRAMES = 8
 _CHECKSUM = "labels_sha256"
 
 
-def refuse_used(out: Path) -> None:
+def refuse_used(out: Path, overwrite: bool) -> None:
     """Checks that a folder is absent or empty.
+
+    Args:
+      out: the folder.
+      overwrite: it may hold earlier suggestions whose labels nobody has changed.
 
     Raises:
       UserError: it holds files, or is one.
     """
-    if out.is_dir() and not any(out.iterdir()):
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
-    if os.path.lexists(out):
-        raise UserError(f"--out is {out}, which exists already; its labels are never replaced: choose another folder")
+    if not overwrite or not (out / LIST_FILE).is_file():
+        rule = ": --overwrite replaces it" * (out / LIST_FILE).is_file()
+        raise UserError(f"--out is {out}, which exists already{rule}; or choose another folder")
+    if not _is_untouched(out):
+        raise UserError(f"--out is {out}, whose labels may have been corrected: merge them, or choose another folder")
 
 
 def write_suggestions(
@@ -60,7 +66,7 @@ def write_suggestions(
     """Writes the folder, complete or not at all, and returns the number of images.
 
     Args:
-      out: the folder, absent or empty.
+      out: the folder; what it holds is removed at the end.
       recordings: the videos.
       choices: the frames to label.
       data: the sizes of the labelled images decide whether a rotation in a video file is applied.
@@ -72,11 +78,7 @@ def write_suggestions(
     Raises:
       UserError: a video is damaged before a frame that is needed.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    try:
-        # A subfolder, because mkdtemp makes a folder that only its owner can read.
-        folder = staging / "suggestions"
+    with write_folder(out, overwrite=True) as folder:
         images, videos = 0, dict[Path, Video]()
         for place, recording in enumerate(recordings):
             frames = {choice.frame for choice in choices if choice.recording == place}
@@ -86,10 +88,7 @@ def write_suggestions(
                 images += _write_images(images_folder, videos[path], recording.crop_px, frames, radius)
         files = write_label_files(folder, recordings, choices, project, points, videos, h5) if project else []
         checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
-        (folder / LIST_FILE).write_text(_list_text(recordings, choices, checksums), encoding="utf-8")
-        os.replace(folder, out)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        write_new(folder / LIST_FILE, _list_text(recordings, choices, checksums).encode())
     return images
 
 
@@ -120,6 +119,16 @@ def read_suggested(folder: Path) -> dict[str, str]:
     return {path_of_cell(row["image"] or ""): row[_CHECKSUM] or "" for row in ours}
 
 
+def _is_untouched(folder: Path) -> bool:
+    """Returns whether the label files of suggestions are as they were written; False where that cannot be known."""
+    suggested = read_suggested(folder)
+    files = [file for file in folder.rglob("*") if file.is_file() and file.suffix != ".png" and file.name != LIST_FILE]
+    if any(file.suffix not in (".csv", ".h5") for file in files):
+        return False
+    found = {image: check for file in files if file.suffix == ".csv" for image, check in read_checksums(file).items()}
+    return not files or found == suggested
+
+
 def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: set[int], radius: int) -> int:
     """Writes frames and `radius` neighbours on either side, cropped to (x, y, width, height) if that is given.
 
@@ -138,7 +147,7 @@ def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: 
             for frame in chunk:
                 if number in wanted:
                     _, content = cv2.imencode(".png", frame[y : y + height, x : x + width, ::-1])
-                    (folder / PurePosixPath(image_of(folder.name, number)).name).write_bytes(content.tobytes())
+                    write_new(folder / PurePosixPath(image_of(folder.name, number)).name, content.tobytes())
                     written.add(number)
                 number += 1
             progress.update(len(chunk))

@@ -1,6 +1,5 @@
 """The whole network: from sequences of frames (0..255) to the logits of maps, or to points."""
 
-import contextlib
 from collections.abc import Mapping
 
 import jax
@@ -14,6 +13,7 @@ from jaxpose.config.model import CONTEXT_RADIUS, RESNETS, feature_stride
 from jaxpose.config.weights import pixel_scale
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.norm import Norm
 from jaxpose.model.pixels import normalise
 from jaxpose.model.pyramid import PyramidContext, PyramidHead
@@ -122,14 +122,6 @@ def _as_frames(sequences: Float[Array, "q s h w c"]) -> Float[Array, "b h w c"]:
     return sequences.reshape(-1, *sequences.shape[2:])
 
 
-def needed_types(precision: str) -> contextlib.AbstractContextManager:
-    """Returns a context that turns on JAX's 64-bit types if the precision needs them.
-
-    It applies to the thread that enters it, and restores the caller's setting at the end.
-    """
-    return jax.enable_x64(True) if precision == "f64" else contextlib.nullcontext()
-
-
 def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) -> tuple[nnx.GraphDef, dict, dict]:
     """Returns (graph definition, parameters, batch statistics), the last two as nested dicts of arrays.
 
@@ -137,7 +129,7 @@ def make_network(model: ModelConfig, keypoints: int, precision: str, seed: int) 
     compiled.
     """
     rng = np.random.Generator(np.random.Philox(seed))
-    with needed_types(precision):
+    with pinned_settings(precision):
         network = PoseNet(model, keypoints, precision, rng=rng)
     graphdef, params, statistics = nnx.split(network, nnx.Param, nnx.BatchStat)
     return graphdef, nnx.to_pure_dict(params), nnx.to_pure_dict(statistics)

@@ -7,8 +7,9 @@ from jaxtyping import Array, Float
 
 from jaxpose.config import Config, PretrainConfig
 from jaxpose.config.weights import pixel_scale
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pixels import normalise
-from jaxpose.model.pose_net import DTYPES, needed_types
+from jaxpose.model.pose_net import DTYPES
 from jaxpose.model.vit import FORMS, Vit
 
 
@@ -34,7 +35,7 @@ class Teacher(nnx.Module):
 
 def make_teacher(pretrain: PretrainConfig, precision: str) -> tuple[nnx.GraphDef, dict]:
     """Returns (graph definition, parameters), the parameters random until weights are loaded."""
-    with needed_types(precision):
+    with pinned_settings(precision):
         network = Teacher(pretrain, precision, rng=np.random.Generator(np.random.Philox(0)))
     graphdef, params = nnx.split(network, nnx.Param)
     return graphdef, nnx.to_pure_dict(params)

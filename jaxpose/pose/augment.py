@@ -32,7 +32,7 @@ _PARTS = 1
 
 
 def sample_keys(seed: int | Array, stream: int, draw: Int[Array, "b"], purpose: int) -> Array:
-    """Returns one jax key per sample (b,), which depends only on these four numbers.
+    """Returns one jax key per sample (b,), which depends only on these numbers, not on JAX_RANDOM_SEED_OFFSET.
 
     Args:
       seed: the run's seed, also as a uint32 scalar.
@@ -40,8 +40,8 @@ def sample_keys(seed: int | Array, stream: int, draw: Int[Array, "b"], purpose: 
       draw: position of each sample in that stream.
       purpose: what the key is for.
     """
-    stream_key = jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), stream)
-    return jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(stream_key, index), purpose))(draw)
+    key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray([0, seed], jnp.uint32), impl="threefry2x32"), stream)
+    return jax.vmap(lambda index: jax.random.fold_in(jax.random.fold_in(key, index), purpose))(draw)
 
 
 def draw_params(

@@ -18,7 +18,8 @@ from jaxpose.cluster.mesh import copies, local_devices, replicate
 from jaxpose.config import Config
 from jaxpose.data.loader import Samples, evaluation_batches
 from jaxpose.model.fold import fold_norms
-from jaxpose.model.pose_net import CONTEXT_RADIUS, needed_types
+from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.pose.pca import Pca
 from jaxpose.steps.predict_step import build_evaluate, build_predict, forward_options
 from jaxpose.video.key_frames import Stopped
@@ -68,7 +69,7 @@ class BatchRunner:
 
     def fold(self, params: dict, statistics: dict) -> tuple[dict, dict]:
         """Returns weights on the mesh as `frames`, `one` and `video` need them; both kinds give the same results."""
-        with needed_types(self._precision):
+        with pinned_settings(self._precision):
             return replicate(self._mesh, fold_norms(*jax.device_get((params, statistics))))
 
     def labelled(
@@ -202,7 +203,7 @@ class BatchRunner:
         flying: tuple[list[dict[str, jax.Array]], int] | None = None
         for batch, count in batches:
             # The threads of several videos take turns, so that all devices get the steps in the same order.
-            with self._lock, needed_types(self._precision):
+            with self._lock, pinned_settings(self._precision):
                 started = self._start(function, (params, statistics), batch), count
             if flying:
                 yield self._fetch(*flying)
@@ -229,7 +230,7 @@ class BatchRunner:
         return found
 
     def _fetch(self, found: list[dict[str, jax.Array]], count: int) -> Predictions:
-        with needed_types(self._precision):
+        with pinned_settings(self._precision):
             parts = {name: np.concatenate([np.asarray(of_device[name]) for of_device in found]) for name in found[0]}
             if jax.process_count() > 1:
                 parts = multihost_utils.process_allgather(parts, tiled=True)

@@ -10,7 +10,7 @@ from jaxpose.cluster.devices import describe
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config
 from jaxpose.data.loader import Samples
-from jaxpose.model.pose_net import needed_types
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.phases import phase
 from jaxpose.prediction.batch_runner import BatchRunner, Predictions
 from jaxpose.prediction.load import load, start_devices
@@ -83,7 +83,7 @@ def load_labelling(
     config = dataclasses.replace(config, mesh=mesh_options, eval=dataclasses.replace(config.eval, batch_size=at_once))
     chosen = start_devices(config)
     mesh = make_mesh(chosen)
-    with phase("reading the weights"), needed_types(config.train.precision):
+    with phase("reading the weights"), pinned_settings(config.train.precision):
         networks = [load_network(member) for member in members]
         weights = [replicate(mesh, (network.params, network.statistics)) for network in networks]
     subspaces = load_subspaces(members[0], config)

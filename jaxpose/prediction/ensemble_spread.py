@@ -49,7 +49,7 @@ def write_spread(
         variance = members_px[:, rows].astype(np.float64).var(axis=0)
         images = [found.images[row] for row in rows]
         write_ensemble_table(folder / f"{stem}{ENSEMBLE}.csv", images, names, median_px[rows], variance)
-    labelled, spread = found.labelled_frame_px(), spread_px(members_px)
+    labelled, spread = found.measured_frame_px(), spread_px(members_px)
     errors = pixel_errors(median_px, labelled)
     known = {name: np.isfinite(errors) & (data.sets == name)[:, None] for name in SETS}
     known = {name: among for name, among in known.items() if among.any()}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxpose.config import Config
-from jaxpose.data.sessions import sessions
+from jaxpose.data.sessions import video_files
 from jaxpose.errors import UserError
 from jaxpose.prediction.ensemble import write_ensembles
 from jaxpose.prediction.ensemble_smoothing import smooth_ensembles
@@ -26,8 +26,8 @@ def combine_project_videos(config: Config, members: Sequence[Path], out: Path) -
     if config.eval.predict_videos == "no" or not all((member / INDEX_FILE).is_file() for member in members):
         return
     try:
-        files = [file for session in sessions(config.data, config.video) for file in session]
-        outputs: OutputFiles = {members[0] / VIDEO_TABLES_FOLDER / f"{file.stem}.csv": file for file in files}
+        files = video_files(config.data, config.video).items()
+        outputs: OutputFiles = {members[0] / VIDEO_TABLES_FOLDER / f"{name}.csv": file for name, file in files}
         tables = write_ensembles(members, outputs, out)
         smooth_ensembles(config.predict, config, members, tables, out)
     except (UserError, OSError) as error:

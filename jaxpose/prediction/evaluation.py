@@ -5,6 +5,7 @@ Input: labelled frames and a network. Output: the tables of `evaluation_tables`,
 
 import dataclasses
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,10 +16,11 @@ import numpy as np
 from jaxpose.checksums import json_text
 from jaxpose.config import Config
 from jaxpose.config.arguments import make_folder
+from jaxpose.config.data import with_orientation
 from jaxpose.console import RESULT
-from jaxpose.data import baselines, dataset, synthetic
+from jaxpose.data import dataset
 from jaxpose.data.dataset import Dataset
-from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.label_files import ending_beside, extra_label_files
 from jaxpose.data.project import Project
 from jaxpose.data.split import SETS, KnownSplit, read_split
 from jaxpose.errors import UserError
@@ -28,9 +30,11 @@ from jaxpose.phases import phase
 from jaxpose.pose import metrics
 from jaxpose.prediction.ensemble_predictor import MEMBERS, EnsemblePredictor, load_labelling
 from jaxpose.prediction.ensemble_spread import write_spread
-from jaxpose.prediction.evaluation_tables import Summaries, format_summaries, summarize, write_tables
+from jaxpose.prediction.evaluation_report import baseline_errors_px, format_summaries, report
+from jaxpose.prediction.evaluation_tables import Summaries, summarize, write_tables
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.quantities import count
+from jaxpose.run.evaluated import write_evaluated
 from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE
 from jaxpose.run.summary import CONVERTED, read_summary
@@ -48,6 +52,7 @@ def evaluate(
     devices: object = "auto",
     platform: str = "auto",
     batch_size: int | None = None,
+    orientation: str = "",
 ) -> Summaries:
     """Evaluates a run again, and logs the errors. A frame keeps its set of the run; frames new to it are `unused`.
 
@@ -59,6 +64,7 @@ def evaluate(
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
       batch_size: frames at once on each device; None is the batch of the run's own evaluation.
+      orientation: as the option data.orientation, for images with an EXIF orientation; "" is the run's.
 
     Returns:
       As `evaluate_dataset`.
@@ -68,7 +74,7 @@ def evaluate(
         replace the run's own files.
     """
     run = Path(run)
-    config = _with_project(read_run_config(run), run, project)
+    config = _with_project(read_run_config(run), run, project, orientation)
     found = _read_labels(config, labels)
     split = _known_split(run)
     sets = dataset.sets_in_run(found, split)
@@ -118,24 +124,27 @@ def evaluate_dataset(
       Stopped: `stops` returned true.
     """
     with phase("predicting the labelled frames"):
-        found = predictor.labelled(data.samples, np.arange(len(data.sets)), stops)
-    predicted, confidence = found["keypoints_frame_px"], found["confidence"]
-    write_tables(folder, "", data.project, predicted, confidence, data.sets, predictor)
+        predictions = predictor.labelled(data.samples, np.arange(len(data.sets)), stops)
+    predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
+    written = write_tables(folder, "", data.project, predicted, confidence, data.sets, predictor)
     results: Summaries = {}
     for name in SETS:
         rows = data.rows(name)
         if len(rows):
-            results[name] = summarize(config, predicted[rows], data.labelled_frame_px(rows), confidence[rows])
+            results[name] = summarize(config, data.project, rows, predicted[rows], confidence[rows])
     for extra in extra_projects(config):
         results[extra.label_file.name] = _evaluate_extra(config, extra, predictor, folder, stops)
     shown = next((name for name in ("test", "validation") if name in results), "")
-    compared = _baselines(data, shown) if shown else {}
-    _report(config, data, results, shown, compared)
+    compared = baseline_errors_px(data, shown) if shown else {}
+    report(config, data, results, shown, compared)
     if jax.process_index() == 0:
         content = {"sets": results, "baselines": {"of": shown, "mean_px_error": compared}}
-        if (members := found.get(MEMBERS)) is not None:
+        if (members := predictions.get(MEMBERS)) is not None:
             content["ensemble"] = write_spread(folder, data, members, predicted, confidence)
         write_atomic(folder / EVALUATION_FILE, f"{json_text(content)}\n".encode())
+        found = data.project
+        files = [*written, EVALUATION_FILE]
+        write_evaluated(folder, files, found.images, found.checksums, found.labels_checksums())
     return results
 
 
@@ -156,15 +165,14 @@ def _known_split(run: Path) -> KnownSplit:
     return read_split(run / SPLIT_FILE, is_of_run=True)
 
 
-def _with_project(config: Config, run: Path, project: str) -> Config:
-    """Returns the config of a run, with another project if one is given."""
-    if project:
-        return dataclasses.replace(config, data=dataclasses.replace(config.data, project=project))
-    if not Path(config.data.project).exists():
+def _with_project(config: Config, run: Path, project: str, orientation: str) -> Config:
+    """Returns the config of a run, with another project or orientation if one is given."""
+    data = dataclasses.replace(with_orientation(config.data, orientation), project=project or config.data.project)
+    if not project and not Path(config.data.project).exists():
         raise UserError(
             f"the project of {run}, {config.data.project}, does not exist; give its folder with --project FOLDER"
         )
-    return config
+    return dataclasses.replace(config, data=data)
 
 
 def _read_labels(config: Config, labels: str) -> Project:
@@ -174,11 +182,8 @@ def _read_labels(config: Config, labels: str) -> Project:
             raise UserError("the run names no project with labelled frames; give it with --project FOLDER")
         return _read_project(config, labels)
     except UserError as error:
-        if "data.project=" not in str(error):
-            raise
         # jaxpose train calls it data.project=FOLDER, this verb --project FOLDER.
-        text = str(error).replace("data.project=", "--project ").replace("data.project is", "--project is")
-        raise UserError(text) from None
+        raise UserError(re.sub(r"data\.(project|orientation)(=| is)", r"--\1\2", str(error))) from None
 
 
 def _read_project(config: Config, labels: str) -> Project:
@@ -219,32 +224,6 @@ def _evaluate_extra(
         _logger.info(f"{found.label_file.name}: {message}")
     predictions = predictor.labelled(samples, np.arange(len(found.images)), stops)
     predicted, confidence = predictions["keypoints_frame_px"], predictions["confidence"]
-    ending = found.label_file.stem.removeprefix(f"{PurePosixPath(config.data.labels).stem}_")
+    ending = ending_beside(found.label_file.name, config.data.labels)
     write_tables(folder, ending, found, predicted, confidence, None, predictor)
-    return summarize(config, predicted, found.labelled_frame_px(), confidence)
-
-
-def _report(config: Config, data: Dataset, results: Summaries, shown: str, compared: dict[str, float]) -> None:
-    """Reports the errors of all sets and, beside those of the set `shown`, the errors of the baselines."""
-    _logger.info(format_summaries(results))
-    if shown:
-        _logger.info(f"{shown} set: {metrics.format_summary(results[shown])}")
-        if not data.is_selection_tested(config.train.monitor):
-            _logger.info(
-                "no test set: the validation frames chose the checkpoint, so expect larger errors on other frames"
-            )
-    for name, error_px in compared.items():
-        percent = 100 * results[shown]["mean_px_error"] / error_px
-        _logger.info(f"{name:<29} {error_px:8.2f} px on the {shown} set (network: {percent:.1f} % of that)")
-
-
-def _baselines(data: Dataset, shown: str) -> dict[str, float]:
-    """Returns the mean errors, in px, of trackers that learn almost nothing; only for the synthetic project."""
-    found = data.project
-    if not (found.folder / synthetic.MARKER).is_file() or not len(data.rows("train")):
-        return {}
-    sets = np.where(data.sets == shown, "test", np.where(data.sets == "train", "train", "unused")).tolist()
-    labelled = found.labelled_frame_px()
-    position = baselines.mean_position_errors_px(labelled, sets)
-    blob = baselines.blob_errors_px(found.paths, found.videos, labelled, sets)
-    return {"mean position": np.nanmean(position).item(), "blob centroid + mean offset": np.nanmean(blob).item()}
+    return summarize(config, found, np.arange(len(found.images)), predicted, confidence)

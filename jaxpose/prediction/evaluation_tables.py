@@ -1,4 +1,4 @@
-"""The tables of an evaluation: predictions.csv with the errors beside it, and the summary that is printed."""
+"""The tables of an evaluation, predictions.csv with the errors beside it, and the figures of its sets."""
 
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from jaxpose.formats.lightning_pose.tables import SCORERS, write_errors, write_p
 from jaxpose.pose import metrics
 from jaxpose.prediction.ensemble_predictor import EnsemblePredictor
 from jaxpose.prediction.predictor import Predictor
+from jaxpose.run.evaluated import NOT_VISIBLE_ERROR
 from jaxpose.run.pca import pose_errors_px
 
-# The figures of `metrics.summarize` by set, or by label file.
+# The figures of `summarize` by set, or by label file.
 Summaries = dict[str, dict[str, Any]]
 
 
@@ -26,8 +27,10 @@ def write_tables(
     confidence: np.ndarray,
     sets: np.ndarray | None,
     predictor: Predictor | EnsemblePredictor,
-) -> None:
+) -> list[str]:
     """Writes predictions[_VIEW][_ENDING].csv and a table of each kind of error, for each view; process 0 alone writes.
+
+    Returns the names of the files, [] in other processes.
 
     Args:
       folder: where the files are written.
@@ -42,14 +45,18 @@ def write_tables(
       OSError: a file cannot be written.
     """
     if jax.process_index() != 0:
-        return
+        return []
+    written: list[str] = []
     names = found.keypoint_names
     scorer = SCORERS[predictor.config.model.kind]
     pose_errors = pose_errors_px(predictor.subspaces, predicted, len(set(found.views)))
     measured = {
-        "pixel_error": metrics.pixel_errors(predicted, found.labelled_frame_px()),
+        "pixel_error": metrics.pixel_errors(predicted, found.measured_frame_px()),
         **{f"{name}_error": errors for name, errors in pose_errors.items()},
     }
+    if (marked := found.not_visible()).any():
+        errors_px = metrics.pixel_errors(predicted, found.labelled_frame_px())
+        measured[NOT_VISIBLE_ERROR] = np.where(marked, errors_px, np.nan)
     for view in dict.fromkeys(found.views):
         rows = np.flatnonzero(np.array(found.views) == view)
         images = [found.images[row] for row in rows]
@@ -58,36 +65,45 @@ def write_tables(
         write_predictions(folder / f"{stem}.csv", images, names, predicted[rows], confidence[rows], scorer, of_rows)
         for name, values in measured.items():
             write_errors(folder / f"{stem}_{name}.csv", images, names, values[rows], of_rows)
+        if NOT_VISIBLE_ERROR not in measured:
+            # Of earlier labels.
+            (folder / f"{stem}_{NOT_VISIBLE_ERROR}.csv").unlink(missing_ok=True)
+        written += [f"{stem}.csv", *(f"{stem}_{name}.csv" for name in measured)]
+    return written
 
 
-def summarize(config: Config, predicted: np.ndarray, labelled: np.ndarray, confidence: np.ndarray) -> dict[str, Any]:
-    """Returns the figures of some frames: predicted and labelled keypoints (n, k, 2), confidence (n, k)."""
-    return metrics.summarize(
-        predicted,
-        labelled,
-        keypoint_names=config.data.keypoint_names,
-        confidence=confidence,
-        pck_px=config.eval.pck_px,
-        pck_share=config.eval.pck_share,
-        oks_sigma=config.eval.oks_sigma,
-    )
+def summarize(
+    config: Config, found: Project, rows: np.ndarray, predicted: np.ndarray, confidence: np.ndarray
+) -> dict[str, Any]:
+    """Returns the figures of some frames; with points that are marked as not visible, also what they would change.
 
+    `not_visible` then has the number of these `points`, whether the figures have `counted` them, and `otherwise`, the
+    figures if they were treated the other way.
 
-def format_summaries(results: Summaries) -> str:
-    """Returns a table with a line for each set, of at most 80 columns with three thresholds and a short name."""
-    first = next(iter(results.values()))
-    shares = [f"<{row['threshold_px']:g} px" for row in first["pck_px"]]
-    figures = ("mean", "median", "p95", "rms")
-    title = "error in px"
-    width = max(map(len, (title, *results)))
-    head = "".join(f"{name:>8}" for name in figures) + "".join(f"{name:>7}" for name in shares)
-    lines = [f"{title:<{width}}{'frames':>8}{'points':>8}{head}"]
-    for name, result in results.items():
-        cells = "".join(_cell(result[f"{figure}_px_error"], 8) for figure in figures)
-        cells += "".join(_cell(row["micro"], 7) for row in result["pck_px"])
-        lines.append(f"{name:<{width}}{result['frames']:>8}{result['labelled_points']:>8}{cells}")
-    return "\n".join(lines)
+    Args:
+      config: the run's.
+      found: the labelled frames.
+      rows: (m,) the rows of `found`.
+      predicted: (m, k, 2) in frame pixels.
+      confidence: (m, k), 0 to 1.
+    """
 
+    def figures(labelled_px: np.ndarray) -> dict[str, Any]:
+        return metrics.summarize(
+            predicted,
+            labelled_px,
+            keypoint_names=config.data.keypoint_names,
+            confidence=confidence,
+            pck_px=config.eval.pck_px,
+            pck_share=config.eval.pck_share,
+            oks_sigma=config.eval.oks_sigma,
+        )
 
-def _cell(value: float | None, width: int) -> str:
-    return f"{'-' if value is None else format(value, '.3f'):>{width}}"
+    measured_px, labelled_px = found.measured_frame_px()[rows], found.labelled_frame_px()[rows]
+    marked = found.not_visible()[rows]
+    if not marked.any():
+        return figures(measured_px)
+    counted = bool(np.isfinite(measured_px[marked]).all())
+    other_px = np.where(marked[..., None], np.nan, labelled_px) if counted else labelled_px
+    about = {"points": int(marked.sum()), "counted": counted, "otherwise": figures(other_px)}
+    return figures(measured_px) | {"not_visible": about}

@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config import crop_of_video, project_folder
-from jaxpose.data.image_file import decode_image
+from jaxpose.config.predict import AS_RUN
+from jaxpose.data.image_file import PixelRule, decode_image, values_of
+from jaxpose.data.white import ValueRange, describe_white
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.lightning_pose.tables import SCORERS, PredictionWriter
@@ -40,7 +42,7 @@ def predict_images(
     Args:
       predictor: the trained network.
       paths: images of any sizes.
-      file: the table of predictions; the others lie beside it.
+      file: the table of predictions; the others lie beside it, in a folder that this process made.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -54,6 +56,7 @@ def predict_images(
         _logger.info(text)
     names: list[str] = []
     problems: list[str] = []
+    ranges: list[ValueRange] = []
 
     def frames() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         read = functools.partial(_read, predictor)
@@ -62,13 +65,15 @@ def predict_images(
             if isinstance(image, str):
                 problems.append(image)
             else:
+                fitted, values = image
+                ranges.extend(filter(None, [values]))
                 names.append(name)
-                yield image
+                yield fitted
 
     done = 0
     with contextlib.ExitStack() as opened:
         scorer = SCORERS[predictor.config.model.kind]
-        rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer))
+        rows = opened.enter_context(PredictionWriter(file, predictor.keypoint_names, scorer, keeps_rows=True))
         # Which images show the same moment is unknown, so there are no multi-view errors.
         errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in predictor.fitted(frames()):
@@ -80,23 +85,33 @@ def predict_images(
             count(len(keypoints))
             if stops():
                 raise Stopped(f"{paths[0].parent}: stopped after {done} of {len(paths)} images")
+        text, is_warning = describe_white(ranges, predictor.config.data.white)
+        if text:
+            _logger.log(logging.WARNING if is_warning else logging.INFO, f"{paths[0].parent}: {text}")
         if problems:
             raise Incomplete("\n".join(problems[:_LISTED_PROBLEMS]), done)
     return done
 
 
-def _read(predictor: Predictor, path: Path) -> tuple[np.ndarray, np.ndarray] | str:
-    """Returns an image as input of the network with its frame_from_input (2, 3), or why it cannot be used."""
+def _read(predictor: Predictor, path: Path) -> tuple[tuple[np.ndarray, np.ndarray], ValueRange | None] | str:
+    """Returns an image as input of the network with its frame_from_input (2, 3), or why it cannot be used.
+
+    Its values come with it, if it has more than 8 bits.
+    """
     data = predictor.config.data
     crop_px = crop_of_video(data, path.parent.name) if data.video_crops_px else ()
+    orientation = predictor.config.predict.orientation
+    rule = PixelRule(data.orientation if orientation == AS_RUN else orientation, data.white)
     try:
-        pixels = decode_image(read_bytes(path, most_bytes=None))
+        content = read_bytes(path, most_bytes=None)
+        pixels = decode_image(content, rule)
         fitted, frame_from_input = predictor.fit(pixels)
     except (UserError, OSError) as error:
-        return f"{path}: {error}"
+        # jaxpose train calls it data.orientation=upright, this verb --orientation upright.
+        return f"{path}: {error}".replace("data.orientation=", "--orientation ")
     if crop_px[2:] == (pixels.shape[1], pixels.shape[0]):
         frame_from_input[:, 2] += crop_px[:2]
-    return fitted, frame_from_input
+    return (fitted, frame_from_input), values_of(content)
 
 
 def _row_name(path: Path, project: Path) -> str:

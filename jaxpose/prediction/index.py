@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jaxpose.checksums import write_csv
 from jaxpose.config import config_hash
+from jaxpose.config.predict import AS_RUN
 from jaxpose.data.cells import path_cell
 from jaxpose.errors import UserError
 from jaxpose.files import open_regular, sha256_of
@@ -184,12 +185,14 @@ def row_of(out: Path, table: Path, path: Path, sources: Sequence[Path], predicto
       UserError: the run needs boxes, and the video has no file of boxes.
     """
     size, mtime, files = identity_of(sources, boxes_of(predictor, path))
+    # Another way to turn images is like other weights: they are predicted again.
+    how = predictor.config.predict.orientation
     return Row(
         path=os.path.abspath(path),
         size=size,
         mtime=mtime,
         files=files,
-        model=predictor.checksum[:CHECKSUM_DIGITS],
+        model=predictor.checksum[:CHECKSUM_DIGITS] + ("" if how == AS_RUN or path in sources else f" {how}"),
         frames_announced=len(sources),
         frames_delivered=0,
         seconds=0.0,

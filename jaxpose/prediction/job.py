@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.tables import join_tables
+from jaxpose.formats.lightning_pose.table_rows import join_tables
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index_row import DAMAGED, FAILED, WAITING, Row, identity_of
 from jaxpose.prediction.table_files import PARTIAL
@@ -18,7 +18,6 @@ from jaxpose.video.video import Video
 
 # Header lines of a table of predictions, and of a table of errors.
 _HEADER_ROWS, _ERROR_HEADER_ROWS = 3, 1
-_LISTED = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,15 +92,17 @@ class Job:
         return "" if is_same else f"{self.name} changed while it was read; the same command predicts it again"
 
     def dropped_frames(self) -> str:
-        """Returns a message if the timestamps of a video show dropped frames, else ""."""
+        """Returns a message about frames that are lost by the timestamps of a video, "" without any."""
         try:
-            gaps = read_index(self.video.path).leaps if self.video else []
+            index = read_index(self.video.path) if self.video else None
         except (UserError, OSError):
             return ""
-        some = f"{', '.join(map(str, gaps[:_LISTED]))}{', ...' if len(gaps) > _LISTED else ''}"
+        if not index or not index.leaps:
+            return ""
         return (
-            f"{self.name}: its timestamps show dropped frames before frame {some}; rows count the frames in the file"
-        ) * bool(gaps)
+            f"{self.name}: its timestamps have gaps, where the camera dropped frames or they were lost since: "
+            f"{index.gaps}; rows count the frames in the file"
+        )
 
     def _header_rows(self, name: str) -> int:
         return _HEADER_ROWS if name == self.table.name else _ERROR_HEADER_ROWS

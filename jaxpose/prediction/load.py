@@ -14,7 +14,7 @@ from jaxpose.cluster.devices import describe, start_backend
 from jaxpose.cluster.mesh import make_mesh, replicate
 from jaxpose.config import Config, validate
 from jaxpose.errors import UserError
-from jaxpose.model.pose_net import needed_types
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.phases import phase
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Predictor
@@ -64,7 +64,7 @@ def load(
         config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size,
         agreeing_views(config.model, subspaces),
     )  # fmt: skip
-    with needed_types(config.train.precision):
+    with pinned_settings(config.train.precision):
         weights = replicate(mesh, (trained.params, trained.statistics))
     predictor = Predictor(config, runner, weights, describe(chosen), subspaces, trained.label)
     if is_compiled:

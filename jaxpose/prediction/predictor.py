@@ -27,6 +27,7 @@ from jaxpose.prediction.frame_boxes import FrameBoxes, part_of_array, stream_box
 from jaxpose.run.pca import Subspaces
 from jaxpose.run.weights import checksum
 from jaxpose.video.crop import describe_crop, describe_whole_frames
+from jaxpose.video.depth import describe_depth
 from jaxpose.video.rotation import as_labelled, describe_rotation, labelled_sizes_px
 from jaxpose.video.segments import Segment, padded, rows_of
 from jaxpose.video.video import ChunkReader, Video, read_chunks, scan
@@ -101,8 +102,7 @@ class Predictor:
 
         Raises:
           ValueError: a frame or box is of another type or shape.
-          UserError: a frame is smaller than the run's crop; or it has no box and the run needs one, or the other way
-            round.
+          UserError: a frame is smaller than the run's crop, lacks a box that the run needs, or has one needlessly.
         """
         if isinstance(frames, np.ndarray) and (frames.ndim == 2 or (frames.ndim == 3 and frames.shape[-1] == 3)):
             return self._predict_one(self.fit(frames, boxes_px))
@@ -133,8 +133,7 @@ class Predictor:
         run's labelled images have the size of the stored frames; coordinates are in pixels of the rotated frame.
 
         Raises:
-          UserError: the file is not a video, is damaged, has frames that are smaller than the run's crop, or lacks
-            boxes that the run needs.
+          UserError: the file is not a video, is damaged, has frames smaller than the run's crop, or lacks boxes.
         """
         video = scan(Path(path))
         reader, stream = self.stream(video)
@@ -166,7 +165,8 @@ class Predictor:
             texts = describe_rotation(video, labelled_px), describe_whole_frames(video, self.config.data)
             for text in filter(None, texts):
                 _logger.warning(text)
-            if text := describe_crop(video.path.stem, self.config.data):
+            more = describe_crop(video.path.stem, self.config.data), describe_depth(video.path, video.bits)
+            for text in filter(None, more):
                 _logger.info(text)
         video = as_labelled(video, labelled_px)
         most, radius = self.runner.frames_per_step, self.runner.radius

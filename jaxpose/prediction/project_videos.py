@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jax
 
-from jaxpose.data.sessions import sessions
+from jaxpose.data.sessions import sessions, video_files
 from jaxpose.errors import UserError
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index import PredictionIndex, boxes_of, row_of
@@ -73,7 +73,8 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
     try:
         with Claims(folder, config.mesh.heartbeat_s) as claims:
             index = PredictionIndex(folder, claims, suffixes_beside(predictor))
-            jobs = [_job(predictor, folder, video) for video in videos]
+            names = {file: name for name, file in video_files(config.data, config.video).items()}
+            jobs = [_job(predictor, folder, names[video.path], video) for video in videos]
             if config.eval.predict_videos == "auto" and jobs and not _is_begun(index, jobs):
                 needed_s = _seconds(predictor, videos, stops)
                 if needed_s > AUTO_S:
@@ -88,8 +89,8 @@ def predict_project(predictor: Predictor, folder: Path, stops: Callable[[], bool
         _logger.warning(f"the videos are not predicted: {error}; predict them by {command}")
 
 
-def _job(predictor: Predictor, folder: Path, video: Video) -> Job:
-    table = folder / VIDEO_TABLES_FOLDER / f"{video.path.stem}.csv"
+def _job(predictor: Predictor, folder: Path, name: str, video: Video) -> Job:
+    table = folder / VIDEO_TABLES_FOLDER / f"{name}.csv"
     row = row_of(folder, table, video.path, [video.path], predictor)
     announced = dataclasses.replace(row, frames_announced=video.expected_frames)
     return Job(announced, table, [video.path], video, boxes=boxes_of(predictor, video.path))

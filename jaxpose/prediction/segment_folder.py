@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxpose.errors import UserError
+from jaxpose.files import write_atomic
 from jaxpose.prediction.claims import Claim
 from jaxpose.prediction.image_tables import predict_images
 from jaxpose.prediction.job import Job
@@ -69,7 +70,7 @@ def write_segment(
         elif segment:
             # A process that found other frames under the same name may have removed the folder.
             with contextlib.suppress(FileNotFoundError):
-                (job.parts / _UNCUT_FILE).touch()
+                write_atomic(job.parts / _UNCUT_FILE, b"")
         else:
             outcomes.settle_damaged(job, str(error), scratch)
     except UserError as error:

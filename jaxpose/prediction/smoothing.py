@@ -56,7 +56,7 @@ def smooth_tables(
             smoothed = kalman(found.keypoints_frame_px, found.confidence, used)
         pairs = {} if smoothed.var_px2 is None else {"posterior_var": smoothed.var_px2}
         columns = smoothed_columns(smoothed.keypoints_frame_px, found.confidence, smoothed.is_filled, pairs)
-        write_smoothed(beside(table, SMOOTHED), found.index, found.keypoint_names, columns, read_scorer(table))
+        write_smoothed(beside(table, SMOOTHED), found.index, found.keypoint_names, columns, read_scorer(table)[0])
         finish_smoothed(table, made_from, found.keypoint_names, smoothed)
 
 

@@ -51,7 +51,7 @@ def predict_segment(
       predictor: the trained network.
       video: as `scan` returned it.
       segment: as `cut` returned it; None is the whole video.
-      file: the table of predictions; the others lie beside it.
+      file: the table of predictions; the others lie beside it, in a folder that this process made.
       stops: called after every batch; True stops.
       count: called with the number of rows of every batch.
 
@@ -61,13 +61,13 @@ def predict_segment(
       Stopped: `stops` returned true.
     """
     reader, found = predictor.stream(video, segment)
-    names = predictor.keypoint_names
+    names, scorer = predictor.keypoint_names, SCORERS[predictor.config.model.kind]
     first = done = segment.first if segment else 0
     before: np.ndarray | None = None
     with contextlib.ExitStack() as opened:
         opened.enter_context(contextlib.closing(reader))
-        rows = opened.enter_context(PredictionWriter(file, names, SCORERS[predictor.config.model.kind]))
-        steps = opened.enter_context(ErrorWriter(beside(file, TEMPORAL_NORM), names))
+        rows = opened.enter_context(PredictionWriter(file, names, scorer, keeps_rows=True))
+        steps = opened.enter_context(ErrorWriter(beside(file, TEMPORAL_NORM), names, keeps_rows=True))
         errors = open_pose_errors(opened, predictor, file)
         for keypoints, confidence in found:
             if first and before is None:
@@ -101,6 +101,6 @@ def open_pose_errors(opened: contextlib.ExitStack, predictor: Predictor, file: P
     """Opens a table beside `file` for each subspace that the predictions of one camera can be compared with alone."""
     names = predictor.keypoint_names
     return [
-        (pca, opened.enter_context(ErrorWriter(beside(file, error_suffix(name)), names)))
+        (pca, opened.enter_context(ErrorWriter(beside(file, error_suffix(name)), names, keeps_rows=True)))
         for name, pca in subspaces_of_a_view(predictor).items()
     ]

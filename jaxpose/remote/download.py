@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxpose.checksums import DamagedFile, parse_json
 from jaxpose.errors import UserError
+from jaxpose.files import write_new
 from jaxpose.remote.record import COPIED_FILE, manifests, size_and_checksum
 from jaxpose.remote.store import RemoteFolder
 from jaxpose.run.manifest import find_damage
@@ -67,7 +68,7 @@ def _download_files(remote: RemoteFolder, staging: Path) -> tuple[int, list[str]
             messages.append(f"{problem}; it was not downloaded")
             continue
         (staging / path).parent.mkdir(parents=True, exist_ok=True)
-        (staging / path).write_bytes(data)
+        write_new(staging / path, data)
         count += 1
     return count, messages
 
@@ -86,10 +87,11 @@ def _download_checkpoint(remote: RemoteFolder, name: str, text: bytes, folder: P
             continue
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
-            place.write_bytes(_asked(remote, lambda path=path: remote.read(f"{CHECKPOINTS_FOLDER}/{name}/{path}")))
+            data = _asked(remote, lambda path=path: remote.read(f"{CHECKPOINTS_FOLDER}/{name}/{path}"))
         except FileNotFoundError:
             return f"{path} is missing"
-    (folder / MANIFEST_FILE).write_bytes(text)
+        write_new(place, data)
+    write_new(folder / MANIFEST_FILE, text)
     return find_damage(folder)
 
 

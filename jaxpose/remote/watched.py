@@ -17,7 +17,16 @@ from jaxpose.quantities import clock, listed
 from jaxpose.remote.record import COPIED_FILE
 from jaxpose.remote.store import RemoteFolder, is_leftover
 from jaxpose.run.identity import parse_config
-from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, LOG_FILE, METRICS_FILE, NO_RUN, SPLIT_FILE, STATUS_FILE
+from jaxpose.run.paths import (
+    CONFIG_FILE,
+    EVALUATION_FILE,
+    FINISHED_FILE,
+    LOG_FILE,
+    METRICS_FILE,
+    NO_RUN,
+    SPLIT_FILE,
+    STATUS_FILE,
+)
 from jaxpose.run.status import Status, is_held, parse_status
 from jaxpose.run.summary import parse_summary
 
@@ -40,6 +49,7 @@ class Progress:
       steps_per_s: speed over the last lines of metrics, 0 while it is unknown.
       last_line: the last line of train.log.
       summary: of a finished run, None before its end.
+      errors: {set: figures} of a finished run as its last evaluation has them, {} before its end.
       end: how the run ended, None while it continues.
     """
 
@@ -50,6 +60,7 @@ class Progress:
     steps_per_s: float
     last_line: str
     summary: dict[str, Any] | None
+    errors: dict[str, Any]
     end: Status | None
 
     def rows(self) -> dict[str, str]:
@@ -59,7 +70,8 @@ class Progress:
         left_s = (self.total_steps - self.step) / self.steps_per_s if self.steps_per_s else None
         rows = {"step": f"{self.step} of {self.total_steps}  {share:.0%}  {bar}"}
         rows |= {name: number(value) for name, value in self.training.items()}
-        if self.validation:
+        # The errors of a finished run are of its best weights, the last validation is of others.
+        if self.validation and not self.errors:
             rows["validation"] = f"step {self.validation['step']}  {_shown(self.validation)}"
         if left_s is not None:
             rows |= {"speed": f"{self.steps_per_s:.3g} steps/s", "ETA": clock(left_s)}
@@ -67,7 +79,8 @@ class Progress:
 
     def line(self) -> str:
         """Returns the same in one line."""
-        parts = [f"step {self.step}/{self.total_steps}", _shown(self.training), _shown(self.validation)]
+        parts = [f"step {self.step}/{self.total_steps}", _shown(self.training)]
+        parts += [] if self.errors else [_shown(self.validation)]
         if self.steps_per_s:
             left_s = (self.total_steps - self.step) / self.steps_per_s
             parts.append(f"{self.steps_per_s:.3g} steps/s, ETA {clock(left_s)}")
@@ -136,7 +149,8 @@ class Watched:
         validations = [entry for entry in entries if any(name.startswith("val_") for name in entry)]
         trainings = [entry for entry in entries if "loss" in entry]
         last = trainings[-1] if trainings else {}
-        summary = self._read_signed(FINISHED_FILE)
+        finished = self._read_signed(FINISHED_FILE)
+        summary = parse_summary(finished, f"{self._where}/{FINISHED_FILE}") if finished else None
         lines = self._read(LOG_FILE).decode(errors="replace").splitlines()
         return Progress(
             step=max((entry["step"] for entry in entries), default=0),
@@ -145,9 +159,18 @@ class Watched:
             validation=validations[-1] if validations else {},
             steps_per_s=_speed(trainings[-_LINES:]),
             last_line=lines[-1] if lines else "",
-            summary=parse_summary(summary, f"{self._where}/{FINISHED_FILE}") if summary else None,
+            summary=summary,
+            errors=self._errors(summary) if summary else {},
             end=_end(bool(summary), held, parse_status(self._read_signed(STATUS_FILE), f"{self._where}/{STATUS_FILE}")),
         )
+
+    def _errors(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """Returns the errors of a finished run: jaxpose evaluate may have measured it again since its end."""
+        try:
+            sets = json.loads(self._read(EVALUATION_FILE))["sets"]
+        except (ValueError, TypeError, KeyError, NotRegularFile):
+            sets = None
+        return sets if isinstance(sets, dict) else summary.get("sets", {})
 
     def _read_signed(self, path: str) -> bytes:
         """Returns a file as `_read`; a pipe or folder in its place is damage, not a passing failure."""

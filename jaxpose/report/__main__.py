@@ -21,6 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("--run", required=True, metavar="RUN", help="run folder that jaxpose train wrote")
     arguments.add_argument("--compare", metavar="RUN", help="another run to compare it with, as jaxpose compare does")
     arguments.add_argument("--out", metavar="FILE", help="the page; default: report.html in the run folder")
+    arguments.add_overwrite("a file that this verb did not write")
     arguments.add_quiet()
     return arguments.run(_run, argv)
 
@@ -38,7 +39,7 @@ def _run(given: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")
     out = Path(given.out).expanduser() if given.out else None
     if out:
-        refuse_other_file(out, "jaxpose.report")
+        refuse_other_file(out, "jaxpose.report", given.overwrite)
         make_folder(out.absolute().parent)
     with console("jaxpose.report"):
         file = write_report(Path(given.run), out, Path(given.compare) if given.compare else None)

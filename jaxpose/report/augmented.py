@@ -15,6 +15,7 @@ from jaxpose.data.flip_pairs import flip_permutation
 from jaxpose.data.images import fit_affines, outside_parts, read_labelled
 from jaxpose.data.loader import rows_of_draws
 from jaxpose.errors import UserError
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.pose import augment
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.pictures import Drawing, draw_picture
@@ -84,12 +85,7 @@ def first_samples(facts: RunFacts, labels: ProjectLabels) -> Seen:
     data = config.data
     size_px = data.input_width_px, data.input_height_px
     affines = fit_affines(project, data, size_px)
-    frames = np.stack(
-        [
-            read_labelled(project, row, affines[row], size_px, data.resize, project.part_px(row, data.crop_px))
-            for row in chosen.tolist()
-        ]
-    )[:, None]
+    frames = np.stack([read_labelled(project, row, affines[row], size_px, data) for row in chosen.tolist()])[:, None]
     is_used = np.where(outside_parts(project, data.crop_px), np.int8(0), project.visibility)[chosen]
     keypoints_px = geometry.apply(affines, project.keypoints_frame_px)[chosen].astype(np.float32)
     options = dataclasses.replace(config, augment=resolve_preset(config.augment))
@@ -116,6 +112,6 @@ def _augment(
         return augment.render(drawn, options, frames, jnp.float32), moved_px, seen
 
     # One device of this process: the others may be busy, or not ours.
-    with jax.default_device(jax.local_devices()[0]):
+    with jax.default_device(jax.local_devices()[0]), pinned_settings("f32"):
         given = draws.astype(np.int32), frames, keypoints_px, visibility.astype(np.int8), frame_from_input
         return jax.device_get(jax.jit(work)(*given))

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.compare.bootstrap import PERCENT
+from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
 from jaxpose.compare.comparison import compare
+from jaxpose.compare.listing import format_frames, format_not_visible, frames_cell
 from jaxpose.config.excerpt import excerpt
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.section import Section, paragraph, table
@@ -19,25 +20,29 @@ def comparing_section(facts: RunFacts, other: Path) -> Section:
     """
     found = compare([other, facts.run])
     before, after = found.measured
+    runs = ["other run", "this run"]
     paired = "the same" if found.frames.is_paired else "different"
     text = (
         f"On {paired} frames that trained neither run ({found.frames.compared[1]:,} of this run). A difference below 0 "
-        f"is in favour of this run; where its {PERCENT} % interval contains 0, chance may explain it."
+        f"is in favour of this run; where its {PERCENT} % interval contains 0, chance may explain it. A mean over "
+        f"fewer than {LEAST_FRAMES} frames has no interval."
     )
     names = [*found.keypoint_names, "all keypoints"]
     rows = [
-        [name, _cell(before.means_px, before.interval_px, column), _cell(after.means_px, after.interval_px, column),
+        [name, frames_cell(found, column), _cell(before.means_px, before.interval_px, column),
+         _cell(after.means_px, after.interval_px, column),
          _cell(after.difference_px, after.difference_interval_px, column, "+")]
         for column, name in enumerate(names)
     ]  # fmt: skip
-    listed = table(
-        ["keypoint", "other run", "this run", "difference"], rows, f"Mean errors in px; the other run is {other}"
-    )
+    head = ["keypoint", "frames", *runs, "difference"]
+    listed = table(head, rows, f"Mean errors in px; the other run is {other}")
     options = [
         [name, *(excerpt(value, quoted=value == "") for value in values)] for name, values in found.options.items()
     ]
-    differing = table(["option", "other run", "this run"], options, "Options that differ") if options else ""
-    return Section("comparison", "Comparison with another run", paragraph(text) + listed + differing)
+    differing = table(["option", *runs], options, "Options that differ") if options else ""
+    notes = [format_frames(found, runs), *([format_not_visible(found, runs)] if found.not_visible else [])]
+    told = "".join(paragraph(line, "note") for note in notes for line in note.splitlines())
+    return Section("comparison", "Comparison with another run", paragraph(text) + told + listed + differing)
 
 
 def _cell(means: np.ndarray, interval: np.ndarray, column: int, sign: str = "") -> str:

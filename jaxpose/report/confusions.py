@@ -72,7 +72,9 @@ def confusions_section(facts: RunFacts, labelled_px: np.ndarray | None) -> Secti
             "sides", _TITLE, paragraph("The labels of the project cannot be read, so confusions are unknown.")
         )
     rows = frames.rows(shown)
-    found = count_confusions(frames.predicted_px[rows], labelled_px[rows], pairs)
+    # Not those that are marked as not visible, where the errors do not count them.
+    measured_px = np.where(np.isfinite(frames.errors_px)[..., None], labelled_px, np.nan)
+    found = count_confusions(frames.predicted_px[rows], measured_px[rows], pairs)
     text = (
         "A prediction that lies nearer to the label of the other side than to its own may be of the wrong side. Both "
         "keypoints of a pair in one frame are an exchange; a single one is also seen where the two lie close together."

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxpose.codes import SETS, TRAIN
-from jaxpose.compare.bootstrap import PERCENT, Means, bootstrap_means, interval_px
+from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT, Means, bootstrap_means, interval_px
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.labelled import LabelledFrames
 from jaxpose.report.section import Figure, Section, colours, in_figure, number, paragraph, table
@@ -22,7 +22,7 @@ NOT_MEASURED = (
 def measure(errors_px: np.ndarray) -> tuple[Means, np.ndarray]:
     """Returns the means of errors (n, k) by keypoint and over all points, and their intervals (2, k + 1)."""
     means = bootstrap_means(errors_px, _SEED, RESAMPLES)
-    return means, interval_px(means.resampled_px, means.counts)
+    return means, interval_px(means.resampled_px, means.frames)
 
 
 def pck(errors_px: np.ndarray, thresholds_px: np.ndarray) -> np.ndarray:
@@ -46,6 +46,7 @@ def errors_section(facts: RunFacts) -> Section:
     text = (
         f"The error is the distance between prediction and label in pixels of the frame. Bars are {PERCENT} % "
         f"bootstrap intervals of the mean: frames are drawn again {RESAMPLES:,} times, each with all its keypoints. "
+        f"A mean over fewer than {LEAST_FRAMES} frames has no interval. "
     )
     text += "Hollow points are the training frames, which every network fits better. " if trained is not None else ""
     text += "PCK is the share of labelled points nearer than a distance; points without a prediction do not count."
@@ -137,7 +138,7 @@ def _table(
     frames: LabelledFrames, facts: RunFacts, errors_px: np.ndarray, means: Means, intervals: np.ndarray, shown: str
 ) -> str:
     thresholds_px = np.array(facts.config.eval.pck_px, float)
-    head = ["keypoint", "points", "mean px", f"{PERCENT} % interval", "median", "p95"]
+    head = ["keypoint", "frames", "mean px", f"{PERCENT} % interval", "median", "p95"]
     rows = []
     for column, name in enumerate([*frames.keypoint_names, "all keypoints"]):
         of_column = errors_px[:, column] if column < errors_px.shape[1] else errors_px
@@ -147,7 +148,7 @@ def _table(
         edges = f"{low_edge:.2f} to {high_edge:.2f}" if np.isfinite(low_edge) else "-"
         shares = [number(100 * share, 0) for share in pck(of_column, thresholds_px)]
         rows.append(
-            [name, means.counts[column], number(means.means_px[column]), edges, number(middle), number(high), *shares]
+            [name, means.frames[column], number(means.means_px[column]), edges, number(middle), number(high), *shares]
         )
     head += [f"% < {px:g} px" for px in thresholds_px.tolist()]
     return table(head, rows, f"Errors on the {shown} frames")

@@ -11,6 +11,7 @@ from jaxpose.data.known_split import KnownSplit
 from jaxpose.data.split import read_split
 from jaxpose.files import read_bytes
 from jaxpose.report.labelled import LabelledFrames, read_labelled
+from jaxpose.run.evaluated import read_evaluated
 from jaxpose.run.identity import read_config, refuse_no_run
 from jaxpose.run.paths import CONFIG_FILE, EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE
 from jaxpose.run.summary import read_summary
@@ -55,13 +56,19 @@ def read_facts(run: Path) -> RunFacts:
         config,
         read_split(run / SPLIT_FILE, is_of_run=True) if (run / SPLIT_FILE).is_file() else None,
         read_summary(run) if (run / FINISHED_FILE).is_file() else {},
-        _read_evaluation(run / EVALUATION_FILE),
+        _read_evaluation(run),
         read_labelled(run, config),
     )
 
 
-def _read_evaluation(file: Path) -> dict[str, Any]:
-    """Returns the content of evaluation.json, {} if it is absent or cut short: the tables have the same figures."""
+def _read_evaluation(run: Path) -> dict[str, Any]:
+    """Returns the content of evaluation.json, {} if it is absent: the tables have the same figures.
+
+    An earlier version of jaxpose recorded no checksum of it; then it is also {} if it is cut short.
+    """
+    file = run / EVALUATION_FILE
+    if file.is_file() and (evaluated := read_evaluated(run)):
+        evaluated.refuse_changed(EVALUATION_FILE)
     try:
         found = json.loads(read_bytes(file))
     except (FileNotFoundError, ValueError):

@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 
 from jaxpose.codes import SETS, TEST, TRAIN, VALIDATION
-from jaxpose.compare.bootstrap import PERCENT
+from jaxpose.compare.bootstrap import LEAST_FRAMES, PERCENT
+from jaxpose.config import project_folder
 from jaxpose.config.train import chooses_by_validation, keeps_last
+from jaxpose.data.leaks import find_leaks
 from jaxpose.quantities import count
 from jaxpose.report.errors import measure
 from jaxpose.report.facts import RunFacts
@@ -19,11 +21,20 @@ _WHAT = {
     VALIDATION: "Validation frames neither trained the network nor chose its checkpoint.",
     TRAIN: "These frames trained the network, so expect much larger errors on other frames.",
 }
+_LEFT_OUT = (
+    "Points marked as not visible are left out of all other figures of this page, because the network learns to be "
+    'unsure of them; where they have a position, the rows "with not visible" count them.'
+)
+_COUNTED = (
+    "Points marked as not visible count in all other figures of this page, because the network learns their positions; "
+    'the rows "without not visible" leave them out.'
+)
 
 
 def headline_section(facts: RunFacts) -> Section:
     """Returns the result of a run in one line, what it is, and a table of the errors of each set."""
-    parts = [f'<p class="result">{escaped(result(facts))}</p>', f"<dl>{_facts(facts)}</dl>"]
+    parts = [f'<p class="result">{escaped(result(facts))}</p>', *map(paragraph, _leaks(facts))]
+    parts.append(f"<dl>{_facts(facts)}</dl>")
     sets = facts.evaluation.get("sets")
     if isinstance(sets, dict) and sets:
         parts.append(_table(sets))
@@ -36,19 +47,32 @@ def result(facts: RunFacts) -> str:
     known = frames.errors_px[frames.rows(shown)] if frames is not None and shown else np.empty((0, 0))
     if not np.isfinite(known).any():
         return "The errors of this run are not measured yet."
-    rows = len(known)
     means, intervals = measure(known)
     low, high = intervals[:, -1]
     points = known[np.isfinite(known)]
     between = f" ({PERCENT} % interval {low:.2f} to {high:.2f})" if np.isfinite(low) else ""
+    few = "" if between else f" There is no interval below {LEAST_FRAMES} labelled frames."
     sizes = facts.config.data.frame_sizes_px
     size = f" Frames have {sizes[0]:,} x {sizes[1]:,} px." if len(sizes) >= 2 else ""
     is_chosen_by = shown == VALIDATION and chooses_by_validation(facts.config.train.monitor)
     what = f" {_CHOSE if is_chosen_by else _WHAT[shown]}" if shown in _WHAT else ""
     return (
         f"Predictions are {means.means_px[-1]:.2f} px from the labels on average{between} on "
-        f"{count(rows, f'{shown} frame')}; half of the points are within {np.median(points):.2f} px.{what}{size}"
+        f"{count(int(means.frames[-1]), f'{shown} frame')}; half of the points are within {np.median(points):.2f} px."
+        f"{few}{what}{size}"
     )
+
+
+def _leaks(facts: RunFacts) -> list[str]:
+    """Returns sentences about frames of the shown set that are like training frames."""
+    if not facts.split or facts.shown_set() not in (VALIDATION, TEST):
+        return []
+    sets, data = facts.split.sets, facts.config.data
+    images = list(sets)
+    paths = [project_folder(data.project) / image for image in images]
+    checksums = [facts.split.checksums[image] for image in images]
+    found = find_leaks(images, checksums, np.array(list(sets.values())), paths)
+    return found.only(facts.shown_set()).sentences(data.split)
 
 
 def _facts(facts: RunFacts) -> str:
@@ -76,20 +100,17 @@ def _facts(facts: RunFacts) -> str:
 def _table(sets: dict[str, Any]) -> str:
     """Returns the errors of each set and extra label file, as evaluation.json has them."""
     figures = ("mean", "median", "p95", "rms")
-    rows = []
+    rows, notes = [], ["rms weighs large errors more; p95 is the error that 95 % of the points stay below."]
     for name in [*(name for name in SETS if name in sets), *(name for name in sets if name not in SETS)]:
         of_set = sets[name] if isinstance(sets[name], dict) else {}
-        values = [number(of_set.get(f"{figure}_px_error")) for figure in figures]
-        rows.append(
-            [
-                name,
-                of_set.get("frames", "-"),
-                of_set.get("labelled_points", "-"),
-                *values,
-                number(of_set.get("oks_ap"), 3),
-            ]
-        )
+        lines = {name: of_set}
+        if about := of_set.get("not_visible"):
+            lines[f"{name}, {'without' if about['counted'] else 'with'} not visible"] = about["otherwise"]
+            notes.append(_COUNTED if about["counted"] else _LEFT_OUT)
+        for title, line in lines.items():
+            values = [number(line.get(f"{figure}_px_error")) for figure in figures]
+            points = line.get("labelled_points", "-")
+            rows.append([title, line.get("frames", "-"), points, *values, number(line.get("oks_ap"), 3)])
     head = ["set", "frames", "points", *(f"{figure} px" for figure in figures), "OKS AP"]
-    return table(head, rows, "Errors of each set in pixels of the frame") + paragraph(
-        "rms weighs large errors more; p95 is the error that 95 % of the points stay below.", "note"
-    )
+    text = " ".join(dict.fromkeys(notes))
+    return table(head, rows, "Errors of each set in pixels of the frame") + paragraph(text, "note")

@@ -10,6 +10,7 @@ from jaxpose.config import Config
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.error_table import read_errors
 from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.run.evaluated import read_evaluated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +23,7 @@ class LabelledFrames:
       keypoint_names: k names.
       predicted_px: (n, k, 2) in frame pixels.
       confidence: (n, k).
-      errors_px: (n, k) NaN where a keypoint is not labelled.
+      errors_px: (n, k) NaN where a keypoint is not labelled, or is marked as not visible and not counted.
     """
 
     images: list[str]
@@ -43,12 +44,15 @@ def read_labelled(run: Path, config: Config) -> LabelledFrames | None:
     Raises:
       UserError: a table is damaged, or two of them are not of the same frames and keypoints.
     """
-    names, parts = tuple(config.data.keypoint_names), []
+    names, parts, evaluated = tuple(config.data.keypoint_names), [], read_evaluated(run)
     for view in config.data.views or ("",):
         stem = "_".join(part for part in ("predictions", view) if part)
         files = run / f"{stem}.csv", run / f"{stem}_pixel_error.csv"
         if not all(file.is_file() for file in files):
             return None
+        if evaluated:
+            for file in files:
+                evaluated.refuse_changed(file.name)
         predicted, measured = read_predictions(files[0]), read_errors(files[1])
         if (tuple(predicted.keypoint_names), predicted.index) != (tuple(measured.keypoint_names), measured.index):
             raise UserError(f"{files[0]} and {files[1].name} are not of the same frames: run jaxpose evaluate again")

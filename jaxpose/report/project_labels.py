@@ -24,12 +24,14 @@ class ProjectLabels:
       labelled_px: (n, k, 2) labels of the run's n labelled frames in frame pixels, NaN without a label.
       rows: (n,) rows of `project`, -1 for frames that it lacks.
       edges: of the skeleton, pairs of numbers of keypoints.
+      white: as `data.white` of the run.
     """
 
     project: Project
     labelled_px: np.ndarray
     rows: np.ndarray
     edges: tuple[tuple[int, int], ...]
+    white: float
 
     def image(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the image (h, w, 3) of a row of `project`, and the frame pixel (2,) of its first pixel.
@@ -38,7 +40,8 @@ class ProjectLabels:
           UserError: it does not decode.
           OSError: it cannot be read.
         """
-        image = decode_image(read_bytes(self.project.paths[row], most_bytes=None), is_known=True)
+        content = read_bytes(self.project.paths[row], most_bytes=None)
+        image = decode_image(content, self.project.pixel_rule(self.white), is_known=True)
         return image, np.array((self.project.crop_px(row) or (0, 0))[:2], float)
 
 
@@ -65,4 +68,6 @@ def read_labels(facts: RunFacts, project: Project | None) -> ProjectLabels:
     labelled_px = np.where((rows >= 0)[:, None, None], labelled_px, np.nan)
     names = data.keypoint_names
     edges = edges_given("data.skeleton", data.skeleton, names)
-    return ProjectLabels(found, labelled_px, rows, tuple((names.index(a), names.index(b)) for a, b in edges))
+    return ProjectLabels(
+        found, labelled_px, rows, tuple((names.index(a), names.index(b)) for a, b in edges), data.white
+    )

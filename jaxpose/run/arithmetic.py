@@ -1,7 +1,9 @@
 """What the last bits of a run's numbers depend on besides its config and data: recorded, and compared on resume."""
 
+import contextlib
 import importlib.metadata
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,34 @@ from jaxpose.threads import arithmetic_threads
 
 _STRETCHES = "stretches"
 _DEVICE_COUNT = "xla_force_host_platform_device_count"
+# Settings of the whole process with which JAX writes or compiles another program, and their usual values. Those that a
+# thread can have are pinned instead: `jaxpose/model/jax_settings.py`. A version of JAX has some of them.
+_USUAL = {
+    "eager_constant_folding": False,
+    "jax_accurate_erf_inv": False,
+    "jax_compiler_enable_remat_pass": True,
+    "jax_cpu_collectives_implementation": "gloo",
+    "jax_custom_jvp3": False,
+    "jax_custom_vjp3": False,
+    "jax_disable_most_optimizations": False,
+    "jax_embedded_constants_max_bytes": 32,
+    "jax_enable_pgle": False,
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_memory_fitting_effort": 0.0,
+    "jax_memory_fitting_level": "O2",
+    "jax_optimization_level": "UNKNOWN",
+    "jax_pjrt_client_create_options": None,
+    "jax_remat3": False,
+    "jax_scan3": False,
+    "jax_use_direct_linearize": True,
+    "jax_use_shardy_partitioner": True,
+    "jax_use_simplified_jaxpr_constants": False,
+}
+# Variables with which the libraries of a device round in another way or add in another order, by their beginnings.
+_VARIABLES = re.compile(
+    "(?!.*LOG)(NVIDIA_TF32|CUBLAS|CUDNN|TF_(CUDNN|CUBLAS|DETERMINISTIC|ENABLE_CU|FP16|USE_CU)|NCCL_(ALGO|PROTO)|LIBTPU_INIT|"
+    "(DNNL|ONEDNN)_MAX_CPU_ISA)"
+)
 
 
 def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
@@ -30,9 +60,13 @@ def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
         # XLA has at least one thread for each device.
         threads = max(arithmetic_threads(), jax.local_device_count(backend="cpu"))
         found |= {"device": processor_name(), "threads": threads}
-    # Options of the compiler choose other instructions; the number of CPU devices does not.
-    if flags := [flag for flag in os.environ.get("XLA_FLAGS", "").split() if _DEVICE_COUNT not in flag]:
-        found["xla_flags"] = " ".join(sorted(flags))
+    changed = {
+        # Options of the compiler choose other instructions; the number of CPU devices does not.
+        "xla_flags": [flag for flag in _xla_flags().split() if _DEVICE_COUNT not in flag],
+        "jax_settings": [f"{name}={value}" for name, value in _jax_settings().items() if value != _USUAL[name]],
+        "variables": [f"{name}={value}" for name, value in os.environ.items() if _VARIABLES.match(name)],
+    }
+    found |= {name: " ".join(sorted(texts)) for name, texts in changed.items() if texts}
     return found | {"parts": part_count(config.train, mesh.size)}
 
 
@@ -62,3 +96,15 @@ def record_arithmetic(run: Path, step: int, now: dict[str, Any]) -> str:
     if stretches != stored:
         write_json(file, {_STRETCHES: stretches})
     return message
+
+
+def _xla_flags() -> str:
+    """Returns the options of the compiler; XLA_FLAGS has them, or names a file that has them."""
+    text = os.environ.get("XLA_FLAGS", "").strip()
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return Path(text).read_text() if text and not text.startswith("-") else text
+    return text
+
+
+def _jax_settings() -> dict[str, Any]:
+    return {name: value for name, value in jax.config.values.items() if name in _USUAL}

@@ -15,7 +15,6 @@ from jaxpose.checksums import write_csv, write_json
 from jaxpose.cluster.agreement import broadcast_from_0, refuse_unshared
 from jaxpose.config import Config
 from jaxpose.errors import UserError
-from jaxpose.files import temporary_name
 from jaxpose.run.action import decide_action, refuse_foreign
 from jaxpose.run.extension import find_run, settle
 from jaxpose.run.identity import write_config
@@ -24,6 +23,7 @@ from jaxpose.run.out import default_path, refuse_pattern, refuse_unusable_out
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, LOCK_FILE, MEMBERS_FOLDER, RESULTS, SPLIT_FILE, WRITTEN
 from jaxpose.run.pointer import write_pointer
 from jaxpose.run.status import Status, status_of, write_status
+from jaxpose.unfinished import pattern_of
 
 
 class RunFolder:
@@ -186,7 +186,7 @@ def _remove(path: Path, patterns: tuple[str, ...]) -> None:
     """Deletes files that jaxpose wrote, in this order; config.json stays, as the folder would be foreign without it."""
     for pattern in patterns:
         folder, name = path / Path(pattern).parent, Path(pattern).name
-        for entry in sorted([*folder.glob(name), *folder.glob(temporary_name(name))]):
+        for entry in sorted([*folder.glob(name), *folder.glob(pattern_of(name))]):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:

@@ -11,7 +11,8 @@ from flax import nnx
 from jaxpose.config import Config
 from jaxpose.config.pretrain import is_pretraining
 from jaxpose.errors import UserError
-from jaxpose.model.pose_net import make_network, needed_types
+from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.model.pose_net import make_network
 from jaxpose.model.teacher import make_teacher, map_count
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.ensemble import refuse_ensemble
@@ -86,7 +87,7 @@ def load_network(run: Path, *, for_weights: bool = False) -> LoadedNetwork:
         filled = jax.tree_util.tree_map_with_path(lambda path, like: _stored(stored, path, like, exported), filled)
         label = f"the weights of step {notes['step']}{unfinished}"
         return LoadedNetwork(config, graphdef, filled["params"], filled["statistics"], label)
-    with needed_types(train.precision), Checkpoints(run / CHECKPOINTS_FOLDER) as checkpoints:
+    with pinned_settings(train.precision), Checkpoints(run / CHECKPOINTS_FOLDER) as checkpoints:
         teacher = make_teacher(config.pretrain, train.precision)[1] if config.pretrain.method == "distill" else None
         like = initial_state(params, statistics, config, teacher)
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")

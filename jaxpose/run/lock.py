@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from jaxpose.errors import UserError
+from jaxpose.files import open_shared
 from jaxpose.run.paths import LOCK_FILE
 
 _LOCK_WAITS_S = (0.02, 0.1)
@@ -26,7 +27,7 @@ def lock_folder(path: Path) -> int:
       OSError: the folder or its lock cannot be made.
     """
     path.mkdir(parents=True, exist_ok=True)
-    lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = open_shared(path / LOCK_FILE, os.O_RDWR)
     try:
         _take(lock)
     except BlockingIOError:

@@ -29,6 +29,7 @@ TRACKER_LOG_FILE = "tracker.log"
 PROFILE_FOLDER = "profile"
 
 EVALUATION_FILE = "evaluation.json"
+EVALUATED_FILE = "evaluated.json"
 CALIBRATION_FILE = "calibration.json"
 CALIBRATION_TABLE = "calibration.csv"
 REPORT_FILE = "report.html"
@@ -45,6 +46,7 @@ RESULTS = (
     "predictions.csv",
     "predictions_*.csv",
     EVALUATION_FILE,
+    EVALUATED_FILE,
     CALIBRATION_FILE,
     CALIBRATION_TABLE,
     REPORT_FILE,
@@ -78,4 +80,4 @@ WRITTEN = (
 )
 
 # Files that may exist in a folder without a run.
-NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp"}
+NO_RUN = {LOCK_FILE, RESTORING_FOLDER, f".{CONFIG_FILE}.tmp", f".{CONFIG_FILE}.0.tmp"}

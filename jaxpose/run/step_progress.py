@@ -32,6 +32,7 @@ class StepProgress:
         self._bar: Bar | None = None
         self._of_bar: SpeedWindow | None = None
         self._of_line: SpeedWindow | None = None
+        self._began_at_tenth = True
 
     def step(self, step: int, metrics: Mapping[str, Any], images: int, wait_s: float, losses: int) -> None:
         """Moves the bar or prints a line; arguments as those of `RunLog.step`."""
@@ -40,9 +41,9 @@ class StepProgress:
             self._of_bar, self._of_line = SpeedWindow(), SpeedWindow()
         else:
             self._of_line.add(images, wait_s)
-            if self._is_line_due(step, self._of_line):
-                self._line(self._text(step, _first(metrics, max(losses, _LEAST_METRICS)), self._of_line))
-                self._of_line = SpeedWindow()
+            is_tenth = 10 * step // self._total_steps > 10 * (step - 1) // self._total_steps
+            if is_tenth or self._of_line.length_s() >= _LINE_S:
+                self._show_line(step, _first(metrics, max(losses, _LEAST_METRICS)), self._of_line, is_tenth)
         if self._draws:
             self._move_bar(step, metrics, images, wait_s, losses)
 
@@ -64,16 +65,15 @@ class StepProgress:
         if step == self._total_steps:
             self.close()
 
-    def _is_line_due(self, step: int, window: SpeedWindow) -> bool:
-        is_tenth = 10 * step // self._total_steps > 10 * (step - 1) // self._total_steps
-        return is_tenth or window.length_s() >= _LINE_S
-
-    def _text(self, step: int, metrics: Mapping[str, Any], window: SpeedWindow) -> str:
+    def _show_line(self, step: int, metrics: Mapping[str, Any], window: SpeedWindow, is_tenth: bool) -> None:
+        # Reading the metrics waits for the devices, so the speeds come after them.
+        line = f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {shown(metrics)}"
+        # A tenth that ends soon after a line says little: the speed of a few steps, or of a validation.
+        if not self._began_at_tenth and window.length_s() < _LINE_S:
+            return self._line(line)
         left_s = (self._total_steps - step) / window.steps_per_s()
-        return (
-            f"step {step}/{self._total_steps}  {100 * step // self._total_steps}%  {shown(metrics)}  "
-            f"{window.steps_per_s():.3g} steps/s, {window.text()}, ETA {clock(left_s)}"
-        )
+        self._line(f"{line}  {window.steps_per_s():.3g} steps/s, {window.text()}, ETA {clock(left_s)}")
+        self._of_line, self._began_at_tenth = SpeedWindow(), is_tenth
 
 
 def shown(values: Mapping[str, Any]) -> str:

@@ -21,7 +21,8 @@ from jaxpose.cluster.mesh import local_devices
 from jaxpose.config import Config
 from jaxpose.config.losses import weights
 from jaxpose.config.pretrain import is_pretraining
-from jaxpose.model.pose_net import MATMUL_PRECISION, needed_types
+from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.model.pose_net import MATMUL_PRECISION
 from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import shard_blocks
@@ -87,7 +88,7 @@ class ShardedStep:
         blocks = zip(mesh.devices.flat, shard_blocks(config.train.shards, mesh.size), strict=True)
         self.at_once = max(1, min(cores, sum(len(block) for device, block in blocks if device in devices)))
         self._workers = ThreadPoolExecutor(self.at_once, "shard") if self.at_once > 1 else None
-        self._with_x64 = functools.partial(needed_types, config.train.precision)
+        self._with_settings = functools.partial(pinned_settings, config.train.precision)
         self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(work.sums))
         shards = config.train.shards
         self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (work.counts, work.sums))
@@ -146,7 +147,7 @@ class ShardedStep:
             ]
 
         def finish(place: int, of_shard: tuple) -> Any:
-            with self._with_x64():
+            with self._with_settings():
                 return jax.block_until_ready(program(place, *of_shard))
 
         return [self._workers.map(functools.partial(finish, place), of_it) for place, of_it in enumerate(arguments)]

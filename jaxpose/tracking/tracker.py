@@ -22,6 +22,7 @@ from typing import Any
 from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.config import Config
 from jaxpose.config.option import flat_options
+from jaxpose.files import open_new
 from jaxpose.run.paths import TRACKER_FILE, TRACKER_LOG_FILE
 
 # Records that wait for the tracker; later ones are lost. This many take about 5 MB.
@@ -183,7 +184,7 @@ def _start(log: Path) -> subprocess.Popen[bytes]:
     silent = {"MLFLOW_DISABLE_TELEMETRY": "true", "WANDB_ERROR_REPORTING": "false"}
     # MLflow waits 2, 4, 8, 16 s for a server: its reason comes before the end of the run stops to wait.
     patient = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4"}
-    with open(log, "wb") as stream:
+    with open_new(log) as stream:
         return subprocess.Popen(
             [sys.executable, "-m", "jaxpose.cluster.die_with_parent", str(os.getpid()), *command],
             stdin=subprocess.PIPE,

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpose.quantities import count
+from jaxpose.run.error_text import error_text
 from jaxpose.run.log import RunLog
 
 _REASONS = {"done": "", "early stop": ", stopped early"}
@@ -21,7 +22,7 @@ def report_end(log: RunLog, summary: dict[str, Any], report: Path | None) -> Non
     rows = {
         "length": f"{count(summary['steps'], 'step')}{_REASONS.get(summary['reason'], '')}",
         "best weights": f"step {summary['best_step']}",
-        **{f"{name} error": _error(figures) for name, figures in summary["sets"].items()},
+        **{f"{name} error": error_text(figures) for name, figures in summary["sets"].items()},
         "run folder": folder,
     }
     lines = [f"everything is in {folder}"]
@@ -35,7 +36,7 @@ def report_ensemble_end(log: RunLog, summary: dict[str, Any], members: int, repo
     """Logs the end of an ensemble's training; arguments as those of `report_end`, with the number of members."""
     rows = {
         "length": f"{count(summary['steps'], 'step')}, {members} members",
-        **{f"{name} error": f"{_error(figures)} of the median" for name, figures in summary["sets"].items()},
+        **{f"{name} error": f"{error_text(figures)} of the median" for name, figures in summary["sets"].items()},
         "run folder": summary["out"],
     }
     lines = [f"everything is in {summary['out']}"]
@@ -43,8 +44,3 @@ def report_ensemble_end(log: RunLog, summary: dict[str, Any], members: int, repo
         rows["open in a browser"] = str(report)
         lines.append(f"report: {report}; open it in a browser")
     log.end("training is done", rows, lines)
-
-
-def _error(figures: dict[str, Any]) -> str:
-    error_px, frames = figures["mean_px_error"], count(figures["frames"], "frame")
-    return f"unknown: {frames} without labels" if error_px is None else f"{error_px:.2f} px (mean over {frames})"

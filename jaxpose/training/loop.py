@@ -12,7 +12,7 @@ from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.cluster.stragglers import StragglerMonitor
 from jaxpose.data.loader import Batch
-from jaxpose.model.pose_net import needed_types
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.run.log import RunLog
 from jaxpose.threads import allowed_cores, arithmetic_threads
 from jaxpose.training.batches import batches_on_devices, host_batches
@@ -134,7 +134,7 @@ class Loop:
             return [network.take(batch) for network, batch in zip(networks, taken, strict=True)]
 
         def take(network: NetworkTraining, batch: Any) -> dict[str, Any]:
-            with needed_types(self._setup.config.train.precision):
+            with pinned_settings(self._setup.config.train.precision):
                 return network.take(batch)
 
         return list(workers.map(take, networks, taken))

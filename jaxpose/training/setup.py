@@ -14,7 +14,7 @@ from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.losses import weights
 from jaxpose.config.model import VITS
 from jaxpose.config.pretrain import is_pretraining
-from jaxpose.data.dataset import Dataset
+from jaxpose.data.dataset import Dataset, describe_not_visible
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
 from jaxpose.errors import UserError
@@ -112,9 +112,8 @@ def _describe_frames(config: Config, data: Dataset) -> list[str]:
     if messages:
         rows = len(messages) + len(data.sets)
         messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
-    messages = [*data.project.notes, *messages, *data.messages]
-    labelled_frame_px = data.project.labelled_frame_px()
-    is_labelled = np.isfinite(labelled_frame_px).all(axis=-1)
+    messages = [*data.project.notes, *messages, *data.messages, *describe_not_visible(data.project)]
+    is_labelled = np.isfinite(data.project.measured_frame_px()).all(axis=-1)
     if outside := (outside_parts(data.project, config.data.crop_px) & is_labelled).sum():
         part = "their boxes" if config.data.boxes else f"data.crop_px = {config.data.crop_px}"
         messages.append(

@@ -56,7 +56,7 @@ def _measure(state: State, setup: Setup, runner: BatchRunner, log: RunLog) -> di
         return {}
     with phase("predicting the validation set"):
         predicted = runner.labelled(*evaluated_weights(state), data.samples, rows)
-    errors_px = metrics.pixel_errors(predicted["keypoints_frame_px"].astype(np.float64), data.labelled_frame_px(rows))
+    errors_px = metrics.pixel_errors(predicted["keypoints_frame_px"].astype(np.float64), data.measured_frame_px(rows))
     count = predicted["loss_count"].sum()
     loss = float(predicted["loss_sum"].astype(np.float64).sum() / count) if count else float("nan")
     error = float(np.nanmean(errors_px)) if np.isfinite(errors_px).any() else float("nan")

@@ -16,6 +16,8 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
 from jaxpose.errors import UserError
+from jaxpose.video import avi, matroska, mp4
+from jaxpose.video.depth import bits_of, is_nearly_black
 from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
 
 # Since version 17, PyAV converts with as many threads as there are cores, which costs more than it gains here.
@@ -26,10 +28,6 @@ _FEWEST_STEPS = 8
 
 # By the number of clockwise quarter turns.
 TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
-
-# How a Matroska file begins, and the element that holds all the rest.
-_MATROSKA, _MATROSKA_SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
-_MATROSKA_HEAD_BYTES = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +42,7 @@ class Video:
         are missing up to the duration in the file.
       quarter_turns: clockwise, 0 to 3, by which a stored frame is rotated when it is read.
       places_per_frame: 2 in an AVI file that counts two places for each frame, and leaves one empty; 1 in others.
+      bits: per channel, by the first frame that decodes.
     """
 
     path: Path
@@ -53,6 +52,7 @@ class Video:
     announced_frames: int
     quarter_turns: int = 0
     places_per_frame: int = 1
+    bits: int = 8
 
     @property
     def expected_frames(self) -> int:
@@ -66,7 +66,8 @@ def scan(path: Path) -> Video:
     The rotation in the file is applied; see `rotation.as_labelled` for the exceptions.
 
     Raises:
-      UserError: the file is missing or empty, is not a video, or has no video stream or no frames.
+      UserError: the file is missing or empty, is not a video, has no video stream or no frames, or holds values of 12
+        bits in a format of 16 bits.
     """
     return scan_packets(path, all_packets=False)[0]
 
@@ -92,35 +93,36 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
             # A file that was cut short may keep a count without any packet behind it.
             announced = (stream.frames or _announced(packets, container, stream)) if packets.times else 0
             width, height, rate = stream.width, stream.height, stream.average_rate
-            turns = _noted_quarter_turns(container, stream)
+            first = _first_frame(container, stream)
+            turns, bits, is_black = (
+                (_noted_quarter_turns(first), bits_of(first), is_nearly_black(first)) if first else (0, 8, False)
+            )
             places = _places_per_frame(container, stream)
     except FFmpegError as error:
         raise UserError(f"{path} is no video that can be read: {error.strerror}") from None
     if not announced or not width or not height:
         raise UserError(f"{path} has no video frames")
+    if is_black:
+        raise UserError(
+            f"{path} has a format of {bits} bits per channel, but its first frame uses only 12 or fewer, so all would "
+            "be nearly black: save it with 8 bits, or in a format of the bits that it uses"
+        )
     fps = float(rate or 0) / places
-    return Video(path, *turned_size_px(width, height, turns), fps, announced, turns, places), packets
+    return Video(path, *turned_size_px(width, height, turns), fps, announced, turns, places, bits), packets
 
 
-def cut_short(path: Path) -> str:
-    """Returns a clause about the bytes that a Matroska file lacks of the length in its header.
+def file_damage(path: Path, unshown: int) -> str:
+    """Returns a clause about damage that shows in the file without decoding, beyond a wrong count of frames.
 
-    "" if it lacks none, if it has no length (it was never finished), for other kinds of files, and if the file was
-    deleted meanwhile.
+    "" if none shows, and if the file was deleted meanwhile. See `matroska`, `avi` and `mp4` for what is compared.
+
+    Args:
+      path: the file.
+      unshown: frames that the file announces but never shows, as `PacketWalk.unshown` counts them.
     """
     if not path.exists():
         return ""
-    with open(path, "rb") as stream:
-        head = stream.read(_MATROSKA_HEAD_BYTES)
-    if not head.startswith(_MATROSKA):
-        return ""
-    length, start = _element_length(head, len(_MATROSKA))
-    segment = start + length
-    if head[segment : segment + 4] != _MATROSKA_SEGMENT:
-        return ""
-    length, start = _element_length(head, segment + 4)
-    noted, size = start + length, path.stat().st_size
-    return f"it ends after {size} of the {noted} bytes that its header states" if length >= 0 and size < noted else ""
+    return matroska.find_damage(path) or avi.find_false_entry(path) or mp4.find_damage(path, unshown)
 
 
 def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 0) -> np.ndarray:
@@ -140,26 +142,22 @@ def turned_size_px(width_px: int, height_px: int, quarter_turns: int) -> tuple[i
     return (height_px, width_px) if quarter_turns % 2 else (width_px, height_px)
 
 
-def _element_length(head: bytes, at: int) -> tuple[int, int]:
-    """Returns the length of an element of a Matroska file, -1 if it is unknown, and the position of its content."""
-    # The position of the first set bit is the number of bytes of the length.
-    width = 9 - head[at].bit_length()
-    largest = 2 ** (7 * width) - 1
-    length = int.from_bytes(head[at : at + width]) & largest
-    return -1 if length == largest else length, at + width
-
-
-def _noted_quarter_turns(container: InputContainer, stream: VideoStream) -> int:
-    """Returns the clockwise quarter turns that show the frames upright; FFmpeg reports them only with a frame."""
+def _first_frame(container: InputContainer, stream: VideoStream) -> VideoFrame | None:
+    """Returns the first frame that decodes, None if none does: FFmpeg reports a rotation only with a frame."""
     with contextlib.suppress(FFmpegError):
         container.seek(0, stream=stream)
         for packet in container.demux(stream):
-            # The first frame that decodes: frames before it are damaged.
+            # Frames before it are damaged.
             with contextlib.suppress(FFmpegError):
                 for frame in packet.decode():
-                    turns, rest = divmod(-frame.rotation, 90)
-                    return 0 if rest else turns % 4
-    return 0
+                    return frame
+    return None
+
+
+def _noted_quarter_turns(frame: VideoFrame) -> int:
+    """Returns the clockwise quarter turns that show a frame upright."""
+    turns, rest = divmod(-frame.rotation, 90)
+    return 0 if rest else turns % 4
 
 
 def _places_per_frame(container: InputContainer, stream: VideoStream) -> int:

@@ -16,11 +16,12 @@ import numpy as np
 
 from jaxpose import cache
 from jaxpose.errors import UserError
-from jaxpose.video.file import cut_short, scan_packets
+from jaxpose.quantities import count as count_of
+from jaxpose.video.file import file_damage, scan_packets
 from jaxpose.video.packets import Packets
 
 # Part of the key of an index: increase it when the content of an index changes.
-_VERSION = 6
+_VERSION = 7
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)
@@ -53,6 +54,8 @@ class VideoIndex:
         reliable ones; then it is decoded from its start, and frames are counted.
       key_times: the time stamps of the key frames, ascending; empty where `times` is.
       leaps: the numbers of frames before which others are lost, according to the time stamps of a constant-rate video.
+      lost: how many frames are lost before each of these, by the usual step between frames.
+      is_damaged: it holds another number of frames than it announces, or damage shows in the file.
       problem: a sentence about all that is wrong with the file, as far as it shows without decoding, or "".
     """
 
@@ -67,7 +70,14 @@ class VideoIndex:
     times: list[int]
     key_times: list[int]
     leaps: list[int]
+    lost: list[int]
+    is_damaged: bool
     problem: str
+
+    @property
+    def gaps(self) -> str:
+        """The first gaps in the time stamps: "7 frames before frame 100, ..."; "" without one."""
+        return _gaps(self.leaps, self.lost)
 
     @functools.cached_property
     def key_frames(self) -> list[int]:
@@ -147,7 +157,7 @@ def _make_index(path: Path) -> dict[str, Any]:
         problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
     elif count != announced:
         problem = f"{path}: the file announces {announced} frames, but holds {count}"
-    elif lack := cut_short(path):
+    elif lack := file_damage(path, packets.unshown):
         problem = f"{path}: {lack}, with {count} frames"
     stores_times = any(name in packets.container for name in _TIMED_FORMATS)
     times = _times(packets, stores_times)
@@ -161,11 +171,11 @@ def _make_index(path: Path) -> dict[str, Any]:
         count = len(times) or count - packets.reorders
     if count < 1:
         raise UserError(f"{path} has no reliable video frames; {problem}")
-    leaps = _leaps(times)
+    leaps, lost = _leaps(times)
+    is_damaged = bool(problem)
     if leaps:
-        some = ", ".join(map(str, leaps[:_LISTED_FRAMES])) + (", ..." if len(leaps) > _LISTED_FRAMES else "")
-        lost = f"frames are lost before {len(leaps)} of its frames (frame {some})"
-        problem = f"{problem}; {lost}" if problem else f"{path}: {lost}"
+        lack = f"{count_of(sum(lost), 'frame')} lost, by gaps in the time stamps ({_gaps(leaps, lost)})"
+        problem = f"{problem}; {lack}" if problem else f"{path}: {lack}"
     return {
         "width_px": video.width_px,
         "height_px": video.height_px,
@@ -176,6 +186,8 @@ def _make_index(path: Path) -> dict[str, Any]:
         "times": times,
         "key_times": sorted(time for time in packets.key_times if time is not None) if times else [],
         "leaps": leaps,
+        "lost": lost,
+        "is_damaged": is_damaged,
         "problem": problem,
     }
 
@@ -189,22 +201,28 @@ def _times(packets: Packets, stores_times: bool) -> list[int]:
     return [] if len(times) != len(packets.times) or is_made_up or packets.container in _UNTIMED_FORMATS else times
 
 
-def _leaps(times: list[int]) -> list[int]:
-    """Returns the numbers of the frames before which others are lost.
+def _gaps(leaps: list[int], lost: list[int]) -> str:
+    shown = [f"{count_of(n, 'frame')} before frame {leap}" for leap, n in zip(leaps, lost, strict=True)]
+    return ", ".join(shown[:_LISTED_FRAMES]) + (", ..." if len(shown) > _LISTED_FRAMES else "")
+
+
+def _leaps(times: list[int]) -> tuple[list[int], list[int]]:
+    """Returns the numbers of the frames before which others are lost, and how many before each.
 
     Lost frames leave rare gaps of whole frames in a constant rate. Late frames of a variable rate are frequent or
     irregular.
     """
     steps = np.diff(np.array(times, np.int64))
     if len(steps) < 2:
-        return []
+        return [], []
     # Time stamps may be rounded to a unit.
     usual = np.median(steps)
     is_late = steps > np.maximum(1.75 * usual, usual + 2)
     is_usual = np.abs(steps - usual) <= np.maximum(0.25 * usual, 1)
     if is_usual.mean() < _STEADY or is_late.sum() > max(1, _RARE * len(steps)):
-        return []
+        return [], []
     step = steps[is_usual].mean()
     count = steps / step
     is_whole = np.abs(count - np.round(count)) <= max(_FRACTION, 1.5 / step)
-    return (np.flatnonzero(is_late & (is_whole | (count >= _LONG_STEPS))) + 1).tolist()
+    before = np.flatnonzero(is_late & (is_whole | (count >= _LONG_STEPS)))
+    return (before + 1).tolist(), np.maximum(np.round(count[before]).astype(int) - 1, 1).tolist()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from jaxpose.video.file import Video, cut_short
+from jaxpose.video.file import Video
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.key_frames import can_begin_at_key_frames
 
@@ -40,7 +40,7 @@ def cut(video: Video, minutes: float) -> list[Segment] | None:
     # Reads the whole file, but does not decode it.
     index = read_index(video.path)
     # A gap in the time stamps is no damage: no frame of the file is missing.
-    if not index.times or index.frame_count != index.announced_frames or cut_short(video.path):
+    if not index.times or index.is_damaged:
         return None
     if not can_begin_at_key_frames(index):
         return None

@@ -18,7 +18,7 @@ from av.video.reformatter import VideoReformatter
 from jaxpose import quantities
 from jaxpose.fitting import fit_numbered
 from jaxpose.video.decoding import Decoding, Flaw, FlawKind
-from jaxpose.video.file import Video, cut_short, scan, to_rgb
+from jaxpose.video.file import Video, file_damage, scan, to_rgb
 from jaxpose.video.key_frames import Stopped, key_frame_before
 from jaxpose.video.segments import Segment
 
@@ -153,8 +153,8 @@ class ChunkReader:
             return ""
         if filled:
             self._put(chunk[:filled])
-        announced = self._announced if self._segment else self._announced - decoding.unshown
-        return _problem(self._video, self._segment, count, announced, self._stopped, self._mended)
+        unshown = 0 if self._segment else decoding.unshown
+        return _problem(self._video, self._segment, count, self._announced, unshown, self._stopped, self._mended)
 
     def _images(self, decoding: Decoding) -> Iterator[tuple[int, np.ndarray]]:
         """Yields the numbers and images (h, w, 3) of the wanted frames up to the first that is lost."""
@@ -222,14 +222,16 @@ def _ends_delivery(flaw: Flaw, first: int) -> bool:
     return flaw.kind is FlawKind.FAILED or (flaw.kind is FlawKind.LOST and flaw.last >= first)
 
 
-def _problem(video: Video, segment: Segment | None, count: int, announced: int, stopped: str, mended: list[int]) -> str:
+def _problem(
+    video: Video, segment: Segment | None, count: int, announced: int, unshown: int, stopped: str, mended: list[int]
+) -> str:
     """Returns one sentence about all that is wrong, or ""."""
-    parts, of = [], f" from frame {segment.first} on" if segment else ""
+    parts, of, announced = [], f" from frame {segment.first} on" if segment else "", announced - unshown
     if stopped:
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
     elif count != announced:
         parts.append(f"{_were(count, 'frame')} decoded{of}, but the file announces {announced}")
-    elif not segment and (lack := cut_short(video.path)):
+    elif not segment and (lack := file_damage(video.path, unshown)):
         parts.append(f"{_were(count, 'frame')} decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")

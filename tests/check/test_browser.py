@@ -5,10 +5,9 @@ from typing import Literal
 
 import pytest
 
-from tests.browser import needs_browser, opened
+from tests.browser import OVERFLOWS, needs_browser, opened
 from tests.check.test_check import HOSTILE, ROWS, checked, write_image
 
-OVERFLOWS = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
 UNNAMED = "[...document.querySelectorAll('svg.frame')].filter((one) => !one.getAttribute('aria-label')).length"
 
 

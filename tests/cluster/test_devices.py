@@ -138,7 +138,7 @@ def test_an_absent_platform_is_refused_and_says_what_to_do(platform: str) -> Non
     with pytest.raises(ValueError, match=f"mesh.platform is {platform}") as raised:
         start_backend(MeshConfig(platform=platform))
     if platform == "gpu":
-        assert "'.[cuda12]'" in str(raised.value) and "mesh.platform=cpu" in str(raised.value)
+        assert "'jaxpose[cuda12]'" in str(raised.value) and "mesh.platform=cpu" in str(raised.value)
 
 
 def test_the_devices_are_described_with_their_names() -> None:
@@ -167,6 +167,28 @@ def test_a_machine_with_a_driver_but_no_usable_gpu_does_not_train_on_the_cpu_una
     result = _in_a_fresh_process(code, PATH=f"{tmp_path}:{os.environ['PATH']}", CUDA_VISIBLE_DEVICES="0")
     assert "this machine has an NVIDIA driver, but JAX found no GPU" in result.stdout, result.stderr
     assert "[CpuDevice(id=0)]" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("platforms", "expected"),
+    [
+        ("cuda", "JAX_PLATFORMS is cuda, but JAX finds no GPU; install JAX's plug-in: pip install 'jaxpose[cuda12]'"),
+        ("gpus", "JAX_PLATFORMS is gpus, but JAX has no platform gpus; did you mean gpu?"),
+    ],
+)
+def test_a_platform_of_jax_that_cannot_start_is_one_line(platforms: str, expected: str, whole: Path) -> None:
+    code = (
+        "import sys\n"
+        "from jaxpose import export, predict\n"
+        "from jaxpose.doctor.machine import devices\n"
+        "from jaxpose.export.__main__ import main\n"
+        f"sys.argv = ['jaxpose predict', '--run', {str(whole)!r}, '.']\n"
+        f"print(predict.main(), main(['--run', {str(whole)!r}, '--out', 'absent/x.stablehlo']), devices())\n"
+    )
+    result = _in_a_fresh_process(code, JAX_PLATFORMS=platforms)
+    assert result.stdout.startswith("2 2 ('problem', ") and expected in result.stdout, result.stderr
+    assert f"jaxpose.predict: {expected}" in result.stderr and f"jaxpose.export: {expected}" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_a_stray_variable_of_cuda_is_no_gpu() -> None:

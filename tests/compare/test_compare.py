@@ -92,13 +92,29 @@ def test_a_frame_with_missing_labels_counts_where_it_has_some(tmp_path: Path) ->
     errors = np.array([[1.0, np.nan], [3.0, 5.0], [np.nan, np.nan], [2.0, 9.0]])
     means = bootstrap_means(errors, seed=0, resamples=20_000)
     np.testing.assert_allclose(means.means_px, [2, 7, 4])
-    assert means.counts.tolist() == [3, 2, 5]
+    assert means.frames.tolist() == [3, 2, 3]
     # The mean over the numbers of the drawn frames: first order of the variance of a ratio.
     sums, counts = np.nansum(errors, 1), np.isfinite(errors).sum(1)
     many = bootstrap_means(np.tile(errors, (50, 1)), seed=0)
     expected = np.sqrt(np.mean((sums - 4 * counts) ** 2) / 200) / counts.mean()
     np.testing.assert_allclose(many.resampled_px[:, -1].std(), expected, rtol=0.05)
-    assert np.isnan(interval_px(means.resampled_px, np.array([1, 0, 2]))[:, :2]).all()
+    edges = interval_px(means.resampled_px, np.array([4, 0, 5]))
+    assert np.isnan(edges[:, :2]).all() and np.isfinite(edges[:, 2]).all()
+
+
+@pytest.mark.parametrize(("frames", "shown"), [(4, False), (5, True)])
+def test_an_interval_needs_five_frames_whatever_the_number_of_their_points(
+    tmp_path: Path, frames: int, shown: bool
+) -> None:
+    sets = _split(frames)
+    found = compare([_run(tmp_path / "a", _errors_of(sets, 1), sets), _run(tmp_path / "b", _errors_of(sets, 2), sets)])
+    assert all(one.frames.tolist() == [frames] * 3 for one in found.measured)
+    for one in found.measured:
+        edges = np.stack([one.interval_px, one.difference_interval_px])
+        assert (np.isfinite(edges) == shown).all()
+    text = format_comparison(found)
+    assert "from 5 frames on" in text and bool(re.search(r"\(-?[\d.]+ to ", text)) == shown
+    assert re.search(rf"^all +{frames} ", text, re.MULTILINE)
 
 
 def test_frames_that_trained_one_of_the_runs_are_left_out(tmp_path: Path) -> None:

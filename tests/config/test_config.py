@@ -131,7 +131,8 @@ def test_only_options_that_change_no_number_are_harmless() -> None:
         "data.read_ahead_steps", "data.skeleton", "data.threads",
         "train.save_every_minutes", "train.save_every_steps", "mesh.platform", "mesh.devices", "mesh.heartbeat_s",
         "eval.batch_size", "eval.pck_px", "eval.pck_share", "eval.oks_sigma", "eval.predict_videos", "video.cache",
-        "predict.stretch_minutes", "predict.decoders", "predict.smooth",
+        "video.files",
+        "predict.stretch_minutes", "predict.decoders", "predict.orientation", "predict.smooth",
         "predict.smooth_min_confidence", "predict.smooth_window", "log.every_steps", "log.tensorboard",
         "log.tracker", "log.frames", "log.report", "log.profile_steps", "log.pace_s", "log.remote_url",
         "log.remote_every_s",
@@ -427,3 +428,13 @@ def test_every_broken_rule_has_its_line() -> None:
 )  # fmt: skip
 def test_what_keeps_the_rules_is_accepted(options: dict[str, Any]) -> None:
     c.resolve(changed(**options))
+
+
+def test_a_run_of_before_an_option_is_the_same_run_with_what_it_did() -> None:
+    """Before data.orientation and data.white, pixels were those stored, and white that of 16 bits."""
+    old = c.resolve(changed())
+    same = c.resolve(changed(data__orientation="stored", data__white=65535))
+    other = c.resolve(changed(data__orientation="upright", data__white=4095))
+    assert c.differing_keys(old, same) == {} and c.config_hash(old) == c.config_hash(same)
+    assert list(c.differing_keys(old, other)) == ["data.orientation", "data.white"]
+    assert c.config_hash(old) != c.config_hash(other)

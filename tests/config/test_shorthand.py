@@ -84,6 +84,35 @@ def test_a_config_of_lightning_pose_is_run_as_one(tmp_path: Path, monkeypatch: p
     assert not expand(["config.yaml"])[0].endswith("lightning_pose.py:config.yaml")
 
 
+@pytest.mark.parametrize(
+    "text", ["training :\n  max_epochs: 3\nmodel:\n  head: x\n", "data: {data_dir: .}\n", '"model": {}\n']
+)
+def test_a_config_of_lightning_pose_need_not_have_every_section(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(text)
+    assert expand(["config.yaml"])[0].endswith("lightning_pose.py:config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("services: {web: 1}\n", "is neither the config of a Lightning Pose project"),
+        ("- training:\n- model:\n", "is neither the config of a Lightning Pose project"),
+        ("training: {a: [}\n", "is not a YAML file"),
+        ("", "is neither the config of a Lightning Pose project"),
+    ],
+)
+def test_a_yaml_file_of_nobody_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(text)
+    with pytest.raises(UserError, match=reason):
+        expand(["config.yaml"])
+
+
 def test_both_forms_give_the_same_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     short = command_line.read(["train.epochs=5", "mice", "--dry_run=data"])

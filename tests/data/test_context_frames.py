@@ -1,5 +1,6 @@
 """Windows of labelled frames: neighbours by file name, else from the folder's video, else the nearest frame."""
 
+import itertools
 import shutil
 from collections.abc import Sequence
 from fractions import Fraction
@@ -18,6 +19,7 @@ from jaxpose.data.project import read_project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.split import read_split, split_text
 from jaxpose.data.synthetic import make_project
+from jaxpose.data.windows import plan_windows
 from jaxpose.fitting import fit_image
 from jaxpose.run.folder import open_run
 
@@ -57,7 +59,7 @@ def levels_of(data: c.DataConfig) -> list[list[int]]:
             "0 of 1 have 5 right frames (0 of them with some from video), 1 repeat the first",
         ),
         ("img_0200.png", [98, 99, 0, 1, 2], "1 of 1 have 5 right frames"),
-        # Only the first group of digits counts, and the suffix is none.
+        # Only the number that varies counts, and the suffix is none.
         ("7_cam50.png", [50] * 5, "1 of 1 have 5 right frames"),
         ("img_098.png", [96, 97, 98, 99, 0], "1 of 1 have 5 right frames"),
         ("img_99.png", [97, 98, 99, 0, 1], "1 of 1 have 5 right frames"),
@@ -96,6 +98,8 @@ def test_shared_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monk
     labelled = dict.fromkeys(names[38:1:-3] + names[10:12] + names[20:38:4])
     data = grey_project(tmp_path, list(labelled), names)
     project = read_project(data)
+    # Compares a few images, to see whether they are neighbours.
+    plan_windows(project, 2, {})
     decoded, decode = [], cv2.imdecode
     monkeypatch.setattr(cv2, "imdecode", lambda *given: decoded.append(1) or decode(*given))
     frames, _ = load_windows(project, data, (SIDE_PX, SIDE_PX), 2, {})
@@ -105,22 +109,87 @@ def test_shared_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monk
     np.testing.assert_array_equal(frames.pixels[:, :, 0, 0, 0], expected)
 
 
-def test_the_affine_of_the_labelled_frame_fits_its_neighbours(real_data: Path) -> None:
+def test_frames_that_were_picked_and_numbered_anew_are_not_neighbours(real_data: Path) -> None:
     data = c.DataConfig(project=str(real_data / "mirror-mouse-example"))
     project = read_project(data)
     frames, messages = load_windows(project, data, (128, 128), 2, video_files(data, c.VideoConfig()))
-    # img00 to img92 are there, so that only img01 lies at an end.
+    assert messages[0] == (
+        "context windows: 0 of 90 have 5 right frames (0 of them with some from video), 90 are filled with the nearest "
+        "frame"
+    )
+    assert messages[1].startswith(
+        "labeled-data: images with consecutive numbers are not used as neighbours in 90 windows: they differ by 1"
+    )
+    alone = load_frames(project, data, (128, 128))
+    np.testing.assert_array_equal(frames.pixels, np.repeat(alone.pixels, 5, axis=1))
+
+
+def test_the_affine_of_the_labelled_frame_fits_its_neighbours(real_data: Path, tmp_path: Path) -> None:
+    (video,) = (real_data / "mirror-mouse-example" / "videos").glob("*.mp4")
+    images = decode_video(video, 20)
+    rows = [f"labeled-data/s/img{n:02}.png,{n},1\n" for n in range(20)]
+    (tmp_path / "CollectedData.csv").write_text("scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n" + "".join(rows[1:19]))
+    (tmp_path / "labeled-data/s").mkdir(parents=True)
+    for number, image in enumerate(images):
+        cv2.imwrite(str(tmp_path / f"labeled-data/s/img{number:02}.png"), image[..., ::-1])
+    data = c.DataConfig(project=str(tmp_path))
+    project = read_project(data)
+    frames, messages = load_windows(project, data, (128, 128), 2, {})
     assert messages == [
-        "context windows: 89 of 90 have 5 right frames (0 of them with some from video), 1 repeat the first or last "
-        "frame of their video"
+        "context windows: 16 of 18 have 5 right frames (0 of them with some from video), 1 repeat the first or last "
+        "frame of their video, 1 are filled with the nearest frame, 18 have neighbours in image files, by name, and 18 "
+        "of these by their pixels"
     ]
     alone = load_frames(project, data, (128, 128))
     np.testing.assert_array_equal(frames.pixels[:, 2], alone.pixels[:, 0])
     np.testing.assert_array_equal(frames.frame_from_input, alone.frame_from_input)
     np.testing.assert_array_equal(frames.pixels[2:, 0], alone.pixels[:-2, 0])
     np.testing.assert_array_equal(frames.pixels[:-2, 4], alone.pixels[2:, 0])
-    last = cv2.imread(str(project.folder / "labeled-data" / "img92.png"))[..., ::-1]
-    np.testing.assert_array_equal(frames.pixels[89, 4], fit_image(last, frames.input_from_frame[89], (128, 128)))
+    np.testing.assert_array_equal(frames.pixels[17, 3], fit_image(images[19], frames.input_from_frame[17], (128, 128)))
+
+
+def picture(seed: int) -> np.ndarray:
+    """Returns an image of large spots."""
+    return cv2.GaussianBlur(np.random.default_rng(seed).integers(0, 255, (48, 48), np.uint8), (0, 0), 4)
+
+
+@pytest.mark.parametrize(
+    ("names", "filled", "refuted"),
+    [
+        # Five mice at one or two moments: the number of a mouse is not that of a frame.
+        ([f"mouse{m}_img{k:04}.png" for m in range(1, 6) for k in (42, 90)], 10, 0),
+        ([f"mouse{m}_img0042.png" for m in range(1, 6)], 5, 0),
+        ([f"{k:04}_mouse{m}.png" for m in range(1, 6) for k in (42, 90)], 10, 0),
+        # Any pictures that somebody numbered.
+        ([f"{m}.png" for m in range(1, 9)], 8, 8),
+    ],
+)
+def test_pictures_of_other_animals_are_not_neighbours(
+    tmp_path: Path, names: list[str], filled: int, refuted: int
+) -> None:
+    data = grey_project(tmp_path, names, [])
+    for seed, name in enumerate(names):
+        cv2.imwrite(str(tmp_path / "labeled-data/s" / name), picture(seed))
+    pixels, messages = windows_of(data, (48, 48))
+    np.testing.assert_array_equal(pixels, np.repeat(pixels[:, 2:3], 5, axis=1))
+    assert f"0 of {filled} have 5 right frames" in messages[0] and f"{filled} are filled with" in messages[0]
+    assert [f"in {refuted} windows" in message for message in messages[1:]] == [True] * bool(refuted)
+
+
+def test_the_number_that_pixels_confirm_is_the_frame(tmp_path: Path) -> None:
+    # The last number is the mouse's. Frames of one mouse drift from one picture to another.
+    names = [f"{k:04}_mouse{m}.png" for m in range(1, 5) for k in range(40, 50)]
+    data = grey_project(tmp_path, [name for name in names if name.startswith("0042")], names)
+    for m in range(1, 5):
+        for step in range(10):
+            image = (picture(m) * (10.0 - step) + picture(9 + m) * float(step)) / 10
+            cv2.imwrite(str(tmp_path / f"labeled-data/s/{40 + step:04}_mouse{m}.png"), image.astype(np.uint8))
+    pixels, messages = windows_of(data, (48, 48))
+    assert messages[0].startswith("context windows: 4 of 4 have 5 right frames") and "4 of these by" in messages[0]
+    for row in range(4):
+        last = cv2.imread(str(tmp_path / f"labeled-data/s/0044_mouse{row + 1}.png"))
+        assert last is not None
+        np.testing.assert_array_equal(pixels[row, 4], last[..., ::-1])
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +199,10 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_project(folder, videos=2, labelled_frames=4, video_frames=40, side_px=64)
 
 
-def decode_video(path: Path) -> np.ndarray:
+def decode_video(path: Path, most: int | None = None) -> np.ndarray:
     with av.open(str(path)) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+        frames = itertools.islice(container.decode(video=0), most)
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in frames])
 
 
 def test_the_video_gives_what_has_no_file(synthetic: Path, tmp_path: Path) -> None:

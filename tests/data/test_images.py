@@ -200,13 +200,6 @@ def test_every_kind_of_image_becomes_8_bit_rgb(tmp_path: Path) -> None:
         assert np.abs(pixels.astype(int) - colour).max() <= 3, name
 
 
-def test_pixels_lie_as_stored_whatever_exif_says(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (52, 34)).save(tmp_path / "turned.jpg", exif=exif)
-    assert decode_image((tmp_path / "turned.jpg").read_bytes()).shape == (34, 52, 3)
-
-
 def test_large_sets_are_mapped_from_the_cache_and_reused(tmp_path: Path, cache_folder: Path) -> None:
     data = make_project(tmp_path, [(64, 48)] * 5)
     project = read_project(data)

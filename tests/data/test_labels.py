@@ -137,7 +137,7 @@ def test_a_bad_row_is_left_out_and_named(tmp_path: Path, row: str, reason: str) 
         (HEADER.replace("x,y,x,y", "x,y,x,visible") + "a.png,1,2,3,4\n", "'tail' has no column 'y'"),
         (HEADER.replace("tail,tail", "tail,") + "a.png,1,2,3,4\n", "column 5 has no name"),
         (HEADER.replace("nose,nose,tail,tail", "nose,nose") + "a.png,1,2,3,4\n", "bodyparts row has 3 cells"),
-        ("scorer,m,m\nindividuals,a,a\nbodyparts,n,n\ncoords,x,y\na.png,1,2\n", "several animals"),
+        (HEADER.replace("bodyparts", "individuals,a,a,b,b\nbodyparts") + "a.png,1,2,3,4\n", "several animals"),
         ("scorer,,m,m\nbodyparts,,n,n\ncoords,,x,y\nd,a.png,1,2\n", "2 columns before the first keypoint"),
     ],
 )
@@ -190,7 +190,28 @@ def test_a_keypoint_that_spreadsheets_read_as_a_formula_is_refused(tmp_path: Pat
     assert read_labels(write(tmp_path, inside + "a.png,1,2,3,4\n"), "ignore")[0].keypoint_names[1] == f"tail{first}1"
 
 
+@pytest.mark.parametrize("names", ["a,a,a,a", ",,,", "Unnamed: 1_level_1,Unnamed: 2_level_1,,"])
+def test_a_row_of_individuals_with_one_animal_or_no_name_is_skipped(tmp_path: Path, names: str) -> None:
+    file = write(tmp_path, HEADER.replace("bodyparts", f"individuals,{names}\nbodyparts") + "a.png,1,2,3,4\n")
+    labels, problems = read_labels(file, "ignore")
+    assert (labels.scorer, labels.keypoint_names, labels.lines, problems) == ("me", ("nose", "tail"), (5,), [])
+    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2], [3, 4]]])
+
+
+def test_a_likelihood_is_skipped_in_a_label_file_and_refused_in_a_table_of_predictions(tmp_path: Path) -> None:
+    header = "scorer,me,me,me\nbodyparts,nose,nose,nose\ncoords,x,y,likelihood\n"
+    file = write(tmp_path, header + "a.png,1,2,0.3\nb.png,,,\n")
+    labels, problems = read_labels(file, "ignore")
+    np.testing.assert_array_equal(labels.keypoints_frame_px, [[[1, 2]], [[np.nan, np.nan]]])
+    assert problems == [] and labels.visibility.tolist() == [[2], [0]]
+    with pytest.raises(UserError, match="column 4 is 'likelihood' in the coords row, a table of predictions?"):
+        read_labels(file.rename(tmp_path / "predictions.csv"), "ignore")
+
+
 def test_a_file_with_semicolons_is_called_one(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("scorer;me;me\nbodyparts;a;a\ncoords;x;y\nimg.png;1;2\n")
     with pytest.raises(UserError, match='its cells are separated by ";"; save it with ","'):
+        read_labels(tmp_path / "labels.csv", "ignore")
+    (tmp_path / "labels.csv").write_text("scorer\tme\tme\nbodyparts\ta\ta\ncoords\tx\ty\nimg.png\t1\t2\n", "utf-16")
+    with pytest.raises(UserError, match='its cells are separated by tabs; save it with ","'):
         read_labels(tmp_path / "labels.csv", "ignore")

@@ -25,6 +25,7 @@ from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import read_predictions, write_predictions
 from jaxpose.formats.project import prepare
 from tests.cut_images import cut
+from tests.painted_videos import write as write_video
 
 HEADER = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n"
 
@@ -220,21 +221,23 @@ def test_images_that_were_whole_are_not_decoded_again(tmp_path: Path, cache_fold
     data = make_project(tmp_path)
     project = read_project(data)
     (note,) = (cache_folder / "notes").iterdir()
-    noted = {checksum: list(size) for checksum, size in zip(project.checksums, project.sizes_px.tolist(), strict=True)}
+    facts = zip(project.checksums, project.sizes_px.tolist(), strict=True)
+    noted = {checksum: [size, 1, None] for checksum, size in facts}
     assert json.loads(note.read_text()) == noted
     # What changed is decoded, whatever the note says; and a note that somebody spoilt is none.
     broken = cut(encoded("PNG"), 0.5)
     (tmp_path / "broken.png").write_bytes(broken)
     add_row(data, "broken.png,1,1")
     checksum = hashlib.sha256(broken).hexdigest()
-    for text in (note.read_text(), "[[1], {}]", "3", "{", json.dumps({checksum: [1]}), json.dumps({checksum: [0, -1]})):
+    spoilt = [[1], [160, 120], [[0, -1], 1, None], [[160, 120], 9, None], [[160, 120], 1, [3]], [[160, 120], "6", None]]
+    for text in (note.read_text(), "[[1], {}]", "3", "{", *(json.dumps({checksum: facts}) for facts in spoilt)):
         note.write_text(text)
         assert len(read_project(skip(data)).images) == 3
-    note.write_text(json.dumps({checksum: [160, 120]}))
+    note.write_text(json.dumps({checksum: [[160, 120], 1, None]}))
     assert len(read_project(data).images) == 4
 
 
-@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16", "CMYK", "wrong suffix", "bmp", "tif", "exif"])
+@pytest.mark.parametrize("mode", ["L", "LA", "RGBA", "P", "1", "I;16", "CMYK", "wrong suffix", "bmp", "tif"])
 def test_every_kind_of_image_is_accepted(tmp_path: Path, mode: str) -> None:
     data = make_project(tmp_path, 1)
     image, name = Image.new("RGB", (52, 34), (200, 100, 50)), "labeled-data/a/new.png"
@@ -245,12 +248,9 @@ def test_every_kind_of_image_is_accepted(tmp_path: Path, mode: str) -> None:
         name = name.replace("png", "jpg") if mode == "CMYK" else name
     elif mode in ("bmp", "tif"):
         name = name.replace("png", mode)
-    elif mode != "exif":
+    else:
         image = image.convert(mode)
-    exif = Image.Exif()
-    if mode == "exif":
-        name, exif[0x0112] = name.replace("png", "jpg"), 6
-    image.save(tmp_path / name, format="JPEG" if mode == "wrong suffix" else None, exif=exif)
+    image.save(tmp_path / name, format="JPEG" if mode == "wrong suffix" else None)
     add_row(data, f"{name},50,30")
     project = read_project(data)
     assert project.problems == ()
@@ -273,6 +273,92 @@ def test_a_bad_path_is_named(tmp_path: Path, name: str, reason: str) -> None:
     shutil.copy(tmp_path / "project/labeled-data/a/img0.png", tmp_path / "outside.png")
     add_row(data, f"{name},1,1")
     with pytest.raises(ValueError, match=f"csv:7: .*{reason}"):
+        read_project(data)
+
+
+def rename_images(data: DataConfig, names: str, before: str = "") -> Path:
+    """Writes the names of the images of `make_project` in another form into its label file, which is returned."""
+    file = Path(data.project) / "CollectedData.csv"
+    text = file.read_text()
+    for number in range(3):
+        text = text.replace(f"labeled-data/a/img{number}.png", before + names.format(number))
+    file.write_text(text)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("there", "names", "before"),
+    [
+        ("labeled-data/a/img{}.PNG", "labeled-data/a/img{}.png", ""),
+        ("labeled-data/a/img{}.png", "labeled-data\\A\\IMG{}.png", "C:\\Users\\me\\project\\"),
+        ("labeled-data/a\u0308/img{}.png", "labeled-data/\u00e4/img{}.png", ""),
+        ("labeled-data/\u00e4/img{}.png", "labeled-data/a\u0308/img{}.png", "/Users/me/project/"),
+    ],
+)
+def test_names_that_differ_in_case_or_form_and_paths_of_another_machine_are_found(
+    tmp_path: Path, there: str, names: str, before: str
+) -> None:
+    data = make_project(tmp_path)
+    expected = read_project(data)
+    for number, path in enumerate(expected.paths):
+        (tmp_path / there.format(number)).parent.mkdir(exist_ok=True)
+        path.rename(tmp_path / there.format(number))
+    rename_images(data, names, before)
+    found = read_project(data)
+    assert found.images == tuple(there.format(number) for number in range(3)) and found.problems == ()
+    assert found.checksums == expected.checksums
+    np.testing.assert_array_equal(found.keypoints_frame_px, expected.keypoints_frame_px)
+    # The video's name may have the other form.
+    (tmp_path / "videos").mkdir()
+    name = {"\u00e4": "a\u0308", "a\u0308": "\u00e4"}.get(found.videos[0], found.videos[0])
+    write_video(tmp_path / f"videos/{name}.mp4", 3, size_px=(40, 40))
+    with pytest.raises(UserError, match="labelled images of .* have 40 x 30 pixels, but the frames of .* have 40 x 40"):
+        prepare(resolve(Config(data=data)))
+
+
+def test_a_video_with_other_frames_than_the_labelled_images_is_another_recording(tmp_path: Path) -> None:
+    """Images may be resized frames; a video that ends before a labelled frame is only noted: it may have been cut."""
+    data = make_project(tmp_path)
+    (tmp_path / "videos").mkdir()
+    video = write_video(tmp_path / "videos/a.mp4", 2, size_px=(80, 60))
+    _, found = prepare(resolve(Config(data=data)))
+    assert found.notes == (
+        f"{video} has 2 frames, but labeled-data/a/img2.png is a later one: it was cut, or is another recording",
+    )
+    write_video(video, 3, size_px=(64, 30))
+    with pytest.raises(
+        UserError,
+        match=f"labelled images of a have 40 x 30 pixels, but the frames of {video} have 64 x 30: it is another recor",
+    ):
+        prepare(resolve(Config(data=data)))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "cp1252", "utf-8-sig"])
+def test_a_label_file_of_a_windows_program_is_read(tmp_path: Path, encoding: str) -> None:
+    data = make_project(tmp_path)
+    expected = read_project(data)
+    (tmp_path / "labeled-data/a").rename(tmp_path / "labeled-data/M\u00e4use")
+    file = rename_images(data, "labeled-data/M\u00e4use/img{}.png")
+    text = file.read_text()
+    file.write_bytes(text.encode(encoding))
+    found = read_project(data)
+    assert found.videos == ("M\u00e4use",) * 3
+    np.testing.assert_array_equal(found.keypoints_frame_px, expected.keypoints_frame_px)
+    guessed = "CollectedData.csv is not UTF-8, and was read as cp1252: save it as UTF-8 (in Excel: CSV UTF-8)"
+    assert found.notes == ((guessed,) if encoding == "cp1252" else ())
+
+
+def test_letters_that_nothing_confirms_are_refused(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    file = rename_images(data, "labeled-data/M\u00e4use/img{}.png")
+    text = file.read_text()
+    file.write_bytes(text.encode("mac_roman"))
+    with pytest.raises(UserError, match="CollectedData.csv is not a UTF-8 CSV file, and there is no image .*: save it"):
+        read_project(data)
+    file.write_bytes(text.replace("nose", "\u00d6hr").encode("cp1252"))
+    with pytest.raises(
+        UserError, match="not a UTF-8 CSV file, so letters in its keypoints are unknown: save it as UTF"
+    ):
         read_project(data)
 
 

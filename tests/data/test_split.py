@@ -10,6 +10,7 @@ import pytest
 
 from jaxpose.checksums import write_csv
 from jaxpose.config import DataConfig
+from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import Project, read_project
 from jaxpose.data.split import assign_sets, describe_limit, describe_new, read_split, split_text
 from jaxpose.formats.lightning_pose.tables import write_predictions
@@ -343,3 +344,75 @@ def test_predictions_give_sets_and_new_frames_are_divided(tmp_path: Path) -> Non
     write_predictions(file, images, ["nose"], np.zeros((40, 1, 2)), np.ones((40, 1)))
     with pytest.raises(ValueError, match="predictions.csv has no column 'set'"):
         assign_sets(make_project(images), data)
+
+
+def test_identical_images_are_in_one_set(tmp_path: Path) -> None:
+    project = make_project([*frames(100), *frames(10, "b")])
+    # The images of the second video are images of the first one, under other names.
+    twins = dict(enumerate(np.random.default_rng(0).permutation(100)[:10].tolist(), 100))
+    checksums = [project.checksums[twins.get(row, row)] for row in range(110)]
+    project = dataclasses.replace(project, checksums=tuple(checksums))
+    for split in ("frame", "moment", "video"):
+        sets = assign_sets(project, DataConfig(split=split, train_share=0.5, val_share=0.2))
+        assert [sets[twin] for twin in twins] == [sets[of] for of in twins.values()], split
+    # They count once.
+    assert count_sets(assign_sets(project, DataConfig(split="frame"))[:100]) == (80, 10, 10, 0)
+    # A new frame joins the set of its twin, also where a split has no checksums.
+    known = assign_sets(make_project(frames(100)), DataConfig())
+    file = tmp_path / "predictions.csv"
+    write_predictions(file, frames(100), ["nose"], np.zeros((100, 1, 2)), np.ones((100, 1)), sets=known.tolist())
+    sets = assign_sets(project, DataConfig(split=str(file)))
+    assert [sets[twin] for twin in twins] == [known[of] for of in twins.values()]
+    # A file may put them into different sets, which is reported.
+    file = tmp_path / "sets.csv"
+    names = ["test" if row in twins else "train" for row in range(110)]
+    file.write_text("path,set\n" + "".join(f"{i},{s}\n" for i, s in zip(project.images, names, strict=True)))
+    data = DataConfig(split=str(file))
+    sets = assign_sets(project, data)
+    assert sets.tolist() == names
+    (line,) = describe_leaks(project, sets, data)
+    assert line.startswith("10 of 10 test frames have the same image as a training frame, under another name, so the")
+
+
+def test_images_that_are_all_the_same_are_divided_and_reported() -> None:
+    project = dataclasses.replace(make_project(frames(10)), checksums=("0" * 64,) * 10)
+    sets = assign_sets(project, DataConfig())
+    np.testing.assert_array_equal(sets, assign_sets(make_project(frames(10)), DataConfig()))
+    assert describe_leaks(project, sets, DataConfig()) == [
+        "1 of 1 validation frame has the same image as a training frame, under another name, so the validation error "
+        "is too small"
+    ]
+
+
+def test_a_split_by_moments_keeps_frames_of_a_moment_together() -> None:
+    data = DataConfig(split="moment")
+    # Six frames around each of 40 moments.
+    images = [f"labeled-data/v{m % 4}/img{1000 * m + k:06d}.png" for m in range(40) for k in range(6)]
+    sets = assign_sets(make_project(images), data).reshape(40, 6)
+    assert (sets == sets[:, :1]).all() and count_sets(sets.ravel()) == (192, 24, 24, 0)
+    assert describe_leaks(make_project(images), sets.ravel(), data) == []
+    # Single frames are divided as by frame.
+    apart = make_project([f"labeled-data/a/img{50 * k:06d}.png" for k in range(90)])
+    np.testing.assert_array_equal(assign_sets(apart, data), assign_sets(apart, DataConfig()))
+
+
+def test_a_video_that_is_labelled_throughout_is_cut_into_stretches() -> None:
+    project = make_project(frames(900))
+    by_frame, by_moment = (assign_sets(project, DataConfig(split=split)) for split in ("frame", "moment"))
+    assert count_sets(by_moment) == count_sets(by_frame) == (720, 90, 90, 0)
+    assert (by_moment[1:] != by_moment[:-1]).sum() <= 6
+    lines = describe_leaks(project, by_frame, DataConfig())
+    assert lines == [
+        f"90 of 90 {name} frames lie within 10 frames of a training frame of the same video, so the {name} error is "
+        "smaller than for other moments; data.split=moment keeps the frames of a moment together"
+        for name in ("validation", "test")
+    ]
+    for line in describe_leaks(project, by_moment, DataConfig(split="moment")):
+        assert int(line.split()[0]) <= 20 and "data.split" not in line
+
+
+def test_images_of_other_animals_are_not_of_one_moment() -> None:
+    # The last number is the frame.
+    images = [f"labeled-data/v/mouse{m}_img{1000 * k:06d}.png" for m in range(10) for k in range(9)]
+    project = make_project(images)
+    assert describe_leaks(project, assign_sets(project, DataConfig()), DataConfig()) == []

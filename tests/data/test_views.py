@@ -13,11 +13,12 @@ import pytest
 from jaxpose import config as c
 from jaxpose.checksums import write_csv
 from jaxpose.data import dataset
-from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.label_files import ending_beside, extra_label_files
 from jaxpose.data.project import read_project
 from jaxpose.data.sessions import clip_sessions, sessions
 from jaxpose.data.split import assign_sets, read_split, split_text
 from jaxpose.data.views import label_file_of_view, moment_of_image
+from jaxpose.errors import UserError
 
 # Below this line a mirror is a second camera; both show these columns of keypoints.
 MIRROR_Y_PX = 168
@@ -99,6 +100,29 @@ def test_the_rows_of_all_views_are_one_project(one_view: Path, two_views: Path) 
     expected = whole.labelled_frame_px()[:, 8:15] - [0, MIRROR_Y_PX]
     np.testing.assert_allclose(project.labelled_frame_px()[90:], expected, atol=1e-9)
     np.testing.assert_allclose(project.labelled_frame_px()[:90], whole.labelled_frame_px()[:, :7], atol=1e-9)
+
+
+def test_the_label_files_of_views_may_have_any_names(tmp_path: Path) -> None:
+    """As Lightning Pose's csv_file gives them, in a subfolder and with files that are evaluated after training."""
+    data = small_project(tmp_path, {"top": ["a/img1.png"], "bot": ["a/img1.png"]})
+    expected = read_project(data)
+    (tmp_path / "labels").mkdir()
+    for view, name in (("top", "from above"), ("bot", "mirror_2")):
+        (tmp_path / f"CollectedData_{view}.csv").rename(tmp_path / f"labels/{name}.csv")
+        shutil.copy(tmp_path / f"labels/{name}.csv", tmp_path / f"labels/{name}_new.csv")
+    data = config_of(tmp_path, labels="top:labels/from above.csv,bot:labels/mirror_2.csv")
+    found = read_project(data)
+    assert found.images == expected.images and found.checksums == expected.checksums
+    assert found.sources[1] == f"{tmp_path.resolve()}/labels/mirror_2.csv:4"
+    (extra,) = extra_label_files(data)
+    assert extra == "top:labels/from above_new.csv,bot:labels/mirror_2_new.csv"
+    assert read_project(data, extra).sources[0] == f"{tmp_path.resolve()}/labels/from above_new.csv:4"
+    assert [ending_beside(name, data.labels) for name in (extra, "CollectedData_test.csv")] == [
+        "new",
+        "CollectedData_test",
+    ]
+    with pytest.raises(UserError, match="data.labels is .*, which names no file of the view bot"):
+        read_project(config_of(tmp_path, labels="top:labels/mirror_2.csv"))
 
 
 def test_each_view_is_fitted_into_the_one_input(two_views: Path) -> None:

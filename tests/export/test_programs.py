@@ -14,7 +14,8 @@ from jaxpose.export.frame_fit import FrameFit, make_fit
 from jaxpose.export.program import frame_shape, in_float32, make_program
 from jaxpose.export.stablehlo import load_stablehlo, to_stablehlo
 from jaxpose.model import vit
-from jaxpose.model.pose_net import make_network, needed_types
+from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.model.pose_net import make_network
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.predictor import Found, Predictor
 from jaxpose.run.load import LoadedNetwork
@@ -139,7 +140,7 @@ def test_a_file_that_resizes_otherwise_is_refused() -> None:
 
 
 def test_a_network_in_another_precision_keeps_its_weights() -> None:
-    with needed_types("f64"):
+    with pinned_settings("f64"):
         network = in_float32(network_of("f64"))
     expected = network_of("f32")
     assert (network.config.train.precision, network.graphdef) == ("f32", expected.graphdef)

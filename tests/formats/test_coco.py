@@ -1,5 +1,6 @@
 """COCO keypoint files: labels as pycocotools reads them, where images lie, and what cannot be used."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import pytest
 from pycocotools.coco import COCO
 
 from jaxpose import config as c
+from jaxpose.data.dataset import describe_not_visible, match_keypoints
 from jaxpose.data.project import Project
 from jaxpose.data.skeleton import Skeleton
 from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
 from jaxpose.formats.project import read_label_table, read_project, refuse_absent
+from jaxpose.prediction.evaluation_tables import summarize
+from jaxpose.run.error_text import not_visible_text
 from tests.formats.other_projects import KEYPOINTS, LABELLED, points_px
 from tests.painted_videos import plain, write
 
@@ -81,6 +85,59 @@ def test_images_are_found_around_the_file(tmp_path: Path, images: str, annotatio
     for before in ("/home/me/data/", "C:\\data\\"):
         change(file, lambda tree, before=before: moved(tree, before))
         assert read(file).images == found.images
+
+
+@pytest.mark.parametrize(
+    ("images", "name"),
+    [
+        ("images/default", "annotations/person_keypoints_default.json"),
+        ("images/val2017", "annotations/person_keypoints_val2017.json"),
+        ("val2017", "annotations/person_keypoints_val2017.json"),
+        ("images/val", "labels/keypoints_val.json"),
+        ("val", "labels.json"),
+    ],
+)
+def test_images_are_found_in_the_folder_of_their_subset(tmp_path: Path, images: str, name: str) -> None:
+    """Another subset has images of the same names; the one that the file is named after wins."""
+    coco_project(tmp_path, images).rename(tmp_path / "moved.json")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    file = (tmp_path / "moved.json").rename(tmp_path / name)
+    assert read(file).images[4] == f"{images}/day2/img07.png"
+    other = (tmp_path / images).with_name("train")
+    (other / "day2").mkdir(parents=True)
+    (other / "day2/img07.png").write_bytes((tmp_path / images / "day1/img07.png").read_bytes())
+    if name != "labels.json":
+        assert read(file).images[4] == f"{images}/day2/img07.png"
+        return
+    reason = f"{tmp_path}/train/day2/img07.png and {tmp_path}/val/day2/img07.png both fit day2/img07.png, and differ"
+    with pytest.raises(UserError, match=f"1 of 6 rows.*\n.*annotation 104: {reason}: keep the right one"):
+        read(file)
+
+
+def test_paths_of_other_machines_are_matched_by_an_end_that_tells_them_apart(tmp_path: Path) -> None:
+    """Label Studio's paths; then two uploads of one name, of which the folder has one image."""
+    file = coco_project(tmp_path, "images")
+    expected = read(file)
+    change(file, lambda tree: moved(tree, "..\\..\\label-studio\\media\\upload\\"))
+    assert read(file).images == expected.images
+    for image in sorted(tmp_path.glob("images/day1/*")):
+        image.rename(tmp_path / "images" / image.name)
+    with pytest.raises(UserError, match="6 of 6 rows.*\n.*img03.png could be .*day1.*img03.png or .*day2.*img03.png"):
+        for image in sorted(tmp_path.glob("images/day2/*")):
+            image.unlink()
+        read(file)
+
+
+def test_an_absolute_path_of_this_machine_is_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    file = coco_project(folder, "images")
+    (tmp_path / "deep/labels").mkdir(parents=True)
+    file = file.rename(tmp_path / "deep/labels/labels.json")
+    change(file, lambda tree: moved(tree, f"{folder}/images/"))
+    found = read(file)
+    assert found.paths[4] == folder / "images/day2/img07.png" and found.images[4] == "labels.json/day2/img07.png"
+    assert found.videos == ("day1",) * 3 + ("day2",) * 3
 
 
 def moved(tree: dict[str, Any], before: str) -> dict[str, Any]:
@@ -202,3 +259,27 @@ def test_options_of_other_layouts_are_refused(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(UserError, match="labels.json is not JSON"):
         read(file)
+
+
+def test_hidden_keypoints_count_in_the_errors_and_the_figures_without_them_are_given(tmp_path: Path) -> None:
+    """As in COCO's own OKS. Other projects have the same file of figures as before."""
+    file = coco_project(tmp_path)
+    names = KEYPOINTS[::-1]
+    found = match_keypoints(read(file), names)
+    is_hidden = np.array([name == KEYPOINTS[1] for name in names]) & np.isfinite(found.keypoints_frame_px[..., 0])
+    np.testing.assert_array_equal(found.not_visible(), is_hidden)
+    predicted = found.keypoints_frame_px + np.where(is_hidden, 3.0, 1.0)[..., None]
+    config, rows = c.Config(data=c.DataConfig(keypoint_names=names)), np.arange(len(found.images))
+    figures = summarize(config, found, rows, predicted, np.ones(is_hidden.shape))
+    errors = np.sqrt(2) * np.where(is_hidden, 3.0, 1.0)[np.isfinite(found.keypoints_frame_px[..., 0])]
+    about = figures["not_visible"]
+    assert (figures["labelled_points"], about["points"], about["counted"]) == (len(errors), is_hidden.sum(), True)
+    assert figures["mean_px_error"] == pytest.approx(errors.mean())
+    assert about["otherwise"]["mean_px_error"] == pytest.approx(np.sqrt(2))
+    assert about["otherwise"]["labelled_points"] == len(errors) - is_hidden.sum()
+    assert not_visible_text(figures) == f"1.41 px without {is_hidden.sum()} points marked as not visible"
+    (note,) = describe_not_visible(found)
+    assert note.startswith(f"{is_hidden.sum()} points marked as not visible: the network learns their positions, and ")
+    shown = dataclasses.replace(found, hidden=None)
+    assert "not_visible" not in summarize(config, shown, rows, predicted, np.ones(is_hidden.shape))
+    assert describe_not_visible(shown) == []

@@ -15,15 +15,16 @@ import numpy as np
 import pytest
 import yaml
 
-from jaxpose.config import Config, resolve
+from jaxpose.config import Config, DataConfig, resolve
 from jaxpose.config.command_line import Options, run
 from jaxpose.config.losses import weights
 from jaxpose.config.option import flat_options
 from jaxpose.config.train import steps_per_epoch
 from jaxpose.data.split import assign_sets
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.config import read_config
 from jaxpose.formats.lightning_pose.keys import KNOWN
-from jaxpose.formats.project import read_project
+from jaxpose.formats.project import prepare, read_project, without_config_file
 
 ROOT = Path(__file__).resolve().parents[2]
 # Three files of the tool, under its licence, and the one that a run of it left.
@@ -277,6 +278,10 @@ def test_several_cameras(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ValueError, match="data.view_names"):
             _read(_with(tree, key, value), tmp_path)
+    config, _ = _read(_with(tree, "data.csv_file", ["first.csv", "the cam1.csv"]), tmp_path)
+    assert (config.data.views, config.data.labels) == (("cam0", "cam1"), "cam0:first.csv,cam1:the cam1.csv")
+    with pytest.raises(ValueError, match="data.csv_file = .*; it must have the file of each of data.view_names, in th"):
+        _read(_with(tree, "data.csv_file", ["first.csv"]), tmp_path)
     one = _with(_with(tree, "data.view_names", ["cam0"]), "data.csv_file", ["CollectedData_cam0.csv"])
     one["model"]["losses_to_use"], one["data"]["mirrored_column_matches"] = [], None
     config, _ = _read(one, tmp_path)
@@ -551,7 +556,7 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
         ("data.image_resize_dims", 256, "data.image_resize_dims is 256; it must be a table of keys"),
         ("data.num_keypoints", [0] * 10_000, ", 0,..., but data.keypoint_names has 17 names"),
         ("data.num_keypoints", 16, "data.num_keypoints is 16, but data.keypoint_names has 17 names"),
-        ("data.keypoint_names", ["a", 1], "data.keypoint_names has 1; a name must be a text"),
+        ("data.keypoint_names", ["a", ["b"]], "data.keypoint_names has ['b']; a name must be a text"),
         (
             "data.columns_for_singleview_pca",
             [0, 17],
@@ -647,20 +652,25 @@ def test_columns_need_the_names_of_keypoints(mirror: dict[str, Any], tmp_path: P
 
 
 # Ten lists, each but the first with the one before it nine times.
-BOMB = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join(['*a' + str(n)] * 9)}]\n" for n in range(9))
+BOMB = (
+    "model: {}\n"
+    + "a0: &a0 [x]\n"
+    + "".join(f"a{n + 1}: &a{n + 1} [{', '.join(['*a' + str(n)] * 9)}]\n" for n in range(9))
+)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (BOMB, "its aliases (*) make 926177106 values; at most 100000"),
+        (BOMB, "its aliases (*) make 926177107 values; at most 100000"),
         (re.sub(r"\*a", "k: *a", BOMB), "its aliases (*) make "),
-        ("data: &a [*a]", "an alias (*) refers to a list or table that contains it"),
-        ("data: &a {b: *a}", "an alias (*) refers to a list or table that contains it"),
+        ("data: &a [*a]", "is not a YAML file: found unconstructable recursive node"),
+        ("data: &a {b: *a}", "is not a YAML file: found unconstructable recursive node"),
         ("data: " + "[" * 5000, "is nested too deeply"),
         ("x" * 5000, "xxx...; a config of Lightning Pose is a table"),
         ("", "holds nothing; a config of Lightning Pose is a table of sections"),
         ("- a\n- b\n", "holds a list; a config"),
+        ("services: {web: 1}", "has none of the sections data, training, model of a Lightning Pose config"),
         ("just words", "holds only 'just words'; a config"),
         ("data: {csv_file: [}", "is not a YAML file: "),
         ("data: {a: 1, b: 2, a: 3}", "the key 'a' appears twice"),
@@ -673,6 +683,27 @@ def test_a_file_that_is_no_config(text: str, expected: str, tmp_path: Path, monk
         _read(text, tmp_path)
     assert expected in str(refusal.value) and "\n" not in str(refusal.value) and len(str(refusal.value)) < 1000
     assert [entry.name for entry in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_words_are_names_among_names_and_truth_values_elsewhere(tmp_path: Path) -> None:
+    names = ["no", "on", "12:30", "08", "1e3", "true", "tail"]
+    text = f"data:\n  keypoint_names: [{', '.join(names)}]\n  columns_for_singleview_pca: [0, 6]\n"
+    text += "training :\n  imgaug_hflip: off\n  early_stopping: yes\n  optimizer_params: {learning_rate: 1e-3}\n"
+    config, _ = _read(text, tmp_path)
+    assert config.data.keypoint_names == tuple(names) and config.losses.pca_singleview.keypoints == ("no", "tail")
+    assert (config.augment.flip_p, config.train.early_stop_patience, config.optim.lr) == (0.0, 3, 1e-3)
+
+
+def test_a_config_names_the_labels_for_verbs_that_only_look_at_them(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    text = "data: {data_dir: p, csv_file: a.csv}\nmodel: {model_type: heatmap_multiview_transformer}\n"
+    (tmp_path / "config.yaml").write_text(text)
+    data = DataConfig(project=str(tmp_path / "config.yaml"))
+    assert without_config_file(data) == DataConfig(project=str(tmp_path / "p"), labels="a.csv")
+    given = without_config_file(dataclasses.replace(data, labels="b.csv"))
+    assert given == DataConfig(project=str(tmp_path / "p"), labels="b.csv")
+    with pytest.raises(UserError, match="config.yaml, the config of a Lightning Pose project, whose keys only"):
+        prepare(Config(data=data))
 
 
 class Outcome:

@@ -78,17 +78,20 @@ def test_rows_appended_in_parts_make_the_same_file_and_it_appears_only_when_whol
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.csv", "whole.csv"]
 
 
-def test_after_an_error_the_old_file_stays_and_the_rows_are_kept_apart(tmp_path: Path) -> None:
+def test_after_an_error_the_old_file_stays_and_the_rows_are_kept_apart_where_asked_for(tmp_path: Path) -> None:
     keypoints, confidence = _values(2, 1)
     file = tmp_path / "a.csv"
     write_predictions(file, [0], ["a"], keypoints[:1], confidence[:1])
     before = file.read_bytes()
-    with pytest.raises(KeyboardInterrupt):
-        with PredictionWriter(file, ["a"]) as writer:
-            writer.append([0, 1], keypoints, confidence)
-            raise KeyboardInterrupt
-    assert file.read_bytes() == before
-    assert read_predictions(tmp_path / "a.csv.partial").index == ["0", "1"]
+    partial = tmp_path / "a.csv.partial"
+    for keeps_rows in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            with PredictionWriter(file, ["a"], keeps_rows=keeps_rows) as writer:
+                writer.append([0, 1], keypoints, confidence)
+                raise KeyboardInterrupt
+        assert file.read_bytes() == before and partial.exists() == keeps_rows
+        assert len(list(tmp_path.iterdir())) == 1 + keeps_rows
+    assert read_predictions(partial).index == ["0", "1"]
 
 
 def test_no_frames_make_a_file_of_headers(tmp_path: Path) -> None:

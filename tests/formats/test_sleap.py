@@ -1,8 +1,10 @@
 """SLEAP files, written with sleap-io: labels and images as that package reads them, and what cannot be used."""
 
+import json
 from pathlib import Path
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 import sleap_io
@@ -11,6 +13,7 @@ from jaxpose import config as c
 from jaxpose.data import dataset
 from jaxpose.data.image_file import decode_image
 from jaxpose.data.project import Project
+from jaxpose.data.sessions import clip_sessions, video_files
 from jaxpose.data.split import split_text
 from jaxpose.errors import UserError
 from jaxpose.formats.data_check import show_data
@@ -115,7 +118,7 @@ def test_a_moved_project_is_the_same(tmp_path: Path) -> None:
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("3 of 6 rows")
     assert "labels.slp:cam2_day frame 3: its video C:/data/cam2/day.mp4" in lines[1]
-    assert "does not exist; put it beside" in lines[1]
+    assert f"does not exist; put it at {tmp_path}/new/cam2/day.mp4, or save the labels as .pkg.slp" in lines[1]
     assert len(read(tmp_path / "new/labels.slp", on_bad_frame="skip").images) == 3
 
 
@@ -147,8 +150,9 @@ def test_a_sequence_of_images_is_read_in_place(tmp_path: Path, capsys: pytest.Ca
     file = save(sleap_io.Labels(frames), tmp_path / "labels.slp")
     found = read(file)
     assert found.images == ("day/img2.png", "day/img4.png") and found.paths == (names[2], names[4])
-    # Not visible is not labelled.
+    # Not visible is not labelled, and counts in no error.
     np.testing.assert_array_equal(found.visibility, [[0, 2, 0, 2]] * 2)
+    assert not found.not_visible().any()
     show_data(c.Config(data=c.DataConfig(project=str(file))))
     out = capsys.readouterr().out
     assert f"project      {tmp_path}: SLEAP file labels.slp with 1 video" in out and "every image decodes" in out
@@ -166,7 +170,9 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     assert "frame 20: " in lines[2] and "has only the frames 0 to 19" in lines[2]
     assert len(read(file, on_bad_frame="skip").images) == 4
     write(tmp_path / "cam2/day.mp4", FRAMES, size_px=(48, 48))
-    with pytest.raises(UserError, match="has frames of 48 x 48 px, but those labelled had 64 x 48 px: is it another"):
+    with pytest.raises(
+        UserError, match="has frames of 48 x 48 px, but it had 64 x 48 px when it was labelled: it is another"
+    ):
         read(file)
     labels.skeletons.append(sleap_io.Skeleton(["a"]))
     with pytest.raises(UserError, match="labels.slp has 2 skeletons, of the nodes .*; a; it must have one"):
@@ -174,6 +180,132 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"no HDF5")
     with pytest.raises(UserError, match="labels.slp is no SLEAP file that can be read: OSError"):
         read(file)
+
+
+def named(labels: sleap_io.Labels, *paths: str) -> sleap_io.Labels:
+    """Returns the labels as another machine wrote them, where the videos had these paths."""
+    for video, path in zip(labels.videos, paths, strict=True):
+        shape = video.shape
+        video.replace_filename(path, open=False)
+        video.backend_metadata |= {"type": "MediaVideo", "filename": path, "shape": shape, "fps": 25.0}
+    return labels
+
+
+@pytest.mark.parametrize("place", ["day.mp4", "videos/day.mp4"])
+def test_a_video_that_could_be_two_of_the_named_ones_is_refused(tmp_path: Path, place: str) -> None:
+    labels = named(make_labels(tmp_path / "old"), "C:/rec/cam1/videos/day.mp4", "D:/rec/cam2/videos/day.mp4")
+    (tmp_path / "new" / place).parent.mkdir(parents=True)
+    (tmp_path / "old/cam1/day.mp4").rename(tmp_path / "new" / place)
+    file = save(labels, tmp_path / "new/labels.slp")
+    with pytest.raises(UserError, match="6 of 6 rows") as caught:
+        read(file)
+    first, second = str(caught.value).splitlines()[1::3][:2]
+    one, other = (f"{drive}:/rec/cam{n}/videos/day.mp4" for n, drive in ((1, "C"), (2, "D")))
+    assert f"{file.parent}/{place} could be {one} or {other}; put the former at" in first
+    assert f"could be {other} or {one}; put the former at {file.parent}/cam2/videos/day.mp4" in second
+    # Where the folder tells which it is, its labels are used, and only these.
+    (file.parent / "cam1/videos").mkdir(parents=True)
+    (file.parent / place).rename(file.parent / "cam1/videos/day.mp4")
+    found = read(file, on_bad_frame="skip")
+    assert [number_in(decode_image(path.read_bytes())) for path in found.paths] == [3, 7, 12]
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"shape": [21, 48, 64, 3]}, "has 20 frames, but C:/rec/cam1/day.mp4 had 21 when it was labelled"),
+        ({"fps": 30.0}, "has 25 frames/s, but C:/rec/cam1/day.mp4 had 30 when it was labelled"),
+        ({"shape": [20, 64, 64, 3]}, "has frames of 64 x 48 px, but C:/rec/cam1/day.mp4 had 64 x 64 px"),
+        ({"shape": [20, None, None, 1], "fps": None}, ""),
+        ({"fps": 24.99}, ""),
+    ],
+)
+def test_a_video_that_differs_from_what_the_file_says_is_another_recording(
+    tmp_path: Path, facts: dict[str, object], reason: str
+) -> None:
+    file = save(named(make_labels(tmp_path), *(f"C:/rec/cam{n}/day.mp4" for n in (1, 2))), tmp_path / "labels.slp")
+    edit_videos(file, facts)
+    if not reason:
+        assert len(read(file).images) == 6
+        return
+    with pytest.raises(UserError, match=f"{tmp_path}/cam1/day.mp4 {reason}.*it is another recording, or was cut or"):
+        read(file)
+
+
+def edit_videos(file: Path, facts: dict[str, object]) -> None:
+    """Changes what the file says about its videos."""
+    with h5py.File(file, "r+") as stream:
+        videos = [json.loads(text) for text in stream["videos_json"][...]]
+        for video in videos:
+            video["backend"] |= facts
+        del stream["videos_json"]
+        stream["videos_json"] = [json.dumps(video) for video in videos]
+
+
+def test_the_named_videos_are_those_of_the_project(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Also those without labels; another recording is left out, and a folder of videos comes first."""
+    labels = named(make_labels(tmp_path), *(f"C:/rec/cam{n}/day.mp4" for n in (1, 2)))
+    labels.videos += [sleap_io.Video(f"C:/rec/{name}.mp4", open_backend=False) for name in ("new", "gone", "other")]
+    labels.videos[-1].backend_metadata |= {"type": "MediaVideo", "shape": [9, 48, 64, 3]}
+    for name in ("new", "other"):
+        write(tmp_path / f"{name}.mp4", 3)
+    file = save(labels, tmp_path / "labels.slp")
+    config = c.resolve(c.Config(data=c.DataConfig(project=str(file))))
+    prepared, found = prepare(config)
+    assert prepared.video.files == ("cam1/day.mp4", "cam2/day.mp4", "new.mp4")
+    expected = {"cam1_day": "cam1/day.mp4", "cam2_day": "cam2/day.mp4", "new": "new.mp4"}
+    assert video_files(prepared.data, prepared.video) == {name: tmp_path / path for name, path in expected.items()}
+    assert clip_sessions(prepared.data, prepared.video)[1] == (tmp_path / "cam2/day.mp4",)
+    assert found.notes[1].startswith(f"not used: {tmp_path}/other.mp4 has 3 frames, but C:/rec/other.mp4 had 9 when")
+    assert found.notes[2:] == ("1 video without labels not found: gone",)
+    show_data(config)
+    assert "videos       3 videos with 43 frames" in capsys.readouterr().out
+    (tmp_path / "videos").mkdir()
+    write(tmp_path / "videos/mine.mp4", 3)
+    assert prepare(config)[0].video.files == ()
+    (tmp_path / "new.mp4").unlink()
+    with pytest.raises(UserError, match=f"video.files has {tmp_path}/new.mp4, which does not exist; put it there, or"):
+        video_files(prepared.data, prepared.video)
+
+
+def test_images_of_another_sequence_are_refused(tmp_path: Path) -> None:
+    names = [tmp_path / f"day/img{frame}.png" for frame in range(3)]
+    names[0].parent.mkdir()
+    for name in names:
+        cv2.imwrite(str(name), np.zeros((48, 64, 3), np.uint8))
+    skeleton = sleap_io.Skeleton(list(KEYPOINTS))
+    video = sleap_io.Video.from_filename([str(name) for name in names])
+    instance = sleap_io.Instance.from_numpy(points_px(0)[0], skeleton)
+    labels = sleap_io.Labels([sleap_io.LabeledFrame(video=video, frame_idx=1, instances=[instance])])
+    file = save(labels, tmp_path / "labels.slp")
+    assert len(read(file).images) == 1
+    for name in names:
+        cv2.imwrite(str(name), np.zeros((96, 128, 3), np.uint8))
+    with pytest.raises(UserError, match="img0.png has frames of 128 x 96 px, but it had 64 x 48 px when it was lab"):
+        read(file)
+
+
+def test_predicted_instances_are_labels_only_if_asked_for_and_where_no_person_labelled(tmp_path: Path) -> None:
+    labels = make_labels(tmp_path)
+    file = save(labels, tmp_path / "labels.slp")
+    found = read(file, predicted_labels=True)
+    assert found.notes[0] == "labels of 1 frame are predicted instances (data.predicted_labels)"
+    assert len(found.images) == 7 and (found.labelled_frame_px()[6] == 1).all()
+    np.testing.assert_array_equal(found.labelled_frame_px()[0], points_px(0)[0])
+    labels.labeled_frames = labels.labeled_frames[6:]
+    file = save(labels, tmp_path / "predicted.slp")
+    with pytest.raises(UserError, match="a single animal; predicted instances are in 1 frame: .*predicted_labels=T"):
+        read(file)
+    assert read(file, predicted_labels=True).images == ("predicted.slp/cam1_day/img00000009.bmp",)
+
+
+def test_predicted_labels_are_refused_for_other_projects() -> None:
+    config = c.Config()
+    config.data.project, config.data.predicted_labels = "labels.SLP", True
+    c.validate(config)
+    config.data.project = "mice"
+    with pytest.raises(UserError, match="data.predicted_labels is True, and data.project is mice; only SLEAP files"):
+        c.validate(config)
 
 
 def test_frames_beyond_the_limit_of_the_cache_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.model.fold import fold_norms
-from jaxpose.model.pose_net import DTYPES, apply_network, make_network, needed_types
+from jaxpose.model.jax_settings import pinned_settings
+from jaxpose.model.pose_net import DTYPES, apply_network, make_network
 
 # Relative to the largest output.
 TOLERANCES = {"f32": 1e-5, "f64": 1e-12, "bf16": 0.05}
@@ -57,7 +58,7 @@ def outputs(graphdef: object, weights: tuple[dict, dict], precision: str, is_fol
 def test_folded_weights_give_the_same_outputs(model: dict, precision: str) -> None:
     config = c.ModelConfig(**{"backbone": "resnet10", "width": 8, "head_width": 4} | model)
     rng = np.random.default_rng(0)
-    with needed_types(precision):
+    with pinned_settings(precision):
         graphdef, params, statistics = make_network(config, 3, precision, seed=0)
         params, statistics = jax.tree.map(np.asarray, (params, statistics))
         params = trained_like(params, rng, -0.5)

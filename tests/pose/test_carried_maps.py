@@ -7,7 +7,7 @@ from scipy import ndimage
 
 from jaxpose import geometry
 from jaxpose.codes import VISIBLE
-from jaxpose.model.pose_net import needed_types
+from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.pose import heatmap
 from jaxpose.pose.carried_maps import carry
 
@@ -34,7 +34,7 @@ def test_maps_are_carried_as_scipy_does() -> None:
     maps /= maps.sum((-2, -1), keepdims=True)
     source = np.stack([turned(8, 0.95, (1, 2)), turned(-5, 1.1, (0, 0)), turned(0, 1, (0, 0))])
     target = np.stack([turned(-40, 1.2, (5, -3)), turned(30, 0.8, (-8, 2)), turned(0, 1, (0, 0))])
-    with needed_types("f64"):
+    with pinned_settings("f64"):
         found = carried(maps, source, target)
     for number in range(3):
         affine = np.eye(3)

@@ -293,7 +293,10 @@ def test_frames_that_were_lost_before_are_told(predictor: Predictor, tmp_path: P
     )
     shared = Shared(predictor, tmp_path / "out", [video], 1000)
     assert shared.work() == [DONE]
-    reason = f"{video}: its timestamps show dropped frames before frame 10; rows count the frames in the file"
+    reason = (
+        f"{video}: its timestamps have gaps, where the camera dropped frames or they were lost since: 1 frame before "
+        "frame 10; rows count the frames in the file"
+    )
     assert shared.warned == [reason]
     assert rows_of(tmp_path / "out")["video_preds/video.csv"]["reason"] == reason
 

@@ -70,6 +70,18 @@ def test_auto_gives_the_command_where_it_takes_long(
     assert tables_in(tmp_path / "run") == []
 
 
+def test_named_videos_of_one_name_have_tables_with_their_folders(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in ("day1", "day2"):
+        (tmp_path / day).mkdir()
+        shutil.copy(tmp_path / "project/videos/a.mp4", tmp_path / day)
+    files = (str(tmp_path / "day1/a.mp4"), "../day2/a.mp4")
+    monkeypatch.setattr(predictor.config.video, "files", files)
+    say_of(predictor, tmp_path / "run")
+    assert tables_in(tmp_path / "run") == [f"day{n}_a{end}.csv" for n in (1, 2) for end in ("", "_temporal_norm")]
+
+
 def test_videos_are_smoothed_if_the_run_says_so(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

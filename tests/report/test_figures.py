@@ -14,7 +14,7 @@ from jaxpose.report.confidence import calibrate
 from jaxpose.report.confusions import count_confusions, find_pairs
 from jaxpose.report.errors import errors_section, measure, pck
 from jaxpose.report.facts import read_facts
-from jaxpose.report.headline import result
+from jaxpose.report.headline import headline_section, result
 from jaxpose.report.learning import learning_section, read_history
 from jaxpose.report.recordings import find_stretches, least_evidence
 from jaxpose.report.running import read_times
@@ -61,6 +61,19 @@ def test_the_errors_of_keypoints_are_the_means_of_the_table(run: Path) -> None:
     assert f"{means.means_px[-1]:.2f} px from the labels" in result(facts) and "20 test frames" in result(facts)
 
 
+@pytest.mark.parametrize(("labelled", "said"), [(1, "on 1 test frame;"), (4, "on 4 test frames;")])
+def test_few_frames_have_no_interval_in_the_report(labelled: int, said: str, tmp_path: Path) -> None:
+    """Frames without a label do not count."""
+    sets = {f"labeled-data/v/img{i}.png": "test" for i in range(6)}
+    errors_px = np.random.default_rng(0).gamma(2, 3, (6, 3))
+    errors_px[labelled:] = np.nan
+    facts = read_facts(write_run(tmp_path / "run", NAMES, sets, errors_px, np.ones((6, 3))))
+    assert said in result(facts) and "% interval" not in result(facts)
+    assert "There is no interval below 5 labelled frames." in result(facts)
+    body = errors_section(facts).body
+    assert f'<th scope="row">all keypoints</th><td>{labelled}</td>' in body and ">- " not in body and " to " not in body
+
+
 def test_the_sets_come_first_in_the_legend_of_the_pck_curves(run: Path) -> None:
     curves = errors_section(read_facts(run)).figures[1].data
     shown = sorted(curves, key=lambda trace: trace.get("legendrank", 1000))
@@ -78,6 +91,15 @@ def test_what_the_error_of_validation_frames_means_depends_on_the_monitor(
     facts = read_facts(write_run(tmp_path / "run", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
     facts.config.train.monitor = monitor
     assert said in result(facts)
+
+
+def test_the_result_says_how_many_frames_are_like_training_frames(run: Path, tmp_path: Path) -> None:
+    assert "training frame of the same video" not in headline_section(read_facts(run)).body
+    sets = {f"labeled-data/v/img{i}.png": "test" if i % 3 == 2 else "train" for i in range(9)}
+    html = headline_section(
+        read_facts(write_run(tmp_path / "near", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
+    ).body
+    assert "<p>3 of 3 test frames lie within 10 frames of a training frame of the same video, so the test error" in html
 
 
 def test_the_line_of_the_best_step_ends_at_the_axis_of_the_lowest_panel(run: Path) -> None:

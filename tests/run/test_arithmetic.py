@@ -46,6 +46,34 @@ def test_options_of_the_compiler_count_and_the_number_of_its_devices_does_not(mo
     assert found[3] | {"xla_flags": "--a=1"} == found[2] and found[3]["parts"] == 2
 
 
+def test_what_changes_bits_and_cannot_be_set_for_a_thread_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh, config = make_mesh(jax.devices()[:1]), c.resolve(c.Config())
+    flags = tmp_path / "flags.txt"
+    flags.write_text("--b=2\n--xla_force_host_platform_device_count=8\n--a=1\n")
+    # XLA reads its options from a file if the variable names one.
+    monkeypatch.setenv("XLA_FLAGS", str(flags))
+    usual = arithmetic(config, mesh)
+    assert usual["xla_flags"] == "--a=1 --b=2" and not {"jax_settings", "variables"} & set(usual)
+    variables = {"NVIDIA_TF32_OVERRIDE": "0", "TF_CUDNN_DETERMINISTIC": "1", "CUBLAS_WORKSPACE_CONFIG": ":16:8"}
+    for name, value in (variables | {"CUDNN_LOGLEVEL_DBG": "2", "TF_CPP_MIN_LOG_LEVEL": "1"}).items():
+        monkeypatch.setenv(name, value)
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        found = arithmetic(config, mesh)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
+    assert found["jax_settings"] == "jax_disable_most_optimizations=True"
+    assert found["variables"] == " ".join(sorted(f"{name}={value}" for name, value in variables.items()))
+    record_arithmetic(tmp_path, 0, usual)
+    text = record_arithmetic(tmp_path, 5, found)
+    assert text.startswith(
+        "from step 5 on, numbers are equal up to rounding, not bit for bit: jax_settings None -> jax_d"
+    )
+    assert "variables None -> CUBLAS_WORKSPACE_CONFIG=:16:8 NVIDIA_TF32_OVERRIDE=0" in text
+
+
 @pytest.mark.parametrize("content", [None, b"{", {}, {"stretches": 1}, {"stretches": [{}]}])
 def test_a_resume_without_the_record_says_so(tmp_path: Path, content: Any) -> None:
     file = tmp_path / "arithmetic.json"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from tensorboardX.proto.event_pb2 import SessionLog
 
 from jaxpose.config import LogConfig
 from jaxpose.console import HeldWarnings
+from jaxpose.run import speed
 from jaxpose.run.log import RunLog
 from jaxpose.run.tags import tag_of
 from tests.log_files import events_of, lines_of, scalars_of
@@ -181,6 +183,23 @@ def test_plain_lines_of_progress_without_a_terminal(tmp_path: Path, capsys: pyte
         assert part in lines[4]
 
 
+def test_a_line_of_progress_has_no_speed_of_an_unfinished_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """A line comes every 30 s and at each tenth; soon after a line, a few steps or a validation would be the speed."""
+    now_s = [0.0]
+    monkeypatch.setattr(speed, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    with RunLog(tmp_path, LogConfig(tensorboard=False), 100, 0) as log:
+        for step in range(1, 31):
+            log.step(step, {"loss": 1.0}, images=4, wait_s=0.0)
+            now_s[0] += 60 if step == 19 else 4
+    lines = capsys.readouterr().out.splitlines()
+    speeds = [(line.split()[1], *re.findall(r"([\d.]+) steps/s", line)) for line in lines]
+    # Those at steps 20 and 28 come after 30 s, and the others at a tenth.
+    assert speeds == [("9/100", "0.25"), ("10/100",), ("17/100", "0.25"), ("20/100", "0.0441"), ("28/100", "0.25"),
+                      ("30/100",)]  # fmt: skip
+
+
 def test_lines_of_progress_show_every_loss(tmp_path: Path, capsys: pytest.CaptureFixture):
     metrics = {"loss": 1.0, "supervised_loss": 0.5, "temporal": jnp.float32(2.5), "unimodal_mse": 3.0, "lr": 0.5}
     with RunLog(tmp_path, LogConfig(tensorboard=False), 2, 0) as log:
@@ -195,6 +214,7 @@ import sys
 import time
 from pathlib import Path
 from jaxpose.config import LogConfig
+from jaxpose.run import speed
 from jaxpose.run.log import RunLog
 
 with RunLog(Path(sys.argv[1]), LogConfig(tensorboard=False), 300, 100) as log:
@@ -223,6 +243,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from jaxpose.config import LogConfig
+from jaxpose.run import speed
 from jaxpose.run.log import RunLog
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file that grows too large is an error of write, as on a full disk

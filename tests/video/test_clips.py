@@ -102,7 +102,7 @@ def test_a_clip_does_not_leap_over_frames_that_are_lost(tmp_path: Path) -> None:
     times = [40 * i for i in range(100)] + [40 * i for i in range(150, 250)]
     path = write(tmp_path / "gap.mkv", 200, times=times)
     source = open_clips([(path,)], LENGTH, data_config(), "off")
-    assert source.notes == [f"{path}: frames are lost before 1 of its frames (frame 100)"]
+    assert source.notes == [f"{path}: 50 frames lost, by gaps in the time stamps (50 frames before frame 100)"]
     for draw in windows(source, [200]):
         _, first = source.place(draw)
         assert (source.frames(draw) is None) == (first < 100 < first + LENGTH)
@@ -114,7 +114,9 @@ def test_every_rare_hole_is_found(tmp_path: Path) -> None:
     kept = [i for i in range(440) if i not in (50, *range(200, 205), *range(350, 380))]
     path = write(tmp_path / "holes.mkv", len(kept), times=[round(i * 1001 / 30) for i in kept])
     index = read_index(path)
-    assert index.leaps == [50, 199, 344] and "lost before 3 of its frames (frame 50, 199, 344)" in index.problem
+    assert index.leaps == [50, 199, 344]
+    assert index.gaps == "1 frame before frame 50, 5 frames before frame 199, 30 frames before frame 344"
+    assert f"36 frames lost, by gaps in the time stamps ({index.gaps})" in index.problem
 
 
 def test_frames_before_the_start_of_an_edit_list_have_no_number(tmp_path: Path) -> None:

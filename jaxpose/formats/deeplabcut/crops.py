@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
+from jaxpose.data.inputs import VIDEO_SUFFIXES
+from jaxpose.data.named_files import of_name
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.config import ProjectConfig
 from jaxpose.video.file import scan
@@ -17,12 +19,13 @@ def read_frame_sizes_px(folder: Path, names: Iterable[str], videos: dict[str, Pa
       names: of the videos.
       videos: {video: file} of those that lie elsewhere than in the project's folder of videos.
     """
-    files = {file.stem: file for file in sorted((folder / "videos").glob("*"))} | videos
+    inside = [file for file in sorted((folder / "videos").glob("*")) if file.suffix.lower() in VIDEO_SUFFIXES]
+    files = {file.stem: file for file in inside} | videos
     sizes_px = {}
     for name in names:
-        if name in files:
+        if file := of_name(name, files):
             with contextlib.suppress(UserError):
-                video = scan(files[name])
+                video = scan(file)
                 sizes_px[name] = (video.width_px, video.height_px)
     return sizes_px
 

@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from jaxpose.data.label_header import named, refuse_several
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.quantities import count
 
-# Steps of a pickle that hold text, keep a value for later, and fetch it again; the others may only make lists and
+# Steps of a pickle that hold a name, keep a value for later, and fetch it again; the others may only make lists and
 # tuples of text.
 _TEXT = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+# Names such as 1, 2, 3 are numbers there.
+_TEXT |= {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"}
 _KEEP, _FETCH = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"GET", "BINGET", "LONG_BINGET"}
 _STRUCTURE = {
     "PROTO", "FRAME", "MARK", "LIST", "EMPTY_LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND", "APPENDS", "STOP",
@@ -28,7 +31,7 @@ class Table:
     """A table of DeepLabCut.
 
     Attributes:
-      columns: m names of columns, each (scorer, bodypart, coord); with several animals there are four parts.
+      columns: m names of columns, each (scorer, bodypart, coord); the scorer may be "".
       index: n names of images, in which the parts of a path are joined by a slash, or numbers of frames as text.
       values: (n, m) float64.
     """
@@ -39,37 +42,62 @@ class Table:
 
 
 def read_h5(file: Path) -> Table:
-    """Reads the only table of a file.
+    """Reads the table of a file; several tables with the same content count as one.
 
     Raises:
-      UserError: h5py is not installed; the file cannot be read, has no or more tables, or holds pickled objects in
-        place of numbers and text.
+      UserError: h5py is not installed; the file cannot be read, has no table or different ones, is of several animals,
+        or holds pickled objects in place of numbers and text.
     """
     need("deeplabcut", str(file), "h5py")
     import h5py
 
     try:
         with h5py.File(file, "r") as opened:
-            groups = [entry for entry in opened.values() if "pandas_type" in entry.attrs]
-            if len(groups) != 1:
-                raise UserError(f"{file} holds {len(groups)} tables of pandas; it must hold one")
-            return _read_table(groups[0]) if "table" in groups[0] else _read_fixed(groups[0])
+            groups = {key: entry for key, entry in opened.items() if "pandas_type" in entry.attrs}
+            tables = {
+                key: _read_table(group) if "table" in group else _read_fixed(group) for key, group in groups.items()
+            }
     except UserError as error:
         raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
     except (OSError, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is no table of DeepLabCut that can be read: {error}") from None
+    if not tables:
+        raise UserError(f"{file} has no table of pandas")
+    first, *others = tables.values()
+    if any(not _is_same(first, other) for other in others):
+        raise UserError(
+            f"{file} has the tables {', '.join(tables)}, and they differ: which one is right? Keep that one; without "
+            "the file, jaxpose reads the CSV of the same name"
+        )
+    return _of_one_animal(file, first)
 
 
-def refuse_other_headers(file: Path, table: Table) -> None:
-    """Raises UserError for a table whose columns are not named by scorer, bodypart and coord."""
+def _is_same(first: Table, other: Table) -> bool:
+    return (first.columns, first.index) == (other.columns, other.index) and np.array_equal(
+        first.values, other.values, equal_nan=True
+    )
+
+
+def _of_one_animal(file: Path, table: Table) -> Table:
+    """Returns the table without a row of individuals, which may name one animal or none.
+
+    Raises:
+      UserError: the header rows are not scorer, individuals, bodyparts, coords, or these without individuals; or there
+        are several animals.
+    """
     depths = {len(column) for column in table.columns}
+    columns: list[tuple[str, ...]] = table.columns
     if depths == {4}:
-        raise UserError(f"{file} has 4 header rows: it is of a project with several animals")
-    if depths != {3}:
+        refuse_several(file, [individual for _, individual, _, _ in columns])
+        columns = [(scorer, part, coord) for scorer, _, part, coord in columns]
+    elif depths != {3}:
         raise UserError(
             f"{file} is no table of DeepLabCut: its header must have the rows scorer, bodyparts, coords, and it has "
             f"{count(max(depths, default=0), 'row')}"
         )
+    if len(set(columns)) < len(columns):
+        raise UserError(f"{file} has a column twice: {next(c for c in columns if columns.count(c) > 1)}")
+    return Table([(named(scorer), part, coord) for scorer, part, coord in columns], table.index, table.values)
 
 
 def _read_fixed(group: Any) -> Table:
@@ -97,7 +125,8 @@ def _axis(group: Any, name: str) -> list[tuple[str, ...]]:
     levels = []
     for level in range(int(group.attrs[f"{name}_nlevels"])):
         texts, labels = _texts(group[f"{name}_level{level}"]), group[f"{name}_label{level}"][...]
-        levels.append([texts[label] for label in labels.tolist()])
+        # -1 stands for a cell without a name.
+        levels.append([texts[label] if label >= 0 else "" for label in labels.tolist()])
     return list(zip(*levels, strict=True))
 
 
@@ -115,6 +144,8 @@ def _read_table(group: Any) -> Table:
 
 
 def _texts(content: Any) -> list[str]:
+    if content.dtype.kind in "iuf":
+        return [str(number) for number in content[...].tolist()]
     if content.dtype.kind != "S":
         raise UserError(f"{content.name} holds {content.dtype} in place of text")
     return [text.decode() for text in content[...].tolist()]

@@ -6,9 +6,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
-from jaxpose.data.label_table import LabelTable
+from jaxpose.data.label_table import LabelTable, with_files
 from jaxpose.errors import UserError
-from jaxpose.formats.deeplabcut.h5 import read_h5, refuse_other_headers
+from jaxpose.formats.deeplabcut.h5 import read_h5
 from jaxpose.quantities import count
 
 IMAGES_FOLDER = "labeled-data"
@@ -28,7 +28,6 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
       UserError: it cannot be read, is of several animals, or lacks a column.
     """
     found = read_h5(file)
-    refuse_other_headers(file, found)
     names = tuple(dict.fromkeys(part for _, part, _ in found.columns))
     places = {(part, coord): place for place, (_, part, coord) in enumerate(found.columns)}
     absent = [(name, coord) for name in names for coord in "xy" if (name, coord) not in places]
@@ -106,5 +105,4 @@ def relocated(folder: Path, table: LabelTable) -> LabelTable:
         at = [place for place, part in enumerate(parts) if part == IMAGES_FOLDER]
         return PurePosixPath(*parts[at[-1] :]).as_posix() if at else image
 
-    images = tuple(map(from_images_folder, table.images))
-    return dataclasses.replace(table, images=images, paths=tuple(folder / image for image in images))
+    return with_files(folder, dataclasses.replace(table, images=tuple(map(from_images_folder, table.images))))

@@ -1,24 +1,25 @@
-"""Labels as DeepLabCut keeps them: labeled-data/<video>/CollectedData_<scorer>.csv and .h5 with the same content."""
+"""Writes labels as DeepLabCut does: labeled-data/<video>/CollectedData_<scorer>.csv and .h5 with the same content."""
 
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from jaxpose.extras import need
-from jaxpose.formats.deeplabcut.h5_writer import h5_content
+from jaxpose.files import write_atomic
+from jaxpose.formats.hdf5_writer import write_pandas
 from jaxpose.formats.written_labels import WrittenLabels
 
 
 def label_files(folder: Path, labels: WrittenLabels) -> list[Path]:
-    """Returns the files of `label_contents`; the images are called labeled-data/<video>/<image>."""
+    """Returns the files that `write_labels` writes; the images are called labeled-data/<video>/<image>."""
     folders = dict.fromkeys(PurePosixPath(image).parent for image in labels.images)
     return [
         folder / of_video / f"CollectedData_{labels.scorer}{end}" for of_video in folders for end in (".csv", ".h5")
     ]
 
 
-def label_contents(folder: Path, labels: WrittenLabels) -> dict[Path, bytes]:
-    """Returns {file: content} of each folder of images; only visible keypoints have a position there.
+def write_labels(folder: Path, labels: WrittenLabels) -> None:
+    """Writes the label files of each folder of images; only visible keypoints have a position there.
 
     Raises:
       UserError: pandas or PyTables is not installed.
@@ -26,16 +27,17 @@ def label_contents(folder: Path, labels: WrittenLabels) -> dict[Path, bytes]:
     need("deeplabcut", str(folder))
     import pandas
 
-    columns = [(labels.scorer, name, coord) for name in labels.keypoint_names for coord in "xy"]
-    names = pandas.MultiIndex.from_tuples(columns, names=["scorer", "bodyparts", "coords"])
+    columns = pandas.MultiIndex.from_product(
+        [[labels.scorer], labels.keypoint_names, ["x", "y"]], names=["scorer", "bodyparts", "coords"]
+    )
     points = np.where(labels.is_visible()[..., None], labels.keypoints_image_px, np.nan).reshape(len(labels.images), -1)
-    contents = {}
+    places = [PurePosixPath(image) for image in labels.images]
     for file in label_files(folder, labels):
-        rows = [row for row, image in enumerate(labels.images) if folder / PurePosixPath(image).parent == file.parent]
-        images = [labels.images[row] for row in rows]
+        rows = [row for row, place in enumerate(places) if folder / place.parent == file.parent]
+        index = pandas.MultiIndex.from_tuples([places[row].parts for row in rows])
+        table = pandas.DataFrame(points[rows], index=index, columns=columns)
         if file.suffix == ".csv":
-            index = pandas.MultiIndex.from_tuples([PurePosixPath(image).parts for image in images])
-            contents[file] = pandas.DataFrame(points[rows], index=index, columns=names).to_csv().encode()
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, table.to_csv().encode())
         else:
-            contents[file] = h5_content(columns, images, points[rows])
-    return contents
+            write_pandas(file, table)

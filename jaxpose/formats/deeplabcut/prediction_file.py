@@ -11,8 +11,9 @@ import numpy as np
 from jaxpose.data.cells import refuse_unprintable
 from jaxpose.errors import UserError
 from jaxpose.extras import need
-from jaxpose.files import replace_whole, write_atomic
-from jaxpose.formats.deeplabcut.h5 import read_h5, refuse_other_headers
+from jaxpose.files import write_atomic
+from jaxpose.formats.deeplabcut.h5 import read_h5
+from jaxpose.formats.hdf5_writer import write_pandas
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
 
 # create_labeled_video(..., init_weights="jaxpose") looks for this scorer.
@@ -61,9 +62,7 @@ def write_predictions(file: Path, predictions: VideoPredictions, scorer: str, fo
     cells = np.concatenate([predictions.keypoints_frame_px, predictions.confidence[..., None]], axis=2)
     columns = pandas.MultiIndex.from_product([[scorer], names, _COORDS], names=["scorer", "bodyparts", "coords"])
     table = pandas.DataFrame(cells.reshape(count, -1), columns=columns, index=range(count))
-    with replace_whole(file) as unfinished:
-        # Not format="table", as DeepLabCut writes it: its pandas 2 cannot read that from pandas 3.
-        table.to_hdf(unfinished, key="df_with_missing", format="fixed", mode="w")
+    write_pandas(file, table)
     if footage is None:
         return [file]
     about = file.with_name(f"{file.stem}_meta.pickle")
@@ -87,7 +86,6 @@ def read_predictions(file: Path) -> VideoPredictions:
       UserError: h5py is not installed, or the file is not such a table; the message names the row.
     """
     found = read_h5(file)
-    refuse_other_headers(file, found)
     names = list(dict.fromkeys(part for _, part, _ in found.columns))
     if [column[1:] for column in found.columns] != [(name, coord) for name in names for coord in _COORDS]:
         raise UserError(f"{file}: every keypoint must have the columns x, y, likelihood in this order")

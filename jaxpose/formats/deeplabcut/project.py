@@ -6,14 +6,17 @@ labels are in pixels of the crop. Here they get the crop of the video, so that r
 
 import contextlib
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 
 from jaxpose.config import DataConfig
+from jaxpose.data.cells import refuse_alike
 from jaxpose.data.inputs import natural_key
-from jaxpose.data.label_table import LabelTable, join_tables, read_table, without_empty_rows
+from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table, without_empty_rows
+from jaxpose.data.named_files import of_name
 from jaxpose.data.skeleton import Skeleton, known_pairs
 from jaxpose.errors import UserError
-from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config
+from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config, spelled_as
 from jaxpose.formats.deeplabcut.crops import find_crops_px, read_frame_sizes_px
 from jaxpose.formats.deeplabcut.h5_labels import (
     IMAGES_FOLDER,
@@ -56,16 +59,18 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         table, sentences = _read_folder(folder, of_folder, data.missing)
         tables.append(table)
         notes += sentences
-    names, sentences = _keypoint_names(config, tables)
-    joined = join_tables(folder / IMAGES_FOLDER, names, tables)
+    names, absent, sentences = _keypoint_names(config, tables)
+    joined = normalised(join_tables(folder / IMAGES_FOLDER, names, tables), data)
     empty = 0
     if data.missing == "ignore":
         joined, empty = without_empty_rows(joined)
     if empty:
         notes.append(f"left out: {count(empty, 'frame')} without any label")
+    config = _with_names_of_folders(config, joined.videos)
     videos = _absent_videos(folder, config)
     frame_sizes_px = read_frame_sizes_px(folder, dict.fromkeys(joined.videos), videos)
-    skeleton = Skeleton(edges=known_pairs(config.skeleton, names))
+    edges = [tuple(spelled_as(name, names) for name in edge) for edge in config.skeleton]
+    skeleton = Skeleton(edges=known_pairs(edges, names))
     labelled = {name for table in tables for name in table.keypoint_names}
     unread = tally(
         {
@@ -82,8 +87,9 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
         crops_px=find_crops_px(file, config, frame_sizes_px),
         frame_sizes_px=frame_sizes_px,
         video_files=videos,
+        unlabelled_names=absent,
         kind=f"DeepLabCut project, labels of {_scorer_of(files[0])} for {count(len(files), 'video')}",
-        notes=tuple([*notes, *sentences]),
+        notes=(*joined.notes, *notes, *sentences),
     )
 
 
@@ -128,7 +134,7 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
     """Returns the labels of a folder of images, and sentences about an .h5 file beside the CSV."""
     if file.suffix == ".h5":
         return read_h5_labels(folder, file, missing), []
-    table = relocated(folder, read_table(folder, file, missing))
+    table = relocated(folder, read_csv_table(folder, file, missing))
     beside, notes = file.with_suffix(".h5"), []
     if beside.is_file():
         with contextlib.suppress(ImportError):
@@ -142,24 +148,37 @@ def _read_folder(folder: Path, file: Path, missing: str) -> tuple[LabelTable, li
     return table, notes
 
 
-def _keypoint_names(config: ProjectConfig, tables: list[LabelTable]) -> tuple[tuple[str, ...], list[str]]:
-    """Returns the keypoints in the order of config.yaml, and sentences about those that one of the two lacks."""
+def _keypoint_names(
+    config: ProjectConfig, tables: list[LabelTable]
+) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
+    """Returns the keypoints in the order of config.yaml, those that only config.yaml has, and sentences about both."""
     labelled = tuple(dict.fromkeys(name for table in tables for name in table.keypoint_names))
-    names = tuple(name for name in config.bodyparts or labelled if name in labelled)
+    refuse_alike(tables[0].file, labelled)
+    spelled = {part: spelled_as(part, labelled) for part in config.bodyparts}
+    names = tuple(dict.fromkeys(filter(None, spelled.values()))) if spelled else labelled
     if not names:
         raise UserError(
             f"the bodyparts of {CONFIG_FILE} are {', '.join(config.bodyparts)}, but the label files have "
             f"{', '.join(labelled)}"
         )
     notes = []
-    if absent := [name for name in config.bodyparts if name not in labelled]:
+    absent = tuple(part for part, name in spelled.items() if not name)
+    if absent:
         notes.append(f"no label file has the bodyparts {', '.join(absent)} of {CONFIG_FILE}: they are not trained")
     if more := [name for name in labelled if name not in names]:
         notes.append(f"not trained, because the bodyparts of {CONFIG_FILE} lack them: {', '.join(more)}")
     for table in tables:
         if lacking := [name for name in names if name not in table.keypoint_names]:
             notes.append(f"{table.file} has no {', '.join(lacking)}: not used in its frames")
-    return names, notes
+    return names, absent, notes
+
+
+def _with_names_of_folders(config: ProjectConfig, folders: Iterable[str]) -> ProjectConfig:
+    """Returns the config with videos named as their folders of images, whose names may have another Unicode form."""
+    names = {name: name for name in folders}
+    crops_px = {of_name(name, names) or name: crop_px for name, crop_px in config.crops_px.items()}
+    videos = {of_name(name, names) or name: path for name, path in config.videos.items()}
+    return dataclasses.replace(config, crops_px=crops_px, videos=videos)
 
 
 def _absent_videos(folder: Path, config: ProjectConfig) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxpose.config import PRESETS, Config, DataConfig, validate
 from jaxpose.config.excerpt import excerpt
-from jaxpose.data.views import label_file_of_view
+from jaxpose.data.views import label_file_of_view, view_of_video
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose import keys as table
 from jaxpose.formats.lightning_pose.imgaug import read_imgaug
@@ -57,6 +57,21 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
         ) from None
     keys.report_unknown([key for key in table.KNOWN if not key.endswith(".")])
     return config, keys.messages
+
+
+def read_places(file: Path) -> DataConfig:
+    """Returns where a Lightning Pose project has its labels: `project`, `labels` and `views`, by its YAML file.
+
+    Raises:
+      UserError: the file cannot be read, or one of these keys cannot be used.
+    """
+    keys, config = read_keys(file, table.KNOWN), Config()
+    try:
+        _set_places(config, keys, file.parent)
+        _set_label_files(config.data, keys)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    return config.data
 
 
 def _convert(keys: Keys, folder: Path) -> Config:
@@ -129,18 +144,7 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
         keys.messages.append(
             "data.image_resize_dims is not given, so jaxpose chooses the input size from the frame sizes"
         )
-    files, views = keys.read_list("data.csv_file"), keys.read_list("data.view_names")
-    if len(views) > 1:
-        wanted = [f"CollectedData_{view}.csv" for view in views]
-        if files != wanted:
-            raise UserError(f"{keys.shown('data.csv_file')}; with these data.view_names it must be {wanted}")
-        data.views = tuple(views)
-    else:
-        keys.unused("one camera needs no name", "data.view_names")
-    if len(files) > 1 and not data.views:
-        raise UserError(f"{keys.shown('data.csv_file')}; several files need as many data.view_names")
-    if files and not data.views:
-        data.labels = files[0]
+    _set_label_files(data, keys)
     _set_boxes(data, keys)
     found = folder / "predictions.csv"
     split = found if found.is_file() else "RUN/predictions.csv"
@@ -148,6 +152,28 @@ def _set_input(config: Config, keys: Keys, folder: Path) -> None:
         "data.split: with the same training.rng_seed_data_pt, jaxpose divides the frames differently from Lightning "
         f"Pose; data.split={split} uses the sets of a finished run"
     )
+
+
+def _set_label_files(data: DataConfig, keys: Keys) -> None:
+    """Sets the label files and the cameras."""
+    files, views = keys.read_list("data.csv_file"), keys.read_names("data.view_names")
+    if len(views) > 1:
+        data.views = tuple(views)
+        if len(files) != len(views) or any(
+            view_of_video(f"_{PurePosixPath(str(file)).stem}", views) not in ("", view)
+            for file, view in zip(files, views, strict=True)
+        ):
+            raise UserError(
+                f"{keys.shown('data.csv_file')}; it must have the file of each of data.view_names, in their order"
+            )
+        if files != [label_file_of_view(data.labels, view) for view in views]:
+            data.labels = ",".join(f"{view}:{file}" for view, file in zip(views, files, strict=True))
+    else:
+        keys.unused("one camera needs no name", "data.view_names")
+    if len(files) > 1 and not data.views:
+        raise UserError(f"{keys.shown('data.csv_file')}; several files need as many data.view_names")
+    if files and not data.views:
+        data.labels = files[0]
 
 
 def _set_boxes(data: DataConfig, keys: Keys) -> None:
@@ -170,9 +196,9 @@ def _set_boxes(data: DataConfig, keys: Keys) -> None:
 
 def _set_keypoints(config: Config, keys: Keys) -> None:
     # The Lightning Pose app calls them keypoints.
-    names = keys.read_list("data.keypoints")
+    names = keys.read_names("data.keypoints")
     if keys.has("data.keypoint_names"):
-        names = keys.read_list("data.keypoint_names")
+        names = keys.read_names("data.keypoint_names")
         keys.unused("data.keypoint_names is given", "data.keypoints")
     for name in names:
         if not isinstance(name, str):

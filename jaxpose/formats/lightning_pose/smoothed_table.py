@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxpose.data.cells import path_cell
 from jaxpose.formats.lightning_pose.table_header import header_rows
-from jaxpose.formats.lightning_pose.tables import write_rows
+from jaxpose.formats.lightning_pose.table_rows import write_rows
 
 FILLED = "filled"
 # Rows that are turned into text at once.

@@ -1,9 +1,10 @@
 """The three header rows of a table of predictions: the network, the keypoint and the coordinate of each column."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxpose.config.excerpt import excerpt
+from jaxpose.data.label_header import named, refuse_several
 from jaxpose.errors import UserError
 
 COORDS = ["x", "y", "likelihood"]
@@ -14,6 +15,25 @@ def header_rows(scorer: str, keypoint_names: Sequence[str], coords: Sequence[str
     """Returns the header: every keypoint has the columns `coords`."""
     names = [name for name in keypoint_names for _ in coords]
     return [["scorer", *[scorer] * len(names)], ["bodyparts", *names], ["coords", *list(coords) * len(keypoint_names)]]
+
+
+def read_header(file: Path, lines: Iterator[list[str]]) -> tuple[list[list[str]], int]:
+    """Reads the header of a table, and returns its rows scorer, bodyparts, coords, and how many rows it had.
+
+    DeepLabCut and napari may add a row of individuals; of one animal, it is left out.
+
+    Args:
+      file: for the messages.
+      lines: the rows of the table; the header's are taken.
+
+    Raises:
+      UserError: there are several animals.
+    """
+    rows = [row for _, row in zip(range(3), lines, strict=False)]
+    if len(rows) < 3 or rows[2][:1] != ["bodyparts"] or named(rows[1][0] if rows[1] else "") not in ("individuals", ""):
+        return rows, len(rows)
+    refuse_several(file, [cell for cell in rows[1][1:] if cell != "set"])
+    return [rows[0], rows[2], next(lines, [])], 4
 
 
 def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[str], list[int]]:
@@ -31,10 +51,6 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
     starts = [row[0] for row in header if row]
     if not starts:
         raise UserError(f"{file} is empty; a table of predictions has three rows of header, and a row for each frame")
-    if "individuals" in starts:
-        raise UserError(
-            f"{file} has the row individuals: it is of a project with several animals; give one of one animal"
-        )
     if starts != ["scorer", "bodyparts", "coords"]:
         found = "; ".join(excerpt(start, quoted=False, longest=_MOST_SHOWN) for start in starts)
         has_semicolons = starts[0].startswith("scorer;")

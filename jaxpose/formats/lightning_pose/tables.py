@@ -9,8 +9,7 @@ import array
 import contextlib
 import csv
 import math
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +17,10 @@ import numpy as np
 
 from jaxpose.codes import SETS
 from jaxpose.data.cells import parse_number, path_cell, path_of_cell
+from jaxpose.data.label_header import named
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.table_header import header_rows, keypoint_columns
+from jaxpose.formats.lightning_pose.table_header import header_rows, keypoint_columns, read_header
+from jaxpose.formats.lightning_pose.table_rows import write_rows
 
 # Lightning Pose's name of each kind of network in the first header row, by model.kind.
 SCORERS = {
@@ -44,19 +45,31 @@ class Predictions(NamedTuple):
 
 
 class PredictionWriter:
-    """Writes predictions row by row; the file gets its name when it is complete.
+    """Writes predictions row by row; a context manager. The file gets its name when it is complete.
 
-    A context manager. The rows are in `<name>.partial` until its end, and stay there after an error.
+    Args:
+      file: the table.
+      keypoint_names: k names.
+      scorer: the name of the network, for the first row of the header.
+      with_sets: whether each row names the set of its frame.
+      keeps_rows: after an error, the rows stay in `<name>.partial`. Only for a folder that this process made.
     """
 
     def __init__(
-        self, file: Path, keypoint_names: Sequence[str], scorer: str = "heatmap_tracker", *, with_sets: bool = False
+        self,
+        file: Path,
+        keypoint_names: Sequence[str],
+        scorer: str = "heatmap_tracker",
+        *,
+        with_sets: bool = False,
+        keeps_rows: bool = False,
     ) -> None:
         self._file, self._keypoint_names, self._scorer, self._with_sets = file, keypoint_names, scorer, with_sets
+        self._keeps_rows = keeps_rows
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> "PredictionWriter":
-        self._rows = self._opened.enter_context(write_rows(self._file))
+        self._rows = self._opened.enter_context(write_rows(self._file, self._keeps_rows))
         header = header_rows(self._scorer, self._keypoint_names)
         for cells, last in zip(header, ("set", "", ""), strict=True):
             self._rows.writerow([*cells, last] if self._with_sets else cells)
@@ -109,12 +122,15 @@ def write_predictions(
 class ErrorWriter:
     """Writes a number for each frame and keypoint, row by row; a context manager like `PredictionWriter`."""
 
-    def __init__(self, file: Path, keypoint_names: Sequence[str], *, with_sets: bool = False) -> None:
+    def __init__(
+        self, file: Path, keypoint_names: Sequence[str], *, with_sets: bool = False, keeps_rows: bool = False
+    ) -> None:
         self._file, self._keypoint_names, self._with_sets = file, keypoint_names, with_sets
+        self._keeps_rows = keeps_rows
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> "ErrorWriter":
-        self._rows = self._opened.enter_context(write_rows(self._file))
+        self._rows = self._opened.enter_context(write_rows(self._file, self._keeps_rows))
         self._rows.writerow(["", *self._keypoint_names, *(["set"] if self._with_sets else [])])
         return self
 
@@ -156,51 +172,19 @@ def read_predictions(file: Path) -> Predictions:
         # Excel begins its files with a mark of the encoding.
         with file.open(newline="", encoding="utf-8-sig") as stream:
             lines = csv.reader(stream)
-            header = [row for _, row in zip(range(3), lines, strict=False)]
+            header, row_count = read_header(file, lines)
             names, places = keypoint_columns(file, header)
-            return _read_rows(file, lines, header, names, places)
+            return _read_rows(file, enumerate(lines, row_count + 1), header, names, places)
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{file} is no CSV file in UTF-8: {error}") from None
 
 
-def read_scorer(file: Path) -> str:
-    """Returns the name in the first header row of a file that `read_predictions` reads."""
-    with file.open(newline="", encoding="utf-8") as stream:
-        return next(csv.reader(stream))[1]
-
-
-def join_tables(parts: Sequence[Path], file: Path, header_rows: int) -> int:
-    """Writes the rows of tables of one kind into one file, one table after the other, and returns their number.
-
-    Args:
-      parts: tables with the same header, at least one.
-      file: the file to write, without a temporary name.
-      header_rows: lines of the header, which is written once.
-    """
-    count = 0
-    with file.open("wb") as joined:
-        for number, part in enumerate(parts):
-            with part.open("rb") as stream:
-                header = b"".join(stream.readline() for _ in range(header_rows))
-                joined.write(b"" if number else header)
-                for line in stream:
-                    joined.write(line)
-                    count += 1
-    return count
-
-
-@contextlib.contextmanager
-def write_rows(file: Path) -> Iterator[Any]:
-    """Gives a CSV writer; the file gets its name at the end, and keeps that of `PredictionWriter` after an error."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(file.name + ".partial")
-    try:
-        with partial.open("w", newline="", encoding="utf-8") as stream:
-            yield csv.writer(stream, lineterminator="\n")
-    except OSError as error:
-        error.filename = error.filename or str(partial)  # the error of a full disk does not name the file
-        raise
-    os.replace(partial, file)
+def read_scorer(file: Path) -> tuple[str, int]:
+    """Returns the name in the first header row of a file that `read_predictions` reads, and the row below the header,
+    counted from 1."""
+    with file.open(newline="", encoding="utf-8-sig") as stream:
+        header, row_count = read_header(file, csv.reader(stream))
+    return named(header[0][1]), row_count + 1
 
 
 def _write_cells(
@@ -224,13 +208,13 @@ def _write_cells(
 
 
 def _read_rows(
-    file: Path, lines: Iterator[list[str]], header: list[list[str]], names: list[str], places: list[int]
+    file: Path, lines: Iterable[tuple[int, list[str]]], header: list[list[str]], names: list[str], places: list[int]
 ) -> Predictions:
     """Returns the rows behind the header; a cell takes 8 bytes, so that a long video fits into the memory."""
     index: list[str] = []
     sets: list[str] | None = [] if header[0][-1] == "set" else None
     values = array.array("d")
-    for number, row in enumerate(lines, 4):
+    for number, row in lines:
         if len(row) != len(header[0]):
             raise UserError(f"{file}, row {number}: {len(row)} cells instead of {len(header[0])}")
         for place in places:

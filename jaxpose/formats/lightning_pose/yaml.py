@@ -1,19 +1,19 @@
 """The YAML file of a Lightning Pose project as a flat table that records which keys were read.
 
-Loaded by the safe loader. References `${section.key}` are resolved when a value is read, so values that are never read,
+References `${section.key}` are resolved when a value is read, so values that are never read,
 such as those of hydra, may have references that cannot be resolved.
 """
 
 import difflib
 import re
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from jaxpose.config.excerpt import excerpt
+from jaxpose.config.project_config import PROJECT_SECTIONS
 from jaxpose.errors import UserError
+from jaxpose.yaml_file import read_yaml
 
 # Tables that count as one value: transforms of imgaug by name.
 TABLES = ("training.imgaug",)
@@ -30,10 +30,10 @@ class Keys:
       key_of_option: {option: key} of options that the tables in keys.py lack.
     """
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: dict[str, Any], words: dict[str, Any]) -> None:
         self.messages: list[str] = []
         self.key_of_option: dict[str, str] = {}
-        self._values, self._read = values, set[str]()
+        self._values, self._words, self._read = values, words, set[str]()
 
     def read(self, key: str, default: Any = None) -> Any:
         """Returns a value with its references resolved, or the default if the key is absent or null.
@@ -49,6 +49,15 @@ class Keys:
         """Returns the entries of a list; a single value is a list of one, an absent or null value an empty list."""
         value = self.read(key, [])
         return value if isinstance(value, list) else [value]
+
+    def read_names(self, key: str) -> list[Any]:
+        """Returns the entries of a list as the file writes them: 08, on and 12:30 are names there."""
+        values, words = self.read_list(key), self._words.get(key)
+        words = words if isinstance(words, list) else [words]
+        if len(words) != len(values) or _REFERENCE.search(str(words)):
+            return values
+        pairs = zip(values, words, strict=True)
+        return [word if isinstance(value, bool | int | float) else value for value, word in pairs]
 
     def read_whole(self, key: str, default: int | None = None) -> Any:
         """Returns a whole number, at least 0, or the default.
@@ -162,16 +171,11 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
         what = f"{file} is a folder" if file.is_dir() else f"there is no file {file}"
         found = f"; there is {there}" if there else ""
         raise UserError(f"{what}; give the config.yaml of a Lightning Pose project{found}")
-    try:
-        tree = _Loader(file.read_text(encoding="utf-8")).get_single_data()
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError: no UTF-8, or a value such as the date 2024-13-45
-        raise UserError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
-    except (KeyError, AttributeError):  # PyYAML's answers to `!!bool many` and `!!timestamp many`
-        raise UserError(f"{file} is not a YAML file: a value does not fit its tag") from None
-    except RecursionError:
-        raise UserError(f"{file} is nested too deeply for a config of Lightning Pose") from None
+    tree, words = read_yaml(file, has_yes=True)
     if not isinstance(tree, dict):
         raise UserError(f"{file} holds {_kind(tree)}; a config of Lightning Pose is a table of sections")
+    if not any(isinstance(tree.get(name), dict) for name in PROJECT_SECTIONS):
+        raise UserError(f"{file} has none of the sections {', '.join(PROJECT_SECTIONS)} of a Lightning Pose config")
     values: dict[str, Any] = {}
     sections = {key[: dot.start()] for key in known for dot in re.finditer(r"\.", key)}
     try:
@@ -181,35 +185,15 @@ def read_keys(file: Path, known: Collection[str]) -> Keys:
         _flatten(tree, "", values, known, sections)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    return Keys(values)
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader, but a key that appears twice is an error."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        names = [key.value for key, _ in node.value]
-        for (key, _), name in zip(node.value, names, strict=True):
-            if names.count(name) > 1:
-                raise yaml.MarkedYAMLError(
-                    problem=f"the key {excerpt(name)} appears twice", problem_mark=key.start_mark
-                )
-        return super().construct_mapping(node, deep)
+    return Keys(values, dict(_leaves(words, "")))
 
 
 def _count(tree: Any, counts: dict[int, int]) -> int:
-    """Returns the number of values in a tree; `counts` has those of its lists and tables by id, 0 while counting.
-
-    Raises:
-      UserError: a list or table contains itself.
-    """
+    """Returns the number of values in a tree; `counts` has those of its lists and tables by id."""
     if not isinstance(tree, list | dict):
         return 1
     if id(tree) not in counts:
-        counts[id(tree)] = 0
         counts[id(tree)] = 1 + sum(_count(part, counts) for part in (tree.values() if isinstance(tree, dict) else tree))
-    elif not counts[id(tree)]:
-        raise UserError("an alias (*) refers to a list or table that contains it")
     return counts[id(tree)]
 
 
@@ -227,6 +211,15 @@ def _flatten(
             values[key] = value
         elif value is not None:
             raise UserError(f"{key} is {excerpt(value)}; it must be a table of keys")
+
+
+def _leaves(tree: dict, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yields the values of a tree of tables by dotted key."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _kind(tree: Any) -> str:

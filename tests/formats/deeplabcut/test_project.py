@@ -237,7 +237,7 @@ def test_several_animals_are_refused(tmp_path: Path) -> None:
         np.ones((1, 16)), index=pd.MultiIndex.from_tuples([("labeled-data", "day1", "a")]), columns=columns
     )
     table.to_hdf(tmp_path / "labeled-data/day1/CollectedData_me.h5", key="df_with_missing", mode="w")
-    with pytest.raises(UserError, match="day1/CollectedData_me.h5 has 4 header rows: it is of a project with several"):
+    with pytest.raises(UserError, match="day1/CollectedData_me.h5 has the individuals a, b: it is of"):
         read(tmp_path)
     (tmp_path / "labeled-data/day1/CollectedData_me.h5").unlink()
     table.to_csv(tmp_path / "labeled-data/day1/CollectedData_me.csv")
@@ -321,6 +321,7 @@ def test_every_cut_h5_is_refused_or_read_but_never_a_fault(tmp_path: Path) -> No
         ({"video_sets": {"/a/day1.mp4": {"crop": "0, 5"}}}, "crop of /a/day1.mp4 is .*x1, x2, y1, y2"),
         ({"video_sets": {"/a/day1.mp4": {"crop": "5, 5, 0, 9"}}}, "crop of /a/day1.mp4 is"),
         ({"video_sets": {"/a/d.avi": {"crop": "0, 5, 0, 9"}, "/b/d.avi": {"crop": "0, 5, 0, 8"}}}, "different crops"),
+        ({"video_sets": {"/a/d.avi": {}, "/b/d.avi": {}}}, "/a/d.avi and /b/d.avi have one name, so either could show"),
         ({"cropping": True}, "x1, x2, y1, y2 is"),
     ],
 )

@@ -1,0 +1,103 @@
+"""Tells from what a label file says about a video whether a file is that recording."""
+
+import dataclasses
+from pathlib import Path
+
+import cv2
+
+from jaxpose.errors import UserError
+from jaxpose.quantities import count
+from jaxpose.video.index import VideoIndex, read_index
+from jaxpose.video.rotation import AnyVideo, as_labelled
+
+# Libraries round the rates of files, and estimate them from time stamps.
+_RATE_TOLERANCE = 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What a label file says about a video; None where it does not say.
+
+    Attributes:
+      name: the path in the label file.
+      frame_count: number of its frames.
+      size_px: (width, height) of its frames.
+      fps: frames per second.
+    """
+
+    name: str
+    frame_count: int | None = None
+    size_px: tuple[int, int] | None = None
+    fps: float | None = None
+
+
+def read_recording(path: Path, recording: Recording) -> VideoIndex:
+    """Returns the index of the file of a recording, whose frames are rotated as they were labelled.
+
+    Raises:
+      UserError: the file is no video, or as `check_recording`.
+    """
+    return check_recording(read_index(path), recording)
+
+
+def check_recording(video: AnyVideo, recording: Recording) -> AnyVideo:
+    """Returns a video, as `scan` or `read_index` returned it, whose frames are rotated as they were labelled.
+
+    Raises:
+      UserError: it has another number of frames, size or rate: it is another recording.
+    """
+    video = as_labelled(video, [recording.size_px] if recording.size_px else [])
+    refuse_other(video.path, recording, (video.width_px, video.height_px))
+    shown = video.frame_count if isinstance(video, VideoIndex) else video.expected_frames
+    counts, rates = [shown, video.announced_frames], [video.fps]
+    if recording.frame_count not in (None, *counts) or not _has_rate(recording.fps, rates):
+        # Most label tools read videos with OpenCV, which estimates where the file does not say.
+        opened = cv2.VideoCapture(str(video.path))
+        counts.append(round(opened.get(cv2.CAP_PROP_FRAME_COUNT)))
+        rates.append(opened.get(cv2.CAP_PROP_FPS))
+        opened.release()
+    if recording.frame_count not in (None, *counts):
+        raise UserError(_describe(video.path, recording, count(shown, "frame"), f"{recording.frame_count:,}"))
+    if not _has_rate(recording.fps, rates):
+        raise UserError(_describe(video.path, recording, f"{rates[0]:g} frames/s", f"{recording.fps:g}"))
+    return video
+
+
+def refuse_other(path: Path, recording: Recording, size_px: tuple[int, int], frame_count: int | None = None) -> None:
+    """Checks a file that another library has opened.
+
+    Args:
+      path: the file.
+      recording: what the label file says.
+      size_px: (width, height) of the frames of the file.
+      frame_count: their number; None = not compared.
+
+    Raises:
+      UserError: it has another size or number of frames.
+    """
+    if recording.size_px not in (None, size_px):
+        shown, said = (f"{width} x {height} px" for width, height in (size_px, recording.size_px))
+        raise UserError(_describe(path, recording, f"frames of {shown}", said))
+    if frame_count is not None and recording.frame_count not in (None, frame_count):
+        raise UserError(_describe(path, recording, count(frame_count, "frame"), f"{recording.frame_count:,}"))
+
+
+def has_proportions(size_px: tuple[int, int], frame_px: tuple[int, int]) -> bool:
+    """Returns whether an image of (width, height) px has the proportions of frames of that size.
+
+    Rounding to whole pixels changes the proportions of a resized frame by less than a pixel.
+    """
+    (width, height), (frame_width, frame_height) = size_px, frame_px
+    return abs(width * frame_height - height * frame_width) <= max(frame_width, frame_height)
+
+
+def _has_rate(fps: float | None, rates: list[float]) -> bool:
+    return fps is None or any(abs(rate - fps) <= _RATE_TOLERANCE * fps for rate in rates)
+
+
+def _describe(path: Path, recording: Recording, there: str, said: str) -> str:
+    named = "it" if recording.name == str(path) else recording.name
+    return (
+        f"{path} has {there}, but {named} had {said} when it was labelled: it is another recording, or was cut or "
+        "converted since; put the original there, or exchange the video in the label tool"
+    )
