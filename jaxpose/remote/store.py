@@ -84,9 +84,10 @@ class RemoteFolder:
         return self._tried(self._fs.cat_file, self._at(path))
 
     def _read_local(self, file: Path) -> bytes:
+        content = read_bytes(file)
         if not os.path.realpath(file).startswith(os.path.join(os.path.realpath(self._root), "")):
             raise NotRegularFile(file, f"is a link to {os.path.realpath(file)}, outside of the folder")
-        return read_bytes(file)
+        return content
 
     def size(self, path: str) -> int:
         """Returns the bytes of a file.
