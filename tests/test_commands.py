@@ -113,7 +113,7 @@ RUN_BY = {
     "suggest": _SUGGEST,
     "suggest --run": _SUGGEST,
     "suggest --out": _SUGGEST,
-    "suggest --frames": "tests/test_suggest.py::test_images_are_the_frames_of_the_video_with_their_neighbours",
+    "suggest --frames": "tests/test_suggest.py::test_only_a_network_with_context_gets_the_neighbours_of_frames",
     "labels check": _LABELS,
     "labels check --like": _LABELS,
     "labels merge": _MERGE,

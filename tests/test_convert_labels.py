@@ -351,3 +351,13 @@ def test_mistakes_are_named(project: Path, tmp_path: Path, capsys: pytest.Captur
         capsys, project, "--to", "csv", "--labels", "CollectedData_top.csv", "--out", tmp_path / "a.csv"
     )
     assert not (tmp_path / "a.json").exists()
+
+
+def test_an_image_that_leads_out_of_the_project_is_not_copied(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = tmp_path / "private.png"
+    (project / IMAGES[0]).rename(private)
+    (project / IMAGES[0]).symlink_to(private)
+    assert f"{IMAGES[0]} is a link to {private}" in fails(capsys, project, "--to", "coco", "--out", tmp_path / "a.json")
+    assert not (tmp_path / "labeled-data").exists()

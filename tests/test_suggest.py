@@ -1,5 +1,6 @@
 """Frames to label: those where the predictions fail, as files that other tools open."""
 
+import dataclasses
 import os
 import re
 import shutil
@@ -12,10 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from jaxpose import config as c
 from jaxpose import suggest
 from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.labels import read_labels
 from jaxpose.data.synthetic import make_project
+from jaxpose.run.identity import read_config, write_config
 from tests import painted_videos
 from tests.predicted_runs import planted_failures, predicted_run, true_track, walking_project
 
@@ -90,7 +93,7 @@ def test_runs_that_differ_are_a_sign_of_their_own(walked: Path, tmp_path: Path) 
     np.testing.assert_allclose(written, np.median([truth[frames], drifted[frames]], axis=0), atol=1e-3)
 
 
-def test_images_are_the_frames_of_the_video_with_their_neighbours(tmp_path: Path) -> None:
+def test_only_a_network_with_context_gets_the_neighbours_of_frames(tmp_path: Path, capsys: Capture) -> None:
     """Each frame of the video holds its own number."""
     project = make_project(tmp_path / "project", videos=1, labelled_frames=2, video_frames=2, side_px=32)
     video = painted_videos.write(tmp_path / "painted.mp4", 60)
@@ -98,9 +101,16 @@ def test_images_are_the_frames_of_the_video_with_their_neighbours(tmp_path: Path
     for frame in (0, 21, 59):
         track[frame] += 20
     run = predicted_run(tmp_path / "run", project, {video: (track, np.full((60, 7), 0.9))})
-    out = tmp_path / "out"
+    alone, out = tmp_path / "alone", tmp_path / "out"
+    assert suggest.main(["--run", str(run), str(video), "--frames", "3", "--out", str(alone)]) == 0
+    assert capsys.readouterr().out.splitlines()[-2] == f"{alone}: 3 images"
+    config = read_config(run / "config.json")
+    write_config(run / "config.json", dataclasses.replace(config, model=c.ModelConfig(kind="heatmap_context")))
     assert suggest.main(["--run", str(run), str(video), "--frames", "3", "--out", str(out)]) == 0
-    assert sorted(_suggested(out)) == [("painted", 0), ("painted", 21), ("painted", 59)]
+    assert f"{out}: 11 images, with the frames around each for a network" in capsys.readouterr().out
+    assert sorted(_suggested(out)) == sorted(_suggested(alone)) == [("painted", 0), ("painted", 21), ("painted", 59)]
+    only = sorted((alone / "labeled-data" / "painted").iterdir())
+    assert [painted_videos.number_in(cv2.imread(str(image))) for image in only] == [0, 21, 59]
     images = sorted((out / "labeled-data" / "painted").iterdir())
     numbers = [0, 1, 2, 19, 20, 21, 22, 23, 57, 58, 59]
     assert [image.name for image in images] == [f"img{number:08d}.png" for number in numbers]

@@ -12,6 +12,7 @@ from jaxpose.config import DataConfig
 from jaxpose.conversion.places import refuse_absent_project, refuse_out
 from jaxpose.data.checked_table import CheckedTable, check_table
 from jaxpose.data.image_file import PixelRule, decode_image
+from jaxpose.data.label_changes import changing_labels
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.project import LISTED_PROBLEMS
 from jaxpose.data.white import choose_white, describe_white
@@ -99,10 +100,11 @@ def convert_labels(data: DataConfig, target: LabelTarget) -> list[str]:
     sources = [table.paths[row] for row in rows]
     holds_images = out.name.endswith(sleap_labels.PACKAGE)
     copies = [] if holds_images else [folder / image for image in labels.images]
-    if not target.overwrite:
-        files = [out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels)
-        _refuse_existing(files, sources, copies, rule)
-    with output_folder(folder, target.overwrite) as new:
+    folder.mkdir(parents=True, exist_ok=True)
+    with changing_labels(folder), output_folder(folder, target.overwrite) as new:
+        if not target.overwrite:
+            files = [out] if form != DEEPLABCUT else deeplabcut.label_files(out, labels)
+            _refuse_existing(files, sources, copies, rule)
         for source, copy in zip(sources, copies, strict=bool(copies)):
             _copy(source, copy, rule)
         _write_files(new, labels, copies or sources, target)

@@ -17,6 +17,7 @@ from jaxpose import cache
 from jaxpose.codes import VISIBLE
 from jaxpose.data.image_file import DECODERS, ImageFacts, image_facts
 from jaxpose.data.label_table import LabelTable
+from jaxpose.data.outside_links import refuse_link_out_of_project
 from jaxpose.data.white import ValueRange
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
@@ -52,7 +53,7 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
       known: facts of intact images by their checksum.
 
     Raises:
-      UserError: the name leads out of the project, or the file cannot be read or is not intact.
+      UserError: the name or a link leads out of the project, or the file cannot be read or is not intact.
     """
     parts = PurePosixPath(name).parts
     if name.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in parts:
@@ -68,6 +69,7 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
         raise UserError(reason) from None
     except (OSError, NotRegularFile) as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
+    refuse_link_out_of_project(path, name)
     checksum = hashlib.sha256(content).hexdigest()
     try:
         facts = known.get(checksum) or image_facts(content)

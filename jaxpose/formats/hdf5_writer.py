@@ -29,25 +29,30 @@ def open_hdf5(file: Path) -> Iterator[Any]:
 
 
 def write_pandas(file: Path, table: Any) -> None:
-    """Writes a pandas table as DeepLabCut names it, in the form "fixed".
-
-    Not in the form "table", as DeepLabCut writes predictions: its pandas 2 cannot read that from pandas 3.
+    """Writes a pandas table as `pandas_content` has it.
 
     Raises:
       OSError: the file cannot be written.
     """
+    _write(file, pandas_content(table))
+
+
+def pandas_content(table: Any) -> bytes:
+    """Returns an HDF5 file with a pandas table as DeepLabCut names it, in the form "fixed".
+
+    Not in the form "table", as DeepLabCut writes predictions: its pandas 2 cannot read that from pandas 3.
+    """
     import pandas
 
     memory = {"driver": "H5FD_CORE", "driver_core_backing_store": 0}
-    with pandas.HDFStore(file.name, mode="w", **memory) as store:
+    with pandas.HDFStore("in_memory.h5", mode="w", **memory) as store:
         opened: Any = store.root._v_file
         for name in ("create_array", "create_vlarray"):
             # Otherwise each array notes when it was written; `track_times` of pandas 2 is for the other form alone.
             setattr(opened, name, functools.partial(getattr(opened, name), track_times=False))
         store.put("df_with_missing", table, format="fixed", track_times=False)
         opened.flush()
-        content = opened.get_file_image()
-    _write(file, content)
+        return opened.get_file_image()
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -11,6 +11,7 @@ from jaxpose.config import SYNTHETIC, Config, DataConfig, project_folder
 from jaxpose.config.project_config import is_lightning_pose_config, is_project_config
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
+from jaxpose.data.label_changes import refuse_unfinished
 from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.project import Project, make_project
@@ -108,12 +109,14 @@ def recognise(data: DataConfig) -> str:
     """Returns the tool whose files the project holds; Lightning Pose, unless it has those of another.
 
     Raises:
-      UserError: it is a file of an unknown kind, or a folder with nothing but files that must be named themselves; or
-        `data.labels` or `data.views` is given for a project that is not of Lightning Pose.
+      UserError: it is a file of an unknown kind, or a folder with nothing but files that must be named themselves; its
+        label files are being changed; or `data.labels` or `data.views` is given for a project that is not of Lightning
+        Pose.
     """
     path = Path(data.project).expanduser()
     if not data.project or not path.exists():
         return LIGHTNING_POSE
+    refuse_unfinished(project_folder(data.project))
     kind = _kind_of_folder(path, data) if path.is_dir() else _kind_of_file(path)
     if kind != LIGHTNING_POSE:
         for name in ("labels", "views"):

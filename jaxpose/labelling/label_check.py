@@ -14,6 +14,7 @@ from jaxpose.data.image_file import AUTO, ImageFacts, PixelRule, image_facts
 from jaxpose.data.label_orientation import decide_orientation, refuse_undecided
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.orientation import NORMAL, describe
+from jaxpose.data.outside_links import refuse_link_out_of_project
 from jaxpose.data.white import choose_white
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
@@ -164,6 +165,7 @@ def _of_images(table: LabelTable) -> tuple[list[Finding], PixelRule]:
         try:
             if isinstance(found, str):
                 raise UserError(found)
+            refuse_link_out_of_project(path, image)
             refuse_undecided(table, row, found, orientation)
             refuse_resized(table, row, found, orientation)
         except UserError as error:

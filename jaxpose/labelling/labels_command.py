@@ -1,16 +1,32 @@
 """The work of `jaxpose.labels`: checks the labels of a project, or adds new ones."""
 
 import argparse
+import contextlib
+import shlex
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from jaxpose.config import DataConfig
-from jaxpose.config.arguments import DONE, FAILED
+from jaxpose.config import DataConfig, project_folder
+from jaxpose.config.arguments import DONE, FAILED, program
+from jaxpose.data.label_changes import changing_labels
+from jaxpose.formats.deeplabcut.config import CONFIG_FILE
+from jaxpose.formats.project import DEEPLABCUT, without_config_file
 from jaxpose.labelling.check_folder import LIST_FILE, refuse_foreign, write_findings
 from jaxpose.labelling.label_check import OUTLIER, OUTSIDE, ROW, SWAP, check_labels
-from jaxpose.labelling.merging import merge as merge_labels
-from jaxpose.labelling.new_labels import count_untouched, count_untouched_in, read_new_labels
+from jaxpose.labelling.label_h5 import can_write
+from jaxpose.labelling.merging import Merged
+from jaxpose.labelling.merging import merge as write_merged
+from jaxpose.labelling.new_labels import (
+    NewFile,
+    count_untouched,
+    count_untouched_in,
+    is_merged,
+    read_new_labels,
+    refuse_misfits,
+)
 from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
+from jaxpose.labelling.video_sets import absent_video_sets
 from jaxpose.quantities import count
 from jaxpose.terminal import print_lines, say
 
@@ -76,21 +92,48 @@ def merge(given: argparse.Namespace) -> int:
     Raises:
       UserError: the project or the new rows cannot be used; nothing is written then.
     """
-    project, new = _read_project(given), Path(given.new).expanduser()
-    found = read_new_labels(new, project)
-    merged = merge_labels(new, found, project)
+    folder, new = project_folder(without_config_file(DataConfig(project=given.project)).project), Path(given.new)
+    with changing_labels(folder) if folder.is_dir() else contextlib.nullcontext():
+        project = _read_project(given)
+        found = read_new_labels(new.expanduser(), project)
+        if is_merged(found, project):
+            print_lines(f"{given.project} has all labels of {given.new} already: nothing to merge")
+        else:
+            refuse_misfits(new.expanduser(), found, project)
+            _report(new.expanduser(), found, project, write_merged(new.expanduser(), found, project))
+    say(f"train on them: {program('jaxpose.train')} {shlex.quote(given.project)}{_options(given)}")
+    return DONE
+
+
+def _report(new: Path, found: Sequence[NewFile], project: ProjectLabels, merged: Merged) -> None:
     for file, rows in merged.rows.items():
         print_lines(f"{file}: {count(rows, 'new row')}")
-    print_lines(f"{count(merged.images, 'image')} copied, neighbours included")
+    print_lines(f"{count(merged.images, 'image')} copied")
     if empty := sum(file.empty for file in found):
         print_lines(f"left out: {count(empty, 'row')} without any label")
     if untouched := count_untouched(new, found):
         print_lines(_untouched_text(untouched))
     if merged.backups:
         print_lines(f"the label files before: {', '.join(map(str, merged.backups))}")
+    for file in merged.h5:
+        print_lines(f"{file}: written anew from the CSV")
     for file in merged.stale:
-        print_lines(f"{file} lacks the new rows: make it again, in DeepLabCut by convertcsv2h5")
-    return DONE
+        print_lines(f"{file} lacks the new rows: make it in DeepLabCut by convertcsv2h5")
+    if merged.stale and not can_write():
+        print_lines("pip install 'jaxpose[deeplabcut]', and the next merge writes these files itself")
+    if project.kind == DEEPLABCUT:
+        images = [image for file in found for image in file.labels.images]
+        for name, lines in absent_video_sets(project, images).items():
+            print_lines(
+                f"DeepLabCut reads labeled-data/{name} only if {project.folder / CONFIG_FILE} has, under video_sets:\n"
+                f"{lines}"
+            )
+
+
+def _options(given: argparse.Namespace) -> str:
+    """Returns the options by which a training finds the same label files."""
+    views = f" data.views={shlex.quote(given.views)}" * bool(given.views)
+    return f" data.labels={shlex.quote(given.labels)}" * (given.labels != DataConfig().labels) + views
 
 
 def _untouched_text(rows: int) -> str:

@@ -1,5 +1,6 @@
 """The label files of a project to which new rows are added, and the projects whose files jaxpose does not change."""
 
+import os
 from pathlib import Path, PurePosixPath
 
 from jaxpose.errors import UserError
@@ -48,6 +49,11 @@ def target_problem(project: ProjectLabels, target: Path, cells: dict[tuple[str, 
 
     Beside an .h5 file alone, a new .csv would be read in its place, and the labels in the .h5 would be lost.
     """
+    if target.is_symlink():
+        return (
+            f"{target} is a link to {os.path.realpath(target)}, and a merge would put a file in its place: merge into "
+            "the project of that file, or copy it here"
+        )
     if not target.is_file() and target.with_suffix(".h5").is_file():
         return (
             f"{target.with_suffix('.h5')} has labels that no CSV file beside it has; write that first, with pandas: "

@@ -1,25 +1,21 @@
 """Adds new rows and their images to a project. Existing rows keep every byte."""
 
-import contextlib
 import csv
 import dataclasses
 import io
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
-from jaxpose.data.frame_names import FrameNames
+from jaxpose.data.label_changes import write_all
 from jaxpose.data.label_text import SAVE_AS_UTF_8, read_text
 from jaxpose.errors import UserError
-from jaxpose.files import open_atomic, read_bytes, write_atomic
+from jaxpose.files import read_bytes
+from jaxpose.formats.project import DEEPLABCUT
+from jaxpose.labelling.label_h5 import can_write, h5_of_csv, refuse_other_labels
 from jaxpose.labelling.label_layout import LabelLayout
+from jaxpose.labelling.merge_images import folder_of, images_to_copy
 from jaxpose.labelling.merge_target import layout_of, target_file
-from jaxpose.labelling.new_labels import NewFile, image_file
+from jaxpose.labelling.new_labels import NewFile
 from jaxpose.labelling.project_labels import ProjectLabels
-
-BACKUP_ENDING = ".bak"
-# Frames on either side of a labelled one that are copied with it.
-_NEIGHBOURS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,46 +26,53 @@ class Merged:
       rows: {label file: number of new rows}.
       backups: copies of the label files before.
       images: number of images copied into the project.
-      stale: HDF5 files beside the label files, which lack the new rows.
+      h5: HDF5 files beside label files, written anew.
+      stale: those that lack the new rows: a package is not installed, or a row is not as in DeepLabCut's files.
     """
 
     rows: dict[Path, int]
     backups: list[Path]
     images: int
+    h5: list[Path]
     stale: list[Path]
 
 
 def merge(new: Path, found: list[NewFile], project: ProjectLabels) -> Merged:
-    """Adds the rows that `read_new_labels` returned, with their images, to a project.
+    """Adds the rows that `read_new_labels` returned, with their images, to a project: all of them, or none.
 
-    Images are copied first; then each label file is replaced at once. If one cannot be written, those before it get
-    their old content again. <label file>.bak keeps the content before the merge.
+    <label file>.bak keeps the content before the merge.
 
     Args:
       new: the folder or label file from which the rows come.
-      found: the rows.
-      project: where they go.
+      found: the rows, which fit into the project.
+      project: where they go; its folder is locked.
 
     Raises:
+      UserError: an HDF5 file beside a label file has other labels.
       OSError: a file cannot be written.
     """
-    added = _new_rows(found, project)
-    images = 0
-    for file in found:
-        for image in file.labels.images:
-            images += _copy_images(image_file(new, project, image), project.folder / image)
+    folder, added = folder_of(new), _new_rows(found, project)
+    images = {
+        project.folder / name: source
+        for file in found
+        for image in file.labels.images
+        for name, source in images_to_copy(folder, project, image).items()
+    }
     contents = {file: _extended(file, rows, project) for file, rows in added.items()}
-    before = {file: read_bytes(file, most_bytes=None) for file in added if file.is_file()}
-    backups = []
-    for file, content in before.items():
-        backups.append(file.with_name(file.name + BACKUP_ENDING))
-        write_atomic(backups[-1], content)
-    with _restoring(before, list(added)):
-        for file, content in contents.items():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, content)
-    stale = [other for file in added if (other := file.with_suffix(".h5")).is_file()]
-    return Merged({file: len(rows) for file, rows in added.items()}, backups, images, stale)
+    with_h5 = [file for file in added if project.kind == DEEPLABCUT or file.with_suffix(".h5").is_file()]
+    h5, stale = {}, []
+    for file in with_h5:
+        refuse_other_labels(project.folder, file)
+        try:
+            content = h5_of_csv(contents[file], layout_of(project, file), _encoding(file)) if can_write() else b""
+        except ValueError:
+            content = b""
+        if content:
+            h5[file.with_suffix(".h5")] = content
+        else:
+            stale.append(file.with_suffix(".h5"))
+    backups = write_all(project.folder, {**contents, **h5}, images)
+    return Merged({file: len(rows) for file, rows in added.items()}, backups, len(images), list(h5), stale)
 
 
 def _new_rows(found: list[NewFile], project: ProjectLabels) -> dict[Path, list[list[str]]]:
@@ -101,34 +104,5 @@ def _extended(file: Path, rows: list[list[str]], project: ProjectLabels) -> byte
         raise UserError(f"{file} is not UTF-8 and cannot hold the names of the new images: {SAVE_AS_UTF_8}") from None
 
 
-def _copy_images(source: Path, target: Path) -> int:
-    """Copies an image and its neighbours to where the project has none; returns their number."""
-    images = FrameNames(file.name for file in source.parent.iterdir())
-    number, copied = images.number(source.name), 0
-    names = [source.name]
-    if number is not None:
-        near = range(max(0, number - _NEIGHBOURS), number + _NEIGHBOURS + 1)
-        names += [images.renumbered(source.name, other) for other in near if other != number]
-    pairs = [(source.with_name(name), target.with_name(name)) for name in names]
-    for image, place in pairs:
-        if image.is_file() and not os.path.lexists(place):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with open_atomic(place) as stream:
-                stream.write(read_bytes(image, most_bytes=None))
-            copied += 1
-    return copied
-
-
-@contextlib.contextmanager
-def _restoring(before: dict[Path, bytes], files: list[Path]) -> Iterator[None]:
-    """A context that gives files their old content again, or removes new ones, if it ends with an error."""
-    try:
-        yield
-    except BaseException:
-        for file in files:
-            with contextlib.suppress(OSError):
-                if file in before:
-                    write_atomic(file, before[file])
-                else:
-                    file.unlink(missing_ok=True)
-        raise
+def _encoding(file: Path) -> str:
+    return read_text(file)[1] if file.is_file() else "utf-8"

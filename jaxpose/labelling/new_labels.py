@@ -3,19 +3,18 @@
 import dataclasses
 import difflib
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
 from jaxpose.codes import NOT_USED
-from jaxpose.data.frame_names import frame_of
-from jaxpose.data.label_table import read_csv_table
+from jaxpose.data.label_table import LabelTable, read_csv_table
 from jaxpose.data.label_text import read_rows
 from jaxpose.data.labels import Labels, read_labels
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.h5_labels import describe_difference
-from jaxpose.labelling.label_check import find_outside, read_size_px
-from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout, read_header
+from jaxpose.labelling.label_layout import LabelLayout, read_header
+from jaxpose.labelling.merge_images import folder_of, frame_of, image_problem
 from jaxpose.labelling.merge_target import refuse_other_tools, target_file, target_problem
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.suggestion_folder import read_checksums, read_suggested
@@ -41,34 +40,69 @@ class NewFile:
 
 
 def read_new_labels(new: Path, project: ProjectLabels) -> list[NewFile]:
-    """Reads new label files and checks that their rows can be added to the project.
+    """Reads new label files.
 
     Args:
       new: a label file, or a folder with label files of the same names as the project's.
       project: its labels.
 
     Raises:
-      UserError: the project has no label file to extend; there is no such new file; or a line for each problem: a row
-        that cannot be used or does not fit into the project's file, other keypoints than the project's, an image that
-        is labelled already or twice, one that does not exist or is no crop like the others, or a point outside of it.
+      UserError: the project has no label file to extend, there is no such new file, or it has no row with a label; or a
+        line for each row that cannot be used.
     """
     refuse_other_tools(project)
     found = [_read(file, view) for file, view in _find(new, project)]
-    problems = [problem for file in found for problem in _keypoint_problems(file, project)]
-    if not problems:
-        problems = _row_problems(found, project, _folder_of(new))
-    if problems:
-        more = len(problems) - _LISTED
-        raise UserError("\n".join([*problems[:_LISTED], *([f"... and {more} more"] if more > 0 else [])]))
     if not any(file.cells for file in found):
         raise UserError(f"{new} has no row with a label: nothing to merge")
     return found
 
 
+def is_merged(found: Sequence[NewFile], project: ProjectLabels) -> bool:
+    """Returns whether all new rows are in the project already, with the same labels."""
+    known = {image: (table, row) for of_view in project.tables.values() for table in of_view
+             for row, image in enumerate(table.images)}  # fmt: skip
+    return all(
+        image in known and _is_same(file.labels, row, *known[image])
+        for file in found
+        for row, image in enumerate(file.labels.images)
+    )
+
+
+def _is_same(labels: Labels, row: int, table: LabelTable, known: int) -> bool:
+    for place, name in enumerate(labels.keypoint_names):
+        if name not in table.keypoint_names:
+            return False
+        point_px = table.keypoints_image_px[known, table.keypoint_names.index(name)]
+        if not np.array_equal(labels.keypoints_frame_px[row, place], point_px, equal_nan=True):
+            return False
+    return True
+
+
+def refuse_misfits(new: Path, found: Sequence[NewFile], project: ProjectLabels) -> None:
+    """Checks that new rows can be added to a project.
+
+    Args:
+      new: the folder or label file from which they come.
+      found: the rows.
+      project: its labels.
+
+    Raises:
+      UserError: a line for each problem: a row that does not fit into the project's file, other keypoints than the
+        project's, an image that is labelled already or twice, one that does not exist or is no crop like the others, a
+        file to copy that is not an image or lies outside of the folder, or a point outside of its image.
+    """
+    problems = [problem for file in found for problem in _keypoint_problems(file, project)]
+    if not problems:
+        problems = _row_problems(found, project, folder_of(new))
+    if problems:
+        more = len(problems) - _LISTED
+        raise UserError("\n".join([*problems[:_LISTED], *([f"... and {more} more"] if more > 0 else [])]))
+
+
 def count_untouched(new: Path, found: Sequence[NewFile]) -> int:
     """Returns how many new rows are exactly the predictions that jaxpose.suggest wrote."""
     images = [image for file in found for image in file.labels.images]
-    return _count_untouched(_folder_of(new), [file.labels.file for file in found], images)
+    return _count_untouched(folder_of(new), [file.labels.file for file in found], images)
 
 
 def count_untouched_in(project: ProjectLabels) -> int:
@@ -93,23 +127,9 @@ def _count_untouched(folder: Path, files: Sequence[Path], images: Sequence[str])
     return sum(suggested[image] == checksums.get(image) for image in images if image in suggested)
 
 
-def image_file(new: Path, project: ProjectLabels, image: str) -> Path:
-    """Returns where a new image lies: beside the new labels, else in the project."""
-    beside = _folder_of(new) / image
-    return beside if beside.is_file() else project.folder / image
-
-
 def _own_name(project: ProjectLabels, view: str) -> str:
     """Returns the name of the project's label file of a view."""
     return project.files[view][0].name
-
-
-def _folder_of(new: Path) -> Path:
-    """Returns the folder from which new label files name their images."""
-    if new.is_dir():
-        return new
-    is_per_video = new.parent.parent.name == IMAGES_FOLDER
-    return new.parents[2] if is_per_video else new.parent
 
 
 def _find(new: Path, project: ProjectLabels) -> list[tuple[Path, str]]:
@@ -191,50 +211,17 @@ def _row_problems(found: Sequence[NewFile], project: ProjectLabels, folder: Path
         for table in of_view
         for image, source in zip(table.images, table.sources, strict=True)
     }
-    frames = {_frame(image): place for image, place in places.items()}
+    frames = {frame_of(image): place for image, place in places.items()}
     problems = []
     for file in found:
         rows = zip(file.labels.images, file.labels.lines, file.cells, strict=True)
         for row, (image, line, cells) in enumerate(rows):
             place = f"{file.labels.file}:{line}"
-            if earlier := places.get(image) or frames.get(_frame(image)):
+            if earlier := places.get(image) or frames.get(frame_of(image)):
                 problems.append(f"{place}: {image} is labelled in {earlier} already; remove one of the two")
-            elif problem := _image_problem(file.labels, row, project, folder):
+            elif problem := image_problem(file.labels, row, project, folder):
                 problems.append(f"{place}: {problem}")
             elif problem := target_problem(project, target_file(project, file.view, image), cells):
                 problems.append(f"{place}: {problem}")
-            places[image] = frames[_frame(image)] = place
+            places[image] = frames[frame_of(image)] = place
     return problems
-
-
-def _frame(image: str) -> tuple[str, int | str]:
-    """Returns the video and the frame of an image, so that img7.png and img00000007.png are the same."""
-    path = PurePosixPath(image)
-    return path.parent.name, frame_of(path.name)
-
-
-def _image_problem(labels: Labels, row: int, project: ProjectLabels, folder: Path) -> str:
-    image = labels.images[row]
-    if image.startswith("/") or ".." in PurePosixPath(image).parts:
-        return f"{image} leaves the project folder"
-    beside, inside = folder / image, project.folder / image
-    if not beside.is_file() and not inside.is_file():
-        return f"{image} lies neither in {folder} nor in {project.folder}"
-    if beside.is_file() and inside.is_file() and beside.read_bytes() != inside.read_bytes():
-        return f"{image} in {folder} is another image than the one in {project.folder}"
-    try:
-        size_px = read_size_px(beside if beside.is_file() else inside)
-    except UserError as error:
-        return str(error)
-    video = PurePosixPath(image).parent.name
-    crop_px = project.crop_px(video)
-    known_px = {crop_px[2:]} if crop_px else project.sizes_px(video)
-    if known_px and size_px not in known_px:
-        shown = " or ".join(f"{width} x {height}" for width, height in sorted(known_px))
-        return (
-            f"{image} has {size_px[0]} x {size_px[1]} px, but the project's images of this video have {shown}"
-            f"{f' (crops at {crop_px[:2]})' if crop_px else ''}; suggest the frame again for this project"
-        )
-    outside = find_outside(labels.keypoints_frame_px[row], labels.visibility[row], size_px)
-    names = ", ".join(labels.keypoint_names[k] for k in outside)
-    return f"outside of its image of {size_px[0]} x {size_px[1]} px: {names}" if outside else ""

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxpose.config import Config, DataConfig, VideoConfig
 from jaxpose.config.arguments import DONE, program
+from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.data.sessions import video_files
 from jaxpose.errors import UserError
 from jaxpose.extras import need
@@ -48,7 +49,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     refuse_used(out, given.overwrite)
     if given.h5:
         need("deeplabcut", "--h5")
-    data, video = _options(given, runs)
+    data, video, radius = _options(given, runs)
     project = read_project_labels(data) if data.project else None
     if given.h5 and not project:
         raise UserError("--h5 writes label files, which need the keypoints of a project: give --project FOLDER")
@@ -75,21 +76,22 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
         choices = choose_different(recordings, skipped, given.frames, given.apart)
     if not choices:
         raise UserError("no frame is left to suggest: all are labelled, or too near to each other (see --apart)")
-    images = write_suggestions(out, recordings, choices, data, project, points, given.h5)
+    images = write_suggestions(out, recordings, choices, data, project, points, radius=radius, h5=given.h5)
     _report(given, out, recordings, choices, images, project, points)
     return DONE
 
 
-def _options(given: argparse.Namespace, runs: list[Path]) -> tuple[DataConfig, VideoConfig]:
-    """Returns where the labels are, and for runs their keypoints; and where the videos are."""
-    config = read_run_configs(runs)[0] if runs else Config()
-    data = config.data
+def _options(given: argparse.Namespace, runs: list[Path]) -> tuple[DataConfig, VideoConfig, int]:
+    """Returns where the labels are, and for runs their keypoints; where the videos are; and how many frames on either
+    side a network of the runs looks at."""
+    configs = read_run_configs(runs) if runs else [Config()]
+    data, radius = configs[0].data, max(CONTEXT_RADIUS[config.model.kind] for config in configs)
     changes = {name: getattr(given, name) for name in ("project", "labels") if getattr(given, name)}
     if given.views:
         changes["views"] = tuple(given.views.split(","))
         if runs and changes["views"] != data.views:
             raise UserError(f"--views is {given.views}, but the run has {','.join(data.views) or 'one camera'}")
-    return dataclasses.replace(data, **changes), config.video
+    return dataclasses.replace(data, **changes), configs[0].video, radius
 
 
 def _videos(data: DataConfig, video: VideoConfig, project: ProjectLabels | None) -> list[str]:
@@ -166,7 +168,9 @@ def _report(
         say(f"{recording.name}: {count(frames, 'frame')}")
     if len(choices) < given.frames:
         say(f"only {len(choices)} of {given.frames} frames: the others are labelled or too near (see --apart)")
-    print_lines(f"{out}: {count(images, 'image')}, neighbours included")
+    per_frame = len(recordings[0].videos)
+    around = ", with the frames around each for a network that looks at several" * (images > len(choices) * per_frame)
+    print_lines(f"{out}: {count(images, 'image')}{around}")
     if project and (bad := sum(len(table.problems) for of_view in project.tables.values() for table in of_view)):
         which = f"{count(bad, 'row')} of the labels"
         print_lines(f"{which} cannot be used (see jaxpose labels check); their frames may be here")

@@ -10,9 +10,9 @@ import numpy as np
 from jaxpose.codes import NOT_USED, VISIBLE
 from jaxpose.files import write_new
 from jaxpose.formats import coco_writer, sleap_suggestions
-from jaxpose.formats.hdf5_writer import write_pandas
 from jaxpose.formats.project import COCO, SLEAP
 from jaxpose.formats.written_labels import WrittenLabels
+from jaxpose.labelling.label_h5 import h5_of_csv
 from jaxpose.labelling.label_layout import IMAGES_FOLDER, LabelLayout
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.recordings import Recording
@@ -104,19 +104,5 @@ def _write_csv(
         csv.writer(text, lineterminator="\n").writerows([*layout.header, *rows])
         write_new(file, text.getvalue().encode())
         if h5:
-            _write_h5(file.with_suffix(".h5"), layout, rows)
+            write_new(file.with_suffix(".h5"), h5_of_csv(text.getvalue().encode(), layout))
     return [out / name for name in files]
-
-
-def _write_h5(file: Path, layout: LabelLayout, rows: list[list[str]]) -> None:
-    """Writes rows as the table that DeepLabCut keeps beside its CSV files."""
-    import pandas as pd
-
-    first = layout.index_columns
-    places = [column for column, (_, coord) in enumerate(layout.columns()) if coord in "xy"]
-    names = [(layout.scorer, *layout.columns()[column]) for column in places]
-    values = [[float(row[first + column] or "nan") for column in places] for row in rows]
-    images = [tuple("/".join(row[:first]).split("/")) for row in rows]
-    columns = pd.MultiIndex.from_tuples(names, names=["scorer", "bodyparts", "coords"])
-    table = pd.DataFrame(values, index=pd.MultiIndex.from_tuples(images), columns=columns)
-    write_pandas(file, table)

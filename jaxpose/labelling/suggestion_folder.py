@@ -1,7 +1,7 @@
-"""A folder of frames to label: images with their neighbours, and label files in the form of the project.
+"""A folder of frames to label: images, and label files in the form of the project.
 
-labeled-data/<video>/img<8-digit frame number>.png; the label files have a row for each suggested frame, not for its
-neighbours; suggestions.csv has the reason for each.
+labeled-data/<video>/img<8-digit frame number>.png; for a network that looks at several frames, with the frames around
+each. The label files have a row for each suggested frame only; suggestions.csv has the reason for each.
 """
 
 import csv
@@ -29,8 +29,6 @@ from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 from jaxpose.video.video import Video, read_chunks, scan
 
 LIST_FILE = "suggestions.csv"
-# Frames on either side of each suggested one, for networks that look at five frames.
-_NEIGHBOURS = 2
 _CHUNK_FRAMES = 8
 _CHECKSUM = "labels_sha256"
 
@@ -61,6 +59,8 @@ def write_suggestions(
     data: DataConfig,
     project: ProjectLabels | None,
     points: Points,
+    *,
+    radius: int,
     h5: bool = False,
 ) -> int:
     """Writes the folder, complete or not at all, and returns the number of images.
@@ -72,6 +72,7 @@ def write_suggestions(
       data: the sizes of the labelled images decide whether a rotation in a video file is applied.
       project: whose form the label files have; None writes none.
       points: predicted places of the keypoints; a frame without any gets no labels.
+      radius: frames to write on either side of each chosen one.
       h5: write each label file as HDF5, too.
 
     Raises:
@@ -84,7 +85,7 @@ def write_suggestions(
             for view, path in recording.videos.items() if frames else ():
                 videos[path] = as_labelled(scan(path), labelled_sizes_px(data))
                 images_folder = folder / IMAGES_FOLDER / recording.folders[view]
-                images += _write_images(images_folder, videos[path], recording.crop_px, frames)
+                images += _write_images(images_folder, videos[path], recording.crop_px, frames, radius)
         files = write_label_files(folder, recordings, choices, project, points, videos, h5) if project else []
         checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
         write_new(folder / LIST_FILE, _list_text(recordings, choices, checksums).encode())
@@ -128,12 +129,16 @@ def _is_untouched(folder: Path) -> bool:
     return not files or found == suggested
 
 
-def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: set[int]) -> int:
-    """Writes frames and their neighbours, cropped to (x, y, width, height) if that is given; returns their number."""
+def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: set[int], radius: int) -> int:
+    """Writes frames and `radius` neighbours on either side, cropped to (x, y, width, height) if that is given.
+
+    Returns:
+      The number of images.
+    """
     folder.mkdir(parents=True)
     size_px = (video.width_px, video.height_px)
     x, y, width, height = crop_px or (0, 0, *size_px)
-    reach = range(-_NEIGHBOURS, _NEIGHBOURS + 1)
+    reach = range(-radius, radius + 1)
     wanted = {frame + offset for frame in frames for offset in reach if frame + offset >= 0}
     reader = read_chunks(video, np.eye(2, 3), size_px, _CHUNK_FRAMES)
     written, number = set(), 0

@@ -1,6 +1,7 @@
 """The actions, in order, that bring the copy of a run folder to the state of the run folder."""
 
 import dataclasses
+import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,6 +59,9 @@ def contents_of(folder: Path) -> Contents:
                     continue
                 if any(part.startswith(".") or part.endswith(".parts") for part in path.parts):
                     continue  # claims, and segments of videos that are not finished yet
+                if file.is_symlink():
+                    _report_link(file)
+                    continue
                 if stamp := stamp_of(file):
                     files[path.as_posix()] = stamp
     for name in published(folder / CHECKPOINTS_FOLDER):
@@ -68,6 +72,11 @@ def contents_of(folder: Path) -> Contents:
             # Damaged, which a resume reports, or removed since it was listed.
             _logger.debug("checkpoint %s is not copied: %s", name, error)
     return Contents(files, checkpoints)
+
+
+@functools.cache
+def _report_link(file: Path) -> None:
+    _logger.warning("%s is a link, which jaxpose did not make: it is not copied", file)
 
 
 def stamp_of(file: Path) -> Stamp | None:

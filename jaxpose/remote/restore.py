@@ -60,9 +60,8 @@ def restore(config: Config, folder: Path, *, dry_run: bool = False) -> list[str]
         raise UserError(f"log.remote_url is {config.log.remote_url}, so the copy of {folder} would be itself")
     overwrites = config.resume == "overwrite"
     is_empty = not folder.is_dir() or {entry.name for entry in folder.iterdir()} <= NO_RUN
-    # A link would be somebody else's folder.
-    is_downloaded = (staging / CONFIG_FILE).exists() and not staging.is_symlink()
-    if is_downloaded and not dry_run and not overwrites:
+    _refuse_links(staging)
+    if (staging / CONFIG_FILE).exists() and not dry_run and not overwrites:
         # The config is downloaded last, so the download is complete.
         _move_in(staging, folder)
         return [f"the download from {remote.url} is complete now"]
@@ -145,6 +144,13 @@ def _share_frames(remote: RemoteFolder, folder: Path) -> bool:
         return True
     copied = parse_signed_split_rows(remote.read(SPLIT_FILE), f"{remote.url}/{SPLIT_FILE}")
     return share_frames(copied, read_split_rows(folder))
+
+
+def _refuse_links(staging: Path) -> None:
+    """Refuses what no download leaves behind: files elsewhere would be moved or copied into the run folder."""
+    links = [path for path in (staging, *staging.rglob("*")) if path.is_symlink()]
+    if links:
+        raise UserError(f"{links[0]} is a link, which jaxpose did not make; remove {staging}, then repeat")
 
 
 def _move_in(staging: Path, folder: Path) -> None:

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import hashlib
 import logging
+import os
 import posixpath
 import threading
 import time
@@ -76,11 +77,17 @@ class RemoteFolder:
 
         Raises:
           FileNotFoundError: it does not exist.
-          NotRegularFile: it is a folder, a pipe or a device on this machine.
+          NotRegularFile: on this machine, it is a folder, a pipe, a device, or a link that leads out of the folder.
         """
         if isinstance(self._fs, LocalFileSystem):
-            return self._tried(read_bytes, Path(self._at(path)))
+            return self._tried(self._read_local, Path(self._at(path)))
         return self._tried(self._fs.cat_file, self._at(path))
+
+    def _read_local(self, file: Path) -> bytes:
+        content = read_bytes(file)
+        if not os.path.realpath(file).startswith(os.path.join(os.path.realpath(self._root), "")):
+            raise NotRegularFile(file, f"is a link to {os.path.realpath(file)}, outside of the folder")
+        return content
 
     def size(self, path: str) -> int:
         """Returns the bytes of a file.

@@ -454,6 +454,24 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, make: Cal
         read_project(data)
 
 
+def test_an_image_that_is_a_link_out_of_the_project_is_refused(tmp_path: Path) -> None:
+    data = make_project(tmp_path / "project", 2)
+    first, second = sorted((tmp_path / "project").rglob("*.png"))[:2]
+    shutil.move(first, tmp_path / "private.png")
+    first.symlink_to(tmp_path / "private.png")
+    shutil.move(second, second.with_name("pool.png"))
+    second.symlink_to("pool.png")
+    with pytest.raises(ValueError, match=rf"csv:4: .*png is a link to {tmp_path}/private.png, outside of .*project;"):
+        read_project(data)
+    # A git annex keeps files elsewhere in its repository.
+    store = tmp_path / ".git/annex/objects"
+    store.mkdir(parents=True)
+    shutil.move(tmp_path / "private.png", store / "key.png")
+    first.unlink()
+    first.symlink_to(store / "key.png")
+    assert len(read_project(data).images) == 2
+
+
 def test_a_project_folder_behind_a_loop_of_links_is_refused(tmp_path: Path) -> None:
     os.symlink(tmp_path / "b", tmp_path / "a")
     os.symlink(tmp_path / "a", tmp_path / "b")

@@ -62,7 +62,7 @@ def test_suggestions_for_sleap_merge_into_its_project(tmp_path: Path, capsys: Ca
     shown = capsys.readouterr().out
     assert f"merge {out}/suggestions.slp into {project} in SLEAP" in shown and "cam2_day: 2 frames" in shown
     images = {int(file.stem[3:]): cv2.imread(str(file)) for file in (out / "labeled-data/cam2_day").iterdir()}
-    assert sorted(images) == [0, 1, 2, 3, 15, 16, 17, 18, 19]
+    assert sorted(images) == [1, 17]
     assert all(number_in(image) == 100 + frame for frame, image in images.items())
     theirs, new = sleap_io.load_slp(str(project)), sleap_io.load_slp(str(out / "suggestions.slp"))
     assert [suggestion.frame_idx for suggestion in new.suggestions] == [1, 17]

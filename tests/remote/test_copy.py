@@ -573,6 +573,14 @@ def test_contents_leave_out_what_is_not_finished(tmp_path: Path):
         }
 
 
+def test_links_in_a_run_folder_are_not_copied(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "private").write_text("secret")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/predictions.csv").symlink_to(tmp_path / "private")
+    assert not contents_of(tmp_path / "run").files and not contents_of(tmp_path / "run").files
+    assert caplog.text.count(f"{tmp_path}/run/predictions.csv is a link, which jaxpose did not make") == 1
+
+
 def test_tensorboard_and_metrics_are_read_from_the_copy(tmp_path: Path):
     run, url = tmp_path / "run", str(tmp_path / "mounted")
     with opened(config_of(run, url)) as folder, RunLog(run, c.LogConfig(every_steps=1), 9, 0) as log:

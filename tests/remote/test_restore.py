@@ -120,6 +120,25 @@ def test_copy_that_names_a_file_outside_of_itself_is_refused(tmp_path: Path, pat
         opened(config_of(run, url))
 
 
+def test_links_in_a_copy_or_a_download_lead_nowhere(tmp_path: Path):
+    """Somebody else may have made the copy and the run folder."""
+    run, private = tmp_path / "one", tmp_path / "private"
+    private.mkdir()
+    (private / "config.json").write_text("secret")
+    copy_a_run(run, f"{tmp_path}/copy", 1)
+    config = config_of(run, f"{tmp_path}/copy")
+    (run / ".restoring").mkdir(parents=True)
+    (run / ".restoring/config.json").symlink_to(private / "config.json")
+    with pytest.raises(ValueError, match="restoring/config.json is a link, which jaxpose did not make"):
+        restore(config, run)
+    assert files_in(private) == {"config.json": b"secret"} and not (run / "config.json").exists()
+    shutil.rmtree(run / ".restoring")
+    (tmp_path / "copy/one/config.json").unlink()
+    (tmp_path / "copy/one/config.json").symlink_to(private / "config.json")
+    with pytest.raises(ValueError, match="config.json is a link to .*private/config.json, outside of the folder"):
+        restore(config, run)
+
+
 def test_store_that_cannot_be_read_stops_an_empty_machine_alone(tmp_path: Path):
     run, url = tmp_path / "run", "switched://copies"
     copy_a_run(run, url, 10)
