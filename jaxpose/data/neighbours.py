@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxpose import cache
 from jaxpose.data.frame_names import number_at, renumbered, series
-from jaxpose.data.image_file import DECODERS, decode_image
+from jaxpose.data.image_file import DECODERS, STORED, PixelRule, decode_image
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 
@@ -100,7 +100,8 @@ def _median_difference(cells: Mapping[str, np.ndarray | None], pairs: list[tuple
 def _read_cells(file: Path) -> np.ndarray | None:
     """Returns the mean grey levels (cells, cells) of an image, None if it does not decode."""
     try:
-        image = decode_image(read_bytes(file, most_bytes=None))
+        # All of them are as they are stored: only their differences count.
+        image = decode_image(read_bytes(file, most_bytes=None), PixelRule(STORED))
     except (OSError, UserError):
         return None
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)

@@ -105,7 +105,9 @@ def _is_corner(found: Project, row: int, number: int, video: Video) -> bool | No
     """Returns whether an image looks like the corner of a frame, None if that cannot be seen."""
     _, _, width, height = found.crop_px(row)
     try:
-        image = decode_image(read_bytes(found.paths[row], most_bytes=None), is_known=True)
+        image = decode_image(
+            read_bytes(found.paths[row], most_bytes=None), found.pixel_rule(found.white), is_known=True
+        )
         index = read_index(video.path)
     except (UserError, OSError):
         return None

@@ -70,15 +70,13 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
             paths.append(image)
     if not all(path.is_file() for path in paths):
         raise UserError(f"the labelled frames of {file} take more than data.cache_limit_gib = {data.cache_limit_gib:g}")
-    points = np.array([row.instance.numpy() for row in kept], np.float64).reshape(-1, len(names), 2)
-    labelled = np.isfinite(points).all(axis=-1)
-    absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
     used = dict.fromkeys(row.video for row in rows)
     files, sentences = files_of_videos(videos, names_of_videos, used)
     names_of_images = tuple(
         _image_name(videos[row.video], path, names_of_videos[row.video], row.frame)
         for row, path in zip(kept, paths, strict=True)
     )
+    points, visibility = _points_and_marks(kept, len(names), data.missing)
     table = LabelTable(
         file=file,
         keypoint_names=names,
@@ -86,8 +84,8 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         paths=tuple(paths),
         videos=tuple(names_of_videos[row.video] for row in kept),
         sources=tuple(row.source for row in kept),
-        keypoints_image_px=np.where(np.expand_dims(labelled, -1), points, np.nan),
-        visibility=np.where(labelled, VISIBLE, absent).astype(np.int8),
+        keypoints_image_px=points,
+        visibility=visibility,
         problems=tuple(problems),
         shown_sizes_px=_shown_sizes_px(names_of_images, [videos[row.video] for row in kept]),
         video_files=files,
@@ -99,6 +97,15 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
         unread=tuple(sleap_extras.unread(labels, videos, rows)),
     )
     return normalised(table, data)
+
+
+def _points_and_marks(rows: list[_Row], keypoints: int, missing: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the attributes `keypoints_image_px` and `visibility` of a table."""
+    points = np.array([row.instance.numpy() for row in rows], np.float64).reshape(-1, keypoints, 2)
+    labelled = np.isfinite(points).all(axis=-1)
+    absent = NOT_VISIBLE if missing == "not_visible" else NOT_USED
+    visibility = np.where(labelled, VISIBLE, absent).astype(np.int8)
+    return np.where(np.expand_dims(labelled, -1), points, np.nan), visibility
 
 
 def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[str, tuple[int, int]]:

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from jaxpose.check.writing import write_check
 from jaxpose.config import Config, DataConfig, resolve
-from jaxpose.conversion.label_files import convert_labels
+from jaxpose.conversion.label_files import LabelTarget, convert_labels
 from jaxpose.data.image_file import STORED, UPRIGHT, PixelRule, decode_image, image_facts
 from jaxpose.data.images import load_frames
 from jaxpose.data.orientation import read_orientation, turn_back, turn_upright
@@ -102,7 +102,7 @@ def frames_at_labels(project: Project, data: DataConfig) -> list[np.ndarray]:
 
 def test_an_upright_size_in_the_label_file_decides(tmp_path: Path) -> None:
     """Also for turns that keep the size, and for images without an orientation."""
-    config, found = prepare(resolve(Config(data=coco(tmp_path, list(ORIENTATIONS), UPRIGHT))))
+    config, found = prepare(resolve(Config(data=coco(tmp_path / "one", list(ORIENTATIONS), UPRIGHT))))
     assert found.orientation == config.data.orientation == UPRIGHT
     assert found.sizes_px.tolist() == [[20, 30]] * 8 and found.problems == ()
     note = "7 images with an EXIF orientation: labels and results count upright pixels, because the label file gives"
@@ -161,7 +161,7 @@ def test_checks_and_conversions_follow_the_decision(tmp_path: Path) -> None:
     assert not {finding.kind for finding in check_labels(read_project_labels(data))[0]} & {ROW, OUTSIDE}
     write_check(Config(data=data), tmp_path / "check.html")
     assert "no picture" not in (tmp_path / "check.html").read_text()
-    lines = convert_labels(data, "coco", tmp_path / "out/labels.json")
+    lines = convert_labels(data, LabelTarget("coco", tmp_path / "out/labels.json"))
     assert any("count upright pixels" in line for line in lines)
     again = read_any(DataConfig(project=str(tmp_path / "out/labels.json")))
     assert again.orientation == UPRIGHT and again.sizes_px.tolist() == [[20, 30]] * 2
