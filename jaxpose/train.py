@@ -98,7 +98,7 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
         with phase("making the network"):
             setup = on_all_processes(lambda: make(config, mesh, data))
         # 4. The run folder: start, resume, or report a finished run.
-        files, fetch = list_files(setup), functools.partial(restore, config, dry_run=dry_run)
+        files, fetch = list_files(setup), functools.partial(restore, config, dry_run=bool(dry_run))
         if dry_run:
             on_cpu = mesh.devices.flat[0].platform == "cpu"
             return show_dry_run(setup, open_run(config, files, fetch, dry_run=True), dry_run == "memory" or not on_cpu)

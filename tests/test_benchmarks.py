@@ -28,18 +28,12 @@ NOT_STARTED = {
     "gpu.py": "needs a GPU; tests/test_gpu_benchmark.py tests its parts",
     "accuracy.py": _TRAINS,
     "context.py": _COMPILES,
-    "ensemble_labels.py": _TRAINS,
     "export.py": _COMPILES,
     "faults.py": "kills runs for minutes; pytest -m faults starts it",
     "few_labels.py": _TRAINS,
-    "few_labels_sets.py": "reads data sets from the network",
-    "few_labels_table.py": "reads the lines that few_labels.py wrote",
-    "flipped.py": _TRAINS,
     "goodput.py": _TRAINS,
     "growth.py": "makes projects of 100,000 rows and hours of video",
     "hidden.py": _TRAINS,
-    "host_cost.py": _COMPILES,
-    "killed.py": _TRAINS,
     "memory.py": _TRAINS,
     "promise.py": _TRAINS,
     "scaling.py": _COMPILES,
@@ -47,8 +41,6 @@ NOT_STARTED = {
     "shards.py": _COMPILES,
     "start.py": _TRAINS,
     "step_profile.py": _COMPILES,
-    "alpha_beta.py": "computes from the numbers of the user's machines",
-    "collectives.py": _COMPILES,
 }
 
 

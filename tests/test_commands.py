@@ -167,7 +167,7 @@ OTHERS = {
     "cp": "copies an example out of the sources of another tool",
     "python3": "makes an environment, as .ci/run does",
     "source": "enters that environment",
-    "python benchmarks/": "measures for minutes; the flags are checked here",
+    "python benchmarks/": "measures for minutes; the flags are checked here, and tests/test_benchmarks.py starts what takes seconds",
     "taskset": "measures on one core",
     "XLA_FLAGS=--xla_cpu_multi_thread_eigen=false": "measures on one core",
     "hf": "downloads from the network",
