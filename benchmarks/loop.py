@@ -43,7 +43,7 @@ from jaxpose.training.network_training import NetworkTraining
 from jaxpose.training.setup import make_setup
 from jaxpose.training.start import read_data, start_devices
 
-_MIB = 2**20
+_MIB, _EVERY_STEPS = 2**20, 10
 
 
 def main() -> int:
@@ -53,13 +53,19 @@ def main() -> int:
     arguments.add_argument("--work", type=Path, default=Path("runs/loop"))
     arguments.add_argument("--turns", type=int, default=7)
     arguments.add_argument("--steps", type=int, default=500, help="of a turn")
+    measures = {"loop": _loop, "save": _saves, "microbatches": _microbatches}
+    arguments.add_argument("--measure", nargs="+", choices=list(measures), default=list(measures))
     given = arguments.parse_args()
+    if given.steps % _EVERY_STEPS:
+        arguments.error(
+            f"--steps is {given.steps}; it must be a multiple of {_EVERY_STEPS}, the steps of a line of the log"
+        )
     shutil.rmtree(given.work, ignore_errors=True)
     given.work.mkdir(parents=True)
-    for name, measure in (("loop", _loop), ("save", _saves), ("microbatches", _microbatches)):
+    for name in given.measure:
         line = {
             "what": name,
-            **measure(given),
+            **measures[name](given),
             "turns": given.turns,
             "jax": jax.__version__,
         }
@@ -74,7 +80,7 @@ def _loop(given: argparse.Namespace) -> dict[str, Any]:
     config = make_config(given.work, "loop", 1_000_000)
     config.train.val_every_epochs = 100_000.0
     config.train.save_every_steps, config.train.save_every_minutes = 0, 1000.0
-    config.log.every_steps, config.log.tensorboard = 10, True
+    config.log.every_steps, config.log.tensorboard = _EVERY_STEPS, True
     run = _compiled(config)
     assert run.step is not None  # `_compiled` compiles it
     _, (batch,) = next(batches_on_devices(run.step, host_batches(run.setup, 0)))
@@ -151,11 +157,11 @@ def _compiled(config: c.Config) -> CompiledRun:
 
 def _bare(run: CompiledRun, batch: dict[str, Any], steps: int) -> None:
     assert run.step is not None
-    # A step donates its state.
-    state = jax.tree.map(jnp.copy, run.state)
+    # A step donates what it holds.
+    held = run.step.hold(jax.tree.map(jnp.copy, run.state))
     for _ in range(steps):
-        state, metrics = run.step(state, batch)
-    jax.block_until_ready((state, metrics))
+        held, metrics = run.step(held, batch)
+    jax.block_until_ready((held, metrics))
 
 
 def _timed(work: Callable[[], None], steps: int) -> tuple[float, float]:

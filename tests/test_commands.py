@@ -143,6 +143,7 @@ RUN_BY = {
     "export --out": _EXPORT,
     "launch": _LAUNCH,
     "launch --processes": _LAUNCH,
+    "launch --template": "tests/test_launch.py::test_a_template_is_printed_as_it_is_shipped",
     "doctor": "tests/test_doctor.py::test_a_healthy_host",
     "doctor --out": "tests/test_doctor.py::test_a_healthy_host",
     "init": _INIT,
@@ -167,7 +168,7 @@ OTHERS = {
     "cp": "copies an example out of the sources of another tool",
     "python3": "makes an environment, as .ci/run does",
     "source": "enters that environment",
-    "python benchmarks/": "measures for minutes; the flags are checked here",
+    "python benchmarks/": "measures for minutes; the flags are checked here; tests/test_benchmarks.py starts some",
     "taskset": "measures on one core",
     "XLA_FLAGS=--xla_cpu_multi_thread_eigen=false": "measures on one core",
     "hf": "downloads from the network",
@@ -249,9 +250,9 @@ def _parse(verb: str, argv: list[str]) -> None:
             config.log.remote_url = config.log.remote_url.replace("s3://", "memory://")
             validate(config)
     elif verb == "launch":
-        dashes = argv.index("--")
         importlib.import_module("jaxpose.launch").main(argv)
-        _parse("train", argv[dashes + 1 :])
+        if "--" in argv:
+            _parse("train", argv[argv.index("--") + 1 :])
     elif verb in ("predict", "evaluate", "watch"):
         of = {"predict": predict_arguments, "evaluate": evaluate_arguments, "watch": watch_arguments}[verb]
         of().run(lambda given: 0, argv)
