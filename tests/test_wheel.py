@@ -64,12 +64,21 @@ def command(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "jaxpose"
 
 
-def test_the_wheel_holds_every_module_the_configs_and_the_mark_of_types(wheel: Path) -> None:
+def test_the_wheel_holds_every_module_the_configs_the_templates_and_the_mark_of_types(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "jaxpose").rglob("*.py")}
     configs = {f"jaxpose/configs/{file.name}" for file in (ROOT / "configs").glob("*.py")}
-    assert len(configs) >= 7
-    assert names == modules | configs | {"jaxpose/py.typed", "jaxpose/report/page.css", "jaxpose/report/page.js"}
+    templates = {
+        f"jaxpose/templates/{file.relative_to(ROOT / 'launch')}"
+        for file in (ROOT / "launch").rglob("*.*")
+        if file.is_file()
+    }
+    assert len(configs) >= 7 and len(templates) >= 4
+    assert names == modules | configs | templates | {
+        "jaxpose/py.typed",
+        "jaxpose/report/page.css",
+        "jaxpose/report/page.js",
+    }
 
 
 def test_the_source_distribution_holds_the_package_the_pages_and_the_tests(distributions: Path) -> None:
