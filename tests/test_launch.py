@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -56,13 +57,22 @@ def sleep():
 
 
 class Launcher:
-    """The launcher in a process of its own, with children that run some code."""
+    """The launcher in a process of its own, with children that run some code; `file_bytes` limits the files of both."""
 
-    def __init__(self, folder: Path, code: str, processes: int = 2, restarts: int = 0, patience_s: float = 0.5):
+    def __init__(
+        self,
+        folder: Path,
+        code: str,
+        processes: int = 2,
+        restarts: int = 0,
+        patience_s: float = 0.5,
+        file_bytes: int = -1,
+    ):
         self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, "-c", DRIVER, str(processes), str(restarts), str(patience_s), str(folder), CHILD + code],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, -1)),
         )  # fmt: skip
 
     def ready(self, index: int) -> int:
@@ -215,7 +225,7 @@ sleep()
 
 
 def test_a_full_log_and_a_closed_console_end_nothing(tmp_path: Path) -> None:
-    os.symlink("/dev/full", tmp_path / "process-0.log")
+    (tmp_path / "process-0.log").write_bytes(b"-" * 4096)
     child = """
 print("line")
 ready()
@@ -224,7 +234,7 @@ while not (folder / "closed").exists():
 print("line " * 100000)
 (folder / f"done{index}").touch()
 """
-    launcher = Launcher(tmp_path, child)
+    launcher = Launcher(tmp_path, child, file_bytes=4096)
     for index in range(2):
         launcher.ready(index)
     assert launcher.process.stdout and launcher.process.stderr
@@ -234,6 +244,7 @@ print("line " * 100000)
     assert launcher.process.returncode == 0, launcher.process.stderr.read()
     launcher.process.stderr.close()
     assert (tmp_path / "done0").exists() and (tmp_path / "done1").exists()
+    assert (tmp_path / "process-0.log").stat().st_size == 4096
 
 
 # Each start of process 0 adds a line to a file, and a checkpoint where it is told so.

@@ -111,18 +111,22 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
     return Video(path, *turned_size_px(width, height, turns), fps, announced, turns, places, bits), packets
 
 
-def file_damage(path: Path, unshown: int) -> str:
-    """Returns a clause about damage that shows in the file without decoding, beyond a wrong count of frames.
+def file_damage(path: Path, unshown: int) -> tuple[str, bool]:
+    """Returns a clause about damage that shows in the file without decoding, and whether the file breaks off.
 
-    "" if none shows, and if the file was deleted meanwhile. See `matroska`, `avi` and `mp4` for what is compared.
+    A wrong count of frames is not looked for. The clause is "" if no damage shows, and if the file was deleted
+    meanwhile. See `matroska`, `avi` and `mp4` for what is compared.
 
     Args:
       path: the file.
       unshown: frames that the file announces but never shows, as `PacketWalk.unshown` counts them.
     """
     if not path.exists():
-        return ""
-    return matroska.find_damage(path) or avi.find_false_entry(path) or mp4.find_damage(path, unshown)
+        return "", False
+    if false := avi.find_false_entry(path):
+        return false, False
+    clause, breaks_off = matroska.find_damage(path)
+    return (clause, breaks_off) if clause else mp4.find_damage(path, unshown)
 
 
 def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 0) -> np.ndarray:

@@ -152,19 +152,20 @@ def _identity(path: Path) -> str:
 def _make_index(path: Path) -> dict[str, Any]:
     video, packets = scan_packets(path)
     count, announced = len(packets.times), video.announced_frames - packets.unshown
-    problem = ""
+    problem, breaks_off = "", True
     if packets.stopped:
         problem = f"{path}: reading stopped after {count} of {announced} frames: {packets.stopped}"
     elif count != announced:
         problem = f"{path}: the file announces {announced} frames, but holds {count}"
-    elif lack := file_damage(path, packets.unshown):
-        problem = f"{path}: {lack}, with {count} frames"
+    else:
+        lack, breaks_off = file_damage(path, packets.unshown)
+        problem = f"{path}: {lack}, with {count} frames" if lack else ""
     stores_times = any(name in packets.container for name in _TIMED_FORMATS)
     times = _times(packets, stores_times)
     if problem and not stores_times:
         # Counted time stamps depend on the frames lost before them.
         times = []
-    if problem:
+    if problem and breaks_off:
         # Where a file breaks off, frames shown between its last ones may be lost, so these have no certain number.
         end = bisect.bisect_right(times, packets.last_decoded) if packets.last_decoded is not None else len(times)
         times = times[:end]

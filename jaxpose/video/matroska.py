@@ -40,28 +40,31 @@ class _Element:
         return self.content + self.length
 
 
-def find_damage(path: Path) -> str:
-    """Returns a clause about what is damaged in a Matroska file, "" if nothing shows or for another kind of file."""
+def find_damage(path: Path) -> tuple[str, bool]:
+    """Returns a clause about what is damaged in a Matroska file, and whether it breaks off.
+
+    The clause is "" if nothing shows, and for another kind of file.
+    """
     size = path.stat().st_size
     with open(path, "rb") as stream:
         walk = _Walk(stream, size)
         try:
             head = walk.element(0, size)
             if head.name != _HEAD:
-                return ""
+                return "", False
             segment = walk.element(head.end, 2**63)
         except _Damaged:
             # Other readers say what is wrong with its head.
-            return ""
+            return "", False
         if segment.name != _SEGMENT:
-            return ""
+            return "", False
         if segment.length >= 0 and size < segment.end:
-            return f"it ends after {size} of the {segment.end} bytes that its header states"
+            return f"it ends after {size} of the {segment.end} bytes that its header states", True
         try:
             walk.check_segment(segment)
         except _Damaged as damage:
-            return f"the file is damaged at {walk.time_s:.1f} s: {damage}"
-    return ""
+            return f"the file is damaged at {walk.time_s:.1f} s: {damage}", False
+    return "", False
 
 
 class _Walk:

@@ -15,8 +15,8 @@ _PLACES = {b"mdia", b"minf", b"stbl"}
 _Box = tuple[bytes, int, int]
 
 
-def find_damage(path: Path, unshown: int) -> str:
-    """Returns a clause about damage, "" if none shows.
+def find_damage(path: Path, unshown: int) -> tuple[str, bool]:
+    """Returns a clause about damage, "" if none shows, and whether the file breaks off.
 
     Args:
       path: the file.
@@ -26,7 +26,7 @@ def find_damage(path: Path, unshown: int) -> str:
     with open(path, "rb") as stream:
         stream.seek(4)
         if stream.read(4) not in (b"ftyp", b"moov", b"styp", b"moof", b"mdat", b"wide"):
-            return ""
+            return "", False
         boxes = list(_boxes(stream, 0, size))
         numbers = [
             _number(stream, at + 4, 4) for name, start, end in boxes if name == b"moof"
@@ -38,17 +38,18 @@ def find_damage(path: Path, unshown: int) -> str:
             track for name, start, end in boxes if name == b"moov"
             for track in _boxes(stream, start, end) if track[0] == b"trak"
         )  # fmt: skip
-        return next(filter(None, (_track_damage(stream, track) for track in tracks)), "") if unshown else ""
+        found = next(filter(None, (_track_damage(stream, track) for track in tracks)), "") if unshown else ""
+        return found, False
 
 
-def _fragment_damage(numbers: list[int], end: int, size: int) -> str:
-    """Returns a clause about fragments that are lost, by their numbers and the end of the last box that was found."""
+def _fragment_damage(numbers: list[int], end: int, size: int) -> tuple[str, bool]:
+    """Returns what `find_damage` does, by the numbers of the fragments and the end of the last box that was found."""
     lost = [after for before, after in zip(numbers, numbers[1:], strict=False) if after > before + 1]
     if lost and len(lost) * 2 < len(numbers):
-        return f"fragments are lost before fragment {lost[0]} ({len(numbers)} of them are left)"
+        return f"fragments are lost before fragment {lost[0]} ({len(numbers)} of them are left)", end < size
     if end < size:
-        return f"there is no fragment at byte {end} of {size}"
-    return ""
+        return f"there is no fragment at byte {end} of {size}", True
+    return "", False
 
 
 def _track_damage(stream: BinaryIO, track: _Box) -> str:

@@ -231,7 +231,7 @@ def _problem(
         parts.append(f"decoding stopped after {count} of {announced} frames{of}: {stopped}")
     elif count != announced:
         parts.append(f"{_were(count, 'frame')} decoded{of}, but the file announces {announced}")
-    elif not segment and (lack := file_damage(video.path, unshown)):
+    elif not segment and (lack := file_damage(video.path, unshown)[0]):
         parts.append(f"{_were(count, 'frame')} decoded, but {lack}")
     if mended:
         some = ", ".join(map(str, mended[:_LISTED_FRAMES])) + (", ..." if len(mended) > _LISTED_FRAMES else "")
