@@ -169,7 +169,6 @@ def test_mirrored_views_agree_only_where_they_can(facts: dict, given: dict) -> N
         ({"frames": 200}, {"model.backbone": "resnet50"}),
         ({"frames": 200, "gpu_gib": 0.0}, {"model.backbone": "resnet18", "losses.temporal.weight": 0.0}),
         ({"videos": 0}, {"losses.temporal.weight": 0.0}),
-        ({"videos_folder": "/data/mice"}, {"video.folder": "/data/mice"}),
         ({"labelled_videos": 9}, {"data.split": "moment"}),
         ({"labelled_videos": 10}, {"data.split": "video"}),
         ({"labelled_shares": (0.4,) + (0.5,) * 7}, {"losses.pca_singleview.keypoints": MOUSE[1:]}),

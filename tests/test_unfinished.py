@@ -39,7 +39,7 @@ ALLOWED = {
     ("formats/hdf5_writer.py", "HDFStore"), ("formats/hdf5_writer.py", "h5py.File"), ("formats/nwb.py", "connection"),
     ("formats/lightning_pose/table_rows.py", "os.replace"), ("prediction/claims.py", "os.open"),
     ("prediction/index.py", "os.replace"), ("prediction/joining.py", "os.replace"),
-    ("outputs.py", "os.replace"),
+    ("outputs.py", "os.replace"), ("data/label_changes.py", "os.replace"),
     ("prediction/segment_folder.py", "os.rename"), ("remote/restore.py", "os.replace"), ("run/status.py", "os.open"),
 }  # fmt: skip
 

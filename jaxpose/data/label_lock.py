@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxpose.errors import UserError
+from jaxpose.files import open_shared
 from jaxpose.terminal import print_lines
 
 LOCK_FILE = ".jaxpose_labels.lock"
@@ -46,7 +47,7 @@ def _lock(file: Path) -> int:
     """Returns the descriptor of a lock file, locked, with the name of this process as its content."""
     end, is_told = time.monotonic() + _MOST_WAIT_S, False
     while True:
-        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        lock = open_shared(file, os.O_RDWR)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
