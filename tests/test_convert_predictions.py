@@ -326,7 +326,9 @@ def test_mistakes_in_the_arguments_are_named(
     assert "give --session_start, such as" in fails(capsys, table, "--to", "nwb", "--video", video, "--out", out)
     start = ("--session_start", "2026-05-04T14:30:00+00:00")
     assert "only --to nwb has a use for it" in fails(capsys, table, "--to", "csv", *start, "--out", out)
-    assert "must be a date and a time with a time zone" in fails(capsys, table, "--to", "nwb", "--session_start", "2026-05-04", "--out", out)
+    assert "with a time zone, such as" in fails(
+        capsys, table, "--to", "nwb", "--session_start", "2026-05-04", "--out", out
+    )
     assert "only --to deeplabcut has a use" in fails(capsys, table, "--to", "csv", "--scorer", "DLC", "--out", out)
     other = write(tmp_path / "other.mp4", FRAMES + 1)
     message = fails(capsys, table, "--to", "slp", "--video", other, "--out", out)
