@@ -146,7 +146,8 @@ def _session_start(given: argparse.Namespace) -> datetime.datetime | None:
     except ValueError:
         time = None
     if time is None or time.tzinfo is None:
-        raise UserError(f"--session_start is {text!r}; it must have a time zone, such as 2026-05-04T14:30:00+02:00")
+        rule = "a date and a time with a time zone, such as 2026-05-04T14:30:00+02:00"
+        raise UserError(f"--session_start is {text!r}; it must be {rule}")
     return time
 
 

@@ -28,7 +28,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("--size", type=int, metavar="PX", help="side of a box, in place of --ratio")
     arguments.add_argument("--keypoints", default="", metavar="A,B", help="keypoints to follow; default: all")
     arguments.add_argument(
-        "--confidence", type=float, default=0.1, metavar="C", help="keypoints below do not count; default: 0.1"
+        "--confidence",
+        type=float,
+        default=0.1,
+        metavar="C",
+        help="ignore keypoints with a lower confidence; default: 0.1",
     )
     arguments.add_argument(
         "--smooth", type=int, default=5, metavar="N", help="frames of the running median over time; default: 5"

@@ -22,10 +22,18 @@ def main(argv: list[str] | None = None) -> int:
         "--out", default="", metavar="FILE", help="video to write, *.mp4; default: <table>_labeled.mp4 beside the table"
     )
     arguments.add_argument(
-        "--trail", type=int, default=0, metavar="N", help="draw the way of the last N frames; default: 0"
+        "--trail",
+        type=int,
+        default=0,
+        metavar="N",
+        help="draw the path of each keypoint over the last N frames; default: 0",
     )
     arguments.add_argument(
-        "--confidence", type=float, default=0.0, metavar="C", help="keypoints below are not drawn; default: 0"
+        "--confidence",
+        type=float,
+        default=0.0,
+        metavar="C",
+        help="do not draw keypoints with a lower confidence; default: 0",
     )
     arguments.add_argument(
         "--skeleton", default="", metavar="A:B,C:D", help="keypoints with a line between them; default: the run's"

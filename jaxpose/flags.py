@@ -45,7 +45,9 @@ def predict_arguments() -> Arguments:
     arguments.add_argument("--stretch_minutes", type=float, metavar="M", help="minutes of video claimed at a time")
     arguments.add_argument("--decoders", type=int, metavar="N", help="segments decoded at the same time per device")
     arguments.add_argument("--smooth", metavar="KIND", help="also write smoothed tables of videos: median or kalman")
-    arguments.add_argument("--smooth_min_confidence", type=float, metavar="C", help="fill what is less confident")
+    arguments.add_argument(
+        "--smooth_min_confidence", type=float, metavar="C", help="replace points of a lower confidence"
+    )
     arguments.add_argument("--smooth_window", type=int, metavar="N", help="frames of --smooth median, an odd number")
     return arguments
 
@@ -85,7 +87,7 @@ def evaluate_arguments() -> RunArgument:
         "--orientation",
         choices=("upright", "stored"),
         default="",
-        help="pixels that labels of images with an EXIF orientation count; default: as the run",
+        help="whether labels of images with an EXIF orientation count upright or stored pixels; default: as the run",
     )
     return arguments
 

@@ -109,7 +109,7 @@ def _run_ensemble(
     _logger.log(RESULT, f"{count(len(tables), 'ensemble')} of {len(runs)} runs in {out}")
     smooth_ensembles(options, configs[0], runs, tables, out)
     if command := smoother_command(runs, tables, configs[0].data.views):
-        _logger.info(f"the separate program eks (Ensemble Kalman Smoother) reads these tables, too: {command}")
+        _logger.info(f"the separate program eks (Ensemble Kalman Smoother) also reads these tables: {command}")
     if given.labeled:
         stopping = Interrupt(what_follows="stopping at the next frame")
         with Claims(out, configs[0].mesh.heartbeat_s) as claims, stopping as interrupt:

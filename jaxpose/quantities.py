@@ -35,6 +35,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
+def three_digits(number: float) -> str:
+    """Returns a number with three digits, or all digits before the point, such as "0.805", "64.9" or "1,040"."""
+    return f"{number:.3g}" if abs(number) < 999.5 else f"{number:,.0f}"
+
+
 def size(number_of_bytes: float | int) -> str:
     """Returns a number of bytes in a suitable unit, 1 kB = 1000 bytes, such as "3 kB" or "2.9 GB"."""
     value, units = float(number_of_bytes), ["bytes", "kB", "MB", "GB", "TB", "PB"]
@@ -43,4 +48,4 @@ def size(number_of_bytes: float | int) -> str:
         value, place = value / 1000, place + 1
     if place == 0:
         return count(round(value), "byte")
-    return f"{value:.3g} {units[place]}" if value < 999.5 else f"{value:,.0f} {units[place]}"
+    return f"{three_digits(value)} {units[place]}"

@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("--views", default="", metavar="A,B", help="names of the cameras; default: the run's")
     arguments.add_argument("--out", default="suggestions", metavar="FOLDER", help="new folder; default: suggestions")
     arguments.add_argument("--empty", action="store_true", help="write label files without the predictions")
-    arguments.add_argument("--h5", action="store_true", help="write label files as HDF5, too (for napari-deeplabcut)")
+    arguments.add_argument("--h5", action="store_true", help="also write label files as HDF5 (for napari-deeplabcut)")
     arguments.add_overwrite("suggestions whose labels nobody has changed")
     arguments.add_quiet()
     return arguments.run(_run, argv)

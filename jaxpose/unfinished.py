@@ -31,7 +31,7 @@ _LONGEST_NAME = 200
 _STALE_S = 24 * 3600
 
 _new_flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-# Unfinished file or folder of this process -> the descriptor that holds its lock.
+# Absolute path of an unfinished file or folder of this process -> the descriptor that holds its lock.
 _held: dict[Path, int] = {}
 
 
@@ -111,6 +111,8 @@ def remove_unfinished() -> None:
 
 @contextlib.contextmanager
 def _holding(path: Path, descriptor: int) -> Iterator[None]:
+    # A writer may have changed the current folder when a signal ends the process.
+    path = path.absolute()
     _held[path] = descriptor
     try:
         yield
@@ -135,6 +137,10 @@ def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             if not target.parent.is_dir():
                 raise
             continue
+        except KeyboardInterrupt:
+            # A signal during the call of the system is raised after it: the file exists, and nobody holds it.
+            _remove_abandoned(path)
+            raise
         # In between, another process may have taken it for an abandoned one.
         if _lock(descriptor) is not False and os.fstat(descriptor).st_nlink:
             _remove_behind(target, number)

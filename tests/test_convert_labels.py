@@ -259,7 +259,7 @@ def test_coco_files_keep_marks_skeleton_animal_and_labeller(tmp_path: Path, caps
     assert run(file, "--to", "coco", "--out", tmp_path / "new" / "a.json") == 0
     assert dropped_line(capsys) == (
         "dropped: 1 image without a label; 1 crowd; 2 annotations without a keypoint; 6 annotations with a drawn box "
-        "or area; 1 annotation with a segmentation; 1 kind of animals without a label; the ids, in whose place is a "
+        "or area; 1 annotation with a segmentation; 1 kind of animals without a label; the ids, replaced by a "
         "count from 1; the entries info.year, categories.supercategory"
     )
     before, after = COCO(str(file)), COCO(str(tmp_path / "new" / "a.json"))

@@ -122,7 +122,7 @@ def test_the_scorer_of_a_deeplabcut_project_is_kept_on_the_way_there_and_back(
 ) -> None:
     assert run(table, "--to", "deeplabcut", "--scorer", "DLC_snail", "--out", tmp_path / "there.h5") == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[1] == "dropped: the scorer heatmap_tracker, in whose place is DLC_snail"
+    assert out[1] == "dropped: the scorer heatmap_tracker, replaced by DLC_snail"
     assert out[2].startswith("create_labeled_video of DeepLabCut also needs <table>_meta.pickle: give --video")
     assert run(tmp_path / "there.h5", "--to", "csv", "--out", tmp_path / "back.csv") == 0
     assert capsys.readouterr().out.splitlines()[1] == "dropped: nothing"
@@ -326,7 +326,9 @@ def test_mistakes_in_the_arguments_are_named(
     assert "give --session_start, such as" in fails(capsys, table, "--to", "nwb", "--video", video, "--out", out)
     start = ("--session_start", "2026-05-04T14:30:00+00:00")
     assert "only --to nwb has a use for it" in fails(capsys, table, "--to", "csv", *start, "--out", out)
-    assert "must have a time zone" in fails(capsys, table, "--to", "nwb", "--session_start", "2026-05-04", "--out", out)
+    assert "with a time zone, such as" in fails(
+        capsys, table, "--to", "nwb", "--session_start", "2026-05-04", "--out", out
+    )
     assert "only --to deeplabcut has a use" in fails(capsys, table, "--to", "csv", "--scorer", "DLC", "--out", out)
     other = write(tmp_path / "other.mp4", FRAMES + 1)
     message = fails(capsys, table, "--to", "slp", "--video", other, "--out", out)

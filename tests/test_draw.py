@@ -112,7 +112,7 @@ LABELS = "scorer,,,s,s\nbodyparts,,,nose,nose\ncoords,,,x,y\nlabeled-data,day1,i
     [
         ("", "x.csv is empty; a table of predictions has three rows of header"),
         (HEADER, "x.csv has no row below its header"),
-        (LABELS, "x.csv is a label file, without the columns likelihood; give a table of predictions"),
+        (LABELS, "x.csv is a label file, without likelihood columns; give a table of predictions"),
         (HEADER.replace("bodyparts", "individuals,a,a,b\nbodyparts"), "x.csv has the individuals a, b"),
         (HEADER + "0,1,2,.5\n1,a,2,.5\n", "x.csv, row 5, x of nose: 'a' is not a number; correct the cell"),
         (HEADER + "0,1,2,.5\n1,1,2,7\n", "x.csv, row 5: nose: the likelihood is 7; it must be 0 to 1"),
@@ -265,4 +265,4 @@ def test_predict_writes_labelled_videos(trained_run: Path, tmp_path: Path, capsy
     assert file.stat().st_mtime_ns == before
     capsys.readouterr()
     assert predict.main([*flags, str(video.parent), "--out", str(video.parent)]) == 2
-    assert "the next command would predict the labelled videos, too" in capsys.readouterr().err
+    assert "the next command would also predict the labelled videos" in capsys.readouterr().err

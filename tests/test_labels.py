@@ -281,7 +281,7 @@ def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: C
     table.iloc[:, [2, 3, 0, 1]].to_csv(new / "CollectedData.csv")
     assert labels.main(["merge", str(new), "--project", str(project)]) == 0
     shown = capsys.readouterr().out
-    assert "3 new rows" in shown and "2 rows exactly as jaxpose suggest predicted" in shown
+    assert "3 new rows" in shown and "2 rows exactly as jaxpose suggest predicted: if nobody looked at them" in shown
     # The folder itself says so before; the project does not know which of its rows were suggestions.
     assert labels.main(["check", str(new), "--out", str(tmp_path / "check")]) == 0
     assert "2 rows exactly as jaxpose suggest predicted: correct them now" in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpose.quantities import count, duration, listed, size, tally
+from jaxpose.quantities import count, duration, listed, size, tally, three_digits
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,9 @@ from jaxpose.quantities import count, duration, listed, size, tally
         (duration(12 * 60), "12 minutes"),
         (duration(3.5 * 3600), "3.5 hours"),
         (duration(5000 * 3600), "5,000.0 hours"),
+        (three_digits(0.80512), "0.805"),
+        (three_digits(999.4), "999"),
+        (three_digits(1038.2), "1,038"),
         (size(0), "0 bytes"),
         (size(1), "1 byte"),
         (size(999.4), "999 bytes"),

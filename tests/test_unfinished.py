@@ -12,6 +12,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ LIBRARIES = {"h5py.File", "av.open", "connection"}
 # What moves a finished file or folder, and what has no name that somebody could know before.
 ALLOWED = {
     ("cluster/agreement.py", "touch"), ("cluster/program_cache.py", "os.open"), ("config/arguments.py", "os.open"),
+    ("data/label_changes.py", "os.replace"), ("data/label_lock.py", "os.open"),
     ("doctor/disk.py", "tempfile.NamedTemporaryFile"), ("formats/deeplabcut/label_file.py", "to_csv"),
     ("formats/hdf5_writer.py", "HDFStore"), ("formats/hdf5_writer.py", "h5py.File"), ("formats/nwb.py", "connection"),
     ("formats/lightning_pose/table_rows.py", "os.replace"), ("prediction/claims.py", "os.open"),
@@ -229,11 +231,35 @@ def test_many_writers_of_one_file_at_once_leave_one_whole_file(tmp_path: Path) -
     assert len(set(file.read_bytes().strip())) == 1 and names_of(tmp_path) == ["a.csv"]
 
 
-def test_a_process_that_ends_at_once_removes_its_unfinished_files(tmp_path: Path) -> None:
+def test_a_process_that_ends_at_once_removes_its_unfinished_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with contextlib.suppress(FileNotFoundError):
-        with open_atomic(tmp_path / "a.csv"), replace_whole(tmp_path / "b.csv"):
+        # The writer of .slp files works in the new folder.
+        with open_atomic(Path("a.csv")), replace_whole(Path("b.csv")) as new, contextlib.chdir(new.parent):
             remove_unfinished()
             assert not names_of(tmp_path)
+    assert not names_of(tmp_path)
+
+
+@pytest.mark.parametrize("write", [open_atomic, replace_whole])
+def test_a_signal_while_a_file_is_made_leaves_nothing(
+    write: Callable[[Path], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python raises it when the call of the system has made the file."""
+    make = os.open
+
+    def interrupted(path: Any, flags: int, *more: Any, **places: Any) -> int:
+        descriptor = make(path, flags, *more, **places)
+        if flags & os.O_EXCL:
+            raise KeyboardInterrupt
+        return descriptor
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), write(tmp_path / "a.csv"):
+        pass
+    monkeypatch.undo()
     assert not names_of(tmp_path)
 
 

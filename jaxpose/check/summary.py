@@ -82,8 +82,8 @@ def keypoints_section(project: Project, tables: Sequence[LabelTable], picture: s
         for k, name in enumerate(project.keypoint_names)
     ]
     text = (
-        "Labelled points train the network. Hidden ones are marked as not visible in the label file; those of COCO "
-        "files are labelled, too. Missing ones have neither a position nor such a mark."
+        "Labelled points train the network. Hidden ones are marked as not visible in the label file; in COCO "
+        "files, they are labelled as well. Missing ones have neither a position nor such a mark."
     )
     head = ["keypoint", "labelled", "share of the frames", "hidden", "missing"]
     points = table(head, rows, f"Points in {count(number, 'frame')}")

@@ -60,7 +60,8 @@ def write_check(config: Config, out: Path) -> str:
     title = f"Labels of {Path(data.project).expanduser().resolve().name}"
     page = make_page(title, sections, [], project.keypoint_names, "jaxpose check")
     write_atomic(out, page.encode())
-    return "\n".join([result, *(f"note: {note}" for note in project.notes)])
+    no_split = [f"note: there is no split: {problem}"] if problem else []
+    return "\n".join([result, *no_split, *(f"note: {note}" for note in project.notes)])
 
 
 def _sets(project: Project, data: DataConfig) -> tuple[np.ndarray | None, str]:

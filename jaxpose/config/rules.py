@@ -37,7 +37,7 @@ def _input(config: Config) -> Iterator[str]:
     if data.boxes and data.crop_px:
         yield f"data.boxes is {data.boxes} and data.crop_px is {data.crop_px}; both choose a part of a frame: give one"
     if data.video_boxes and not data.boxes:
-        yield f"data.video_boxes is {data.video_boxes}, but data.boxes is empty: the labelled images need boxes, too"
+        yield f"data.video_boxes is {data.video_boxes}, but data.boxes is empty: the labelled images also need boxes"
     for entry in data.video_crops_px:
         if not re.fullmatch(r".+:\d+,\d+,[1-9]\d*,[1-9]\d*", entry):
             yield f"data.video_crops_px has {entry!r}; each entry must be 'name:x,y,width,height'"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxpose.config.arguments import did_you_mean
 from jaxpose.errors import UserError
+from jaxpose.extras import need
 from jaxpose.formats import nwb, parquet, sleap_predictions
 from jaxpose.formats.deeplabcut import prediction_file as deeplabcut
 from jaxpose.formats.lightning_pose import tables as lightning_pose
@@ -20,6 +21,7 @@ SUFFIXES = {
     CSV: ".csv", SLEAP_ANALYSIS: ".analysis.h5", DEEPLABCUT: ".h5", SLP: ".slp", PARQUET: ".parquet", NWB: ".nwb",
 }  # fmt: skip
 _NEED_VIDEO = (SLP, NWB)
+_EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQUET: "parquet", NWB: "nwb"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +62,12 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
             f"--out is {target.out}, the name of a file for {other}; for {target.form} it must be a folder, or "
             f"a file whose name ends in {SUFFIXES[target.form]}"
         )
+    if target.form in _EXTRAS:
+        need(_EXTRAS[target.form], str(target.out))
     if not source.is_dir():
         return _convert(source, video, Path(), target)
     if not (source / INDEX_FILE).is_file():
-        raise UserError(f"{source} has no {INDEX_FILE}: it is no folder in which jaxpose predict left its results")
+        raise UserError(f"{source} has no {INDEX_FILE}: it is not a folder in which jaxpose predict left its results")
     found = {find_table(source, video): video} if video else finished_tables(source)
     if len(found) > 1 and _is_file(target):
         raise UserError(f"--out is {target.out}, but {source} has {len(found)} tables; give a folder, or --video VIDEO")
@@ -93,7 +97,7 @@ def read_table(file: Path) -> VideoPredictions:
     form = _form_in(file)
     if form not in readers:
         suffixes = ", ".join(SUFFIXES[known] for known in readers)
-        raise UserError(f"{file} is no table that can be read; its name must end in one of {suffixes}")
+        raise UserError(f"{file} cannot be read as a table of predictions: its name must end in one of {suffixes}")
     return readers[form](file)
 
 
@@ -135,7 +139,7 @@ def _dropped(predictions: VideoPredictions, target: Target) -> str:
     """Returns what the source has and the target does not."""
     dropped = []
     if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
-        dropped.append(f"the scorer {predictions.scorer}, in whose place is {target.scorer}")
+        dropped.append(f"the scorer {predictions.scorer}, replaced by {target.scorer}")
     if _form_in(predictions.file) == SLEAP_ANALYSIS:
         dropped.append("edges, the name of the track, and scores of instances and tracks")
     return "; ".join(dropped)

@@ -63,5 +63,5 @@ def read_rows(file: Path) -> tuple[list[tuple[int, list[str]]], str]:
             f"{file} is empty; it must have the header rows scorer, bodyparts, coords and a row for each frame"
         )
     if any("\0" in cell for _, row in rows for cell in row):
-        raise UserError(f"{file} is not a CSV file: it holds zero bytes")
+        raise UserError(f"{file} is not a CSV file: it contains NUL bytes")
     return rows, encoding

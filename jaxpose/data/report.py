@@ -3,6 +3,7 @@
 It needs no device: a login node or a laptop shows the data that a run elsewhere would read.
 """
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import LISTED_PROBLEMS, Project
 from jaxpose.data.sessions import video_files
+from jaxpose.data.shares import FEWEST_TEST_FRAMES, sizes_by_frame
 from jaxpose.data.split import assign_sets
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
@@ -48,7 +50,7 @@ def data_report(config: Config, found: Project) -> list[str]:
         "input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }
     if not sets[TEST]:
-        rows["test"] = _how_to_test(data)
+        rows["test"] = _how_to_test(data, len(set(found.moments.tolist())))
     if extra := extra_label_files(data):
         rows["evaluated"] = f"also {', '.join(extra)}"
     lines = [f"{name:12} {text}" for name, text in rows.items()] + [
@@ -77,15 +79,25 @@ def decode_all(config: Config, found: Project) -> None:
         pass
 
 
-def _how_to_test(data: DataConfig) -> str:
+def _how_to_test(data: DataConfig, moments: int) -> str:
     """Returns how to get a test set where the split leaves none."""
-    if data.split == "frame":
-        more = "data.train_share=0.8 data.val_share=0.1 leave a tenth of the frames"
+    if data.split in ("frame", "moment"):
+        more = _shares_for_test(data, moments)
     elif data.split == "video":
         more = "data.train_share=0.8 data.val_share=0.1 leave some of many videos; for few, add data.split=frame"
     else:
         more = f"give some frames the set test in {data.split}"
     return f"no test set, so no error is measured on frames that did not choose the checkpoint: {more}"
+
+
+def _shares_for_test(data: DataConfig, moments: int) -> str:
+    """Returns the shares that leave a test set, the largest training share first; without such shares, what to do."""
+    for share in (0.8, 0.7, 0.6, 0.5) if moments > 1 else ():
+        asked = dataclasses.replace(data, train_share=share, val_share=0.1)
+        if test := sizes_by_frame(asked, moments)[2]:
+            about = "about " * (data.split == "moment")
+            return f"data.train_share={share:g} data.val_share=0.1 leave {about}{count(test, 'frame')} for it"
+    return f"a test set has at least {FEWEST_TEST_FRAMES} frames, too many of {moments}: label more frames"
 
 
 def _labels(found: Project) -> str:

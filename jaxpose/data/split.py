@@ -89,8 +89,7 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
     counts = ", ".join(f"{new.count(name)} {name}" for name in SETS if name in new)
     frames = f"{len(new)} frames are" if len(new) > 1 else "1 frame is"
     return [
-        f"{frames} new since {data.split}: {counts}; so each set has its share of all frames, and no frame changes its "
-        "set"
+        f"{frames} new since {data.split}: {counts}; each set has its share of all frames, and no frame changes sets"
     ]
 
 

@@ -82,8 +82,8 @@ def refuse_own_videos(inputs: Sequence[str], out: Path) -> None:
         path = Path(name).expanduser()
         if path.is_dir() and folder.resolve().is_relative_to(path.resolve()):
             raise UserError(
-                f"--labeled writes into {folder}, which lies in the input {name}: the next command would predict the "
-                "labelled videos, too; choose another --out"
+                f"--labeled writes into {folder}, which lies in the input {name}: the next command would also "
+                "predict the labelled videos; choose another --out"
             )
 
 

@@ -74,7 +74,7 @@ def unread(tree: dict[str, Any], used: Sequence[dict[str, Any]], skeleton: Skele
         lost.append(f"which animals are {' and '.join(str(entry.get('name')) for entry in categories)}")
     ids = {"images": images, "annotations": used, "categories": categories}
     if any([entry.get("id") for entry in kind] != list(range(1, len(kind) + 1)) for kind in ids.values()):
-        lost.append("the ids, in whose place is a count from 1")
+        lost.append("the ids, replaced by a count from 1")
     if others := _others(tree, ids):
         lost.append(f"the entries {', '.join(others)}")
     return lost

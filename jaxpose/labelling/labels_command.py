@@ -67,7 +67,7 @@ def check(given: argparse.Namespace) -> int:
         for note in table.notes:
             say(f"{f'{table.file.name}: ' * (len(tables) > 1)}{note}")
     if untouched := count_untouched_in(project):
-        print_lines(_untouched_text(untouched))
+        print_lines(f"{_untouched_text(untouched)}: correct them now if nobody looked at them")
     for note in dict.fromkeys(check.text for check in unchecked):
         say(note)
     found = Counter(finding.kind for finding in findings)
@@ -79,7 +79,8 @@ def check(given: argparse.Namespace) -> int:
         say(f"{finding.place}: {finding.image and finding.image + ': '}{finding.text}")
     if len(findings) > _LISTED:
         say(f"... and {len(findings) - _LISTED} more")
-    print_lines(f"{out / LIST_FILE} has all of them; {count(pictures, 'picture')} beside it")
+    rest = f"has all of them; {count(pictures, 'picture')} beside it" if findings else "is empty: nothing was found"
+    print_lines(f"{out / LIST_FILE} {rest}")
     return FAILED if findings else DONE
 
 
@@ -112,7 +113,7 @@ def _report(new: Path, found: Sequence[NewFile], project: ProjectLabels, merged:
     if empty := sum(file.empty for file in found):
         print_lines(f"left out: {count(empty, 'row')} without any label")
     if untouched := count_untouched(new, found):
-        print_lines(_untouched_text(untouched))
+        print_lines(f"{_untouched_text(untouched)}: if nobody looked at them, correct them in {project.folder}")
     if merged.backups:
         print_lines(f"the label files before: {', '.join(map(str, merged.backups))}")
     for file in merged.h5:
@@ -137,4 +138,4 @@ def _options(given: argparse.Namespace) -> str:
 
 
 def _untouched_text(rows: int) -> str:
-    return f"{count(rows, 'row')} exactly as jaxpose suggest predicted: correct them now if nobody looked at them"
+    return f"{count(rows, 'row')} exactly as jaxpose suggest predicted"

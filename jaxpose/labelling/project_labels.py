@@ -120,7 +120,7 @@ def read_project_labels(data: DataConfig) -> ProjectLabels:
       UserError: the project or a label file does not exist or is not understood.
     """
     if not Path(data.project).expanduser().exists():
-        raise UserError(f"the project {data.project!r} does not exist; give its folder with --project FOLDER")
+        raise UserError(f"the project {data.project!r} does not exist; give the folder of a project, or its file")
     data = without_config_file(data)
     kind, path = recognise(data), Path(data.project).expanduser()
     if kind == LIGHTNING_POSE:

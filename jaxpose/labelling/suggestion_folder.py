@@ -46,8 +46,8 @@ def refuse_used(out: Path, overwrite: bool) -> None:
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     if not overwrite or not (out / LIST_FILE).is_file():
-        rule = ": --overwrite replaces it" * (out / LIST_FILE).is_file()
-        raise UserError(f"--out is {out}, which exists already{rule}; or choose another folder")
+        rule = "--overwrite replaces it, or " * (out / LIST_FILE).is_file()
+        raise UserError(f"--out is {out}, which exists already: {rule}choose another folder")
     if not _is_untouched(out):
         raise UserError(f"--out is {out}, whose labels may have been corrected: merge them, or choose another folder")
 

@@ -126,7 +126,7 @@ def format_summary(summary: dict[str, Any]) -> str:
     for name, row in rows:
         lines.append(f"{name:<40}{_number(row['micro'], 8)}{_number(row['macro'], 8)}{row['points']:>8}")
     ap = _number(summary["oks_ap"], 0)
-    lines += ["", f"OKS AP {ap} over {summary['oks_frames']} frames with two or more labelled points"]
+    lines += ["", f"OKS AP {ap} over {count(summary['oks_frames'], 'frame')} with two or more labelled points"]
     lines += [f"  (sigma {summary['oks_sigma']:g}, area = {summary['oks_area']})"]
     return "\n".join(lines)
 

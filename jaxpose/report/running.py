@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxpose.checksums import DamagedFile
 from jaxpose.files import read_bytes
-from jaxpose.quantities import count, duration
+from jaxpose.quantities import count, duration, three_digits
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.learning import History
 from jaxpose.report.section import Section, escaped, folded, paragraph, table
@@ -19,7 +19,8 @@ from jaxpose.run.paths import LOG_FILE
 _TIME = "%Y-%m-%d %H:%M:%S"
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (.*)")
 _START, _STOPPED, _WARNING = "jaxpose", "stopped by a signal", "warning: "
-_WAITING = re.compile(r"([\d.e+]+) images/s, (\d+)% waiting for data")
+# Logs of earlier versions have 1.04e+03 for 1,040.
+_WAITING = re.compile(r"([\d.,e+]+) images/s, (\d+)% waiting for data")
 # Characters of the log in the page, and warnings in the list.
 _SHOWN, _WARNINGS = 100_000, 50
 
@@ -64,7 +65,7 @@ def read_times(text: str) -> RunTimes:
         messages.count(_START),
         sum(message.startswith(_STOPPED) for message in messages),
         (times[-1] - times[0]).total_seconds() if times else 0.0,
-        float(np.median([float(match[1]) for match in speeds])) if speeds else float("nan"),
+        float(np.median([float(match[1].replace(",", "")) for match in speeds])) if speeds else float("nan"),
         float(np.mean([int(match[2]) for match in speeds])) / 100 if speeds else float("nan"),
         block,
         [message.removeprefix(_WARNING) for message in messages if message.startswith(_WARNING)],
@@ -102,7 +103,7 @@ def _time_rows(facts: RunFacts, found: RunTimes, history: History) -> list[list[
             ["goodput", f"{duration(trained_s)} of training whose steps count{share * (trained_s <= found.wall_s)}"]
         )
     if np.isfinite(found.images_per_s):
-        rows.append(["speed", f"{found.images_per_s:.3g} labelled frames a second, the median of the log"])
+        rows.append(["speed", f"{three_digits(found.images_per_s)} labelled frames a second, the median of the log"])
         rows.append(["waiting", f"devices waited for data {found.waiting_share:.0%} of the time, the mean of the log"])
     return rows
 

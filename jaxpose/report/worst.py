@@ -42,7 +42,7 @@ def worst_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
     text = (
         "A ring is a label, a dot is a prediction of the same colour, and a line joins the two. The names of the "
         "farthest keypoints are written; the others show when the pointer rests on a mark. Frames are cut to the "
-        "points. Look for wrong labels, too."
+        "points. Some of the labels may be wrong."
     )
     return Section("worst", title, paragraph(text) + "".join(parts))
 

@@ -2,6 +2,8 @@
 
 import time
 
+from jaxpose.quantities import three_digits
+
 
 class SpeedWindow:
     """Counts steps, images and waiting time since it was created."""
@@ -38,4 +40,4 @@ class SpeedWindow:
     def text(self) -> str:
         """Returns the speed in images and the share of time spent waiting, for people."""
         share = min(self._wait_s / self.length_s(), 1.0)
-        return f"{self._images / self.length_s():.3g} images/s, {share:.0%} waiting for data"
+        return f"{three_digits(self._images / self.length_s())} images/s, {share:.0%} waiting for data"

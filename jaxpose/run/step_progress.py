@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxpose.bars import Bar
-from jaxpose.quantities import clock
+from jaxpose.quantities import clock, three_digits
 from jaxpose.run.speed import SpeedWindow
 
 _WINDOW_S = 1.0  # speeds below the bar are averaged over this time
@@ -72,7 +72,7 @@ class StepProgress:
         if not self._began_at_tenth and window.length_s() < _LINE_S:
             return self._line(line)
         left_s = (self._total_steps - step) / window.steps_per_s()
-        self._line(f"{line}  {window.steps_per_s():.3g} steps/s, {window.text()}, ETA {clock(left_s)}")
+        self._line(f"{line}  {three_digits(window.steps_per_s())} steps/s, {window.text()}, ETA {clock(left_s)}")
         self._of_line, self._began_at_tenth = SpeedWindow(), is_tenth
 
 

@@ -11,6 +11,7 @@ from jaxpose.cluster.devices import compile_options
 from jaxpose.cluster.mesh import replicate
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
+from jaxpose.quantities import three_digits
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER
@@ -59,7 +60,7 @@ def compile_step(run: CompiledRun) -> CompiledRun:
     with phase("compiling the training step"):
         step = _compile_shards(run, options) if setup.config.train.shards > 0 else _compile_whole(run, options)
     seconds = time.monotonic() - started
-    needs = f"a device needs {step.needed_bytes / _MIB:,.0f} MiB and {step.flops / 1e9:.3g} GFLOP a pass"
+    needs = f"a device needs {step.needed_bytes / _MIB:,.0f} MiB and {three_digits(step.flops / 1e9)} GFLOP a pass"
     return dataclasses.replace(run, step=step, step_cost=f"compiled in {seconds:.1f} s; {needs}")
 
 

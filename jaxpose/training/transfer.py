@@ -172,7 +172,7 @@ def describe_backbone_rate(optim: OptimConfig, facts: DataFacts) -> str:
         return f"rate 0 in all {facts.total_steps} steps ({why}); optim.unfreeze_epoch=0 trains it from the first step"
     highest = optim.backbone_lr_factor
     begins = min(optim.unfreeze_factor, highest)
-    rate = f"{begins:g} of the head's rate"
+    rate = f"{begins:g} x the head's rate"
     if begins < highest and optim.unfreeze_growth > 1:
-        rate += f", times {optim.unfreeze_growth:g} an epoch up to {highest:g} of it"
+        rate += f", growing by x {optim.unfreeze_growth:g} each epoch up to {highest:g} x"
     return f"rate 0 up to step {rest_steps} ({why}), then {rate}" if rest_steps else f"{rate}, from the first step on"

@@ -297,3 +297,4 @@ def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Pat
     # A split that cannot be made is said in its place.
     page = checked(project, "data.train_frames=1.5", folder=tmp_path)
     assert "There is no split: data.train_frames is 1.5" in page.section("split")
+    assert "\nnote: there is no split: data.train_frames is 1.5" in capsys.readouterr().out

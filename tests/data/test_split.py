@@ -268,7 +268,7 @@ def test_ten_labels_added_twice_give_the_sizes_of_the_whole(tmp_path: Path, coun
             for name in ("train", "validation", "test", "unused")
             if (sets[len(before) :] == name).any()
         )
-        said = f"10 frames are new since {tmp_path}: {counts}; so each set has its share of all frames, and no frame"
+        said = f"10 frames are new since {tmp_path}: {counts}; each set has its share of all frames, and no frame"
         assert describe_new(project, sets, grown)[0].startswith(said)
     assert count_sets(sets) == count_sets(assign_sets(make_project(frames(count + 20)), data))
     assert describe_new(make_project(frames(count)), sets[:count], grown) == []

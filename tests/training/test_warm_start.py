@@ -138,7 +138,7 @@ def test_the_backbone_of_a_whole_run_learns_from_the_first_step(project: Path, r
     head, backbone = rates(setup, 0)
     assert backbone == pytest.approx(0.1 * head) and not setup.facts.has_new_head
     assert describe_backbone_rate(setup.config.optim, setup.facts) == (
-        "0.1 of the head's rate, times 1.5 an epoch up to 1 of it, from the first step on"
+        "0.1 x the head's rate, growing by x 1.5 each epoch up to 1 x, from the first step on"
     )
     # A head that is new in parts, here by its width: the backbone rests, and that is said. An epoch is 2 steps.
     setup = begin(make_config(project, tmp_path / "next", **options, model__head_width=16))
@@ -148,14 +148,14 @@ def test_the_backbone_of_a_whole_run_learns_from_the_first_step(project: Path, r
     )
     why = "(optim.unfreeze_epoch = -1: 20 epochs, as a part of the head is new)"
     assert describe_backbone_rate(setup.config.optim, setup.facts) == (
-        f"rate 0 up to step 40 {why}, then 0.1 of the head's rate, times 1.5 an epoch up to 1 of it"
+        f"rate 0 up to step 40 {why}, then 0.1 x the head's rate, growing by x 1.5 each epoch up to 1 x"
     )
     short = dataclasses.replace(setup.facts, total_steps=40)
     assert describe_backbone_rate(setup.config.optim, short) == (
         f"rate 0 in all 40 steps {why}; optim.unfreeze_epoch=0 trains it from the first step"
     )
     at_once = dataclasses.replace(setup.config.optim, unfreeze_epoch=0, unfreeze_factor=1.0)
-    assert describe_backbone_rate(at_once, setup.facts) == "1 of the head's rate, from the first step on"
+    assert describe_backbone_rate(at_once, setup.facts) == "1 x the head's rate, from the first step on"
 
 
 def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

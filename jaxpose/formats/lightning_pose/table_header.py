@@ -68,7 +68,7 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
     names, coords = list(header[1][1:columns]), list(header[2][1:columns])
     if coords and set(coords) <= {"", "x", "y"}:
         raise UserError(
-            f"{file} is a label file, without the columns likelihood; give a table of predictions, such as "
+            f"{file} is a label file, without likelihood columns; give a table of predictions, such as "
             "video_preds/<video>.csv in the folder of a run"
         )
     first = [place for place, coord in enumerate(coords) if coord == "x"]
