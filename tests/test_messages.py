@@ -137,7 +137,7 @@ GROUPS = (
     (
         "Suggesting and merging labels",
         "Name the project, the table or the folder that the line asks for: [labelling.md](labelling.md).",
-        "labelling",
+        "labelling labels.py",
     ),
     (
         "Comparing runs",
@@ -151,7 +151,7 @@ GROUPS = (
         "report",
     ),
     (
-        "The page about labels",
+        "Checking labels",
         "Name one project, and a new name for the page that ends in .html: [check.md](check.md).",
         "check",
     ),

@@ -92,7 +92,8 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     out, err = capsys.readouterr()
     assert err == "" and re.fullmatch(
         r"jaxpose \S+: checks the labels of .+my project\n"
-        r"60 usable frames; 0 rows are refused; \d poses? looks? unlike the others \(1 with left and right exchanged\)\n"
+        r"60 usable frames; 0 rows are refused; \d poses? looks? unlike the others "
+        r"\(1 with left and right exchanged\)\n"
         # Where the animal of this project would leave the frame, its paws stay at the edge.
         r"note: labels at exactly \(62.22, 62.22\): left_hind_paw in 3 of 60, .*; if this place stands for .*\n"
         r"(.+CollectedData.csv:\d+: labeled-data/\S+: .*\n)+"
