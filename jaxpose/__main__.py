@@ -9,7 +9,7 @@ import sys
 # Each verb and its line in `jaxpose --help`, in the order of a first day's work.
 VERBS = {
     "init": "writes a config file for a project, each choice with its reason",
-    "check": "writes a page about the labels of a project: pictures, outliers, the split",
+    "check": "checks the labels of a project: a list of what looks wrong, and a page with every frame",
     "train": "trains a network on a project of labelled frames",
     "pretrain": "trains a backbone on the videos of a project, without labels",
     "evaluate": "measures the errors of a trained run on labelled frames",
@@ -19,7 +19,7 @@ VERBS = {
     "report": "writes a page about a run: curves, errors, pictures, traces of videos",
     "compare": "compares the errors of several runs",
     "suggest": "chooses frames of videos to label next",
-    "labels": "checks labels, and merges new ones into a project",
+    "labels": "merges new labels into a project",
     "watch": "follows a run in a terminal",
     "convert": "converts networks, labels and predictions from and to other tools",
     "export": "writes a trained run as one file that runs without jaxpose",

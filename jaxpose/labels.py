@@ -1,71 +1,50 @@
-"""Checks the labels of a project, or adds new ones: `jaxpose labels check`, `jaxpose labels merge`.
+"""Adds new labels to a project: `jaxpose labels merge`.
 
-Input: a project. Output of check: a table and pictures of labels that look wrong. Output of merge: the project's label
-files with the new rows, and their images.
+Input: new labels and a project. Output: the project's label files with the new rows, and their images.
 """
 
 import argparse
 import sys
+from typing import NoReturn
 
 from jaxpose.config import DataConfig
-from jaxpose.config.arguments import DONE, Arguments, program
+from jaxpose.config.arguments import Arguments, program
+from jaxpose.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the verb and returns its exit code: 0, 1 (check found something) or 2 (a mistake of the user)."""
+    """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
     argv = sys.argv[1:] if argv is None else argv
-    if argv[:1] == ["check"]:
-        return _check_arguments().run(_check, argv[1:])
     if argv[:1] == ["merge"]:
         return _merge_arguments().run(_merge, argv[1:])
     arguments = Arguments(
         "jaxpose.labels",
-        "Checks the labels of a project, or adds new ones to it.",
-        usage=f"{program('jaxpose.labels')} check|merge [--help] ...",
+        "Adds new labels to a project.",
+        usage=f"{program('jaxpose.labels')} merge [--help] ...",
     )
-    arguments.add_argument("task", choices=("check", "merge"), help="what to do; `check --help` has its flags")
-    return arguments.run(lambda given: DONE, argv)
-
-
-def _check_arguments() -> Arguments:
-    arguments = Arguments("jaxpose.labels check", "Looks for labels that are wrong; writes a table and pictures.")
-    arguments.add_argument("project", metavar="PROJECT", help="project with the labels")
-    _add_layout(arguments)
-    arguments.add_argument(
-        "--like", metavar="PATH", help="another project, whose poses also count as plausible: that of earlier labels"
-    )
-    arguments.add_argument(
-        "--flip_pairs", default="", metavar="L:R,...", help="left_name:right_name, ...; default: found by the names"
-    )
-    arguments.add_argument(
-        "--out", default="label_check", metavar="FOLDER", help="folder for the result; default: label_check"
-    )
-    arguments.add_quiet()
-    return arguments
+    arguments.add_argument("task", help="merge; `merge --help` has its flags")
+    # What follows belongs to the task.
+    return arguments.run(_refuse, argv[:1])
 
 
 def _merge_arguments() -> Arguments:
     arguments = Arguments("jaxpose.labels merge", "Adds new rows to the label files of a project, with their images.")
     arguments.add_argument("new", metavar="NEW", help="a folder that jaxpose suggest wrote, or a label file")
     arguments.add_argument("--project", required=True, metavar="PATH", help="project that gets the rows")
-    _add_layout(arguments)
-    return arguments
-
-
-def _add_layout(arguments: Arguments) -> None:
     arguments.add_argument(
         "--labels", default=DataConfig().labels, metavar="FILE", help=f"label file; default: {DataConfig().labels}"
     )
     arguments.add_argument("--views", default="", metavar="A,B", help="names of the cameras")
+    return arguments
 
 
-# The imports below take a second, which --help does not need.
+def _refuse(given: argparse.Namespace) -> NoReturn:
+    if given.task == "check":
+        raise UserError(f"check is a verb of its own: {program('jaxpose.check')} PROJECT")
+    raise UserError(f"task is {given.task}; it must be merge")
 
 
-def _check(given: argparse.Namespace) -> int:
-    from jaxpose.labelling.labels_command import check
-
-    return check(given)
+# This import takes a second, which --help does not need.
 
 
 def _merge(given: argparse.Namespace) -> int:

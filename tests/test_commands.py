@@ -30,7 +30,6 @@ _FINISHED_RUN = "tests/test_evaluate.py::test_the_verb_gives_the_same_files_on_a
 _VIDEOS = "tests/test_predict.py::test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice"
 _REAL = "tests/test_docs.py::test_the_run_folders_of_the_first_runs_are_those_of_their_commands"
 _CLIPS = "tests/cluster/test_multiprocess.py::test_two_processes_with_augmentation_three_clips_and_micro_batches"
-_LABELS = "tests/test_labels.py::test_a_few_new_labels_are_checked_against_the_poses_of_the_project"
 _MERGE = "tests/test_labels.py::test_new_rows_stand_behind_the_old_bytes_and_their_images_are_copied"
 _SUGGEST = "tests/test_suggest.py::test_most_suggestions_are_among_the_worst_tenth"
 _CROP = "tests/test_crop_verb.py::test_a_second_run_reads_the_boxes_of_the_first"
@@ -52,6 +51,8 @@ _CHECK = "tests/check/test_check.py::test_only_a_page_of_a_check_is_replaced_and
 RUN_BY = {
     "check": _CHECK,
     "check --config": "tests/check/test_check.py::test_a_config_has_the_project_and_its_options",
+    "check --like": "tests/check/test_findings.py::"
+    "test_a_few_new_labels_are_checked_against_the_poses_of_the_project",
     "check --out": _CHECK,
     "check data.split": "tests/check/test_check.py::"
     "test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set",
@@ -114,8 +115,6 @@ RUN_BY = {
     "suggest --run": _SUGGEST,
     "suggest --out": _SUGGEST,
     "suggest --frames": "tests/test_suggest.py::test_only_a_network_with_context_gets_the_neighbours_of_frames",
-    "labels check": _LABELS,
-    "labels check --like": _LABELS,
     "labels merge": _MERGE,
     "labels merge --project": _MERGE,
     "watch": "tests/test_watch.py::test_watches_a_copy",

@@ -1,4 +1,4 @@
-"""Labels that look wrong, and new labels that are added to a project."""
+"""New labels that are added to a project."""
 
 import shutil
 from pathlib import Path
@@ -9,15 +9,13 @@ import pandas as pd
 import pytest
 
 from jaxpose import labels, suggest
-from jaxpose.data.animal import KEYPOINT_NAMES
+from jaxpose.check.__main__ import main as check
 from jaxpose.data.labels import read_labels
 from jaxpose.labelling import label_h5
 from tests import painted_videos
-from tests.predicted_runs import predicted_run, true_track
+from tests.predicted_runs import predicted_run
 
 Capture = pytest.CaptureFixture[str]
-LEFT, RIGHT = KEYPOINT_NAMES.index("left_hind_paw"), KEYPOINT_NAMES.index("right_hind_paw")
-COLUMNS = pd.MultiIndex.from_product([["me"], KEYPOINT_NAMES, ["x", "y"]], names=["scorer", "bodyparts", "coords"])
 V = "labeled-data/v/img000"
 HEADER = "scorer,me,me,me,me\nbodyparts,nose,nose,tail,tail\ncoords,x,y,x,y\n"
 
@@ -26,85 +24,6 @@ def _image(file: Path, seed: int = 0, size_px: tuple[int, int] = (20, 16)) -> No
     file.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.random.default_rng(seed).integers(0, 255, (size_px[1], size_px[0], 3), np.uint8)
     assert cv2.imwrite(str(file), pixels)
-
-
-def _walked(folder: Path) -> tuple[np.ndarray, list[str]]:
-    """180 true poses with noise, as labels of images of 128 px."""
-    rng = np.random.default_rng(0)
-    tracks = [true_track(Path(f"session{number:02d}"), 400)[rng.choice(400, 60, replace=False)] for number in range(3)]
-    poses = np.concatenate(tracks)
-    images = [f"labeled-data/v{row // 60}/img{row:04d}.png" for row in range(len(poses))]
-    for image in images:
-        _image(folder / image, size_px=(128, 128))
-    return poses + rng.normal(0, 0.3, poses.shape), images
-
-
-def test_planted_mistakes_are_found_with_pictures(tmp_path: Path, capsys: Capture) -> None:
-    poses, images = _walked(tmp_path / "project")
-    poses[20, [LEFT, RIGHT]] = poses[20, [RIGHT, LEFT]]
-    for place, point in ((50, 0), (75, LEFT), (140, 2)):
-        poses[place, point] += np.where(poses[place, point] > 64, -40, 40)
-    poses[90, 1] = 140, 60
-    poses[3, 4], poses[7] = np.nan, np.nan
-    file = tmp_path / "project" / "CollectedData.csv"
-    pd.DataFrame(poses.reshape(len(poses), -1), index=images, columns=COLUMNS).to_csv(file)
-    (tmp_path / "project" / images[120]).unlink()
-    out = tmp_path / "check"
-    assert labels.main(["check", str(tmp_path / "project"), "--out", str(out)]) == 1
-    found = pd.read_csv(out / "label_check.csv", keep_default_na=False)
-    rows = {int(Path(image).stem[3:]): row for image, row in zip(found["image"], found.itertuples(), strict=True)}
-    assert rows[20].kind == "swap" and rows[20].keypoints == "left_hind_paw right_hind_paw"
-    for place, point in ((50, 0), (75, LEFT), (140, 2)):
-        assert (rows[place].kind, rows[place].keypoints) == ("outlier", KEYPOINT_NAMES[point])
-        assert rows[place].place == f"{file}:{place + 4}"
-    kinds = found[found["image"] == images[90]]["kind"]
-    assert "outside" in set(kinds) and rows[120].kind == "row" and "does not exist" in rows[120].text
-    # At most a few of 174 right poses are doubted.
-    assert len(set(rows) - {20, 50, 75, 140, 90, 120}) <= 4
-    for row in found.itertuples():
-        assert (cv2.imread(str(out / row.picture)) is not None) == (row.kind != "row")
-    shown = capsys.readouterr().out
-    assert "180 labelled images" in shown and "     1 image where left and right look exchanged" in shown
-    # The same folder again takes the place of the earlier result; other folders are never replaced.
-    assert labels.main(["check", str(tmp_path / "project"), "--out", str(out)]) == 1
-    assert labels.main(["check", str(tmp_path / "project"), "--out", str(tmp_path / "project")]) == 2
-    assert file.is_file()
-
-
-def test_a_few_new_labels_are_checked_against_the_poses_of_the_project(tmp_path: Path, capsys: Capture) -> None:
-    """Too few for a PCA of their own: 8 rows of 14 coordinates."""
-    poses, images = _walked(tmp_path / "project")
-    poses[3, [LEFT, RIGHT]] = poses[3, [RIGHT, LEFT]]
-    poses[5, 0] += 40
-    # A mistake in the old labels is not reported here.
-    poses[100, 2] += 40
-    for name, rows in (("new", slice(0, 8)), ("project", slice(8, None))):
-        (tmp_path / name).mkdir(exist_ok=True)
-        table = pd.DataFrame(poses[rows].reshape(-1, 2 * len(KEYPOINT_NAMES)), index=images[rows], columns=COLUMNS)
-        table.to_csv(tmp_path / name / "CollectedData.csv")
-    shutil.copytree(tmp_path / "project/labeled-data/v0", tmp_path / "new/labeled-data/v0")
-    arguments = ["check", str(tmp_path / "new"), "--out", str(tmp_path / "check")]
-    assert labels.main(arguments) == 0 and "poses are not checked: 8 labelled poses" in capsys.readouterr().out
-    assert labels.main([*arguments, "--like", str(tmp_path / "project")]) == 1
-    found = pd.read_csv(tmp_path / "check/label_check.csv").set_index("image")
-    assert found.loc[images[3], "kind"] == "swap" and found.loc[images[5], "keypoints"] == KEYPOINT_NAMES[0]
-    assert len(found) == 2
-    assert "0 rows that cannot be used" in capsys.readouterr().out
-
-
-def test_a_check_that_is_not_possible_is_said(tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "CollectedData.csv").write_text(HEADER + "labeled-data/v/img1.png,3,4,5,6\n")
-    _image(tmp_path / "labeled-data" / "v" / "img1.png")
-    out = tmp_path / "check"
-    assert labels.main(["check", str(tmp_path), "--out", str(out)]) == 0
-    shown = capsys.readouterr().out
-    assert "left and right are not checked: no name of nose, tail contains a side (see --flip_pairs)" in shown
-    assert "poses are not checked: 1 labelled poses of 4 coordinates; a PCA needs" in shown
-    assert "--like PROJECT adds those of earlier labels" in shown
-    # What was not checked is not counted as right.
-    assert "0 rows that cannot be used" in shown and "exchanged" not in shown and "implausible" not in shown
-    assert labels.main(["check", str(tmp_path), "--out", str(out), "--flip_pairs", "nose:tial"]) == 2
-    assert "has 'nose:tial'; it must be" in capsys.readouterr().err
 
 
 def _project(folder: Path) -> Path:
@@ -283,17 +202,18 @@ def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: C
     shown = capsys.readouterr().out
     assert "3 new rows" in shown and "2 rows exactly as jaxpose suggest predicted: if nobody looked at them" in shown
     # The folder itself says so before; the project does not know which of its rows were suggestions.
-    assert labels.main(["check", str(new), "--out", str(tmp_path / "check")]) == 0
+    assert check([str(new), "--out", str(tmp_path / "check.html")]) == 0
     assert "2 rows exactly as jaxpose suggest predicted: correct them now" in capsys.readouterr().out
     for foreign in ("", "image,labels\n", "café;1\n"):
         (project / "suggestions.csv").write_text(foreign, encoding="latin-1")
-        assert labels.main(["check", str(project), "--out", str(tmp_path / "check")]) == 0
+        assert check([str(project), "--out", str(tmp_path / "check.html")]) == 0
         assert "exactly as" not in capsys.readouterr().out
 
 
 def test_help_and_a_wrong_task(capsys: Capture) -> None:
     assert labels.main(["--help"]) == 0 and labels.main(["merge", "--help"]) == 0
     assert labels.main(["chek"]) == 2 and labels.main([]) == 2
-    assert labels.main(["check", "--project", "x"]) == 2
-    assert "task is chek; it must be one of check, merge" in (errors := capsys.readouterr().err)
-    assert "there is no flag --project; give PROJECT without it: python -m jaxpose.labels check PROJECT" in errors
+    assert "task is chek; it must be merge" in capsys.readouterr().err
+    # Labels are checked by a verb of its own.
+    assert labels.main(["check", "project", "--like", "x"]) == 2
+    assert capsys.readouterr().err == "jaxpose.labels: check is a verb of its own: python -m jaxpose.check PROJECT\n"

@@ -135,9 +135,9 @@ GROUPS = (
         "drawing",
     ),
     (
-        "Suggesting, checking and merging labels",
+        "Suggesting and merging labels",
         "Name the project, the table or the folder that the line asks for: [labelling.md](labelling.md).",
-        "labelling",
+        "labelling labels.py",
     ),
     (
         "Comparing runs",
@@ -151,7 +151,7 @@ GROUPS = (
         "report",
     ),
     (
-        "The page about labels",
+        "Checking labels",
         "Name one project, and a new name for the page that ends in .html: [check.md](check.md).",
         "check",
     ),
@@ -239,7 +239,7 @@ def _run(verb: str, arguments: list[str]) -> int:
         "report --run nowhere",
         "draw clip.mp4 clip.csv --out clip.avi",
         "compare one",
-        "labels check nowhere",
+        "labels check",
     ],
 )
 def test_a_message_of_a_verb_is_on_the_page(

@@ -1,7 +1,8 @@
-"""Writes a page about the labels of a project before any training: `jaxpose check PROJECT`.
+"""Checks the labels of a project before any training: `jaxpose check PROJECT`.
 
-Input: a project, and options as `jaxpose train` takes them. Output: check_<project>.html, one file that needs no
-network, with every labelled frame as a picture, rows that a training would refuse, counts, pairs, sizes and the split.
+Input: a project, and options as `jaxpose train` takes them. Output: a list of what looks wrong, on the terminal and as
+check_<project>.csv, and check_<project>.html, one file that needs no network, with every labelled frame as a picture,
+rows that a training would refuse, counts, pairs, sizes and the split.
 """
 
 import argparse
@@ -11,21 +12,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpose import __version__
-from jaxpose.config.arguments import DONE, Arguments, make_folder, refuse_other_file
+from jaxpose.check.findings import list_file, refuse_other_list
+from jaxpose.config.arguments import DONE, FAILED, Arguments, make_folder, refuse_other_file
 from jaxpose.errors import UserError
 from jaxpose.phases import phase, speak
-from jaxpose.quantities import size
-from jaxpose.terminal import print_lines
+from jaxpose.quantities import count, size
+from jaxpose.terminal import print_lines, say
 
 if TYPE_CHECKING:
     from jaxpose.config import Config
 
 _OPTION = "data.project="
+# Findings that are printed; the list has all.
+_LISTED = 20
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the verb and returns its exit code: 0 or 2 (a mistake of the user)."""
-    arguments = Arguments("jaxpose.check", "Writes a page about the labels of a project, before any training.")
+    """Runs the verb and returns its exit code: 0, 1 (something was found) or 2 (a mistake of the user)."""
+    arguments = Arguments(
+        "jaxpose.check",
+        "Lists labels that look wrong, and writes a page with every labelled frame. Exit code 0: nothing was found; 1: "
+        "the list has findings; 2: the project or an argument cannot be used.",
+    )
     arguments.add_argument(
         "words",
         nargs="*",
@@ -33,7 +41,15 @@ def main(argv: list[str] | None = None) -> int:
         help="the project, and options as jaxpose train takes them, such as data.split=video",
     )
     arguments.add_argument("--config", metavar="FILE.py[:PROJECT]", help="experiment, as jaxpose train takes it")
-    arguments.add_argument("--out", metavar="FILE", help="the page; default: check_PROJECT.html")
+    arguments.add_argument(
+        "--like",
+        default="",
+        metavar="PATH",
+        help="another project, whose poses also count as plausible: earlier labels",
+    )
+    arguments.add_argument(
+        "--out", metavar="FILE", help="the page, beside which the list is written as .csv; default: check_PROJECT.html"
+    )
     arguments.add_overwrite("a file that this verb did not write")
     arguments.add_quiet()
     return arguments.run(_run, argv)
@@ -43,6 +59,7 @@ def _run(given: argparse.Namespace) -> int:
     config = _read_config(given)
     out = Path(given.out).expanduser() if given.out else Path(f"check_{_name(config.data.project)}.html")
     refuse_other_file(out, "jaxpose.check", given.overwrite)
+    refuse_other_list(out, given.overwrite)
     make_folder(out.absolute().parent)
     speak(f"jaxpose {__version__}: checks the labels of {config.data.project}")
     # These imports take seconds, which --help does not need.
@@ -57,9 +74,15 @@ def _run(given: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")
     with console("jaxpose.check"):
         refuse_absent(config.data)
-        sentence = write_check(config, out)
-    print_lines(f"{sentence}\ncheck: {out} ({size(out.stat().st_size)}); open it in a browser")
-    return DONE
+        sentence, findings = write_check(config, out, given.like)
+    print_lines(sentence)
+    for finding in findings[:_LISTED]:
+        say(finding.line())
+    if len(findings) > _LISTED:
+        say(f"... and {len(findings) - _LISTED} more")
+    print_lines(f"list: {list_file(out)} ({count(len(findings), 'finding')})")
+    print_lines(f"check: {out} ({size(out.stat().st_size)}); open it in a browser")
+    return FAILED if findings else DONE
 
 
 def _read_config(given: argparse.Namespace) -> "Config":

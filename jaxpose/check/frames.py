@@ -1,12 +1,13 @@
 """The labelled frames of a project as a check shows them: refused ones first, then outliers, then all others."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from jaxpose.check.refused_rows import RefusedRow
+from jaxpose.check.findings import OUTLIER, OUTSIDE, ROW, SWAP, Finding
+from jaxpose.check.refused_rows import RefusedRow, in_order
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.labelling.pose_outliers import PoseOutlier, find_outliers
@@ -17,20 +18,25 @@ class Frame:
     """A labelled image.
 
     Attributes:
+      place: of the labels that are shown: FILE:LINE, or FILE: and the entry of the file.
       image: its name.
       path: the file.
-      set: that a training would put it into, "" if it refuses the image or has no split.
+      set: that a training would put it into, "" if it refuses the image or has no split; of a label file that is only
+        evaluated, what its name ends in, such as new.
       keypoints_image_px: (k, 2), NaN without a label.
+      origin_px: (x, y) of the image in its frame.
       refused: places of refused rows of the image, each with the reason; other rows of it may be usable.
       is_usable: whether a row of it is.
       outlier: what looks wrong about its pose, or None.
       unusual: robust standard deviations of its most unusual keypoint, 0 if poses were not compared.
     """
 
+    place: str
     image: str
     path: Path
     set: str
     keypoints_image_px: np.ndarray
+    origin_px: tuple[int, ...] = (0, 0)
     refused: tuple[str, ...] = ()
     is_usable: bool = True
     outlier: PoseOutlier | None = None
@@ -42,44 +48,90 @@ class Frame:
         return bool(self.refused or self.outlier)
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckedLabels:
+    """The labels of a project, or a label file that is only evaluated.
+
+    Attributes:
+      project: n usable frames.
+      sets: (n,) their sets, "" without a split.
+      refused: the other rows.
+    """
+
+    project: Project
+    sets: Sequence[str]
+    refused: list[RefusedRow]
+
+
 def make_frames(
-    project: Project, sets: np.ndarray | None, refused: Sequence[RefusedRow], pairs: list[tuple[int, int]]
+    checked: Sequence[CheckedLabels],
+    names: tuple[str, ...],
+    pairs: list[tuple[int, int]],
+    like_px: Mapping[str, np.ndarray],
 ) -> tuple[list[Frame], list[str]]:
     """Returns every labelled image once, in the order in which a person should look, and checks that were impossible.
 
     Args:
-      project: n usable frames.
-      sets: (n,) their sets, None without a split.
-      refused: rows that are not among them.
+      checked: the labels.
+      names: k keypoints of the frames.
       pairs: (left, right) keypoints, of which exchanges are looked for.
+      like_px: {view: (m, k, 2)} poses in frame pixels that also count as plausible.
     """
-    outliers, unusual, notes = _outliers(project, pairs)
+    labelled = [in_order(one.project.keypoint_names, one.project.labelled_frame_px(), names) for one in checked]
+    views = [view for one in checked for view in one.project.views]
+    outliers, unusual, notes = _outliers(np.concatenate(labelled), views, pairs, like_px)
+    frames: list[Frame] = []
+    first = 0
+    for one, labelled_px in zip(checked, labelled, strict=True):
+        places = range(first, first + len(labelled_px))
+        marks = [(outliers.get(place), float(unusual[place])) for place in places]
+        frames += _frames_of(one, labelled_px, marks)
+        first += len(labelled_px)
+    return sorted(frames, key=_order), notes
+
+
+def _frames_of(
+    one: CheckedLabels, labelled_px: np.ndarray, marks: list[tuple[PoseOutlier | None, float]]
+) -> list[Frame]:
+    """Returns a frame for each image; `labelled_px` (n, k, 2) and `marks` (outlier, unusual) are of the usable ones."""
+    project, refused = one.project, _by_image(one.refused)
+    origins_px = [(project.crop_px(row) or (0, 0))[:2] for row in range(len(project.images))]
+    frames = [
+        Frame(
+            place=project.sources[row],
+            image=project.images[row],
+            path=path,
+            set=one.sets[row],
+            keypoints_image_px=labelled_px[row] - origins_px[row],
+            origin_px=origins_px[row],
+            refused=_texts(refused.pop(path, []), project.folder),
+            outlier=outlier,
+            unusual=unusual,
+        )
+        for row, (path, (outlier, unusual)) in enumerate(zip(project.paths, marks, strict=True))
+    ]
+    for path, rows in refused.items():
+        texts, shown = _texts(rows, project.folder), rows[0]
+        known = shown.place, shown.image, path, "", shown.keypoints_image_px
+        frames.append(Frame(*known, refused=texts, is_usable=False))
+    return frames
+
+
+def _by_image(refused: Sequence[RefusedRow]) -> dict[Path, list[RefusedRow]]:
     reasons: dict[Path, list[RefusedRow]] = {}
     for row in refused:
         if row.path is not None:
             reasons.setdefault(row.path, []).append(row)
-    labelled_px = project.labelled_frame_px()
-    frames = [
-        Frame(
-            image=image,
-            path=path,
-            set="" if sets is None else str(sets[row]),
-            keypoints_image_px=labelled_px[row] - (project.crop_px(row) or (0, 0))[:2],
-            refused=_texts(reasons.pop(path, [])),
-            outlier=outliers.get(row),
-            unusual=float(unusual[row]),
-        )
-        for row, (image, path) in enumerate(zip(project.images, project.paths, strict=True))
-    ]
-    frames += [
-        Frame(rows[0].image, path, "", rows[0].keypoints_image_px, _texts(rows), is_usable=False)
-        for path, rows in reasons.items()
-    ]
-    return sorted(frames, key=_order), notes
+    return reasons
 
 
-def _texts(rows: Sequence[RefusedRow]) -> tuple[str, ...]:
-    return tuple(f"{row.place}: {row.reason}" for row in rows)
+def without_folder(text: str, folder: Path) -> str:
+    """Returns a place or a reason with files named from the folder of the project, which the page names once."""
+    return text.replace(f"{folder}/", "")
+
+
+def _texts(rows: Sequence[RefusedRow], folder: Path) -> tuple[str, ...]:
+    return tuple(without_folder(f"{row.place}: {row.reason}", folder) for row in rows)
 
 
 def _order(frame: Frame) -> tuple[bool, float, float]:
@@ -89,17 +141,45 @@ def _order(frame: Frame) -> tuple[bool, float, float]:
     return not frame.refused, -strength, -frame.unusual
 
 
-def _outliers(project: Project, pairs: list[tuple[int, int]]) -> tuple[dict[int, PoseOutlier], np.ndarray, list[str]]:
+def _outliers(
+    labelled_px: np.ndarray, views: Sequence[str], pairs: list[tuple[int, int]], like_px: Mapping[str, np.ndarray]
+) -> tuple[dict[int, PoseOutlier], np.ndarray, list[str]]:
     """Returns {row: outlier}, how unusual each row (n,) is, and sentences about views that could not be checked."""
-    labelled_px, views = project.labelled_frame_px(), np.array(project.views)
     found: dict[int, PoseOutlier] = {}
     unusual, notes = np.zeros(len(views)), []
-    for view in dict.fromkeys(project.views):
-        rows = np.flatnonzero(views == view)
+    for view in dict.fromkeys(views):
+        rows = np.flatnonzero(np.array(views) == view)
+        poses_px = np.concatenate([labelled_px[rows], *([like_px[view]] if view in like_px else [])])
         try:
-            outliers, unusual[rows] = find_outliers(labelled_px[rows], pairs)
-            found |= {int(rows[one.row]): one for one in outliers}
+            outliers, of_poses = find_outliers(poses_px, pairs)
         except UserError as error:
             reason = str(error).removeprefix("losses.pca_singleview: ").partition(": choose")[0]
-            notes.append(f"Poses{f' of the view {view}' if view else ''} are not compared: {reason}.")
+            hint = "" if like_px else "; --like PROJECT adds the poses of earlier labels"
+            notes.append(f"Poses{f' of the view {view}' if view else ''} are not compared: {reason}{hint}.")
+        else:
+            unusual[rows] = of_poses[: len(rows)]
+            found |= {int(rows[one.row]): one for one in outliers if one.row < len(rows)}
     return found, unusual, notes
+
+
+def make_findings(frames: Sequence[Frame], refused: Sequence[RefusedRow], names: Sequence[str]) -> list[Finding]:
+    """Returns a finding for each refused row, then one for each outlier, in the order of the page.
+
+    Args:
+      frames: all.
+      refused: all refused rows.
+      names: k keypoints.
+    """
+    rows = [Finding(OUTSIDE if row.outside else ROW, row.place, row.image, row.outside, row.reason) for row in refused]
+    poses = [
+        Finding(
+            SWAP if outlier.is_swap else OUTLIER,
+            frame.place,
+            frame.image,
+            tuple(names[place] for place in outlier.keypoints),
+            outlier.text(names),
+        )
+        for frame in frames
+        if (outlier := frame.outlier)
+    ]
+    return rows + poses

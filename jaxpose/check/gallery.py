@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from jaxpose.check.frames import Frame
-from jaxpose.check.refused_rows import RefusedRow
 from jaxpose.quantities import count
 from jaxpose.report.section import Section, folded, paragraph, table
 
@@ -13,14 +12,14 @@ _LISTED = 1000
 
 
 def marked_section(
-    frames: Sequence[Frame], thumbnails: Sequence[str], refused: Sequence[RefusedRow], notes: Sequence[str]
+    frames: Sequence[Frame], thumbnails: Sequence[str], refused: Sequence[tuple[str, str]], notes: Sequence[str]
 ) -> Section:
     """Returns the frames that somebody should look at before training, and the list of refused rows.
 
     Args:
       frames: all, the marked ones first.
       thumbnails: figures of the first of them.
-      refused: all refused rows.
+      refused: place and reason of all refused rows.
       notes: why some checks were not possible.
     """
     marked = sum(frame.is_marked for frame in frames)
@@ -36,12 +35,13 @@ def marked_section(
                 f"data.on_bad_frame=skip.{more}"
             )
         )
-        parts.append(table(["row", "reason"], [[row.place, row.reason] for row in refused[:_LISTED]], "Refused rows"))
+        parts.append(table(["row", "reason"], [list(row) for row in refused[:_LISTED]], "Refused rows"))
     if any(frame.outlier for frame in frames):
         parts.append(
             paragraph(
                 "An outlier is a pose that a PCA of the other labels does not expect, or in which left and right look "
-                "exchanged. It may be a rare pose: look at it. Names are written at the keypoints in question."
+                "exchanged. It may be a rare pose: look at it. Names are written at the keypoints in question; dots "
+                "are the nearest plausible places, or the labels exchanged."
             )
         )
     shown = thumbnails[:marked]

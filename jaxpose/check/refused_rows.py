@@ -8,11 +8,12 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from jaxpose.config import DataConfig
+from jaxpose.config import DataConfig, project_folder
 from jaxpose.data.cells import parse_number
 from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.label_text import read_rows
+from jaxpose.data.labelled_image import OUTSIDE_OF_IT, name_place
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.formats.project import read_label_table
@@ -24,11 +25,12 @@ class RefusedRow:
     """A row that a training refuses.
 
     Attributes:
-      place: FILE:LINE, or FILE: and the entry of the file; files of the project are named from its folder.
-      reason: for the user, likewise.
+      place: FILE:LINE, or FILE: and the entry of the file.
+      reason: for the user.
       image: its name, "" if it is unknown.
       path: the image; None if it is unknown. It may not exist.
       keypoints_image_px: (k, 2) the points that have both coordinates, NaN for the others.
+      outside: the keypoints outside of the image, if that is the reason.
     """
 
     place: str
@@ -36,6 +38,7 @@ class RefusedRow:
     image: str
     path: Path | None
     keypoints_image_px: np.ndarray
+    outside: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,24 +56,29 @@ class _LabelCsv:
     cells: dict[int, list[str]]
 
 
-def read_tables(data: DataConfig) -> list[LabelTable]:
+def read_tables(data: DataConfig, labels: str = "") -> list[LabelTable]:
     """Returns the tables of all views, whose images are not opened.
+
+    Args:
+      data: the project.
+      labels: a label file to read in place of the project's own, as in `jaxpose.formats.project.read_project`.
 
     Raises:
       UserError: as `jaxpose.formats.project.read_label_table`.
     """
-    if not data.views:
+    if not labels and not data.views:
         return [read_label_table(data)]
-    folder = find_folder(data.project)
-    return [read_table(folder, find_labels(folder, data.labels, view), data) for view in data.views]
+    folder = find_folder(str(project_folder(data.project)))
+    return [read_table(folder, find_labels(folder, labels or data.labels, view), data) for view in data.views or ("",)]
 
 
-def refused_rows(project: Project, tables: Sequence[LabelTable]) -> list[RefusedRow]:
+def refused_rows(project: Project, tables: Sequence[LabelTable], names: tuple[str, ...]) -> list[RefusedRow]:
     """Returns a row for each problem of a project, in their order.
 
     Args:
-      project: with its problems and the keypoints of the result.
+      project: with its problems.
       tables: the tables that it was made of.
+      names: k keypoints of the result.
     """
     places = {source: (table, row) for table in tables for row, source in enumerate(table.sources)}
     rows: list[RefusedRow] = []
@@ -81,21 +89,20 @@ def refused_rows(project: Project, tables: Sequence[LabelTable]) -> list[Refused
         known = next((end for end in ends if problem[:end] in places), None)
         if known is not None:
             table, row = places[problem[:known]]
-            points = _in_order(table.keypoint_names, table.keypoints_image_px[row], project.keypoint_names)
-            rows.append(RefusedRow(problem[:known], problem[known + 2 :], table.images[row], table.paths[row], points))
+            points, reason = table.keypoints_image_px[row], problem[known + 2 :]
+            places_outside = reason.partition(OUTSIDE_OF_IT)[2]
+            named = zip(table.keypoint_names, points, strict=True)
+            outside = tuple(name for name, point in named if name_place(name, point) in places_outside)
+            of_image = table.images[row], table.paths[row], in_order(table.keypoint_names, points, names)
+            rows.append(RefusedRow(problem[:known], reason, *of_image, outside))
         else:
-            rows.append(_from_csv(problem, project, read_csv))
-    # The page names the folder once.
-    inside = f"{project.folder}/"
-    return [
-        dataclasses.replace(row, place=row.place.removeprefix(inside), reason=row.reason.replace(inside, ""))
-        for row in rows
-    ]
+            rows.append(_from_csv(problem, project.folder, names, read_csv))
+    return rows
 
 
-def _from_csv(problem: str, project: Project, read_csv: Callable[[Path], _LabelCsv]) -> RefusedRow:
+def _from_csv(problem: str, folder: Path, names: tuple[str, ...], read_csv: Callable[[Path], _LabelCsv]) -> RefusedRow:
     """Returns the row of a problem, "FILE.csv:LINE: reason", as far as it can be read; others name no image."""
-    unknown = np.full((len(project.keypoint_names), 2), np.nan)
+    unknown = np.full((len(names), 2), np.nan)
     match = re.match(r"(.+?\.csv):(\d{1,9}): (.*)", problem, re.DOTALL)
     if not match or not Path(match[1]).is_file():
         place, _, reason = problem.partition(": ")
@@ -112,9 +119,9 @@ def _from_csv(problem: str, project: Project, read_csv: Callable[[Path], _LabelC
     points = np.array(list(found.values())).reshape(-1, 2)
     points[~np.isfinite(points).all(axis=1)] = np.nan
     # DeepLabCut finds an image by its name beside the label file.
-    beside, inside = file.parent / PurePosixPath(image).name, project.folder / image
+    beside, inside = file.parent / PurePosixPath(image).name, folder / image
     path = inside if inside.is_file() or not beside.is_file() else beside
-    points = _in_order(tuple(found), points, project.keypoint_names)
+    points = in_order(tuple(found), points, names)
     return RefusedRow(f"{file}:{line}", reason, image, path if any(index) else None, points)
 
 
@@ -131,7 +138,10 @@ def _number(cell: str) -> float:
         return np.nan
 
 
-def _in_order(names: Sequence[str], points: np.ndarray, wanted: Sequence[str]) -> np.ndarray:
-    """Returns the points (k, 2) of the wanted keypoints, NaN for those that the names lack."""
-    places = {name: place for place, name in enumerate(names)}
-    return np.array([points[places[name]] if name in places else (np.nan, np.nan) for name in wanted]).reshape(-1, 2)
+def in_order(names: Sequence[str], points: np.ndarray, wanted: Sequence[str]) -> np.ndarray:
+    """Returns the points (..., k, 2) of the wanted keypoints, NaN for those that the names lack."""
+    found = np.full((*points.shape[:-2], len(wanted), 2), np.nan)
+    for place, name in enumerate(wanted):
+        if name in names:
+            found[..., place, :] = points[..., names.index(name), :]
+    return found

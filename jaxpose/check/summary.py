@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxpose.check.frames import Frame
-from jaxpose.check.refused_rows import RefusedRow
 from jaxpose.codes import NOT_VISIBLE, SETS, UNUSED, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.label_files import extra_label_files
@@ -17,17 +15,6 @@ from jaxpose.quantities import count, listed, size
 from jaxpose.report.section import Section, escaped, paragraph, table
 
 _SIZES, _VIDEOS, _NAMES = 20, 1000, 20
-
-
-def headline(project: Project, frames: Sequence[Frame], refused: Sequence[RefusedRow], is_compared: bool) -> str:
-    """Returns the result of the check in one line; `is_compared` is whether the poses of all views were compared."""
-    outliers, parts = sum(frame.outlier is not None for frame in frames), [count(len(project.images), "usable frame")]
-    parts.append(f"{count(len(refused), 'row')} {'is' if len(refused) == 1 else 'are'} refused")
-    if outliers or is_compared:
-        parts.append(f"{count(outliers, 'pose')} look{'s' * (outliers == 1)} unlike the others")
-    else:
-        parts.append("poses are not compared")
-    return "; ".join(parts)
 
 
 def summary_section(
@@ -58,7 +45,7 @@ def summary_section(
         "network's input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }
     if extra := extra_label_files(data):
-        rows["not shown"] = f"{', '.join(extra)}: a training only measures errors on them; data.labels=FILE checks one"
+        rows["also checked"] = f"{', '.join(extra)}: a training only measures errors on them"
     terms = "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(text)}</dd>" for name, text in rows.items())
     notes = "".join(paragraph(note, "note") for note in project.notes)
     body = f'<p class="result">{escaped(result)}.</p><dl>{terms}</dl>{notes}{_sizes(project)}'

@@ -73,17 +73,26 @@ def draw_thumbnail(frame: Frame, skeleton: Skeleton, side_px: int, is_named: boo
     points = frame.keypoints_image_px
     known = int(np.isfinite(points).all(axis=1).sum())
     alt = f"{frame.image} with {known} of {len(points)} keypoints"
+    wrong = frame.outlier.keypoints if frame.outlier else ()
+    expected = _expected_image_px(frame, wrong)
     try:
-        image, corner_px = cut_around(_read(frame, skeleton.rule), points)
+        image, corner_px = cut_around(_read(frame, skeleton.rule), np.concatenate([points, expected]))
     except (UserError, OSError) as error:
         picture = paragraph(f"no picture: {error}")
     else:
-        wrong = frame.outlier.keypoints if frame.outlier else ()
         named = range(len(points)) if is_named else wrong
-        picture = draw_picture(
-            image, Drawing(skeleton.keypoint_names, skeleton.edges, None, points - corner_px, named), alt, side_px
-        )
+        marks = None, points - corner_px, named, expected - corner_px
+        picture = draw_picture(image, Drawing(skeleton.keypoint_names, skeleton.edges, *marks), alt, side_px)
     return f"<figure{' class=marked' * frame.is_marked}>{picture}{_caption(frame, skeleton)}</figure>"
+
+
+def _expected_image_px(frame: Frame, wrong: Sequence[int]) -> np.ndarray:
+    """Returns where the keypoints (k, 2) in question might belong, in pixels of the image; NaN for the others."""
+    expected = np.full_like(frame.keypoints_image_px, np.nan)
+    if frame.outlier:
+        places = list(wrong)
+        expected[places] = frame.outlier.expected_px[places] - frame.origin_px
+    return expected
 
 
 def _caption(frame: Frame, skeleton: Skeleton) -> str:

@@ -176,7 +176,7 @@ def normalised(table: LabelTable, data: DataConfig) -> LabelTable:
     points, visibility, hidden = table.keypoints_image_px, table.visibility, table.hidden_image_px
     notes = list(table.notes)
     absent = NOT_VISIBLE if data.missing == "not_visible" else NOT_USED
-    given = np.reshape(data.missing_at_px, (-1, 2)).tolist()
+    given = np.reshape(data.missing_at_px, (-1, 2)).astype(float).tolist()
     for at in [_ALWAYS_MISSING, *given]:
         is_there = (points == at).all(axis=-1)
         number = int((is_there & (visibility == VISIBLE)).sum())

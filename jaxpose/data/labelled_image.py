@@ -22,6 +22,8 @@ from jaxpose.data.white import ValueRange
 from jaxpose.errors import UserError
 from jaxpose.files import NotRegularFile, read_bytes
 
+# Between the size of an image and its points outside, in the reason for which a row is refused.
+OUTSIDE_OF_IT = " pixels; outside of it: "
 _MARGIN_PX = 0.5
 
 
@@ -85,14 +87,22 @@ def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px:
     if crop_px and (crop_px[0] + crop_px[2] > width or crop_px[1] + crop_px[3] > height):
         raise UserError(f"{name} has {width} x {height} pixels; data.crop_px = {crop_px} reaches beyond it")
     keypoints = table.keypoints_image_px[row]
+    if outside := find_outside(keypoints, table.visibility[row], size_px):
+        places = [name_place(table.keypoint_names[k], keypoints[k]) for k in outside]
+        raise UserError(f"{name} has {width} x {height}{OUTSIDE_OF_IT}{', '.join(places)}")
+
+
+def find_outside(keypoints_px: np.ndarray, visibility: np.ndarray, size_px: tuple[int, int]) -> list[int]:
+    """Returns the visible keypoints (k, 2) of a row that lie outside of its image of (width, height) px."""
     # An image of width w covers [-0.5, w - 0.5]; a label on its edge may be rounded outwards.
     low, high = -0.5 - _MARGIN_PX, np.array(size_px) - 0.5 + _MARGIN_PX
-    outside = (table.visibility[row] == VISIBLE) & ((keypoints < low) | (keypoints > high)).any(axis=-1)
-    if outside.any():
-        places = [
-            f"{table.keypoint_names[k]} ({keypoints[k, 0]:g}, {keypoints[k, 1]:g})" for k in np.flatnonzero(outside)
-        ]
-        raise UserError(f"{name} has {width} x {height} pixels; outside of it: {', '.join(places)}")
+    outside = (visibility == VISIBLE) & ((keypoints_px < low) | (keypoints_px > high)).any(axis=-1)
+    return np.flatnonzero(outside).tolist()
+
+
+def name_place(name: str, point_px: np.ndarray) -> str:
+    """Returns a keypoint and its place (2,), as the reason of a refused row has them."""
+    return f"{name} ({point_px[0]:g}, {point_px[1]:g})"
 
 
 def known_images(label_file: Path) -> dict[str, ImageFacts]:

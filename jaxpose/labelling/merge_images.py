@@ -3,10 +3,11 @@
 from pathlib import Path, PurePosixPath
 
 from jaxpose.data import frame_names
+from jaxpose.data.labelled_image import find_outside
 from jaxpose.data.labels import Labels
 from jaxpose.data.outside_links import refuse_link_out, refuse_link_out_of_project
 from jaxpose.errors import UserError
-from jaxpose.labelling.label_check import find_outside, read_size_px
+from jaxpose.labelling.image_size import read_size_px
 from jaxpose.labelling.label_layout import IMAGES_FOLDER
 from jaxpose.labelling.project_labels import ProjectLabels
 

@@ -18,6 +18,7 @@ from jaxpose.labelling.merge_images import folder_of, frame_of, image_problem
 from jaxpose.labelling.merge_target import refuse_other_tools, target_file, target_problem
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.suggestion_folder import read_checksums, read_suggested
+from jaxpose.quantities import count
 
 _LISTED = 20
 
@@ -118,6 +119,11 @@ def count_untouched_in(project: ProjectLabels) -> int:
     ]
     files = [file for of_view in project.files.values() for file in of_view if file.suffix == ".csv"]
     return _count_untouched(project.folder, files, images)
+
+
+def untouched_text(rows: int) -> str:
+    """Returns a sentence about predictions that nobody corrected, for the user."""
+    return f"{count(rows, 'row')} exactly as jaxpose suggest predicted"
 
 
 def _count_untouched(folder: Path, files: Sequence[Path], images: Sequence[str]) -> int:

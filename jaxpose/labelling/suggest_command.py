@@ -173,7 +173,7 @@ def _report(
     print_lines(f"{out}: {count(images, 'image')}{around}")
     if project and (bad := sum(len(table.problems) for of_view in project.tables.values() for table in of_view)):
         which = f"{count(bad, 'row')} of the labels"
-        print_lines(f"{which} cannot be used (see jaxpose labels check); their frames may be here")
+        print_lines(f"{which} cannot be used (see jaxpose check); their frames may be here")
     say(_next_step(given, out, project, points))
 
 

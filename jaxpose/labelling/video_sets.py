@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from jaxpose.formats.deeplabcut.config import CONFIG_FILE, read_config
-from jaxpose.labelling.label_check import read_size_px
+from jaxpose.labelling.image_size import read_size_px
 from jaxpose.labelling.project_labels import ProjectLabels
 
 

@@ -32,6 +32,7 @@ class Drawing:
       predicted_px: (k, 2) in pixels of the picture, NaN is not drawn; None without predictions.
       labelled_px: (k, 2), likewise.
       named: keypoints whose names are written beside their labels.
+      expected_px: (k, 2) in pixels of the picture, where labels might belong; NaN is not drawn; None without any.
     """
 
     keypoint_names: Sequence[str]
@@ -39,6 +40,7 @@ class Drawing:
     predicted_px: np.ndarray | None
     labelled_px: np.ndarray | None
     named: Collection[int] = ()
+    expected_px: np.ndarray | None = None
 
 
 def cut_around(image: np.ndarray, points_px: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -86,6 +88,7 @@ def _marks(drawing: Drawing, radius: float, size_px: tuple[int, int]) -> str:
     absent = np.full((len(names), 2), np.nan)
     predicted = absent if drawing.predicted_px is None else drawing.predicted_px
     labelled = absent if drawing.labelled_px is None else drawing.labelled_px
+    expected = absent if drawing.expected_px is None else drawing.expected_px
     joined, parts = (labelled if drawing.predicted_px is None else predicted), []
     for first, second in drawing.edges:
         if np.isfinite(joined[[first, second]]).all():
@@ -103,20 +106,28 @@ def _marks(drawing: Drawing, radius: float, size_px: tuple[int, int]) -> str:
             )
             if place in drawing.named:
                 marks.append(_name(name, labelled[place], radius, size_px[0]))
+        if np.isfinite(expected[place]).all():
+            marks += _dot(expected[place], labelled[place], f"{name}, where it might belong", colour, radius)
         if np.isfinite(predicted[place]).all():
-            x, y = predicted[place]
-            if np.isfinite(distances[place]):
-                marks.append(_line(predicted[place], labelled[place], "miss", radius / 3))
             error = f", {distances[place]:.1f} px from its label" if np.isfinite(distances[place]) else ""
-            marks.append(
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{colour}" stroke="#000" '
-                f'stroke-width="{radius / 6:.1f}"><title>{escaped(name)}, prediction{error}</title></circle>'
-            )
+            marks += _dot(predicted[place], labelled[place], f"{name}, prediction{error}", colour, radius)
             if place in named:
                 marks.append(_name(name, predicted[place], radius, size_px[0]))
         if marks:
             parts.append(f'<g class="kp-{place}">{"".join(marks)}</g>')
     return "".join(parts)
+
+
+def _dot(point_px: np.ndarray, label_px: np.ndarray, title: str, colour: str, radius: float) -> list[str]:
+    """Returns a dot (2,) with its title, and a line to its label (2,) if there is one."""
+    (x, y), line = point_px.tolist(), []
+    if np.isfinite(label_px).all():
+        line = [_line(point_px, label_px, "miss", radius / 3)]
+    return [
+        *line,
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{colour}" stroke="#000" '
+        f'stroke-width="{radius / 6:.1f}"><title>{escaped(title)}</title></circle>',
+    ]
 
 
 def _name(name: str, point_px: np.ndarray, radius: float, width_px: int) -> str:

@@ -51,13 +51,23 @@ class Page(html.parser.HTMLParser):
         return [[html.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)] for row in rows]
 
 
-def write_image(file: Path) -> None:
+def write_image(file: Path, size_px: tuple[int, int] = (20, 16)) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    assert cv2.imwrite(str(file), np.random.default_rng(0).integers(0, 255, (16, 20, 3), np.uint8))
+    assert cv2.imwrite(str(file), np.random.default_rng(0).integers(0, 255, (size_px[1], size_px[0], 3), np.uint8))
+
+
+def found_in(*argv: object, folder: Path) -> pd.DataFrame:
+    """The list of a check, which has what the page marks, and decides the exit code."""
+    code, page = main([*map(str, argv), "--out", str(folder / "check.html")]), folder / "check.html"
+    found = pd.read_csv(folder / "check.csv", keep_default_na=False)
+    assert code == int(len(found) > 0) and list(found) == ["kind", "place", "image", "keypoints", "text"]
+    marked = re.findall(r"<figure class=marked>.*?<figcaption>(.*?)(?: <span|<br>)", page.read_text(), re.DOTALL)
+    assert set(map(html.unescape, marked)) == set(found["image"]) - {""}
+    return found
 
 
 def checked(*argv: object, folder: Path) -> Page:
-    assert main([*map(str, argv), "--out", str(folder / "check.html")]) == 0
+    found_in(*argv, folder=folder)
     return Page(folder / "check.html")
 
 
@@ -82,9 +92,12 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     out, err = capsys.readouterr()
     assert err == "" and re.fullmatch(
         r"jaxpose \S+: checks the labels of .+my project\n"
-        r"60 usable frames; 0 rows are refused; \d poses? looks? unlike the others\n"
+        r"60 usable frames; 0 rows are refused; \d poses? looks? unlike the others "
+        r"\(1 with left and right exchanged\)\n"
         # Where the animal of this project would leave the frame, its paws stay at the edge.
         r"note: labels at exactly \(62.22, 62.22\): left_hind_paw in 3 of 60, .*; if this place stands for .*\n"
+        r"(.+CollectedData.csv:\d+: labeled-data/\S+: .*\n)+"
+        r"list: \S+check\.csv \(\d findings?\)\n"
         r"check: \S+check\.html \([\d.]+ [kM]B\); open it in a browser\n",
         out,
     )
@@ -94,6 +107,11 @@ def test_planted_mistakes_come_first_and_every_frame_is_shown_with_its_set(tmp_p
     (swap,) = (caption for caption in captions if table.index[20] in caption)
     assert "<strong>outlier</strong> left and right look exchanged: left_hind_paw, right_hind_paw" in swap
     assert swap.count("<text ") == 2
+    # The dots of the exchanged labels are at the place of the other label.
+    rings = circles_px(swap)
+    dots = [place for place, title in enumerate(re.findall("<title>(.*?)</title>", swap)) if "might belong" in title]
+    assert len(dots) == 2 and len(rings) == len(KEYPOINT_NAMES) + 2
+    np.testing.assert_allclose(rings[dots], rings[[dots[1] - 1, dots[0] - 1]], atol=0.11)
     # Each once, and one of them again with all names.
     others = re.findall(r"<figure>.*?</figure>", page.section("frames"), re.DOTALL)
     shown = [re.findall(r"<figcaption>(\S+) <span class=set>(\w+)", figure)[0] for figure in first + others]
@@ -146,7 +164,11 @@ def test_refused_rows_are_listed_and_marked_and_markup_in_names_is_text(tmp_path
         write_image(project / "labeled-data/v" / f"{name}.png")
     (project / "CollectedData.csv").write_text(ROWS)
     page = checked(project, folder=tmp_path)
-    assert "\n2 usable frames; 5 rows are refused; poses are not compared\n" in capsys.readouterr().out
+    result = "2 usable frames; 5 rows are refused (1 with points outside of the image); poses are not compared\n"
+    assert f"\n{result}" in capsys.readouterr().out
+    found = pd.read_csv(tmp_path / "check.csv", keep_default_na=False)
+    assert list(found["kind"]) == ["row", "row", "row", "outside", "row"] and found["keypoints"][3] == "tail"
+    assert [int(place.removeprefix(f"{project}/CollectedData.csv:")) for place in found["place"]] == [5, 7, 8, 9, 10]
     assert [int(row[0].rpartition(":")[2]) for row in page.rows("first")[1:]] == [5, 7, 8, 9, 10]
     by_image = {re.findall(r"<figcaption>(\S+)", figure)[0]: figure for figure in page.figures}
     assert all("class=marked" in figure for image, figure in by_image.items() if "1.png" not in image)
@@ -253,11 +275,12 @@ def test_a_page_has_the_name_of_its_project(tmp_path: Path, capsys: Capture, mon
     monkeypatch.chdir(tmp_path)
     assert main(["data.project=first", "--quiet"]) == 0
     assert main(["coco/second.json", "--quiet"]) == main(["third/config.yaml", "--quiet"]) == 0
+    assert len(list(tmp_path.glob("*.csv"))) == 3
     assert sorted(file.name for file in tmp_path.glob("*.html")) == [
         "check_first.html", "check_second.html", "check_third.html",
     ]  # fmt: skip
     out, err = capsys.readouterr()
-    assert err == "" and re.sub("note: .*\n", "", out).count("\n") == 6 and "checks the labels" not in out
+    assert err == "" and re.sub("note: .*\n", "", out).count("\n") == 9 and "checks the labels" not in out
 
 
 def test_refused_rows_of_two_label_files_have_the_points_of_their_own_file(tmp_path: Path) -> None:
@@ -280,6 +303,12 @@ def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Pat
     assert "jaxpose check " in checked(project, folder=tmp_path).source
     (tmp_path / "report.html").write_text('<meta name="generator" content="jaxpose report 1">')
     for argv, says in (
+        ([project, "--out", project / "CollectedData.html"], "CollectedData.csv, which jaxpose check did not write"),
+        (
+            [project, "--like", tmp_path / "absent", "--out", tmp_path / "x.html"],
+            "absent does not exist; give a project",
+        ),
+        ([project, "--like", project, "--out", tmp_path / "x.html"], "the project that is checked; its own poses"),
         ([project, "--out", tmp_path / "report.html"], "which jaxpose check did not write"),
         ([project, "--out", project / "CollectedData.csv"], "ends in .html"),
         ([tmp_path / "absent", "--out", tmp_path / "x.html"], "does not exist; give the folder of a project"),

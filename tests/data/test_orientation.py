@@ -20,8 +20,6 @@ from jaxpose.data.project import Project, read_project
 from jaxpose.errors import UserError
 from jaxpose.formats.project import prepare
 from jaxpose.formats.project import read_project as read_any
-from jaxpose.labelling.label_check import OUTSIDE, ROW, check_labels
-from jaxpose.labelling.project_labels import read_project_labels
 from jaxpose.prediction.image_tables import predict_images
 from jaxpose.prediction.index import row_of
 from jaxpose.prediction.video_tables import Incomplete
@@ -158,15 +156,12 @@ def test_a_label_csv_gives_no_sizes(tmp_path: Path) -> None:
 
 def test_checks_and_conversions_follow_the_decision(tmp_path: Path) -> None:
     data = coco(tmp_path / "project", [6, 3], UPRIGHT)
-    assert not {finding.kind for finding in check_labels(read_project_labels(data))[0]} & {ROW, OUTSIDE}
-    write_check(Config(data=data), tmp_path / "check.html")
+    assert write_check(Config(data=data), tmp_path / "check.html")[1] == []
     assert "no picture" not in (tmp_path / "check.html").read_text()
     lines = convert_labels(data, LabelTarget("coco", tmp_path / "out/labels.json"))
     assert any("count upright pixels" in line for line in lines)
     again = read_any(DataConfig(project=str(tmp_path / "out/labels.json")))
     assert again.orientation == UPRIGHT and again.sizes_px.tolist() == [[20, 30]] * 2
-    undecided = check_labels(read_project_labels(label_csv(tmp_path / "csv", 6)))[0]
-    assert ["EXIF orientation 6" in finding.text for finding in undecided if finding.kind == ROW] == [True, True]
 
 
 def test_predictions_of_images_are_of_the_upright_or_the_stored_picture(tmp_path: Path) -> None:

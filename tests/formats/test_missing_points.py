@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
+from jaxpose.check.__main__ import main as check
 from jaxpose.config import Config, DataConfig, validate
 from jaxpose.data.project import Project
 from jaxpose.data.repeated_places import describe_repeats
@@ -15,7 +16,6 @@ from jaxpose.formats.deeplabcut import label_file as deeplabcut
 from jaxpose.formats.lightning_pose import label_file as lightning_pose
 from jaxpose.formats.project import read_label_table, read_project
 from jaxpose.formats.written_labels import WrittenLabels
-from jaxpose.labels import main as labels_verb
 
 NAMES, IMAGES = ("nose", "ear", "tail"), tuple(f"labeled-data/day1/img{i}.png" for i in range(5))
 TOOLS = ["lightning_pose", "folder", "deeplabcut_csv", "deeplabcut_h5", "coco", "sleap"]
@@ -96,11 +96,9 @@ def test_the_real_labels_have_no_such_place(real_data: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["lightning_pose", "deeplabcut_csv"])
-def test_labels_check_and_the_data_report_name_them(
-    tmp_path: Path, tool: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_names_them(tmp_path: Path, tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     project = write_project(tmp_path / "p", tool, placed_px())
-    labels_verb(["check", str(project), "--out", str(tmp_path / "out")])
+    check([str(project), "--out", str(tmp_path / "check.html")])
     said = capsys.readouterr().out
     assert NO_LABELS_NOTE in said and CORNER_NOTE in said
 

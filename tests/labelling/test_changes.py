@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from jaxpose import labels
+from jaxpose.check.__main__ import main as check
 from jaxpose.checksums import write_json
 from jaxpose.data import label_changes
 from jaxpose.data.label_lock import locked_labels
@@ -189,7 +190,7 @@ def test_a_project_with_half_a_change_is_not_read(
     folder = project / ".jaxpose_labels"
     folder.mkdir()
     write_json(folder / "files.json", {"files": []})
-    assert labels.main(["check", str(project), "--out", str(tmp_path / "check")]) == 2
+    assert check([str(project), "--out", str(tmp_path / "check.html")]) == 2
     assert f"labels are being written to {project}, or this was interrupted" in capsys.readouterr().err
 
 
@@ -265,7 +266,7 @@ def test_folders_of_a_project_may_lie_on_another_disk(project: Path, new: Path, 
         (disk / "a/img001.png").symlink_to("../pool/img001.png")
         assert _merge(new, project) == 0
         assert (disk / "a/CollectedData_me.csv").read_text().count("\n") == 5 and (disk / "b/img003.png").is_file()
-        assert labels.main(["check", str(project), "--out", str(tmp_path / "check")]) == 0
+        assert check([str(project), "--out", str(tmp_path / "check.html")]) == 0
     finally:
         shutil.rmtree(disk)
 

@@ -1,4 +1,4 @@
-"""The whole loop through the verbs: a trained run, predict, suggest, labels check, labels merge, train, compare."""
+"""The whole loop through the verbs: a trained run, predict, suggest, check, labels merge, train, compare."""
 
 import dataclasses
 from pathlib import Path
@@ -9,6 +9,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose import labels, predict, suggest
+from jaxpose.check.__main__ import main as check
 from jaxpose.compare import __main__ as compare
 from jaxpose.run.identity import read_config
 from tests.shared_runs import move_run
@@ -54,7 +55,7 @@ def test_suggested_frames_train_the_next_run(
     known = _table(project / "CollectedData.csv").index
     images = _correct(project, new)
     assert len(images) == FRAMES and not set(images) & set(known)
-    assert labels.main(["check", str(new), "--out", str(tmp_path / "check")]) == 0
+    assert check([str(new), "--out", str(tmp_path / "check.html")]) == 0
     capsys.readouterr()
     assert labels.main(["merge", str(new), "--project", str(project)]) == 0
     assert f"CollectedData.csv: {FRAMES} new rows" in (shown := capsys.readouterr().out) and "exactly as" not in shown

@@ -17,6 +17,7 @@ from jaxpose.conversion.label_files import LabelTarget, convert_labels
 from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.project import Project
 from jaxpose.formats.project import read_project
+from tests.check.test_check import found_in
 from tests.formats.other_projects import CROP, FRAMES, KEYPOINTS, LABELLED, deeplabcut_project
 from tests.formats.test_coco import coco_project
 from tests.formats.test_sleap import make_labels, save
@@ -97,7 +98,7 @@ def test_the_videos_of_a_sleap_file_need_no_names(tmp_path: Path, capsys: Captur
     found = _suggested(out)
     assert {name for name, _ in found} == {"cam1_day", "cam2_day"}
     assert not found & {(name, frame) for name in ("cam1_day", "cam2_day") for frame in LABELLED[:2]}
-    assert "1 row of the labels cannot be used (see jaxpose labels check)" in capsys.readouterr().out
+    assert "1 row of the labels cannot be used (see jaxpose check)" in capsys.readouterr().out
     image = cv2.imread(str(out / "labeled-data/cam2_day/img00000005.png"))
     assert number_in(image) == 105
     new = sleap_io.load_slp(str(out / "suggestions.slp"))
@@ -273,16 +274,14 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[tuple[
     """A project of Lightning Pose, and what a check of its labels finds."""
     folder = tmp_path_factory.mktemp("checked")
     project = _csv_project(folder / "project")
-    found = _check(project, folder / "check")
+    found = _check(project, folder)
     assert {row[:2] for row in found} >= {("20", "swap"), ("50", "outlier"), ("75", "outlier")} and len(found) <= 6
     return project, found
 
 
-def _check(project: Path, out: Path) -> set[tuple[str, ...]]:
-    """Returns frame, kind, keypoints and text of each finding; each has its picture."""
-    assert labels.main(["check", str(project), "--out", str(out)]) == 1
-    found = pd.read_csv(out / "label_check.csv", keep_default_na=False)
-    assert all(cv2.imread(str(out / picture)) is not None for picture in found["picture"])
+def _check(project: Path, folder: Path) -> set[tuple[str, ...]]:
+    """Returns frame, kind, keypoints and text of each finding."""
+    found = found_in(project, folder=folder)
     cells = found[["kind", "keypoints", "text"]].itertuples(index=False, name=None)
     # The frame among all 90; a package counts the images of each video.
     places = [45 * int(Path(image).parent.name[-1]) + int(Path(image).stem[-4:]) % 45 for image in found["image"]]
@@ -295,9 +294,9 @@ def test_a_check_finds_the_same_in_files_of_other_tools(
 ) -> None:
     project, expected = findings
     convert_labels(c.DataConfig(project=str(project)), LabelTarget(form, tmp_path / "p" / name))
-    found = _check(tmp_path / "p" / name, tmp_path / "check")
+    found = _check(tmp_path / "p" / name, tmp_path)
     assert found == expected
-    assert f"90 labelled images in {tmp_path}/p/{name}" in capsys.readouterr().out
+    assert "90 usable frames; " in capsys.readouterr().out
 
 
 def test_a_check_of_crops_compares_poses_in_frame_pixels(
@@ -305,16 +304,15 @@ def test_a_check_of_crops_compares_poses_in_frame_pixels(
 ) -> None:
     """The crops of the two videos begin at other places; their labels differ by that, the poses do not."""
     project = tmp_path / "project"
-    assert _check(_cropped_project(project, _poses()), tmp_path / "check") == findings[1]
+    assert _check(_cropped_project(project, _poses()), tmp_path) == findings[1]
 
 
 def test_a_wrong_row_of_sleap_is_named_by_its_frame(tmp_path: Path) -> None:
     made = make_labels(tmp_path)
     made.labeled_frames[1].instances[0].points["xy"][0] = 100, 20
     made.labeled_frames[2].frame_idx = FRAMES
-    project, out = save(made, tmp_path / "labels.slp"), tmp_path / "check"
-    assert labels.main(["check", str(project), "--out", str(out)]) == 1
-    found = pd.read_csv(out / "label_check.csv", keep_default_na=False)
+    project = save(made, tmp_path / "labels.slp")
+    found = found_in(project, folder=tmp_path)
     assert sorted(zip(found["kind"], found["place"], found["keypoints"], strict=True)) == [
         ("outside", f"{project}:cam1_day frame 7", "nose"),
         ("row", f"{project}:cam1_day frame {FRAMES}", ""),
