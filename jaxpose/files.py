@@ -4,7 +4,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import shutil
 import stat
 import threading
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxpose.errors import UserError
-from jaxpose.unfinished import naming_errors, unfinished_file, unfinished_folder
+from jaxpose.unfinished import naming_errors, refuse_lack_of_space, unfinished_file, unfinished_folder
 
 # A damaged or forged file must not fill the memory.
 _MOST_BYTES = 2**28
@@ -129,8 +128,8 @@ def replace_whole(file: Path, needed_bytes: int = 0) -> Iterator[Path]:
     with naming_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         with unfinished_folder(file) as folder:
-            if shutil.disk_usage(folder).free < needed_bytes:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if needed_bytes:
+                refuse_lack_of_space(folder, needed_bytes)
             unfinished = folder / file.name
             yield unfinished
             with open(unfinished, "rb+") as stream:

@@ -8,7 +8,6 @@ up. A name is made anew (O_EXCL, O_NOFOLLOW): a link that somebody left there is
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import re
 import shutil
@@ -27,6 +26,8 @@ _ENDING = ".tmp"
 LOCK_FILE = ".lock"
 # Names of files have at most 255 bytes.
 _LONGEST_NAME = 200
+# Some folders, such as those of /proc, exist but refuse every new file as if they did not.
+_MOST_TRIES = 1000
 # Without locks of the file system, an unfinished file counts as abandoned when nobody has written to it for so long.
 _STALE_S = 24 * 3600
 
@@ -103,6 +104,23 @@ def _full_disk(error: Exception) -> int:
     return next((number for number in texts if os.strerror(number) in str(error)), 0)
 
 
+def refuse_lack_of_space(folder: Path, needed_bytes: int) -> None:
+    """Raises OSError if a file of this size does not fit on the disk or exceeds a quota or a limit of the process."""
+    if shutil.disk_usage(folder).free < needed_bytes:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    trial = folder / ".space"
+    descriptor = os.open(trial, _new_flags, 0o666)
+    try:
+        os.posix_fallocate(descriptor, 0, needed_bytes)
+    except OSError as error:
+        # Some file systems cannot reserve space.
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+    finally:
+        os.close(descriptor)
+        trial.unlink()
+
+
 def remove_unfinished() -> None:
     """Removes all unfinished files of this process, which is about to end at once."""
     for path, descriptor in list(_held.items()):
@@ -123,8 +141,12 @@ def _holding(path: Path, descriptor: int) -> Iterator[None]:
 
 
 def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """Returns the first free name beside a target and the descriptor of what `make` made there, locked."""
-    for number in itertools.count():
+    """Returns the first free name beside a target and the descriptor of what `make` made there, locked.
+
+    Raises:
+      OSError: the system refuses it, or no name is free.
+    """
+    for number in range(_MOST_TRIES):
         path = _name(target, number)
         if os.path.lexists(path) and not _remove_abandoned(path):
             continue
@@ -134,7 +156,7 @@ def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             continue
         except (FileNotFoundError, NotADirectoryError):
             # Another process took the new folder for an abandoned one, as it had no lock yet.
-            if not target.parent.is_dir():
+            if not target.parent.is_dir() or number == _MOST_TRIES - 1:
                 raise
             continue
         except KeyboardInterrupt:
@@ -146,7 +168,7 @@ def _new(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             _remove_behind(target, number)
             return path, descriptor
         os.close(descriptor)
-    raise AssertionError
+    raise OSError(errno.EEXIST, "no name of an unfinished file is free", str(target))
 
 
 def _name(target: Path, number: int) -> Path:

@@ -231,6 +231,22 @@ def test_many_writers_of_one_file_at_once_leave_one_whole_file(tmp_path: Path) -
     assert len(set(file.read_bytes().strip())) == 1 and names_of(tmp_path) == ["a.csv"]
 
 
+def test_a_file_that_a_limit_or_a_quota_forbids_is_refused_before_a_library_writes_it(tmp_path: Path) -> None:
+    """HDF5 would crash: the free space of the disk does not know such limits."""
+    with full_disk(), pytest.raises(OSError, match=r"File too large.*labels\.slp"):
+        with replace_whole(tmp_path / "labels.slp", needed_bytes=5000):
+            raise AssertionError
+    with replace_whole(tmp_path / "labels.slp", needed_bytes=5000) as unfinished:
+        unfinished.write_bytes(b"short")
+    assert names_of(tmp_path) == ["labels.slp"]
+
+
+def test_a_folder_that_takes_no_files_is_an_error_and_no_endless_search_for_a_name(tmp_path: Path) -> None:
+    # /proc refuses files as if it did not exist.
+    with pytest.raises(FileNotFoundError, match=r"/proc/page\.html"):
+        write_atomic(Path("/proc/page.html"), b"")
+
+
 def test_a_process_that_ends_at_once_removes_its_unfinished_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,8 +62,18 @@ def refuse_formula(name: str) -> None:
         )
 
 
+def refuse_odd_names(file: Path, names: Sequence[str], what: str = "keypoint") -> None:
+    """Raises UserError if one of the two above refuses a name of a file."""
+    for name in names:
+        try:
+            refuse_unprintable(name)
+            refuse_formula(name)
+        except UserError as error:
+            raise UserError(f"{file}: a {what}'s name: {error}; rename it") from None
+
+
 def usable_name(given: object) -> str:
-    """Returns a text that none of the two above refuses, and "" in place of anything else."""
+    """Returns a text that none of them refuses, and "" in place of anything else."""
     try:
         name = given if isinstance(given, str) else ""
         refuse_unprintable(name)

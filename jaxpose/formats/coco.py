@@ -16,7 +16,7 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
-from jaxpose.data.cells import refuse_formula, refuse_unprintable
+from jaxpose.data.cells import refuse_odd_names, refuse_unprintable
 from jaxpose.data.label_table import LabelTable, normalised
 from jaxpose.data.label_text import GUESS, read_text
 from jaxpose.data.named_files import Match, find_files, is_absolute
@@ -160,7 +160,11 @@ def _labelled_categories(file: Path, categories: list[Any], annotations: list[di
         key = str(annotation.get("category_id"))
         named = by_id.get(key, {}).get("keypoints")
         if not named or not isinstance(named, list):
-            fault = "has no list keypoints of their names" if key in by_id else "does not exist"
+            fault = (
+                "has no list keypoints of their names; add it to the category"
+                if key in by_id
+                else "does not exist; add it to categories, with the list keypoints of their names"
+            )
             number = excerpt(annotation.get("id"), quoted=False)
             raise UserError(
                 f"{file}: annotation {number} has keypoints, but its category {excerpt(key, quoted=False)} {fault}"
@@ -179,12 +183,8 @@ def _keypoint_names(file: Path, categories: list[dict[str, Any]]) -> tuple[str, 
             "learns one kind of animal"
         )
     (names,) = kinds
+    refuse_odd_names(file, names)
     for name in names:
-        try:
-            refuse_unprintable(name)
-            refuse_formula(name)
-        except UserError as error:
-            raise UserError(f"{file}: a keypoint's name: {error}; rename it") from None
         if not name or names.count(name) > 1:
             raise UserError(f"{file}: keypoint {name!r} is named twice or has no name")
     return names

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
-from jaxpose.data.cells import refuse_formula, refuse_unprintable
+from jaxpose.data.cells import refuse_odd_names
 from jaxpose.data.image_file import image_facts
 from jaxpose.data.label_table import LabelTable, normalised
 from jaxpose.errors import UserError
@@ -138,12 +138,7 @@ def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
             "remove the others in SLEAP"
         )
     names = tuple(labels.skeletons[0].node_names)
-    for name in names:
-        try:
-            refuse_unprintable(name)
-            refuse_formula(name)
-        except UserError as error:
-            raise UserError(f"{file}: a node's name: {error}; rename it") from None
+    refuse_odd_names(file, names, "node")
     return names
 
 

@@ -119,6 +119,11 @@ def read_analysis(file: Path) -> VideoPredictions:
     try:
         with h5py.File(file, "r") as opened:
             content: Any = opened
+            if "tracks" in content and "point_scores" not in content:
+                raise UserError(
+                    f"{file} has tracks but no point_scores, as an old SLEAP wrote it; export it with a newer one, or "
+                    "save the predictions there as .csv"
+                )
             arrays = {name: _canonical(name, content[name]) for name in ("tracks", "point_scores")}
             names = [name.decode() for name in content["node_names"][...].tolist()]
             noted = json.loads(content["provenance"][()] or "{}") if "provenance" in content else {}

@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
+from jaxpose.data.cells import refuse_odd_names
 from jaxpose.data.label_table import LabelTable, with_files
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.h5 import read_h5
@@ -25,10 +26,11 @@ def read_h5_labels(folder: Path, file: Path, missing: str) -> LabelTable:
       missing: as in `read_table`.
 
     Raises:
-      UserError: it cannot be read, is of several animals, or lacks a column.
+      UserError: it cannot be read, is of several animals, lacks a column, or has a name that no table can hold.
     """
     found = read_h5(file)
     names = tuple(dict.fromkeys(part for _, part, _ in found.columns))
+    refuse_odd_names(file, names)
     places = {(part, coord): place for place, (_, part, coord) in enumerate(found.columns)}
     absent = [(name, coord) for name in names for coord in "xy" if (name, coord) not in places]
     if absent:

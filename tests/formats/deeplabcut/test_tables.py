@@ -102,6 +102,12 @@ def test_names_that_are_numbers_are_read(tmp_path: Path, form: Any) -> None:
     np.testing.assert_array_equal(found.keypoints_frame_px, points_px(0))
 
 
+def test_names_that_a_csv_must_not_have_are_refused_from_an_h5(tmp_path: Path) -> None:
+    project_with(tmp_path / "p", "h5", table_of(names=("-1", *KEYPOINTS[1:])))
+    with pytest.raises(UserError, match="a keypoint's name: '-1' begins with '-'.*rename it"):
+        read_label_table(DataConfig(project=str(tmp_path / "p")))
+
+
 @pytest.mark.parametrize("suffix", [".h5", ".csv"])
 @pytest.mark.parametrize("animal", ["", "mouse", "Unnamed: 3_level_1"])
 def test_predictions_of_one_animal_are_read(tmp_path: Path, suffix: str, animal: str) -> None:
