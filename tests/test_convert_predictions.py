@@ -168,6 +168,14 @@ def test_a_sleap_project_has_an_instance_in_each_frame(table: Path, video: Path,
         assert opened["metadata"].attrs["format_id"] >= 1.1 and tuple(opened["pred_points"][0])[:2] == (0, 0)
 
 
+def test_an_analysis_file_without_scores_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    file = tmp_path / "old.analysis.h5"
+    with h5py.File(file, "w") as content:
+        content["tracks"], content["node_names"] = np.zeros((1, 2, 1, 5)), np.array([b"nose"])
+    assert run(file, "--to", "csv", "--out", tmp_path / "a.csv") == 2
+    assert "has tracks but no point_scores, as an old SLEAP wrote it; export it again" in capsys.readouterr().err
+
+
 def test_the_analysis_file_is_read_by_sleap_io_and_comes_back(
     table: Path, video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

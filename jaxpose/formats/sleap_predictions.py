@@ -121,12 +121,13 @@ def read_analysis(file: Path) -> VideoPredictions:
             content: Any = opened
             if "tracks" in content and "point_scores" not in content:
                 raise UserError(
-                    f"{file} has tracks but no point_scores, as an old SLEAP wrote it; export it with a newer one, or "
-                    "save the predictions there as .csv"
+                    f"{file} has tracks but no point_scores, as an old SLEAP wrote it; export it again with a newer one"
                 )
             arrays = {name: _canonical(name, content[name]) for name in ("tracks", "point_scores")}
             names = [name.decode() for name in content["node_names"][...].tolist()]
             noted = json.loads(content["provenance"][()] or "{}") if "provenance" in content else {}
+    except UserError:
+        raise
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is no analysis HDF5 of SLEAP that can be read: {error}") from None
     points, scores = arrays["tracks"], arrays["point_scores"]
