@@ -8,6 +8,7 @@ import pytest
 from jaxpose.config.arguments import Arguments
 from jaxpose.errors import UserError
 from jaxpose.flags import evaluate_arguments, split_runs
+from jaxpose.run.identity import refuse_no_run
 from jaxpose.run.run_argument import run_folder
 
 Capture = pytest.CaptureFixture[str]
@@ -33,6 +34,10 @@ def test_a_folder_of_runs_stands_for_its_newest_finished_run(tmp_path: Path, cap
     assert run_folder(str(runs / "bb")) == str(runs / "bb") and capsys.readouterr().out == ""
     # A folder without a run stays as it is: the verb says what is wrong with it.
     assert run_folder(str(tmp_path / "absent")) == str(tmp_path / "absent")
+    # So does a folder of projects with runs.
+    assert run_folder(str(tmp_path)) == str(tmp_path)
+    with pytest.raises(UserError, match=f"it has no config.json; there are {newest}, {runs / 'bb'}, "):
+        refuse_no_run(tmp_path)
     unfinished = make_run(tmp_path / "new" / "a", 1, is_finished=False)
     assert run_folder(str(tmp_path / "new")) == str(unfinished)
 

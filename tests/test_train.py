@@ -139,7 +139,7 @@ def test_dry_run_tells_the_cost_and_writes_nothing(
     assert files_in(tmp_path).keys() == before
 
 
-@pytest.mark.parametrize("split", ["frame", "video", "sets.csv"])
+@pytest.mark.parametrize("split", ["frame", "moment", "video", "sets.csv"])
 def test_a_dry_run_of_the_data_says_how_to_get_a_test_set(
     split: str, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -151,9 +151,20 @@ def test_a_dry_run_of_the_data_says_how_to_get_a_test_set(
     assert call(make_config(own, tmp_path / "run", data__split=split, **shares), tmp_path, "--dry_run=data") == 0
     (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("test ")]
     assert "no test set, so no error is measured on frames that did not choose the checkpoint: " in row
-    assert ("some frames the set test in " if split == "sets.csv" else "data.train_share=0.8 data.val_share=0.1") in row
-    assert call(make_config(own, tmp_path / "run", data__split="frame"), tmp_path, "--dry_run=data") == 0
+    advice = {
+        "frame": "data.train_share=0.7 data.val_share=0.1 leave 5 frames for it",
+        "moment": "data.train_share=0.7 data.val_share=0.1 leave about 5 frames for it",
+        "video": "data.train_share=0.8 data.val_share=0.1",
+        "sets.csv": "some frames the set test in ",
+    }
+    assert advice[split] in row
+    asked: dict[str, Any] = {"data__train_share": 0.7, "data__val_share": 0.1}
+    assert call(make_config(own, tmp_path / "run", data__split="frame", **asked), tmp_path, "--dry_run=data") == 0
     assert "no test set" not in capsys.readouterr().out
+    labels = (own / "CollectedData.csv").read_text().splitlines(keepends=True)
+    (own / "CollectedData.csv").write_text("".join(labels[:11]))
+    assert call(make_config(own, tmp_path / "run", data__split="frame", **asked), tmp_path, "--dry_run=data") == 0
+    assert "a test set has at least 5 frames, too many of 8: label more frames" in capsys.readouterr().out
 
 
 def spoil(project: Path, folder: Path) -> Path:

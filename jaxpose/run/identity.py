@@ -37,6 +37,8 @@ def refuse_no_run(run: Path) -> None:
     """
     if not (run / CONFIG_FILE).exists():
         near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
+        # `out` itself, such as runs: its folders are projects, and theirs are runs.
+        near = near or sorted(run.glob(f"*/*/{CONFIG_FILE}"))
         here = listed([str(path.parent) for path in near], _LISTED_RUNS)
         reason = f"it has no {CONFIG_FILE}" if run.exists() else "it does not exist"
         raise UserError(f"{run} is not a run folder: {reason}" + (f"; there are {here}" if here else ""))
