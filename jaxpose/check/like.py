@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxpose.config import DataConfig
 from jaxpose.errors import UserError
+from jaxpose.formats.project import without_config_file
 from jaxpose.labelling.project_labels import frame_keypoints_px, read_project_labels
 
 
@@ -25,9 +26,10 @@ def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mappin
     path = Path(like).expanduser()
     if not path.exists():
         raise UserError(f"--like is {like!r}, but {path.absolute()} does not exist; give a project with earlier labels")
-    if path.resolve() == Path(data.project).expanduser().resolve():
+    wanted = dataclasses.replace(data, project=like)
+    if _place(wanted) == _place(data):
         raise UserError(f"--like is {like!r}, the project that is checked; its own poses are compared without --like")
-    project = read_project_labels(dataclasses.replace(data, project=like))
+    project = read_project_labels(wanted)
     of_views = {
         view: np.concatenate([frame_keypoints_px(project, table, names) for table in tables])
         for view, tables in project.tables.items()
@@ -35,3 +37,8 @@ def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mappin
     if not any(np.isfinite(poses_px).any() for poses_px in of_views.values()):
         raise UserError(f"--like is {like!r}, which has no label of {', '.join(names)}")
     return of_views
+
+
+def _place(data: DataConfig) -> Path:
+    """Returns the folder or the file of a project, also of its config file."""
+    return Path(without_config_file(data).project).expanduser().resolve()

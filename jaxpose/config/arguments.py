@@ -94,7 +94,7 @@ class Arguments(argparse.ArgumentParser):
         return joined
 
     def _hint(self, flag: str) -> str:
-        known = [action.metavar for action in self._get_positional_actions()]
+        known = [str(action.metavar).partition(" ")[0] for action in self._get_positional_actions()]
         if (name := flag.lstrip("-").upper()) in known:
             return f"; give {name} without it: {self.prog} {name}"
         return did_you_mean(f"--{flag.lstrip('-')}", self._flags) or f"; there is {', '.join(self._flags)}"

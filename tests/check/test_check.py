@@ -313,6 +313,10 @@ def test_only_a_page_of_a_check_is_replaced_and_mistakes_are_lines(tmp_path: Pat
         ([project, "--out", project / "CollectedData.csv"], "ends in .html"),
         ([tmp_path / "absent", "--out", tmp_path / "x.html"], "does not exist; give the folder of a project"),
         (["nosuch"], "PROJECT is 'nosuch', but "),
+        (
+            ["--project", project],
+            "there is no flag --project; give PROJECT without it: python -m jaxpose.check PROJECT",
+        ),
         (["data.project="], "no project is given"),
         (["data.split=video"], "no project is given"),
         ([project, "data.spilt=video"], "there is no option data.spilt; did you mean data.split?"),
