@@ -84,6 +84,16 @@ def test_what_is_not_there_is_told_without_jax(tmp_path: Path) -> None:
         assert all(line.startswith("loading the packages") for line in slow) and "IMPORTED" not in out
 
 
+def test_a_variable_that_jax_refuses_is_one_line(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    command = [sys.executable, "-m", "jaxpose.predict", "--run", str(tmp_path), str(project)]
+    done = subprocess.run(command, env=os.environ | {"JAX_ENABLE_X64": "maybe"}, capture_output=True, text=True)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and line.endswith(
+        "'JAX_ENABLE_X64': JAX takes no such value; correct or unset the variable"
+    )
+
+
 def test_a_look_at_the_data_needs_no_jax_and_no_other_process_and_writes_nothing(tmp_path: Path) -> None:
     project = make_project(tmp_path / "project", videos=2, labelled_frames=3, video_frames=5, side_px=64)
     labels = project / "CollectedData.csv"

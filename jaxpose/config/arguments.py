@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -126,7 +127,7 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
 
     An OSError (a full disk, a read-only folder) prints one line on stderr. A UserError prints a line on stderr for each
     mistake, without a traceback. If the reader of stdout is gone (`jaxpose compare A B | head`), the work ends without
-    a line and with code 1. Any other exception is passed on.
+    a line and with code 1. A variable whose value JAX refuses is a mistake. Any other exception is passed on.
 
     Args:
       verb: what each line begins with.
@@ -149,10 +150,21 @@ def exit_code_of(verb: str, work: Callable[[], int]) -> int:
         for line in str(error).splitlines():
             print_lines(f"{verb}: {line}", sys.stderr, ERROR)
         return USERS_MISTAKE
+    except ValueError as error:
+        if not _is_of_jax_settings(error):
+            raise
+        print_lines(f"{verb}: {error}: JAX takes no such value; correct or unset the variable", sys.stderr, ERROR)
+        return USERS_MISTAKE
     except OSError as error:
         named = f"{error.filename}: " if error.filename is not None else ""
         print_lines(f"{verb}: {named}{error.strerror or error}", sys.stderr, ERROR)
         return FAILED
+
+
+def _is_of_jax_settings(error: ValueError) -> bool:
+    """Returns whether JAX refused a variable such as JAX_ENABLE_X64, which it reads when it is imported."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).parts[-3:] == ("jax", "_src", "config.py")
 
 
 def show_page(verb: str, page: str) -> int:
