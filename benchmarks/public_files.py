@@ -94,7 +94,11 @@ def _kind_of_hdf5(file: Path) -> str:
         with _opened(file) as content:
             if "tracks" in content and "node_names" in content:
                 return "predictions"
-            tables = [key for key, value in content.items() if isinstance(value, h5py.Group) and "axis0" in value]
+            tables = [
+                key
+                for key, value in content.items()
+                if isinstance(value, h5py.Group) and not {"axis0", "table"}.isdisjoint(value)
+            ]
     except OSError:
         return ""
     if tables:
