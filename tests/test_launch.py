@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -23,13 +22,15 @@ ROOT = Path(__file__).resolve().parents[1]
 # Only a hang takes so long: two processes that compile on two busy cores need minutes.
 LIMIT_S = 600
 
-# The launcher with any command in place of a verb. Arguments: processes, restarts, patience, folder, code of a child.
+# The launcher with any command in place of a verb. Arguments: processes, restarts, patience, most bytes of a file (-1
+# for no limit), folder, code of a child.
 DRIVER = """
-import functools, sys
+import functools, resource, sys
 from pathlib import Path
 from jaxpose import launch
 
-processes, restarts, patience_s, folder, code = sys.argv[1:]
+processes, restarts, patience_s, file_bytes, folder, code = sys.argv[1:]
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(file_bytes), -1))
 launch.ProcessGroup = functools.partial(launch.ProcessGroup, patience_s=float(patience_s))
 command = [sys.executable, "-c", code, folder]
 shares = [{"SHARE": str(n)} for n in range(int(processes))]
@@ -69,10 +70,10 @@ class Launcher:
         file_bytes: int = -1,
     ):
         self.folder = folder
+        numbers = processes, restarts, patience_s, file_bytes
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, str(processes), str(restarts), str(patience_s), str(folder), CHILD + code],
+            [sys.executable, "-c", DRIVER, *map(str, numbers), str(folder), CHILD + code],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, -1)),
         )  # fmt: skip
 
     def ready(self, index: int) -> int:

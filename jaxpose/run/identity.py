@@ -33,12 +33,12 @@ def refuse_no_run(run: Path) -> None:
     """Checks that a folder holds a run.
 
     Raises:
-      UserError: it has no config.json; the message names runs beside or in it.
+      UserError: it has no config.json; the message names runs in it, else those next to it.
     """
     if not (run / CONFIG_FILE).exists():
-        near = [path for folder in (run, run.parent) for path in sorted(folder.glob(f"*/{CONFIG_FILE}"))]
-        # `out` itself, such as runs: its folders are projects, and theirs are runs.
-        near = near or sorted(run.glob(f"*/*/{CONFIG_FILE}"))
+        # The folder of all runs has those of each project in a folder of their own.
+        places = (run.glob(f"*/{CONFIG_FILE}"), run.glob(f"*/*/{CONFIG_FILE}"), run.parent.glob(f"*/{CONFIG_FILE}"))
+        near = next(filter(None, map(sorted, places)), [])
         here = listed([str(path.parent) for path in near], _LISTED_RUNS)
         reason = f"it has no {CONFIG_FILE}" if run.exists() else "it does not exist"
         raise UserError(f"{run} is not a run folder: {reason}" + (f"; there are {here}" if here else ""))

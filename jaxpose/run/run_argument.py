@@ -9,7 +9,7 @@ from jaxpose.errors import UserError
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE
 from jaxpose.terminal import print_lines
 
-RUN_HELP = "run folder that jaxpose train wrote, or a folder of runs: the newest"
+RUN_HELP = "run folder, or a folder of runs: the newest"
 
 
 class RunArgument(Arguments):
