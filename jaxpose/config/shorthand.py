@@ -57,7 +57,8 @@ def _refuse_unknown_flag(argument: str, rest: list[str], options: dict) -> None:
     if meant := options_called(name, options):
         written = [f"{option}={value}" for option in meant]
         raise UserError(f"there is no flag --{name}; the option is {' or '.join(meant)}: write {' or '.join(written)}")
-    hint = did_you_mean(f"--{name}", list(_FLAGS))
+    # --epocs is not far from --help.
+    hint = did_you_mean(f"--{name}", [flag for flag in _FLAGS if flag != "--help"])
     if not hint and (near := nearest_options(name, list(options))):
         hint = f"; did you mean the option {' or '.join(near)}?"
     raise UserError(f"there is no flag --{name}" + (hint or f"; there is {', '.join(_FLAGS)}"))

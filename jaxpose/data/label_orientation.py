@@ -17,7 +17,7 @@ def decide_orientation(given: str, table: LabelTable, facts: Sequence[ImageFacts
     """Returns how the labels of a table count pixels: upright, stored, or auto if no image needs it or nothing tells.
 
     A label file that gives the upright size of an image was made with upright images. One that gives the stored size
-    tells nothing: several browser tools store that, too.
+    tells nothing: several browser tools also store that.
 
     Args:
       given: `data.orientation`; another value than auto decides.

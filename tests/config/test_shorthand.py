@@ -53,6 +53,7 @@ def test_the_short_form_is_the_long_form(short: list[str], long: list[str]) -> N
             "a run has no flag --overwrite: write resume=overwrite, which deletes it and starts anew",
         ),
         (["a", "--mebers", "3"], "there is no flag --mebers; did you mean the option train.members?"),
+        (["a", "--epocs", "3"], "there is no flag --epocs; did you mean the option train.epochs?"),
         (
             ["a", "--batchsize=3"],
             "there is no flag --batchsize; did you mean the option train.batch_size or eval.batch",
