@@ -12,11 +12,12 @@ from benchmarks.video import measure_step
 from tests.small_run import environment, make_config
 from tests.test_docs import PAGES, ROOT
 
-# Arguments that take seconds; {out} is a new file, {work} a new folder.
+# Arguments that take seconds; {out} is a new file, {work} a new folder, {project} one with labels and videos.
 STARTED = {
     "latency.py": "--out {out} --calls 2",
     "loader.py": "--out {out} --batches 2 --turns 1",
     "loop.py": "--out {out} --work {work} --turns 1 --steps 10 --measure loop",
+    "public_files.py": "{project} --out {out}",
     "members.py": "cost --out {out} --work {work} --members 1 --turns 1 --threads 1",
 }
 _TRAINS = "trains networks for minutes or hours, by jaxpose train"
@@ -54,9 +55,9 @@ def test_every_documented_benchmark_is_started_or_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STARTED)
-def test_a_benchmark_writes_its_lines(name: str, tmp_path: Path) -> None:
+def test_a_benchmark_writes_its_lines(name: str, project: Path, tmp_path: Path) -> None:
     out = tmp_path / "lines.jsonl"
-    arguments = STARTED[name].format(out=out, work=tmp_path / "work").split()
+    arguments = STARTED[name].format(out=out, work=tmp_path / "work", project=project).split()
     variables = environment() | {"JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "benchmarks" / name), *arguments]
     ended = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
