@@ -17,6 +17,8 @@ _AXES = ("NHWC", "HWIO", "NHWC")
 _CACHED_NUMBERS = 1 << 17
 # Bytes of a kernel from which on XLA divides it among cores, and of maps that are worth the same effort here.
 _DIVIDED_BYTES, _WORTHWHILE_BYTES = 1 << 19, 1 << 20
+# Channels of an image, for which cuDNN's kernels leave most of a GPU's matrix units empty.
+_FEW_CHANNELS = 4
 
 
 class Conv(nnx.Module):
@@ -75,6 +77,27 @@ def _convolve(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, 
     return lax.conv_general_dilated(x, kernel, (stride, stride), (padding, padding), dimension_numbers=_AXES)
 
 
+def _convolve_on_gpu(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> jax.Array:
+    """Returns the same as `_convolve` up to rounding, for few channels in the form that cuDNN has fast kernels for.
+
+    The 2x2 cells of a block become channels, and a few channels of zeros fill them up to a multiple of 8, so that a
+    7x7 convolution of 3 channels at stride 2 becomes a 4x4 convolution of 16 channels at stride 1.
+    """
+    (batch, height, width, channels), (size, _, _, maps) = x.shape, kernel.shape
+    is_stem = stride == 2 and size % 2 == 1 and padding == (size // 2, size // 2) and channels <= _FEW_CHANNELS
+    if not is_stem or height % 2 or width % 2:
+        return _convolve(x, kernel, stride, padding)
+    before, after = padding[0] % 2, (size + padding[0]) % 2
+    taps, fill = (size + before + after) // 2, -4 * channels % 8
+    kernel = jnp.pad(kernel, ((before, after), (before, after), (0, 0), (0, 0)))
+    kernel = kernel.reshape(taps, 2, taps, 2, channels, maps).transpose(0, 2, 1, 3, 4, 5).reshape(taps, taps, -1, maps)
+    x = x.reshape(batch, height // 2, 2, width // 2, 2, channels).transpose(0, 1, 3, 2, 4, 5)
+    x = jnp.pad(x.reshape(batch, height // 2, width // 2, -1), ((0, 0), (0, 0), (0, 0), (0, fill)))
+    kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, fill), (0, 0)))
+    first = (padding[0] + before) // 2
+    return _convolve(x, kernel, 1, (first, taps - 1 - first))
+
+
 def _convolve_on_cores(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> jax.Array:
     """Returns the same as `_convolve`, bit for bit, with all cores of a CPU.
 
@@ -95,7 +118,7 @@ def _convolve_on_cores(x: jax.Array, kernel: jax.Array, stride: int, padding: tu
 
 def _convolve_forward(x: jax.Array, kernel: jax.Array, stride: int, padding: tuple[int, int]) -> tuple:
     def plain(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return _convolve(x, kernel, stride, padding)
+        return _convolve_on_gpu(x, kernel, stride, padding)
 
     def shared(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return _convolve_on_cores(x, kernel, stride, padding)
@@ -105,7 +128,7 @@ def _convolve_forward(x: jax.Array, kernel: jax.Array, stride: int, padding: tup
 
 def _convolve_backward(stride: int, padding: tuple[int, int], saved: tuple, given: jax.Array) -> tuple:
     def plain(x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return jax.vjp(lambda x, kernel: _convolve(x, kernel, stride, padding), x, kernel)[1](given)
+        return jax.vjp(lambda x, kernel: _convolve_on_gpu(x, kernel, stride, padding), x, kernel)[1](given)
 
     def ordered(x: jax.Array, kernel: jax.Array, given: jax.Array) -> tuple[jax.Array, jax.Array]:
         # Conditions that XLA cannot know: it must have their arrays in memory first. Otherwise it computes the layers
@@ -180,11 +203,76 @@ def _kernel_gradient(
 convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
+@jax.custom_vjp
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
     """Returns the maximum over 3x3 windows at stride 2 with padding 1, as torchvision's stem does.
 
-    It is a maximum of nine shifted slices, because the gradient of XLA's windowed maximum is a serial scatter on CPU.
+    It has a gradient of its own on GPUs: XLA's gradient of shifted slices took 5 % of a training step there. Of equal
+    numbers in a window, the first one gets the gradient there, as in torch; on a CPU they share it.
     """
+    return _max_pool_forward(x)[0]
+
+
+def _max_pool_forward(x: jax.Array) -> tuple:
+    def on_cpu(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found = _max_of_slices(x)
+        return found, jnp.zeros(found.shape, jnp.uint8)
+
+    found, places = lax.platform_dependent(x, cpu=on_cpu, default=_max_and_places)
+    return found, (x, places)
+
+
+def _max_pool_backward(saved: tuple, given: jax.Array) -> tuple[jax.Array]:
+    def on_cpu(x: jax.Array, _: jax.Array, given: jax.Array) -> jax.Array:
+        return jax.vjp(_max_of_slices, x)[1](given)[0]
+
+    def by_places(x: jax.Array, places: jax.Array, given: jax.Array) -> jax.Array:
+        return _give_to_places(places, given, x.shape)
+
+    return (lax.platform_dependent(*saved, given, cpu=on_cpu, default=by_places),)
+
+
+max_pool.defvjp(_max_pool_forward, _max_pool_backward)
+
+
+def _max_and_places(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the maximum of each window (b, h2, w2, c), and the place of the first such number in it, 0 to 8."""
+    height, width = (x.shape[1] + 1) // 2, (x.shape[2] + 1) // 2
+    padded = jnp.pad(x, ((0, 0), (1, 2), (1, 2), (0, 0)), constant_values=-jnp.inf)
+    found = padded[:, : 2 * height : 2, : 2 * width : 2]
+    places = jnp.zeros(found.shape, jnp.uint8)
+    for place in range(1, 9):
+        row, column = divmod(place, 3)
+        other = padded[:, row : row + 2 * height : 2, column : column + 2 * width : 2]
+        places = jnp.where(other > found, jnp.uint8(place), places)
+        found = jnp.maximum(found, other)
+    return found, places
+
+
+def _give_to_places(places: jax.Array, given: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Returns the gradient (b, h, w, c) of the maxima: each cell sums those of the up to four windows that chose it."""
+    wide = jnp.float32 if given.dtype.itemsize < 4 else given.dtype
+    # After the last window, there is one that chose no place.
+    places = jnp.pad(places, ((0, 0), (0, 1), (0, 1), (0, 0)), constant_values=9)
+    given = jnp.pad(given, ((0, 0), (0, 1), (0, 1), (0, 0)))
+
+    def chosen(row: int, column: int, down: int, right: int) -> jax.Array:
+        here = np.s_[:, down : down + places.shape[1] - 1, right : right + places.shape[2] - 1]
+        return jnp.where(places[here] == 3 * row + column, given[here], 0).astype(wide)
+
+    # Even cells are the middle of a window; odd ones are the end of it and the start of the next.
+    ways = ([(1, 0)], [(2, 0), (0, 1)])
+    cells = [
+        [sum(chosen(row, column, down, right) for row, down in rows for column, right in columns) for columns in ways]
+        for rows in ways
+    ]
+    sums = jnp.stack([jnp.stack(row, 3) for row in cells], 2)
+    whole = sums.reshape(shape[0], 2 * sums.shape[1], 2 * sums.shape[3], shape[3])
+    return whole[:, : shape[1], : shape[2]].astype(given.dtype)
+
+
+def _max_of_slices(x: jax.Array) -> jax.Array:
+    """The maximum of nine shifted slices: the gradient of XLA's windowed maximum is a serial scatter on a CPU."""
     height, width = (x.shape[1] + 1) // 2, (x.shape[2] + 1) // 2
     padded = jnp.pad(x, ((0, 0), (1, 2), (1, 2), (0, 0)), constant_values=-jnp.inf)
     rows = padded[:, : 2 * height : 2]

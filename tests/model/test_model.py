@@ -122,9 +122,19 @@ def reference_conv(x: np.ndarray, kernel: np.ndarray, stride: int, padding: tupl
     return np.moveaxis(np.array(maps), 1, -1)[:, ::stride, ::stride]
 
 
-@pytest.mark.parametrize("side_by_side", [False, True])
-def test_convolution_and_its_gradients(side_by_side: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def take_form_of(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computes in the form of a platform, on the CPU."""
+
+    def in_form(*arrays: jax.Array, cpu: Callable, default: Callable) -> Any:
+        return (cpu if platform == "cpu" else default)(*arrays)
+
+    monkeypatch.setattr(conv.lax, "platform_dependent", in_form)
+
+
+@pytest.mark.parametrize(("platform", "side_by_side"), [("cpu", False), ("cpu", True), ("gpu", False)])
+def test_convolution_and_its_gradients(platform: str, side_by_side: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against scipy; the gradients against the definition, which is linear in both factors: one tap after the other."""
+    take_form_of(platform, monkeypatch)
     # With several cores, samples with large maps lie side by side; all maps are large here.
     monkeypatch.setattr(conv, "arithmetic_threads", lambda: 1 + side_by_side)
     monkeypatch.setattr(conv, "_WORTHWHILE_BYTES", 0)
@@ -202,8 +212,10 @@ def test_gradient_of_a_large_convolution(stride: int) -> None:
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
 @pytest.mark.parametrize("sides", [(7, 8), (1, 9)])
-def test_max_pool(sides: tuple[int, int]) -> None:
+def test_max_pool(sides: tuple[int, int], platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_form_of(platform, monkeypatch)
     # Below zero, so that a padding of 0 would be the maximum; all different, so that the gradient is certain.
     x = -np.random.default_rng(0).permutation(2 * sides[0] * sides[1] * 3).reshape(2, *sides, 3).astype(np.float64) - 1
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
