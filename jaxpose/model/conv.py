@@ -216,7 +216,8 @@ def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 def _max_pool_forward(x: jax.Array) -> tuple:
     def on_cpu(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         found = _max_of_slices(x)
-        return found, jnp.zeros(found.shape, jnp.uint8)
+        # No places; they vary over the devices as the maxima do.
+        return found, (found < found).astype(jnp.uint8)
 
     found, places = lax.platform_dependent(x, cpu=on_cpu, default=_max_and_places)
     return found, (x, places)
