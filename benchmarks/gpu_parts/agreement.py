@@ -44,6 +44,7 @@ def measure_agreement(given: argparse.Namespace) -> dict[str, Any]:
             "most": float(distance_px[is_sure].max(initial=0)),
             "median": float(np.median(distance_px)),
             "most_of_all": float(distance_px.max()),
+            "beyond_bar": int((distance_px[is_sure] > POINTS_BAR_PX).sum()),
         }
     is_close = line["logits_relative"] <= LOGITS_BAR and line[f"{given.precision}_px"]["most"] <= POINTS_BAR_PX
     # Without confident keypoints, nothing is shown.
