@@ -18,11 +18,11 @@ from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_odd_names, refuse_unprintable
 from jaxpose.data.label_table import LabelTable, normalised
-from jaxpose.data.label_text import GUESS, read_text
 from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.errors import UserError
 from jaxpose.formats import coco_extras
 from jaxpose.quantities import count
+from jaxpose.text_file import read_unicode
 
 
 def read_labels(file: Path, data: DataConfig) -> LabelTable:
@@ -114,9 +114,7 @@ def _table(
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    text, encoding = read_text(file)
-    if encoding == GUESS:
-        raise UserError(f"{file} is not JSON in UTF-8; save it as UTF-8")
+    text = read_unicode(file)
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
