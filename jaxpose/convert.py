@@ -102,7 +102,9 @@ def predictions(argv: list[str]) -> int:
         "Converts the predictions of videos into tables of other tools, and those tables back into CSV files.",
     )
     arguments.add_argument(
-        "source", metavar="TABLE_OR_RUN", help="table (.csv, .h5, .analysis.h5, .parquet), or a run: all its videos"
+        "source",
+        metavar="TABLE_OR_RUN",
+        help="table (.csv, .h5, .analysis.h5, .slp, .parquet), or a run: all its videos",
     )
     arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_TABLES, help=", ".join(_TABLES))
     arguments.add_argument(

@@ -87,6 +87,7 @@ def read_table(file: Path) -> VideoPredictions:
     readers: dict[str, Callable[[Path], VideoPredictions]] = {
         CSV: _read_csv,
         SLEAP_ANALYSIS: sleap_predictions.read_analysis,
+        SLP: sleap_predictions.read_slp,
         DEEPLABCUT: deeplabcut.read_predictions,
         PARQUET: parquet.read_predictions,
     }
@@ -140,7 +141,7 @@ def _dropped(predictions: VideoPredictions, target: Target) -> str:
     dropped = []
     if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
         dropped.append(f"the scorer {predictions.scorer}, replaced by {target.scorer}")
-    if _form_in(predictions.file) == SLEAP_ANALYSIS:
+    if _form_in(predictions.file) in (SLEAP_ANALYSIS, SLP):
         dropped.append("edges, the name of the track, and scores of instances and tracks")
     return "; ".join(dropped)
 

@@ -52,8 +52,8 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
       UserError: sleap-io is not installed; the file cannot be read, has several skeletons or no labels; or its frames
         are above the limit of the cache folder.
     """
-    labels = _load(file)
-    names = _keypoint_names(file, labels)
+    labels = load(file)
+    names = keypoint_names(file, labels)
     videos = read_sleap_videos(file, labels)
     names_of_videos = video_names(videos)
     rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
@@ -115,11 +115,16 @@ def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[s
 
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
     """Returns a .slp as sleap-io has it, and its videos of sleap-io by the names that `read_labels` gives them."""
-    labels = _load(file)
+    labels = load(file)
     return labels, dict(zip(video_names(read_sleap_videos(file, labels)), labels.videos, strict=True))
 
 
-def _load(file: Path) -> Any:
+def load(file: Path) -> Any:
+    """Returns a .slp as sleap-io has it, without opening its videos.
+
+    Raises:
+      UserError: sleap-io is not installed, or the file cannot be read.
+    """
     need("sleap", str(file))
     from sleap_io.io.main import load_slp
 
@@ -130,11 +135,18 @@ def _load(file: Path) -> Any:
         raise UserError(f"{file} is no SLEAP file that can be read: {type(error).__name__}: {error}") from None
 
 
-def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
+def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
+    """Returns the nodes of the only skeleton of a file.
+
+    Raises:
+      UserError: it has none or several, or the name of a node cannot be written to a table.
+    """
+    if not labels.skeletons:
+        raise UserError(f"{file} has no skeleton: define its nodes in SLEAP, label frames, and save it again")
     if len(labels.skeletons) != 1:
         shown = "; ".join(", ".join(skeleton.node_names) for skeleton in labels.skeletons)
         raise UserError(
-            f"{file} has {len(labels.skeletons)} skeletons, of the nodes {shown or 'none'}; it must have one: merge or "
+            f"{file} has {len(labels.skeletons)} skeletons, of the nodes {shown}; it must have one: merge or "
             "remove the others in SLEAP"
         )
     names = tuple(labels.skeletons[0].node_names)
