@@ -67,8 +67,9 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
         content = read_bytes(path, most_bytes=None)
     except (FileNotFoundError, NotADirectoryError):
         folder = str(path).removesuffix(name)
-        reason = f"{name} does not exist in {folder.rstrip('/')}" if folder != str(path) else f"{path} does not exist"
-        raise UserError(reason) from None
+        is_below = folder != str(path)
+        reason = f"{name} does not exist in {folder.rstrip('/')}" if is_below else f"{path} does not exist"
+        raise UserError(f"{reason}: put it there, or remove its labels") from None
     except (OSError, NotRegularFile) as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
     refuse_link_out_of_project(path, name)

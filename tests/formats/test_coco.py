@@ -87,6 +87,25 @@ def test_images_are_found_around_the_file(tmp_path: Path, images: str, annotatio
         assert read(file).images == found.images
 
 
+@pytest.mark.parametrize("prefix", ["images/val/", ""])
+def test_images_two_folders_above_the_file_are_found(tmp_path: Path, prefix: str) -> None:
+    """The layout of PoseTrack; another subset has images of the same names."""
+    root = tmp_path / "posetrack"
+    root.mkdir()
+    file = coco_project(root, "images/val", "annotations")
+    (root / "annotations/val").mkdir()
+    file = file.rename(root / "annotations/val/000342_mpii_test.json")
+    change(file, lambda tree: moved(tree, prefix))
+    (root / "images/train/day2").mkdir(parents=True)
+    (root / "images/train/day2/img07.png").write_bytes((root / "images/val/day1/img07.png").read_bytes())
+    found = read(file)
+    assert found.images[4] == "images/val/day2/img07.png" and found.paths[4] == root / found.images[4]
+    # Two folders above any other file are not its project.
+    (root / "others/val").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"6 of 6 rows.*\n.*img03.png does not exist in .*others/val: put it there, or"):
+        read(file.rename(root / "others/val/a.json"))
+
+
 @pytest.mark.parametrize(
     ("images", "name"),
     [
