@@ -1,11 +1,11 @@
 """Converts the predictions of videos between the tables of jaxpose and the files of other tools."""
 
 import dataclasses
-import datetime
 from collections.abc import Callable
 from pathlib import Path
 
 from jaxpose.config.arguments import did_you_mean
+from jaxpose.conversion.target import Target
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.formats import nwb, parquet, sleap_predictions
@@ -22,25 +22,6 @@ SUFFIXES = {
 }  # fmt: skip
 _NEED_VIDEO = (SLP, NWB)
 _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQUET: "parquet", NWB: "nwb"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """What is written.
-
-    Attributes:
-      form: one of `SUFFIXES`.
-      out: a file with the suffix of the form, or a folder.
-      scorer: for DeepLabCut, the name of the network; "" keeps one of DeepLabCut, and stands for DLC_jaxpose otherwise.
-      session_start: for NWB, the time of the first frame.
-      overwrite: replace files with other content.
-    """
-
-    form: str
-    out: Path
-    scorer: str = ""
-    session_start: datetime.datetime | None = None
-    overwrite: bool = False
 
 
 def convert_predictions(source: Path, target: Target, video: Path | None) -> list[str]:
