@@ -122,7 +122,11 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} is not JSON: {error}") from None
     for name in ("images", "annotations", "categories"):
         if not isinstance(tree, dict) or not isinstance(tree.get(name), list):
-            raise UserError(f"{file} is no COCO file: it must have the lists images, annotations and categories")
+            is_result = isinstance(tree, list) and all(isinstance(entry, dict) and "score" in entry for entry in tree)
+            found = "; it is a list of predictions, without their images: give the file of the labels" * is_result
+            raise UserError(
+                f"{file} is not a COCO file: it must have the lists images, annotations and categories{found}"
+            )
     return tree
 
 

@@ -87,6 +87,12 @@ def test_images_are_found_around_the_file(tmp_path: Path, images: str, annotatio
         assert read(file).images == found.images
 
 
+def test_a_list_of_predictions_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps([{"image_id": 1, "keypoints": [1, 2, 1], "score": 0.5}]))
+    with pytest.raises(UserError, match="results.json is not a COCO file: .* it is a list of predictions, without"):
+        read(tmp_path / "results.json")
+
+
 @pytest.mark.parametrize("prefix", ["images/val/", ""])
 def test_images_two_folders_above_the_file_are_found(tmp_path: Path, prefix: str) -> None:
     """The layout of PoseTrack; another subset has images of the same names."""
@@ -102,8 +108,10 @@ def test_images_two_folders_above_the_file_are_found(tmp_path: Path, prefix: str
     assert found.images[4] == "images/val/day2/img07.png" and found.paths[4] == root / found.images[4]
     # Two folders above any other file are not its project.
     (root / "others/val").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"6 of 6 rows.*\n.*img03.png does not exist in .*others/val: put it there, or"):
-        read(file.rename(root / "others/val/a.json"))
+    file = file.rename(root / "others/val/a.json")
+    reason = f"but in {root}: move the label file there" if prefix else "put it there, or remove its labels"
+    with pytest.raises(UserError, match=rf"6 of 6 rows.*\n.*img03.png does not exist in .*others/val[:,] {reason}"):
+        read(file)
 
 
 @pytest.mark.parametrize(
