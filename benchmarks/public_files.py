@@ -31,8 +31,9 @@ import numpy as np
 
 from jaxpose import predict
 from jaxpose.config import DataConfig
-from jaxpose.conversion.label_files import LabelTarget, convert_labels
-from jaxpose.conversion.prediction_tables import Target, convert_predictions, read_table
+from jaxpose.conversion.label_files import convert_labels
+from jaxpose.conversion.prediction_tables import convert_predictions, read_table
+from jaxpose.conversion.target import Target
 from jaxpose.errors import UserError
 from jaxpose.formats.project import read_project
 from jaxpose.prediction.index_row import DONE, parse_rows
@@ -131,7 +132,7 @@ def labels(file: Path, work: Path) -> str:
             raise Differs(f"the points of {image} are not in the file: {points[:2].tolist()}")
         keys[_key(points)] -= 1
     for form, name in LABEL_FORMS.items():
-        convert_labels(data, LabelTarget(form, work / form / name))
+        convert_labels(data, Target(form, work / form / name))
     return f"{len(ours)} of {len(theirs)} rows; {len(found.problems)} problems"
 
 

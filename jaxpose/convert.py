@@ -8,13 +8,22 @@ import datetime
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, show_page
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
 from jaxpose.terminal import print_lines
 
+if TYPE_CHECKING:
+    from jaxpose.config import DataConfig
+
 _VERB = "jaxpose.convert"
+# Options that decide which labels of a project are read, and what they mean.
+_READING = (
+    "data.labels", "data.orientation", "data.missing", "data.missing_at_px", "data.predicted_labels", "data.white",
+    "data.on_bad_frame", "data.cache_limit_gib",
+)  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,6 +73,12 @@ def labels(argv: list[str]) -> int:
         f"{_VERB} labels", "Converts the labels of a project into the label files of another tool, with their images."
     )
     arguments.add_argument("project", metavar="PROJECT", help="project of any kind that jaxpose train opens")
+    arguments.add_argument(
+        "options",
+        nargs="*",
+        metavar="OPTION=VALUE",
+        help=f"how its labels are read, as jaxpose train takes it: {', '.join(_READING)}",
+    )
     arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_LABELS, help=", ".join(_LABELS))
     arguments.add_argument(
         "--out",
@@ -71,14 +86,7 @@ def labels(argv: list[str]) -> int:
         metavar="PATH",
         help="file (.csv, .json, .slp, .pkg.slp, .nwb); for deeplabcut, a folder",
     )
-    arguments.add_argument("--labels", default="", metavar="FILE", help="label file of a project of Lightning Pose")
     arguments.add_argument("--scorer", default="", metavar="NAME", help="who labelled; default: as in the project")
-    arguments.add_argument(
-        "--orientation",
-        default="auto",
-        choices=("auto", "upright", "stored"),
-        help="pixels that the labels of images with an EXIF orientation count, as data.orientation",
-    )
     _add_session_start(arguments)
     arguments.add_overwrite()
     return arguments.run(_labels, argv)
@@ -87,12 +95,30 @@ def labels(argv: list[str]) -> int:
 def _labels(given: argparse.Namespace) -> int:
     start = _session_start(given)
     with phase("loading the packages"):
-        from jaxpose.config import DataConfig
-        from jaxpose.conversion.label_files import LabelTarget, convert_labels
-    data = DataConfig(project=given.project, orientation=given.orientation, labels=given.labels or DataConfig().labels)
-    target = LabelTarget(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
-    print_lines("\n".join(convert_labels(data, target)))
+        from jaxpose.conversion.label_files import convert_labels
+        from jaxpose.conversion.target import Target
+    target = Target(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
+    print_lines("\n".join(convert_labels(_data(given.project, given.options), target)))
     return DONE
+
+
+def _data(project: str, options: list[str]) -> "DataConfig":
+    """Returns the options of a project whose labels are converted.
+
+    Raises:
+      UserError: an option is unknown, has a wrong value, or does not change how labels are read.
+    """
+    from jaxpose.config import Config, DataConfig, command_line, validate
+    from jaxpose.config.shipped import shipped_folder
+
+    config, _ = command_line.read([f"--config={shipped_folder() / 'pose.py'}:{project}", *options])
+    for word in options:
+        if (name := word.partition("=")[0]) not in _READING:
+            raise UserError(f"{name} does not change how labels are read; convert labels takes {', '.join(_READING)}")
+    read = {name: getattr(config.data, name) for name in (option.removeprefix("data.") for option in _READING)}
+    data = DataConfig(project=project, **read)
+    validate(Config(data=data))
+    return data
 
 
 def predictions(argv: list[str]) -> int:
@@ -102,7 +128,9 @@ def predictions(argv: list[str]) -> int:
         "Converts the predictions of videos into tables of other tools, and those tables back into CSV files.",
     )
     arguments.add_argument(
-        "source", metavar="TABLE_OR_RUN", help="table (.csv, .h5, .analysis.h5, .parquet), or a run: all its videos"
+        "source",
+        metavar="TABLE_OR_RUN",
+        help="table (.csv, .h5, .analysis.h5, .slp, .parquet), or a run: all its videos",
     )
     arguments.add_argument("--to", required=True, metavar="FORMAT", choices=_TABLES, help=", ".join(_TABLES))
     arguments.add_argument(
@@ -122,7 +150,8 @@ def _predictions(given: argparse.Namespace) -> int:
     if given.scorer and given.to != "deeplabcut":
         raise UserError(f"--scorer is {given.scorer}, but only --to deeplabcut has a use for it")
     with phase("loading the packages"):
-        from jaxpose.conversion.prediction_tables import Target, convert_predictions
+        from jaxpose.conversion.prediction_tables import convert_predictions
+        from jaxpose.conversion.target import Target
     video = Path(given.video).expanduser() if given.video else None
     target = Target(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
     print_lines("\n".join(convert_predictions(Path(given.source).expanduser(), target, video)))

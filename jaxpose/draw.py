@@ -16,7 +16,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = Arguments("jaxpose.draw", "Writes a video with the predicted keypoints on each frame.")
     arguments.add_argument("video", metavar="VIDEO", help="the video")
     arguments.add_argument(
-        "table", metavar="TABLE", help="its predictions (.csv, .h5, .analysis.h5, .parquet), by jaxpose or another tool"
+        "table",
+        metavar="TABLE",
+        help="its predictions (.csv, .h5, .analysis.h5, .slp, .parquet), by jaxpose or another tool",
     )
     arguments.add_argument(
         "--out", default="", metavar="FILE", help="video to write, *.mp4; default: <table>_labeled.mp4 beside the table"

@@ -346,11 +346,42 @@ def test_mistakes_are_named(project: Path, tmp_path: Path, capsys: pytest.Captur
     labels = project / "CollectedData.csv"
     labels.write_text(labels.read_text().replace("0100.png,", "0100.png,x"))
     message = fails(capsys, project, "--to", "coco", "--out", tmp_path / "a.json")
-    assert "1 row of" in message and f"{labels}:5: x of nose is 'x', not a number" in message
+    assert "1 of 3 rows of" in message and f"{labels}:5: x of nose is 'x', not a number" in message
     assert "has no CollectedData_top.csv" in fails(
-        capsys, project, "--to", "csv", "--labels", "CollectedData_top.csv", "--out", tmp_path / "a.csv"
+        capsys, project, "--to", "csv", "--out", tmp_path / "a.csv", "data.labels=CollectedData_top.csv"
     )
     assert not (tmp_path / "a.json").exists()
+
+
+def test_options_say_how_the_labels_are_read(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "a.csv"
+    labels = project / "CollectedData.csv"
+    labels.write_text(labels.read_text().replace("0100.png,", "0100.png,x"))
+    # One place in the last image is (0, y).
+    (x, y), *_ = points_of_project()[2]
+    given = ["data.on_bad_frame=skip", f"data.missing_at_px={float(x)!r},{float(y)!r}"]
+    assert run(project, "--to", "csv", *given, "--out", out) == 0
+    assert f"left out: {labels}:5: x of nose is 'x'" in capsys.readouterr().out
+    found = read_label_table(c.DataConfig(project=str(out.parent)))
+    assert found.images == (IMAGES[0], IMAGES[2]) and np.isnan(found.keypoints_image_px[1, 0]).all()
+    message = fails(capsys, project, "--to", "csv", "--out", out, "data.train_share=0.5")
+    assert "data.train_share does not change how labels are read; convert labels takes data.labels, data.or" in message
+    assert "there is no option data.orientatoin; did you mean data.orientation" in fails(
+        capsys, project, "--to", "csv", "--out", out, "data.orientatoin=upright"
+    )
+    assert "data.orientation is 'up'; it must be one of" in fails(
+        capsys, project, "--to", "csv", "--out", out, "data.orientation=up"
+    )
+
+
+def test_predictions_that_a_person_has_proofread_are_converted(tmp_path: Path) -> None:
+    labels = make_labels(tmp_path)
+    labels.labeled_frames = labels.labeled_frames[-1:]
+    out = tmp_path / "new" / "a.csv"
+    assert run(save(labels, tmp_path / "p.slp"), "data.predicted_labels=True", "--to", "csv", "--out", out) == 0
+    np.testing.assert_array_equal(
+        read_label_table(c.DataConfig(project=str(out.parent), labels="a.csv")).keypoints_image_px, np.ones((1, 4, 2))
+    )
 
 
 def test_an_image_that_leads_out_of_the_project_is_not_copied(

@@ -168,6 +168,34 @@ def test_a_sleap_project_has_an_instance_in_each_frame(table: Path, video: Path,
         assert opened["metadata"].attrs["format_id"] >= 1.1 and tuple(opened["pred_points"][0])[:2] == (0, 0)
 
 
+def test_a_sleap_project_comes_back_with_the_frames_that_lack_an_instance(
+    table: Path, video: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, back = tmp_path / "day1.slp", tmp_path / "back.csv"
+    assert run(table, "--to", "slp", "--video", video, "--out", file) == 0
+    assert run(file, "--to", "csv", "--out", back) == 0 and back.read_bytes() == table.read_bytes()
+    # SLEAP writes only the frames in which it found the animal.
+    labels = sleap_io.load_slp(str(file))
+    labels.labeled_frames = labels.labeled_frames[2:8]
+    labels.save(str(file))
+    points, confidence = made()
+    read = read_table(file)
+    np.testing.assert_array_equal(read.keypoints_frame_px[2:8], points[2:8])
+    np.testing.assert_array_equal(read.confidence[2:8], confidence[2:8])
+    assert read.confidence.shape == (FRAMES, len(NAMES)) and np.isnan(read.confidence[[0, 1, *range(8, FRAMES)]]).all()
+    capsys.readouterr()
+    first = labels.labeled_frames[0]
+    first.instances += first.instances
+    labels.save(str(file))
+    assert f"{file}, frame 2: it has several predicted instances" in fails(capsys, file, "--to", "csv", "--out", back)
+    for frame in labels.labeled_frames:
+        frame.instances = []
+    labels.save(str(file))
+    assert f"{file} has no predicted instance, so it is not a table" in fails(
+        capsys, file, "--to", "csv", "--out", back
+    )
+
+
 def test_an_analysis_file_without_scores_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = tmp_path / "old.analysis.h5"
     with h5py.File(file, "w") as content:

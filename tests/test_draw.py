@@ -70,9 +70,12 @@ def test_tables_of_all_tools_give_the_same_video(video: Path, table: Path, tmp_p
     assert changed_share(tmp_path / "moved.mp4", file) > 0.02
     (tmp_path / "excel.csv").write_bytes("\ufeff".encode() + table.read_bytes())
     assert run(video, tmp_path / "excel.csv") == 0 and changed_share(tmp_path / "excel_labeled.mp4", file) < 1e-3
-    for form, suffix in (("deeplabcut", "h5"), ("sleap-analysis", "analysis.h5"), ("parquet", "parquet")):
+    for form, suffix in (
+        ("deeplabcut", "h5"), ("sleap-analysis", "analysis.h5"), ("parquet", "parquet"), ("slp", "slp"),
+    ):  # fmt: skip
         other = tmp_path / f"other.{suffix}"
-        assert convert.main(["predictions", str(table), "--to", form, "--out", str(other)]) == 0
+        of_video = ["--video", str(video)] if form == "slp" else []
+        assert convert.main(["predictions", str(table), "--to", form, *of_video, "--out", str(other)]) == 0
         if form == "sleap-analysis":  # which SLEAP writes under any name
             other = other.rename(tmp_path / "other.h5")
         assert run(video, other) == 0

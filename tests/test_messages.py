@@ -52,7 +52,7 @@ GROUPS = (
         "Correct the label file or the image that the line names, or leave bad rows out with "
         "`data.on_bad_frame=skip`. "
         "[data.md](data.md) describes a project.",
-        "data training/pretrain_setup.py",
+        "data text_file.py training/pretrain_setup.py",
     ),
     (
         "Boxes around the animal",

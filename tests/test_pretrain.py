@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sleap_io
 import torch
 from transformers import ViTConfig, ViTModel
 
@@ -19,7 +20,9 @@ from jaxpose.errors import UserError
 from jaxpose.model import vit
 from jaxpose.predict import load
 from jaxpose.pretrain import as_pretraining, main, pretrain
+from jaxpose.run.identity import read_config
 from jaxpose.run.weights import load_parameters
+from tests.painted_videos import write
 from tests.small_run import (
     assert_same,
     command,
@@ -202,6 +205,30 @@ def test_mistakes_are_refused_before_the_run_folder_is_made(
         train(pretrain_config(project, tmp_path / "run", **changes))
     assert message in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_videos_that_a_sleap_file_names_are_learned_from(tmp_path: Path) -> None:
+    for name in ("cam1", "cam2"):
+        (tmp_path / name).mkdir()
+    places = [write(tmp_path / name / "day.mp4", 20) for name in ("cam1", "cam2")]
+    file = tmp_path / "labels.slp"
+    videos = [sleap_io.Video.from_filename(str(place)) for place in places]
+    sleap_io.save_slp(sleap_io.Labels([], videos=videos), str(file), verbose=False)
+    assert pretrain(make_config(file, tmp_path / "run", **OPTIONS | {"train__steps": 1}))["exit_code"] == 0
+    assert read_config(tmp_path / "run" / "config.json").video.files == ("cam1/day.mp4", "cam2/day.mp4")
+    for place in places:
+        place.rename(place.with_name("moved.mp4"))
+    with pytest.raises(UserError, match=r"none that .*labels.slp names can be used \(2 videos not found: .*folder"):
+        pretrain(make_config(file, tmp_path / "other", **OPTIONS))
+
+
+def test_the_videos_that_a_deeplabcut_config_names_are_learned_from(tmp_path: Path) -> None:
+    project, video = tmp_path / "project", write(tmp_path / "day.mp4", 20)
+    project.mkdir()
+    text = f"scorer: me\nbodyparts: [a]\nvideo_sets:\n  {video}: {{crop: '0, 64, 0, 48'}}\n"
+    (project / "config.yaml").write_text(text)
+    pretrain(make_config(project, tmp_path / "run", **OPTIONS | {"train__steps": 1}))
+    assert read_config(tmp_path / "run" / "config.json").video.files == (str(video),)
 
 
 def test_the_verb_says_what_it_does_not_show(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

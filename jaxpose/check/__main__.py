@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         help="another project, whose poses also count as plausible: earlier labels",
     )
     arguments.add_argument(
-        "--out", metavar="FILE", help="the page, beside which the list is written as .csv; default: check_PROJECT.html"
+        "--out", metavar="FILE", help="the page; the list is written next to it as .csv; default: check_PROJECT.html"
     )
     arguments.add_overwrite("a file that this verb did not write")
     arguments.add_quiet()

@@ -73,12 +73,12 @@ def as_csv(findings: Sequence[Finding]) -> bytes:
 
 
 def list_file(page: Path) -> Path:
-    """Returns the list beside a page."""
+    """Returns the list that belongs to a page."""
     return page.with_suffix(".csv")
 
 
 def refuse_other_list(page: Path, overwrite: bool) -> None:
-    """Checks that the list beside a page is absent, or was written by a check.
+    """Checks that the list next to a page is absent, or was written by a check.
 
     Args:
       page: what --out names.

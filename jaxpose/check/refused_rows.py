@@ -118,9 +118,9 @@ def _from_csv(problem: str, folder: Path, names: tuple[str, ...], read_csv: Call
             found[name]["xy".index(coord)] = _number(cell)
     points = np.array(list(found.values())).reshape(-1, 2)
     points[~np.isfinite(points).all(axis=1)] = np.nan
-    # DeepLabCut finds an image by its name beside the label file.
-    beside, inside = file.parent / PurePosixPath(image).name, folder / image
-    path = inside if inside.is_file() or not beside.is_file() else beside
+    # DeepLabCut finds an image by its name next to the label file.
+    near, inside = file.parent / PurePosixPath(image).name, folder / image
+    path = inside if inside.is_file() or not near.is_file() else near
     points = in_order(tuple(found), points, names)
     return RefusedRow(f"{file}:{line}", reason, image, path if any(index) else None, points)
 

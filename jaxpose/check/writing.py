@@ -32,7 +32,7 @@ _LARGE_PX = 640
 
 
 def write_check(config: Config, out: Path, like: str = "") -> tuple[str, list[Finding]]:
-    """Writes a page about the labels of a project and the list beside it.
+    """Writes a page about the labels of a project, and the list next to it.
 
     Args:
       config: as the user gave it.

@@ -1,7 +1,6 @@
 """Converts the labels of a project into the label files of other tools, with their images."""
 
 import dataclasses
-import datetime
 from pathlib import Path, PurePosixPath
 
 import cv2
@@ -10,11 +9,12 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.conversion.places import refuse_absent_project, refuse_out
+from jaxpose.conversion.target import Target
 from jaxpose.data.checked_table import CheckedTable, check_table
 from jaxpose.data.image_file import PixelRule, decode_image
 from jaxpose.data.label_changes import changing_labels
 from jaxpose.data.label_table import LabelTable
-from jaxpose.data.project import LISTED_PROBLEMS
+from jaxpose.data.project import refusal
 from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
 from jaxpose.extras import need
@@ -49,26 +49,7 @@ _USES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class LabelTarget:
-    """What is written.
-
-    Attributes:
-      form: csv, deeplabcut, coco, slp or nwb.
-      out: the label file; for deeplabcut, the folder of a project.
-      scorer: who labelled, "" for the one of the labels.
-      session_start: for nwb, the time that the format asks for, with its time zone.
-      overwrite: replace files with other content.
-    """
-
-    form: str
-    out: Path
-    scorer: str = ""
-    session_start: datetime.datetime | None = None
-    overwrite: bool = False
-
-
-def convert_labels(data: DataConfig, target: LabelTarget) -> list[str]:
+def convert_labels(data: DataConfig, target: Target) -> list[str]:
     """Writes the labels of a project of one camera, and returns lines about what was written.
 
     Args:
@@ -90,11 +71,10 @@ def convert_labels(data: DataConfig, target: LabelTarget) -> list[str]:
         need(_EXTRAS[form], str(out))
     table = read_label_table(data, with_hidden=True)
     checked = check_table(table, "", data)
-    if checked.problems:
-        lines = [f"{count(len(checked.problems), 'row')} of {table.file} cannot be used; fix them:"]
-        raise UserError("\n".join([*lines, *checked.problems[:LISTED_PROBLEMS]]))
+    if not checked.images or (checked.problems and data.on_bad_frame == "stop"):
+        raise UserError(refusal([table.file], checked.problems, len(checked.images)))
     rows = [row for row, _ in checked.images.values()]
-    rule = PixelRule(checked.orientation, choose_white(checked.ranges()))
+    rule = PixelRule(checked.orientation, data.white or choose_white(checked.ranges()))
     labels = _written(checked, rows, form, target.scorer)
     folder = out if form == DEEPLABCUT else out.parent
     sources = [table.paths[row] for row in rows]
@@ -110,11 +90,16 @@ def convert_labels(data: DataConfig, target: LabelTarget) -> list[str]:
         _write_files(new, labels, copies or sources, target)
     written = f"{table.kind or table.file} -> {out}: {count(len(rows), 'labelled image')}"
     dropped = _dropped(checked, labels, form, holds_images)
-    notes = [*table.notes, *checked.notes, *filter(None, [describe_white(checked.ranges(), rule.white)[0]])]
+    notes = [
+        *map("left out: {}".format, checked.problems),
+        *table.notes,
+        *checked.notes,
+        *filter(None, [describe_white(checked.ranges(), rule.white)[0]]),
+    ]
     return [*notes, written, f"dropped: {'; '.join(dropped) or 'nothing'}", *_other_use(table, rows, form)]
 
 
-def _write_files(folder: Path, labels: WrittenLabels, paths: list[Path], target: LabelTarget) -> None:
+def _write_files(folder: Path, labels: WrittenLabels, paths: list[Path], target: Target) -> None:
     """Writes the label files of a target into another folder; `paths` has its images."""
     file = folder / target.out.name
     if target.form == DEEPLABCUT:

@@ -1,11 +1,11 @@
 """Converts the predictions of videos between the tables of jaxpose and the files of other tools."""
 
 import dataclasses
-import datetime
 from collections.abc import Callable
 from pathlib import Path
 
 from jaxpose.config.arguments import did_you_mean
+from jaxpose.conversion.target import Target
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.formats import nwb, parquet, sleap_predictions
@@ -22,25 +22,6 @@ SUFFIXES = {
 }  # fmt: skip
 _NEED_VIDEO = (SLP, NWB)
 _EXTRAS = {DEEPLABCUT: "deeplabcut", SLP: "sleap", SLEAP_ANALYSIS: "sleap", PARQUET: "parquet", NWB: "nwb"}
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """What is written.
-
-    Attributes:
-      form: one of `SUFFIXES`.
-      out: a file with the suffix of the form, or a folder.
-      scorer: for DeepLabCut, the name of the network; "" keeps one of DeepLabCut, and stands for DLC_jaxpose otherwise.
-      session_start: for NWB, the time of the first frame.
-      overwrite: replace files with other content.
-    """
-
-    form: str
-    out: Path
-    scorer: str = ""
-    session_start: datetime.datetime | None = None
-    overwrite: bool = False
 
 
 def convert_predictions(source: Path, target: Target, video: Path | None) -> list[str]:
@@ -87,6 +68,7 @@ def read_table(file: Path) -> VideoPredictions:
     readers: dict[str, Callable[[Path], VideoPredictions]] = {
         CSV: _read_csv,
         SLEAP_ANALYSIS: sleap_predictions.read_analysis,
+        SLP: sleap_predictions.read_slp,
         DEEPLABCUT: deeplabcut.read_predictions,
         PARQUET: parquet.read_predictions,
     }
@@ -140,7 +122,7 @@ def _dropped(predictions: VideoPredictions, target: Target) -> str:
     dropped = []
     if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
         dropped.append(f"the scorer {predictions.scorer}, replaced by {target.scorer}")
-    if _form_in(predictions.file) == SLEAP_ANALYSIS:
+    if _form_in(predictions.file) in (SLEAP_ANALYSIS, SLP):
         dropped.append("edges, the name of the track, and scores of instances and tracks")
     return "; ".join(dropped)
 

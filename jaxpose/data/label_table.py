@@ -13,13 +13,13 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
 from jaxpose.data.cells import refuse_alike
-from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8
 from jaxpose.data.labels import read_labels
 from jaxpose.data.named_files import find_files
 from jaxpose.data.repeated_places import describe_repeats, place_text
 from jaxpose.data.skeleton import Skeleton
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
+from jaxpose.text_file import GUESS, SAVE_AS_UTF_8
 
 # What several label tools write for a point that is not labelled.
 _ALWAYS_MISSING = [-1.0, -1.0]

@@ -25,6 +25,8 @@ from jaxpose.files import NotRegularFile, read_bytes
 # Between the size of an image and its points outside, in the reason for which a row is refused.
 OUTSIDE_OF_IT = " pixels; outside of it: "
 _MARGIN_PX = 0.5
+# Folders above that of the label file in which an absent image is looked for, for the message.
+_ABOVE = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +69,15 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
         content = read_bytes(path, most_bytes=None)
     except (FileNotFoundError, NotADirectoryError):
         folder = str(path).removesuffix(name)
-        reason = f"{name} does not exist in {folder.rstrip('/')}" if folder != str(path) else f"{path} does not exist"
-        raise UserError(reason) from None
+        is_below = folder != str(path)
+        reason = f"{name} does not exist in {folder.rstrip('/')}" if is_below else f"{path} does not exist"
+        for above in Path(folder).parents[:_ABOVE] if is_below else ():
+            if (above / name).is_file():
+                raise UserError(
+                    f"{reason}, but in {above}: move the label file there; one in CSV can also stay, with "
+                    f"data.project={above} and its name in data.labels"
+                ) from None
+        raise UserError(f"{reason}: put it there, or remove its labels") from None
     except (OSError, NotRegularFile) as error:
         raise UserError(f"{name} cannot be read: {error.strerror}") from None
     refuse_link_out_of_project(path, name)

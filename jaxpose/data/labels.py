@@ -16,8 +16,9 @@ import numpy as np
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.data.cells import parse_number, refuse_unprintable
 from jaxpose.data.label_header import LabelHeader, read_header
-from jaxpose.data.label_text import GUESS, SAVE_AS_UTF_8, read_rows
+from jaxpose.data.label_text import read_rows
 from jaxpose.errors import UserError
+from jaxpose.text_file import GUESS, SAVE_AS_UTF_8
 
 # Cells that count as empty in pandas, which usually writes and reads these files.
 EMPTY = ("", "nan", "na", "n/a", "null", "none")

@@ -176,7 +176,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
     problems = [problem for view in views for problem in all_problems(view, views)]
     chosen = [(view, *view.images[moment]) for view in views for moment in moments]
     if not chosen or (problems and data.on_bad_frame == "stop"):
-        raise UserError(_refusal([view.table.file for view in views], problems, len(chosen)))
+        raise UserError(refusal([view.table.file for view in views], problems, len(chosen)))
     crops_px = tuple(view.crop_px(row, image) for view, row, image in chosen)
     if any(crops_px):
         _refuse_other_crops(label_file, data)
@@ -260,7 +260,8 @@ def _video_crops_px(
     return tuple(video_crop(name, crop) for name, crop in sorted((wholes | of_videos | others).items()) if of_videos)
 
 
-def _refusal(files: list[Path], problems: list[str], usable: int) -> str:
+def refusal(files: list[Path], problems: list[str], usable: int) -> str:
+    """Returns why label files are refused, whose problems are these and which have so many usable rows."""
     rows = len(problems) + usable
     fix = "fix them, or leave them out with data.on_bad_frame=skip" if usable else "none is left"
     more = len(problems) - LISTED_PROBLEMS

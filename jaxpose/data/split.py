@@ -20,8 +20,9 @@ from jaxpose.data.project import Project
 from jaxpose.data.shares import sizes_by_frame
 from jaxpose.data.stretches import cut_stretches, same_images
 from jaxpose.errors import UserError
-from jaxpose.files import is_regular, read_bytes
+from jaxpose.files import is_regular
 from jaxpose.quantities import count
+from jaxpose.text_file import read_unicode
 from jaxpose.video.index import ends_checksum
 
 # Rows of split.csv without a set: videos of unlabelled clips, other files in the windows of labelled frames, the boxes
@@ -168,11 +169,15 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
     if not is_regular(file):
         raise UserError(f"{file} does not exist; a run folder given as data.split must have split.csv")
     try:
-        data = read_bytes(file)
-        reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
+        text = read_unicode(file)
+        reader = csv.reader(io.StringIO(text, newline=""))
         header = next(reader, [])
         if is_of_run or is_signed_csv(header):
-            parse_csv(data, file, "put the original file back, or give a CSV of your own with the columns path and set")
+            parse_csv(
+                text.encode(),
+                file,
+                "put the original file back, or give a CSV of your own with the columns path and set",
+            )
         is_predictions = header[:1] == ["scorer"]
         columns = {name: column for column, name in enumerate(header)}
         if is_predictions:
@@ -183,7 +188,7 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
         if absent:
             raise UserError(f"{file} has no column {absent[0]!r}; it must have path and set")
         rows = [(reader.line_num, row) for row in reader if row]
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise UserError(f"{file} is not a CSV file: {error}") from None
     known = KnownSplit({}, {}, {}, {}, is_predictions)
     for line, row in rows:

@@ -18,11 +18,11 @@ from jaxpose.config import DataConfig
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_odd_names, refuse_unprintable
 from jaxpose.data.label_table import LabelTable, normalised
-from jaxpose.data.label_text import GUESS, read_text
 from jaxpose.data.named_files import Match, find_files, is_absolute
 from jaxpose.errors import UserError
 from jaxpose.formats import coco_extras
 from jaxpose.quantities import count
+from jaxpose.text_file import read_unicode
 
 
 def read_labels(file: Path, data: DataConfig) -> LabelTable:
@@ -33,7 +33,8 @@ def read_labels(file: Path, data: DataConfig) -> LabelTable:
 
     Args:
       file: the JSON. Images are searched from its folder, from `images` in it, and likewise from the folder above; then
-        from the folders in these (images/default, val2017), first those that the name of the file ends with.
+        from the folders in these (images/default, val2017), first those that the name of the file ends with. If the
+        file lies in annotations/<subset>/, the same from the folder of annotations/.
       data: `data.missing` is the meaning of a keypoint that is not labelled (v = 0).
 
     Raises:
@@ -114,16 +115,18 @@ def _table(
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    text, encoding = read_text(file)
-    if encoding == GUESS:
-        raise UserError(f"{file} is not JSON in UTF-8; save it as UTF-8")
+    text = read_unicode(file)
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not JSON: {error}") from None
     for name in ("images", "annotations", "categories"):
         if not isinstance(tree, dict) or not isinstance(tree.get(name), list):
-            raise UserError(f"{file} is no COCO file: it must have the lists images, annotations and categories")
+            is_result = isinstance(tree, list) and all(isinstance(entry, dict) and "score" in entry for entry in tree)
+            found = "; it is a list of predictions, without their images: give the file of the labels" * is_result
+            raise UserError(
+                f"{file} is not a COCO file: it must have the lists images, annotations and categories{found}"
+            )
     return tree
 
 
@@ -220,14 +223,35 @@ def _size_px(image: dict[str, Any]) -> tuple[int, int] | None:
 
 def _find_images(file: Path, images: dict[str | int, dict[str, Any]]) -> dict[str, Match]:
     """Returns what is found for the path of each image."""
-    usual = [root / below for root in (file.parent, file.parent.parent) for below in ("", "images")]
-    # Folders beside that of the file hold other things, unless it is the usual folder of COCO's files.
-    is_beside = file.parent.name.lower().startswith("annotation")
-    parents = [place for place in usual if place.is_dir() and (is_beside or place != file.parent.parent)]
-    below = [Path(entry.path) for parent in parents for entry in _folders_in(parent)]
-    subset = [folder for folder in below if file.stem.endswith(folder.name)]
     names = [name for image in images.values() if isinstance(name := image.get("file_name"), str) and name]
-    return find_files(names, [usual, subset, below])
+    roots = _roots(file)
+    places = _places(file, roots[:2])
+    # Those of PoseTrack come last, so that they change nothing where others fit.
+    return find_files(names, places + _places(file, roots[2:]))
+
+
+def _roots(file: Path) -> list[Path]:
+    """Returns the folders from which images are searched; PoseTrack's files lie in annotations/<subset>/."""
+    roots = [file.parent, file.parent.parent]
+    return [*roots, roots[1].parent] if _is_of_annotations(roots[1]) else roots
+
+
+def _is_of_annotations(folder: Path) -> bool:
+    return folder.name.lower().startswith("annotation")
+
+
+def _places(file: Path, roots: list[Path]) -> list[list[Path]]:
+    """Returns groups of folders below some roots: the usual ones, those in them of the file's subset, and the others.
+
+    The name of the file, or of its folder, is that of its subset.
+    """
+    usual = [root / below for root in roots for below in ("", "images")]
+    # Folders next to that of the file hold other things, unless it is the usual folder of COCO's files.
+    left_out = None if _is_of_annotations(file.parent) else file.parent.parent
+    parents = [place for place in usual if place.is_dir() and place != left_out]
+    below = [Path(entry.path) for parent in parents for entry in _folders_in(parent)]
+    subset = [folder for folder in below if file.stem.endswith(folder.name) or folder.name == file.parent.name]
+    return [usual, subset, below]
 
 
 def _folders_in(folder: Path) -> list[os.DirEntry[str]]:
@@ -242,7 +266,7 @@ def _place(file: Path, name: str, match: Match) -> tuple[str, Path]:
     if path is None:
         is_elsewhere = is_absolute(name) or ".." in name.replace("\\", "/").split("/")
         return (match.end, folder / match.end) if is_elsewhere else (name, folder / name)
-    for root in (folder, folder.parent):
+    for root in _roots(file):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix(), path
     # It lies elsewhere on this machine.

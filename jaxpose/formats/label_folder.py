@@ -9,11 +9,11 @@ from jaxpose.config import DataConfig
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_header import coords_of
 from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table
-from jaxpose.data.label_text import read_text
 from jaxpose.data.views import ENDINGS
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 from jaxpose.quantities import count
+from jaxpose.text_file import read_text
 
 _HEADER_CHARACTERS = 2**20
 _PREFIX = "CollectedData_"

@@ -93,6 +93,20 @@ def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
     return sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
 
 
+def named_videos(data: DataConfig) -> tuple[dict[str, Path], list[str]]:
+    """Returns {name: file} of videos that a project's files name and that exist, and sentences about the others.
+
+    Reads no label, so a project need not have any.
+
+    Raises:
+      UserError: the project is a file of an unknown kind, or one that cannot be read.
+    """
+    path = Path(os.path.realpath(Path(without_config_file(data).project).expanduser()))
+    if path.is_file():
+        return sleap.named_videos(path) if _kind_of_file(path) == SLEAP else ({}, [])
+    return deeplabcut.named_videos(path), []
+
+
 def refuse_absent(data: DataConfig) -> None:
     """Checks that a project exists and is of a known kind; reads none of its labels.
 

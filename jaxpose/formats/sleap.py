@@ -52,8 +52,8 @@ def read_labels(file: Path, data: DataConfig, with_hidden: bool = False) -> Labe
       UserError: sleap-io is not installed; the file cannot be read, has several skeletons or no labels; or its frames
         are above the limit of the cache folder.
     """
-    labels = _load(file)
-    names = _keypoint_names(file, labels)
+    labels = load(file)
+    names = keypoint_names(file, labels)
     videos = read_sleap_videos(file, labels)
     names_of_videos = video_names(videos)
     rows, problems, notes = _rows(file, labels, videos, names_of_videos, with_hidden, data.predicted_labels)
@@ -115,11 +115,26 @@ def _shown_sizes_px(images: tuple[str, ...], videos: list[SleapVideo]) -> dict[s
 
 def read_videos(file: Path) -> tuple[Any, dict[str, Any]]:
     """Returns a .slp as sleap-io has it, and its videos of sleap-io by the names that `read_labels` gives them."""
-    labels = _load(file)
+    labels = load(file)
     return labels, dict(zip(video_names(read_sleap_videos(file, labels)), labels.videos, strict=True))
 
 
-def _load(file: Path) -> Any:
+def named_videos(file: Path) -> tuple[dict[str, Path], list[str]]:
+    """Returns {name: file} of the videos of a .slp that exist here, and sentences about the others; reads no label.
+
+    Raises:
+      UserError: sleap-io is not installed, or the file cannot be read.
+    """
+    videos = read_sleap_videos(file, load(file))
+    return files_of_videos(videos, video_names(videos), ())
+
+
+def load(file: Path) -> Any:
+    """Returns a .slp as sleap-io has it, without opening its videos.
+
+    Raises:
+      UserError: sleap-io is not installed, or the file cannot be read.
+    """
     need("sleap", str(file))
     from sleap_io.io.main import load_slp
 
@@ -130,11 +145,18 @@ def _load(file: Path) -> Any:
         raise UserError(f"{file} is no SLEAP file that can be read: {type(error).__name__}: {error}") from None
 
 
-def _keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
+def keypoint_names(file: Path, labels: Any) -> tuple[str, ...]:
+    """Returns the nodes of the only skeleton of a file.
+
+    Raises:
+      UserError: it has none or several, or the name of a node cannot be written to a table.
+    """
+    if not labels.skeletons:
+        raise UserError(f"{file} has no skeleton: define its nodes in SLEAP, label frames, and save it again")
     if len(labels.skeletons) != 1:
         shown = "; ".join(", ".join(skeleton.node_names) for skeleton in labels.skeletons)
         raise UserError(
-            f"{file} has {len(labels.skeletons)} skeletons, of the nodes {shown or 'none'}; it must have one: merge or "
+            f"{file} has {len(labels.skeletons)} skeletons, of the nodes {shown}; it must have one: merge or "
             "remove the others in SLEAP"
         )
     names = tuple(labels.skeletons[0].node_names)
@@ -161,16 +183,26 @@ def _rows(
         else:
             left += 1
     if not rows:
-        predicted = sum(bool(sleap_extras.predicted_instances(frame)) for frame in labels.labeled_frames)
-        hint = (
-            f"; predicted instances are in {count(predicted, 'frame')}: if a person has proofread them, "
-            "data.predicted_labels=True trains on them"
-        )
+        hint = "" if with_predicted else _hint_of_predicted(labels)
         only = f"{file} has no frame in which a person labelled a single animal"
-        raise UserError("\n".join([only + hint * bool(predicted and not with_predicted), *problems[:3]]))
+        raise UserError("\n".join([only + hint, *problems[:3]]))
     notes = [f"left out: {count(left, 'frame')} without labels of a person"] if left else []
     notes += [f"labels of {count(used, 'frame')} are predicted instances (data.predicted_labels)"] if used else []
     return rows, problems, notes
+
+
+def _hint_of_predicted(labels: Any) -> str:
+    """Returns what to do with a file whose only usable instances are predicted, "" without such instances."""
+    counts = [len(sleap_extras.predicted_instances(frame)) for frame in labels.labeled_frames]
+    single, several = counts.count(1), sum(number > 1 for number in counts)
+    if not single:
+        frames = f"; predicted instances are in {count(several, 'frame')}, each with several animals"
+        return f"{frames}, and jaxpose trains only on frames with one" * bool(several)
+    hint = f"; one predicted instance is in {count(single, 'frame')}: if a person has proofread them, "
+    if not several:
+        return f"{hint}data.predicted_labels=True trains on them"
+    left = f"leaves out {count(several, 'frame')} with several animals"
+    return f"{hint}data.predicted_labels=True data.on_bad_frame=skip trains on them and {left}"
 
 
 def _reach_px(instances: list[Any]) -> np.ndarray:

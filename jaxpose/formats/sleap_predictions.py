@@ -3,6 +3,7 @@
 SLEAP counts frames from 0, and since version 1.1 of its format integer coordinates are pixel centres, as here.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import numpy as np
 from jaxpose.data.skeleton import DEFAULT_ANIMAL
 from jaxpose.errors import UserError
 from jaxpose.extras import is_installed, need
+from jaxpose.formats import sleap, sleap_extras
 from jaxpose.formats.hdf5_writer import open_hdf5
 from jaxpose.formats.sleap_writer import write_project
 from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
+from jaxpose.quantities import count
 
 # The names of the axes, in the order of SLEAP's own export.
 _AXES = {
@@ -58,6 +61,41 @@ def write_slp(file: Path, predictions: VideoPredictions, footage: Footage) -> No
     labels = Labels(frames, videos=[video], skeletons=[skeleton])
     labels.provenance |= _provenance(predictions)
     write_project(file, labels)
+
+
+def read_slp(file: Path) -> VideoPredictions:
+    """Reads the predicted instances of a SLEAP project of one video and one animal.
+
+    Raises:
+      UserError: sleap-io is not installed; the file cannot be read, has several videos or no predicted instance; or a
+        frame has several of them.
+    """
+    labels = sleap.load(file)
+    names = sleap.keypoint_names(file, labels)
+    predicted = [(int(frame.frame_idx), one) for frame in labels.labeled_frames for one in frame.predicted_instances]
+    if not predicted:
+        raise UserError(
+            f"{file} has no predicted instance, so it is not a table of predictions; jaxpose convert labels converts "
+            "labels"
+        )
+    if len(labels.videos) != 1:
+        raise UserError(
+            f"{file} has {count(len(labels.videos), 'video')}; a table of predictions is of one: remove the others in "
+            "SLEAP, or export the analysis HDF5 of each"
+        )
+    recording = sleap_extras.read_recording(labels.videos[0], str(labels.videos[0].filename))
+    length = max([recording.frame_count or 0, *(frame + 1 for frame, _ in predicted)])
+    cells, seen = np.full((length, len(names), 3), np.nan), set[int]()
+    for frame, instance in predicted:
+        if frame in seen:
+            raise UserError(f"{file}, frame {frame}: it has several predicted instances; a table is of one animal")
+        seen.add(frame)
+        cells[frame] = instance.numpy(scores=True)
+    by_hand = sum(bool(frame.user_instances) for frame in labels.labeled_frames)
+    notes = [f"{file}: labels of a person in {count(by_hand, 'frame')} are not read"] if by_hand else []
+    scorer, index = sleap_extras.read_scorer(labels) or "SLEAP", [str(frame) for frame in range(length)]
+    found = check_predictions(file, scorer, index, names, cells[..., :2], cells[..., 2], 0)
+    return dataclasses.replace(found, notes=(*notes, *found.notes))
 
 
 def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage | None) -> None:

@@ -89,7 +89,7 @@ def files_of_videos(
         except UserError as error:
             notes += [f"not used: {error}"] * needs_no_file
     if absent:
-        notes.append(f"{count(len(absent), 'video')} without labels not found: {listed(absent, _LISTED)}")
+        notes.append(f"{count(len(absent), 'video')} not found: {listed(absent, _LISTED)}")
     return files, notes
 
 

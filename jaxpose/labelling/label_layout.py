@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxpose.data.label_text import read_text
 from jaxpose.data.views import label_file_of_view
+from jaxpose.text_file import read_text
 
 IMAGES_FOLDER = "labeled-data"
 _HEADER = ("scorer", "bodyparts", "coords")

@@ -6,7 +6,6 @@ import io
 from pathlib import Path
 
 from jaxpose.data.label_changes import write_all
-from jaxpose.data.label_text import SAVE_AS_UTF_8, read_text
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
 from jaxpose.formats.project import DEEPLABCUT
@@ -16,6 +15,7 @@ from jaxpose.labelling.merge_images import folder_of, images_to_copy
 from jaxpose.labelling.merge_target import layout_of, target_file
 from jaxpose.labelling.new_labels import NewFile
 from jaxpose.labelling.project_labels import ProjectLabels
+from jaxpose.text_file import SAVE_AS_UTF_8, read_text
 
 
 @dataclasses.dataclass(frozen=True)

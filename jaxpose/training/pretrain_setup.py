@@ -15,11 +15,12 @@ from jaxpose.data.dataset import SYNTHETIC_FOLDER, Dataset
 from jaxpose.data.images import square_side_px
 from jaxpose.data.loader import Samples
 from jaxpose.data.project import Project
-from jaxpose.data.sessions import clip_sessions
+from jaxpose.data.sessions import clip_sessions, named_videos, video_files
 from jaxpose.data.synthetic import make_project
 from jaxpose.data.video_boxes import boxes_of_videos
 from jaxpose.errors import UserError
 from jaxpose.extras import need
+from jaxpose.formats import project as formats
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.teacher import make_teacher, map_count
 from jaxpose.remote.hook import load_hook
@@ -35,6 +36,7 @@ from jaxpose.video.index import read_index
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 
 _TEACHER = "pretrain.teacher"
+_WHY = "a pretraining learns from videos"
 
 
 def read_videos(config: Config) -> tuple[Config, Dataset]:
@@ -54,10 +56,17 @@ def read_videos(config: Config) -> tuple[Config, Dataset]:
             data = dataclasses.replace(data, project=str(make_project(SYNTHETIC_FOLDER.resolve())))
         if not data.project or not Path(data.project).exists():
             raise UserError(f"data.project is {data.project!r}; there is no such folder")
+        named, notes = formats.named_videos(data)
+        video = named_videos(data, config.video, named)
+        if notes and not video_files(data, video):
+            raise UserError(
+                f"{_WHY}, but none that {data.project} names can be used ({'; '.join(notes)}): put them into "
+                f"{project_folder(data.project)}, or name their folder in video.folder"
+            )
         if not data.input_width_px:
-            side_px = _side_px(dataclasses.replace(config, data=data))
+            side_px = _side_px(dataclasses.replace(config, data=data, video=video))
             data = dataclasses.replace(data, input_width_px=side_px, input_height_px=side_px)
-        return dataclasses.replace(config, data=data), _without_labels(data)
+        return dataclasses.replace(config, data=data, video=video), _without_labels(data, notes)
 
     return on_all_processes(read)
 
@@ -83,7 +92,12 @@ def make_pretrain_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         has_new_head=initial.has_new_head,
         teacher=teacher,
     )
-    messages = [*initial.messages * bool(initial.option), *message, *describe_limits(config, mesh, data, total_steps)]
+    messages = [
+        *data.project.notes,
+        *initial.messages * bool(initial.option),
+        *message,
+        *describe_limits(config, mesh, data, total_steps),
+    ]
     return Setup(
         config, mesh, data, graphdef, initial.params, initial.statistics, facts, clips, initial.option,
         initial.sha256, initial.trained_before, {}, [*messages, *notes], teacher_params,
@@ -109,7 +123,7 @@ def _load_teacher(config: Config) -> tuple[nnx.GraphDef | None, dict | None, lis
 def _side_px(config: Config) -> int:
     """Returns the side of the input by the rule for labelled images, on the frames of the videos."""
     data = config.data
-    sessions = clip_sessions(data, config.video, "a pretraining learns from videos")
+    sessions = clip_sessions(data, config.video, _WHY)
     files = [file for session in sessions for file in session]
     if data.crop_px:
         return square_side_px(np.array([data.crop_px[2:]]), 0)
@@ -121,13 +135,14 @@ def _side_px(config: Config) -> int:
     return square_side_px(np.array([(index.width_px, index.height_px) for index in indexes]), 0)
 
 
-def _without_labels(data: DataConfig) -> Dataset:
-    """Returns the dataset of a project of which no label is read."""
+def _without_labels(data: DataConfig, notes: list[str]) -> Dataset:
+    """Returns the dataset of a project of which no label is read, with sentences about its videos."""
     folder, size_px = project_folder(data.project), (data.input_width_px, data.input_height_px)
     project = Project(
         folder=folder, label_file=folder, keypoint_names=(), images=(), paths=(), sources=(), videos=(), views=(),
         moments=np.zeros(0, np.int32), keypoints_frame_px=np.zeros((0, 0, 2)), visibility=np.zeros((0, 0), np.int8),
         sizes_px=np.zeros((0, 2), np.int32), byte_counts=(), checksums=(), problems=(),
+        notes=tuple(notes),
     )  # fmt: skip
     samples = Samples(
         pixels=np.zeros((0, 1, size_px[1], size_px[0], 3), np.uint8),

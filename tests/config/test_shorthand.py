@@ -100,6 +100,17 @@ def test_a_config_of_lightning_pose_need_not_have_every_section(
     assert expand(["config.yaml"])[0].endswith("lightning_pose.py:config.yaml")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_a_config_of_a_windows_program_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text("data: {data_dir: ., csv_file: M\u00e4use.csv}\n", encoding)
+    assert expand(["config.yaml"])[0].endswith("lightning_pose.py:config.yaml")
+    assert command_line.read(["config.yaml"])[0].data.labels == "M\u00e4use.csv"
+    Path("config.yaml").write_text("data: {csv_file: M\u00e4use.csv}\n", "cp1252")
+    with pytest.raises(UserError, match="config.yaml is not text in UTF-8 or UTF-16: save it as UTF-8$"):
+        expand(["config.yaml"])
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

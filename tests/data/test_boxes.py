@@ -175,8 +175,12 @@ def test_what_is_written_is_read_and_fractions_are_rounded(tmp_path: Path) -> No
     assert table.names == ("0", "=1.png") and table.boxes_px.tolist() == [[3, -4, 5, 6], [1, 2, 3, 4]]
     theirs = pd.read_csv(file, index_col=0)
     assert list(theirs.columns) == ["x", "y", "h", "w"] and theirs.loc["0"].tolist() == [3, -4, 6, 5]
-    file.write_text("frame,w,h,y,x\n0,3.5,4.4,-2.5,1.0\n")
-    assert read_boxes(file).boxes_px.tolist() == [[1, -2, 4, 4]]
+    for encoding in ("utf-8", "utf-16"):
+        file.write_text("frame,w,h,y,x\n\u00e4,3.5,4.4,-2.5,1.0\n", encoding)
+        assert read_boxes(file).boxes_px.tolist() == [[1, -2, 4, 4]] and read_boxes(file).names == ("\u00e4",)
+    file.write_text("frame,w,h,y,x\n\u00e4,3.5,4.4,-2.5,1.0\n", "cp1252")
+    with pytest.raises(UserError, match="s_bbox.csv is not text in UTF-8 or UTF-16: save it as UTF-8"):
+        read_boxes(file)
 
 
 def test_boxes_are_clamped_as_lightning_pose_does() -> None:

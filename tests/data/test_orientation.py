@@ -12,7 +12,8 @@ from PIL import Image, ImageOps
 
 from jaxpose.check.writing import write_check
 from jaxpose.config import Config, DataConfig, resolve
-from jaxpose.conversion.label_files import LabelTarget, convert_labels
+from jaxpose.conversion.label_files import convert_labels
+from jaxpose.conversion.target import Target
 from jaxpose.data.image_file import STORED, UPRIGHT, PixelRule, decode_image, image_facts
 from jaxpose.data.images import load_frames
 from jaxpose.data.orientation import read_orientation, turn_back, turn_upright
@@ -158,7 +159,7 @@ def test_checks_and_conversions_follow_the_decision(tmp_path: Path) -> None:
     data = coco(tmp_path / "project", [6, 3], UPRIGHT)
     assert write_check(Config(data=data), tmp_path / "check.html")[1] == []
     assert "no picture" not in (tmp_path / "check.html").read_text()
-    lines = convert_labels(data, LabelTarget("coco", tmp_path / "out/labels.json"))
+    lines = convert_labels(data, Target("coco", tmp_path / "out/labels.json"))
     assert any("count upright pixels" in line for line in lines)
     again = read_any(DataConfig(project=str(tmp_path / "out/labels.json")))
     assert again.orientation == UPRIGHT and again.sizes_px.tolist() == [[20, 30]] * 2

@@ -358,6 +358,16 @@ def test_a_label_file_of_a_windows_program_is_read(tmp_path: Path, encoding: str
     assert found.notes == ((guessed,) if encoding == "cp1252" else ())
 
 
+def test_a_label_file_below_its_project_says_where_the_images_are(tmp_path: Path) -> None:
+    data = make_project(tmp_path)
+    (tmp_path / "labels/mine").mkdir(parents=True)
+    (tmp_path / "CollectedData.csv").rename(tmp_path / "labels/mine/CollectedData.csv")
+    with pytest.raises(UserError, match=f"does not exist in {tmp_path}/labels/mine, but in {tmp_path}: move the label"):
+        read_project(dataclasses.replace(data, project=str(tmp_path / "labels/mine")))
+    found = read_project(dataclasses.replace(data, labels="labels/mine/CollectedData.csv"))
+    assert len(found.images) == 3
+
+
 def test_letters_that_nothing_confirms_are_refused(tmp_path: Path) -> None:
     data = make_project(tmp_path)
     file = rename_images(data, "labeled-data/M\u00e4use/img{}.png")

@@ -13,6 +13,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import Project, read_project
 from jaxpose.data.split import assign_sets, describe_limit, describe_new, read_split, split_text
+from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_predictions
 
 
@@ -215,6 +216,17 @@ def test_a_bad_file_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "mine.csv").write_text(text)
     with pytest.raises(ValueError, match=reason):
         assign_sets(make_project(frames(1)), DataConfig(split=str(tmp_path / "mine.csv")))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-8-sig"])
+def test_a_file_of_a_windows_program_is_read(tmp_path: Path, encoding: str) -> None:
+    images, file = ["M\u00e4use/1.png", "M\u00e4use/2.png"], tmp_path / "mine.csv"
+    text = "path,set\nM\u00e4use/1.png,test\nM\u00e4use/2.png,train\n"
+    file.write_text(text, encoding)
+    assert assign_sets(make_project(images), DataConfig(split=str(file))).tolist() == ["test", "train"]
+    file.write_text(text, "cp1252")
+    with pytest.raises(UserError, match="mine.csv is not text in UTF-8 or UTF-16: save it as UTF-8 .in Excel"):
+        assign_sets(make_project(images), DataConfig(split=str(file)))
 
 
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:

@@ -87,6 +87,33 @@ def test_images_are_found_around_the_file(tmp_path: Path, images: str, annotatio
         assert read(file).images == found.images
 
 
+def test_a_list_of_predictions_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text(json.dumps([{"image_id": 1, "keypoints": [1, 2, 1], "score": 0.5}]))
+    with pytest.raises(UserError, match="results.json is not a COCO file: .* it is a list of predictions, without"):
+        read(tmp_path / "results.json")
+
+
+@pytest.mark.parametrize("prefix", ["images/val/", ""])
+def test_images_two_folders_above_the_file_are_found(tmp_path: Path, prefix: str) -> None:
+    """The layout of PoseTrack; another subset has images of the same names."""
+    root = tmp_path / "posetrack"
+    root.mkdir()
+    file = coco_project(root, "images/val", "annotations")
+    (root / "annotations/val").mkdir()
+    file = file.rename(root / "annotations/val/000342_mpii_test.json")
+    change(file, lambda tree: moved(tree, prefix))
+    (root / "images/train/day2").mkdir(parents=True)
+    (root / "images/train/day2/img07.png").write_bytes((root / "images/val/day1/img07.png").read_bytes())
+    found = read(file)
+    assert found.images[4] == "images/val/day2/img07.png" and found.paths[4] == root / found.images[4]
+    # Two folders above any other file are not its project.
+    (root / "others/val").mkdir(parents=True)
+    file = file.rename(root / "others/val/a.json")
+    reason = f"but in {root}: move the label file there" if prefix else "put it there, or remove its labels"
+    with pytest.raises(UserError, match=rf"6 of 6 rows.*\n.*img03.png does not exist in .*others/val[:,] {reason}"):
+        read(file)
+
+
 @pytest.mark.parametrize(
     ("images", "name"),
     [
@@ -260,7 +287,7 @@ def test_options_of_other_layouts_are_refused(tmp_path: Path) -> None:
     file.write_text(text, "utf-16")
     assert len(read(file).images) == 6
     file.write_text(text.replace("mouse", "m\u00f6use"), "cp1252")
-    with pytest.raises(UserError, match="^[^ ]*labels.json is not JSON in UTF-8; save it as UTF-8"):
+    with pytest.raises(UserError, match="^[^ ]*labels.json is not text in UTF-8 or UTF-16: save it as UTF-8$"):
         read(file)
     file.write_text("{")
     with pytest.raises(UserError, match="labels.json is not JSON"):

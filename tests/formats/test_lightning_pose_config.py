@@ -548,6 +548,66 @@ def test_unknown_keys_are_said_with_the_nearest_known_one(mirror: dict[str, Any]
 
 
 @pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("training", "trainning"),
+        ("training", "Training"),
+        ("model", "modle"),
+        ("losses", "loses"),
+        ("data.csv_file", "data.cvs_file"),
+        ("training.max_epochs", "training.max_epoch"),
+        ("training.optimizer_params", "training.optimiser_params"),
+        ("data.image_resize_dims.height", "data.image_resize_dims.heigth"),
+        ("losses.pca_singleview.log_weight", "losses.pca_singleview.log_wieght"),
+    ],
+)
+def test_a_misspelt_section_or_key_that_changes_the_training_is_refused(
+    mirror: dict[str, Any], tmp_path: Path, key: str, wrong: str
+) -> None:
+    mirror["model"]["losses_to_use"] = ["pca_singleview"]
+    section = mirror
+    *above, last = key.split(".")
+    for name in above:
+        section = section[name]
+    section[wrong.rpartition(".")[2]] = section.pop(last)
+    with pytest.raises(UserError) as refused:
+        _read(mirror, tmp_path)
+    expected = (
+        f"{tmp_path / 'config.yaml'}: Lightning Pose has no {wrong}; it has {key}: correct the name, or remove it"
+    )
+    assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        # A loss that is off, a key that nothing uses, and the name of an older version next to the new one.
+        ("losses.temporal.prob_treshold", 0.1),
+        ("training.num_worker", 4),
+        ("data.image_orig_dims.height", 406),
+        ("services.web", 1),
+    ],
+)
+def test_an_unknown_key_that_changes_no_training_is_a_note(
+    mirror: dict[str, Any], tmp_path: Path, key: str, value: float
+) -> None:
+    mirror["losses"]["temporal"].pop("prob_threshold")
+    assert any(
+        f"{key} = {value} is not used because" in message for message in _read(_with(mirror, key, value), tmp_path)[1]
+    )
+
+
+def test_a_project_is_not_checked_with_a_misspelt_name_of_its_label_file(
+    of_90_frames: dict[str, Any], tmp_path: Path
+) -> None:
+    of_90_frames["data"]["csv_fiel"] = of_90_frames["data"].pop("csv_file")
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(of_90_frames))
+    with pytest.raises(UserError, match="has no data.csv_fiel; it has data.csv_file: correct the name"):
+        read_project(DataConfig(project=str(file)))
+
+
+@pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
         ("data.image_resize_dims.height", 200, "data.image_resize_dims.height is 200; it must be a multiple of 32"),

@@ -135,7 +135,7 @@ HEADER = "scorer,s,s,s\nbodyparts,a,a,a\ncoords,x,y,likelihood\n"
         ("scorer,s,s\nbodyparts,a,a\ncoords,x,y\n", "a.csv is a label file"),
         ("scorer,s,s,s\nbodyparts,a,a,b\ncoords,x,y,likelihood\n", "columns x, y, likelihood in this order"),
         (HEADER + "0,1,2,3\n1,1,2\n", "row 5: 3 cells instead of 4"),
-        (HEADER + "0,1,2,\udcff\n", "is no CSV file in UTF-8"),
+        (HEADER + "0,1,2,\udcff\n", "is not text in UTF-8 or UTF-16"),
         (HEADER + "0,1,two,3\n", "row 4, y of a: 'two' is not a number; correct the cell, or empty it"),
     ],
 )
@@ -145,3 +145,11 @@ def test_a_file_that_is_no_prediction_file_is_refused_with_its_row(text: str, me
         read_predictions(tmp_path / "a.csv")
     with pytest.raises(ValueError, match="there is no such prediction file"):
         read_predictions(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_a_table_of_a_windows_program_is_read(tmp_path: Path, encoding: str) -> None:
+    text = HEADER.replace("a,a,a", "\u00e4,\u00e4,\u00e4") + "0,1,2,3\r\n"
+    (tmp_path / "a.csv").write_bytes(text.encode(encoding))
+    found = read_predictions(tmp_path / "a.csv")
+    assert found.index == ["0"] and found.keypoints_frame_px.tolist() == [[[1, 2]]]

@@ -257,7 +257,7 @@ def test_the_named_videos_are_those_of_the_project(tmp_path: Path, capsys: pytes
     assert video_files(prepared.data, prepared.video) == {name: tmp_path / path for name, path in expected.items()}
     assert clip_sessions(prepared.data, prepared.video)[1] == (tmp_path / "cam2/day.mp4",)
     assert found.notes[1].startswith(f"not used: {tmp_path}/other.mp4 has 3 frames, but C:/rec/other.mp4 had 9 when")
-    assert found.notes[2:] == ("1 video without labels not found: gone",)
+    assert found.notes[2:] == ("1 video not found: gone",)
     show_data(config)
     assert "videos       3 videos with 43 frames" in capsys.readouterr().out
     (tmp_path / "videos").mkdir()
@@ -294,9 +294,36 @@ def test_predicted_instances_are_labels_only_if_asked_for_and_where_no_person_la
     np.testing.assert_array_equal(found.labelled_frame_px()[0], points_px(0)[0])
     labels.labeled_frames = labels.labeled_frames[6:]
     file = save(labels, tmp_path / "predicted.slp")
-    with pytest.raises(UserError, match="a single animal; predicted instances are in 1 frame: .*predicted_labels=T"):
+    with pytest.raises(UserError, match="a single animal; one predicted instance is in 1 frame: .*predicted_labels=T"):
         read(file)
     assert read(file, predicted_labels=True).images == ("predicted.slp/cam1_day/img00000009.bmp",)
+
+
+def test_the_advice_about_predicted_labels_works(tmp_path: Path) -> None:
+    labels = make_labels(tmp_path)
+    labels.labeled_frames = labels.labeled_frames[:2]
+    one, other = labels.labeled_frames
+    instance = sleap_io.PredictedInstance.from_numpy(np.full((4, 2), 9.0), labels.skeletons[0])
+    one.instances, other.instances = [instance], [instance] * 2
+    file = save(labels, tmp_path / "predicted.slp")
+    with pytest.raises(UserError, match="data.predicted_labels=True data.on_bad_frame=skip trains on them and leaves"):
+        read(file)
+    found = read(file, predicted_labels=True, on_bad_frame="skip")
+    assert found.images == ("predicted.slp/cam1_day/img00000003.bmp",)
+    one.instances = [instance] * 2
+    save(labels, file)
+    with pytest.raises(UserError) as refused:
+        read(file)
+    reason = (
+        "predicted instances are in 2 frames, each with several animals, and jaxpose trains only on frames with one"
+    )
+    assert str(refused.value).endswith(reason)
+
+
+def test_a_file_without_a_skeleton_says_what_to_do(tmp_path: Path) -> None:
+    file = save(sleap_io.Labels([], videos=make_labels(tmp_path).videos, skeletons=[]), tmp_path / "new.slp")
+    with pytest.raises(UserError, match="new.slp has no skeleton: define its nodes in SLEAP, label frames, and save"):
+        read(file)
 
 
 def test_predicted_labels_are_refused_for_other_projects() -> None:

@@ -13,7 +13,8 @@ from pycocotools.coco import COCO
 
 from jaxpose import config as c
 from jaxpose import labels, suggest
-from jaxpose.conversion.label_files import LabelTarget, convert_labels
+from jaxpose.conversion.label_files import convert_labels
+from jaxpose.conversion.target import Target
 from jaxpose.data.animal import KEYPOINT_NAMES
 from jaxpose.data.project import Project
 from jaxpose.formats.project import read_project
@@ -293,7 +294,7 @@ def test_a_check_finds_the_same_in_files_of_other_tools(
     findings: tuple[Path, set[tuple[str, ...]]], tmp_path: Path, capsys: Capture, form: str, name: str
 ) -> None:
     project, expected = findings
-    convert_labels(c.DataConfig(project=str(project)), LabelTarget(form, tmp_path / "p" / name))
+    convert_labels(c.DataConfig(project=str(project)), Target(form, tmp_path / "p" / name))
     found = _check(tmp_path / "p" / name, tmp_path)
     assert found == expected
     assert "90 usable frames; " in capsys.readouterr().out

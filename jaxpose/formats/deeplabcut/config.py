@@ -1,6 +1,7 @@
 """The config.yaml of a DeepLabCut project: who labelled, which keypoints, and the crop of each video."""
 
 import dataclasses
+import difflib
 from collections.abc import Iterable
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -105,6 +106,9 @@ def _names(file: Path, tree: dict[str, Any], words: dict[str, Any]) -> tuple[str
     if tree.get("scorer") in (None, "") or not isinstance(scorer, str):
         shown = excerpt(tree.get("scorer"))
         raise UserError(f"{file}: scorer is {shown}; it must be the name in CollectedData_<scorer>.csv")
+    if tree.get(key) is None:
+        near = difflib.get_close_matches(key, [str(name) for name in tree if name != key], 1)
+        raise UserError(f"{file} has no {key}" + (f"; it has {near[0]}: correct the name" if near else ""))
     if not isinstance(parts, list) or not parts or not all(isinstance(part, str) and part for part in parts):
         raise UserError(f"{file}: {key} is {excerpt(parts)}; it must be a list of names")
     return scorer, tuple(parts)

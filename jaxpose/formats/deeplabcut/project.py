@@ -94,6 +94,14 @@ def read_labels(folder: Path, data: DataConfig) -> LabelTable:
     )
 
 
+def named_videos(folder: Path) -> dict[str, Path]:
+    """Returns the videos outside of a project that its config.yaml names and that exist; {} if it cannot be read."""
+    try:
+        return _absent_videos(folder, read_config(folder / CONFIG_FILE))
+    except (UserError, OSError):
+        return {}
+
+
 def _label_files(folder: Path) -> list[Path]:
     found = [file for suffix in _SUFFIXES for file in folder.glob(f"{IMAGES_FOLDER}/*/{_LABELS}*{suffix}")]
     return sorted(found, key=lambda file: natural_key(str(file)))

@@ -48,6 +48,7 @@ def read_config(file: Path) -> tuple[Config, list[str]]:
       UserError: the file cannot be read, or needs what jaxpose does not have; each line names the key.
     """
     keys = read_keys(file, table.KNOWN)
+    keys.refuse_misspelt(file, table.KNOWN, table.needed(keys.read_list("model.losses_to_use")))
     try:
         config = _convert(keys, file.parent)
         validate(config)
@@ -66,6 +67,7 @@ def read_places(file: Path) -> DataConfig:
       UserError: the file cannot be read, or one of these keys cannot be used.
     """
     keys, config = read_keys(file, table.KNOWN), Config()
+    keys.refuse_misspelt(file, table.KNOWN, [key for key in table.needed([]) if key.startswith("data.")])
     try:
         _set_places(config, keys, file.parent)
         _set_label_files(config.data, keys)

@@ -83,6 +83,7 @@ ANNEAL_DEFAULTS = {"callbacks.anneal_weight.freeze_until_epoch": 0}
 # Reason -> the keys that are not used; a key that ends with a dot stands for all keys below it.
 UNUSED = {
     "jaxpose finds the header rows itself": ("data.header_rows",),
+    "jaxpose reads the size of each image": ("data.image_orig_dims.",),
     "the number of devices does not change the results (mesh.devices selects devices); batch sizes and clip lengths "
     "are totals over all devices, as in Lightning Pose": ("training.num_gpus",),
     "jaxpose predicts eval.batch_size frames at once, which comes from training.val_batch_size; another number changes "
@@ -157,6 +158,12 @@ _TYPES = {option: field.type for option, (field, _) in flat_options(Config()).it
 KEY_OF_OPTION = {option: key for key, option in SAME.items()}
 KEY_OF_OPTION |= {option: key for key, (option, _) in CHOICES.items() if option}
 KEY_OF_OPTION |= {option: key for key, option in OTHERS.items() if option}
+
+
+def needed(losses: list[Any]) -> list[str]:
+    """Returns the keys that decide about a training with these losses on clips; one that is lost changes it."""
+    off = tuple(f"losses.{name}." for name in (*LOSSES, *LOSSES_3D) if name not in losses)
+    return [key for key in (*SAME, *CHOICES, *OTHERS) if not key.startswith(off)]
 
 
 def set_option(config: Config, option: str, value: Any) -> None:

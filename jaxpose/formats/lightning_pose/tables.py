@@ -21,6 +21,7 @@ from jaxpose.data.label_header import named
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.table_header import header_rows, keypoint_columns, read_header
 from jaxpose.formats.lightning_pose.table_rows import write_rows
+from jaxpose.text_file import open_unicode, save_as_utf_8
 
 # Lightning Pose's name of each kind of network in the first header row, by model.kind.
 SCORERS = {
@@ -169,20 +170,21 @@ def read_predictions(file: Path) -> Predictions:
     if not file.is_file():
         raise UserError(f"{file}: there is no such prediction file")
     try:
-        # Excel begins its files with a mark of the encoding.
-        with file.open(newline="", encoding="utf-8-sig") as stream:
+        with open_unicode(file) as stream:
             lines = csv.reader(stream)
             header, row_count = read_header(file, lines)
             names, places = keypoint_columns(file, header)
             return _read_rows(file, enumerate(lines, row_count + 1), header, names, places)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{file} is no CSV file in UTF-8: {error}") from None
+    except UnicodeError as error:
+        raise UserError(f"{file} is not text in UTF-8 or UTF-16 ({error}): {save_as_utf_8(file)}") from None
+    except csv.Error as error:
+        raise UserError(f"{file} is not a CSV file: {error}") from None
 
 
 def read_scorer(file: Path) -> tuple[str, int]:
     """Returns the name in the first header row of a file that `read_predictions` reads, and the row below the header,
     counted from 1."""
-    with file.open(newline="", encoding="utf-8-sig") as stream:
+    with open_unicode(file) as stream:
         header, row_count = read_header(file, csv.reader(stream))
     return named(header[0][1]), row_count + 1
 

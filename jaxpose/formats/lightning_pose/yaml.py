@@ -20,6 +20,8 @@ TABLES = ("training.imgaug",)
 # A config has about a hundred values; nested aliases can make more than fit into memory.
 _MOST_VALUES = 100_000
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
+# How alike a misspelt name and the one that was meant are. Most sections have short names.
+_ALIKE_SECTION, _ALIKE = 0.75, 0.83
 
 
 class Keys:
@@ -117,6 +119,36 @@ class Keys:
             hint = f"; did you mean {near[0]}?" if near else ""
             self.messages.append(f"{self.shown(key)} is not used because jaxpose knows no such key{hint}")
 
+    def refuse_misspelt(self, file: Path, known: Collection[str], needed: Collection[str]) -> None:
+        """Refuses an unknown section, or a key in place of a needed one that the file lacks, with a similar name.
+
+        Args:
+          file: the file, for the message.
+          known: all keys that Lightning Pose has.
+          needed: those that must not be lost.
+
+        Raises:
+          UserError: a line for each such name, with the name that was meant.
+        """
+        meant = {}
+        for key in filter(self.has, self._values):
+            for end in _ends(key):
+                if _begins(end, known):
+                    continue
+                near = _meant(end, needed)
+                is_given = any(map(self.has, (near, *self.under(f"{near}."))))
+                # Below the top, both may be keys of different versions of Lightning Pose.
+                if near and (not is_given or ("." not in end and end != key)):
+                    meant[end] = near
+                break
+        if meant:
+            raise UserError(
+                "\n".join(
+                    f"{file}: Lightning Pose has no {name}; it has {near}: correct the name, or remove it"
+                    for name, near in meant.items()
+                )
+            )
+
     def _resolved(self, key: str, value: Any, above: tuple[str, ...]) -> Any:
         if isinstance(value, list):
             return [self._resolved(key, entry, above) for entry in value]
@@ -152,6 +184,26 @@ def choose(key: str, value: Any, choices: Mapping[Any, Any]) -> Any:
     near = difflib.get_close_matches(excerpt(value, quoted=False), [str(known) for known in choices], 1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise UserError(f"{key} is {excerpt(value)}; it must be one of {', '.join(map(str, choices))}{hint}")
+
+
+def _ends(key: str) -> Iterator[str]:
+    """Yields the sections that a key lies in, from the outermost, and the key."""
+    yield from (key[: dot.start()] for dot in re.finditer(r"\.", key))
+    yield key
+
+
+def _begins(name: str, keys: Collection[str]) -> bool:
+    """Returns whether a name is one of the keys or of their sections."""
+    return any(key == name or key.startswith(f"{name}.") for key in keys)
+
+
+def _meant(name: str, keys: Collection[str]) -> str:
+    """Returns the section or key that is most like an unknown one in the same section, "" if none is close."""
+    above, _, last = name.rpartition(".")
+    prefix = f"{above}." if above else ""
+    there = {key[len(prefix) :].split(".")[0] for key in keys if key.startswith(prefix)}
+    near = difflib.get_close_matches(last.casefold(), sorted(there), 1, _ALIKE if above else _ALIKE_SECTION)
+    return prefix + near[0] if near else ""
 
 
 def read_keys(file: Path, known: Collection[str]) -> Keys:

@@ -57,6 +57,12 @@ def test_every_bodypart_is_found(tmp_path: Path, bodyparts: list[str], labelled:
     assert found.skeleton.edges == ((found.keypoint_names[0], found.keypoint_names[3]),)
 
 
+def test_a_config_in_utf_16_is_read(tmp_path: Path) -> None:
+    file = project(tmp_path / "p", [NFC, "b", "c", "d"]) / "config.yaml"
+    file.write_text(file.read_text(), "utf-16")
+    assert read(tmp_path / "p").keypoint_names == (NFC, "b", "c", "d")
+
+
 def test_a_bodypart_that_no_label_file_has_is_refused_unless_the_others_are_named(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", ["nose", "left_ear", "rihgt_ear", "tail"], list(KEYPOINTS))
     with pytest.raises(UserError, match="names the keypoints rihgt_ear, and no label file has them") as caught:
