@@ -34,7 +34,8 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     """Returns the set of every frame: (n,) text, "train", "validation", "test" or "unused".
 
     The split depends on the names of the images and on `data.seed`, not on the order of the rows. The views of one
-    moment are in one set, and counted as one; so are identical images, unless a file gives them different sets.
+    moment are in one set, and counted as one; so are images with the same pixels, in files of any form, unless a file
+    gives them different sets.
 
     Raises:
       UserError: `data.split` is none of its kinds; its file lacks a frame (all frames, if it is of a run), or puts the
@@ -45,7 +46,7 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     sets = np.full(len(moments), "", "<U10")
     new = np.argsort(np.array(moments), kind="stable")
     if data.split in SPLIT_KINDS:
-        first = same_images(project.checksums, project.moments, new)
+        first = same_images(project.pixel_checksums, project.moments, new)
         _divide(sets, new[first[new] == new], moments, data)
         sets = sets[first]
     else:
@@ -63,11 +64,17 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
             known_first = np.concatenate([new[sets[new] != ""], unknown])
             new = unknown
             divide_new(sets, new, _folders(moments), data)
-            sets[new] = sets[same_images(project.checksums, project.moments, known_first)[new]]
+            sets[new] = sets[same_images(project.pixel_checksums, project.moments, known_first)[new]]
     limit_training(sets, new, data)
     if not (sets == TRAIN).any():
         raise UserError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
     return sets[project.moments]
+
+
+def count_different(project: Project) -> int:
+    """Returns how many moments a split by `data.split` divides: those with identical images count once."""
+    order = np.arange(len(set(project.moments.tolist())))
+    return len(set(same_images(project.pixel_checksums, project.moments, order).tolist()))
 
 
 def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
