@@ -11,7 +11,6 @@ import numpy as np
 
 from jaxpose.codes import NOT_VISIBLE, SETS, TEST, VISIBLE
 from jaxpose.config import Config, DataConfig
-from jaxpose.data import images
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import LISTED_PROBLEMS, Project
@@ -61,22 +60,6 @@ def data_report(config: Config, found: Project) -> list[str]:
         lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]
         lines += [f"  and {len(found.problems) - LISTED_PROBLEMS} more"] * (len(found.problems) > LISTED_PROBLEMS)
     return lines + _videos(list(video_files(data, config.video).values()), config, found)
-
-
-def decode_all(config: Config, found: Project) -> None:
-    """Decodes every labelled image; arguments as those of `data_report`.
-
-    Raises:
-      UserError: one does not decode.
-    """
-    size_px = config.data.input_width_px, config.data.input_height_px
-    affines = images.fit_affines(found, config.data, size_px)
-
-    def decode(row: int) -> None:
-        images.read_labelled(found, row, affines[row], size_px, config.data)
-
-    for _ in map_in_threads(decode, range(len(found.images)), config.data.threads, "decoding images"):
-        pass
 
 
 def _how_to_test(data: DataConfig, different: int, moments: int) -> str:
