@@ -57,6 +57,28 @@ def read_bytes(file: Path, most_bytes: int | None = _MOST_BYTES) -> bytes:
         return stream.read()
 
 
+def read_utf8(file: Path, kind: str, rule: str = "") -> str:
+    """Returns the text of a file that a user names, without a byte order mark.
+
+    Args:
+      file: what to read.
+      kind: what it should be, such as "CSV file", for the message.
+      rule: what the option that names it takes, for the message.
+
+    Raises:
+      UserError: it is not text in UTF-8, or as `open_regular`.
+      OSError: as `open_regular`.
+    """
+    try:
+        text = read_bytes(file).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    # A video or an archive has zero bytes, which no text has.
+    if "\0" in text:
+        raise UserError(f"{file} is not a UTF-8 {kind}{'; ' * bool(rule)}{rule}")
+    return text
+
+
 def is_regular(file: Path) -> bool:
     """Returns whether a path is a regular file; False if it is a folder or does not exist.
 

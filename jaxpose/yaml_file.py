@@ -13,6 +13,7 @@ import yaml
 
 from jaxpose.config.excerpt import excerpt
 from jaxpose.errors import UserError
+from jaxpose.files import read_utf8
 
 _TAG = "tag:yaml.org,2002:"
 # The core schema: the kind of a plain word, its form and the signs with which it may begin.
@@ -41,10 +42,10 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
     Raises:
       UserError: it is not YAML in UTF-8, has a key twice, or is nested too deeply.
     """
+    text = read_utf8(file, "YAML file")
     try:
-        text = file.read_text(encoding="utf-8")
         return (_YesLoader if has_yes else _Loader)(text).get_single_data(), _Words(text).get_single_data()
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError: no UTF-8, or a value such as `!!timestamp 2024-13-45`
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as `!!timestamp 2024-13-45`
         raise UserError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
     except (KeyError, AttributeError):  # PyYAML's answers to `!!bool many` and `!!timestamp many`
         raise UserError(f"{file} is not a YAML file: a value does not fit its tag") from None

@@ -19,7 +19,7 @@ from jaxpose.data.cells import parse_number, path_cell, path_of_cell
 from jaxpose.data.labels import EMPTY
 from jaxpose.data.views import ENDINGS, label_file_of_view
 from jaxpose.errors import UserError
-from jaxpose.files import read_bytes, write_atomic
+from jaxpose.files import read_utf8, write_atomic
 
 # In the order in which they are written; h comes before w.
 _COLUMNS = ("x", "y", "h", "w")
@@ -100,11 +100,13 @@ def read_boxes(file: Path) -> BoxTable:
       UserError: the file does not exist or is not such a CSV; the message names the line.
     """
     try:
-        reader = csv.reader(io.StringIO(read_bytes(file).decode("utf-8-sig"), newline=""))
+        reader = csv.reader(
+            io.StringIO(read_utf8(file, "CSV file", "boxes have the columns x, y, h and w"), newline="")
+        )
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise UserError(f"there is no file of boxes {file}; jaxpose crop makes one") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
         raise UserError(f"{file} is not a CSV file: {error}") from None
     header = rows[0][1] if rows else []
     if sorted(header[1:]) != sorted(_COLUMNS):

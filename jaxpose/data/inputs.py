@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jaxpose.data.cells import refuse_unprintable
 from jaxpose.errors import UserError
-from jaxpose.files import NotRegularFile, is_regular, read_bytes
+from jaxpose.files import NotRegularFile, is_regular, read_utf8
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 VIDEO_SUFFIXES = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".wmv")
@@ -92,9 +92,9 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
         file = Path(name[1:]).expanduser()
         try:
             # splitlines would also split at separators that a name may contain.
-            lines = [line.strip() for line in read_bytes(file, most_bytes=None).decode("utf-8-sig").split("\n")]
-        except (OSError, UnicodeDecodeError, NotRegularFile) as error:
-            raise UserError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+            lines = [line.strip() for line in read_utf8(file, "list of images and videos").split("\n")]
+        except (OSError, NotRegularFile) as error:
+            raise UserError(f"the list {file} cannot be read: {error.strerror or error}") from None
         lines = [line for line in lines if line and not line.startswith("#")]
         if not lines:
             raise UserError(f"the list {file} names nothing")

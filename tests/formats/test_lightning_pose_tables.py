@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.error_table import read_errors
 from jaxpose.formats.lightning_pose.tables import (
     PredictionWriter,
     read_predictions,
@@ -135,7 +137,8 @@ HEADER = "scorer,s,s,s\nbodyparts,a,a,a\ncoords,x,y,likelihood\n"
         ("scorer,s,s\nbodyparts,a,a\ncoords,x,y\n", "a.csv is a label file"),
         ("scorer,s,s,s\nbodyparts,a,a,b\ncoords,x,y,likelihood\n", "columns x, y, likelihood in this order"),
         (HEADER + "0,1,2,3\n1,1,2\n", "row 5: 3 cells instead of 4"),
-        (HEADER + "0,1,2,\udcff\n", "is no CSV file in UTF-8"),
+        (HEADER + "0,1,2,\udcff\n", "a.csv is not a UTF-8 CSV file$"),
+        ("\0\0ftyp\0", "a.csv is not a UTF-8 CSV file$"),
         (HEADER + "0,1,two,3\n", "row 4, y of a: 'two' is not a number; correct the cell, or empty it"),
     ],
 )
@@ -145,3 +148,10 @@ def test_a_file_that_is_no_prediction_file_is_refused_with_its_row(text: str, me
         read_predictions(tmp_path / "a.csv")
     with pytest.raises(ValueError, match="there is no such prediction file"):
         read_predictions(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("content", [b",nose\n0,\xff\n", b"\0\0 ftypisom"])
+def test_a_file_that_is_no_file_of_errors_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(UserError, match="a.csv(:| is not a UTF-8 CSV file$)"):
+        read_errors(tmp_path / "a.csv")

@@ -175,8 +175,10 @@ def read_predictions(file: Path) -> Predictions:
             header, row_count = read_header(file, lines)
             names, places = keypoint_columns(file, header)
             return _read_rows(file, enumerate(lines, row_count + 1), header, names, places)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{file} is no CSV file in UTF-8: {error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not a UTF-8 CSV file") from None
+    except csv.Error as error:
+        raise UserError(f"{file} is not a CSV file: {error}") from None
 
 
 def read_scorer(file: Path) -> tuple[str, int]:
