@@ -64,7 +64,7 @@ def parse_json(data: bytes, name: str | Path, mend: str = "") -> dict[str, Any]:
         digest = content.pop(_DIGEST, None) if isinstance(content, dict) else None
         is_same = digest == _sha256(content)
     except (ValueError, RecursionError) as error:
-        reason = "its values are nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = "its values are nested too deeply" if isinstance(error, RecursionError) else _reason(error)
         raise _damaged(name, f"is damaged: it cannot be read as JSON ({reason})", mend) from None
     if digest is None:
         raise _damaged(name, f"has no checksum (key {_DIGEST!r}){_UNSIGNED}", mend)
@@ -133,7 +133,7 @@ def parse_csv(data: bytes, name: str | Path, mend: str = "") -> list[dict[str, s
             rows.append(row)
             lines.append(reader.line_num + 1)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise _damaged(name, f"is damaged: it cannot be read as CSV ({error})", mend) from None
+        raise _damaged(name, f"is damaged: it cannot be read as CSV ({_reason(error)})", mend) from None
     if not is_signed_csv(header):
         raise _damaged(name, f"has no checksums (last column {_CHECK!r}){_UNSIGNED}", mend)
     names = header[:-1]
@@ -165,6 +165,10 @@ def _content(file: Path, mend: str) -> bytes:
     except (OSError, NotRegularFile) as error:
         reason = f"{file} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise DamagedFile(reason + _end(mend)) from None
+
+
+def _reason(error: Exception) -> str:
+    return "it is not text in UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def _damaged(name: str | Path, reason: str, mend: str) -> DamagedFile:

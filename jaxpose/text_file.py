@@ -34,16 +34,24 @@ def read_text(file: Path) -> tuple[str, str]:
         return content.decode(GUESS, "replace"), GUESS
 
 
-def read_unicode(file: Path) -> str:
+def read_unicode(file: Path, kind: str = "text file", rule: str = "") -> str:
     """Returns the text of a file in UTF-8 or UTF-16, without a byte order mark.
 
+    Args:
+      file: what to read.
+      kind: what it should be, such as "CSV file", for the message.
+      rule: what the option that names it takes, for the message.
+
     Raises:
-      UserError: it is in another encoding.
+      UserError: it is no text, or in another encoding.
       OSError: the file cannot be read.
     """
     text, encoding = read_text(file)
+    # A video or an archive has zero bytes, which no text has.
+    if "\0" in text:
+        raise UserError(f"{file} is not a {kind}{'; ' * bool(rule)}{rule}")
     if encoding == GUESS:
-        raise UserError(f"{file} is not text in UTF-8 or UTF-16: {save_as_utf_8(file)}")
+        raise UserError(f"{file} is not a {kind} in UTF-8 or UTF-16: {save_as_utf_8(file)}{'; ' * bool(rule)}{rule}")
     return text
 
 

@@ -61,6 +61,8 @@ def load(file: Path, ignored: re.Pattern[str] | None = None) -> Any:
         # The text of its UnpicklingError advises to trust the file.
         is_more = type(error).__name__ == "UnpicklingError"
         reason = "it is damaged, or holds more than tensors" if is_more else str(error).partition("\n")[0]
+        # What its reader of pickles says of bytes that are none, such as "pop from empty list".
+        reason = "it is damaged, or not a file of torch" if isinstance(error, LookupError) else reason
         raise UserError(
             f"{file} cannot be read by torch, and nothing in it was executed: {reason or type(error).__name__}"
         ) from None

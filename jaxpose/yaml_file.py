@@ -42,7 +42,7 @@ def read_yaml(file: Path, has_yes: bool = False) -> tuple[Any, Any]:
     Raises:
       UserError: it is not YAML in UTF-8 or UTF-16, has a key twice, or is nested too deeply.
     """
-    text = read_unicode(file)
+    text = read_unicode(file, "YAML file")
     try:
         return (_YesLoader if has_yes else _Loader)(text).get_single_data(), _Words(text).get_single_data()
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a value such as `!!timestamp 2024-13-45`

@@ -174,7 +174,8 @@ def _load_config(text: str) -> Config:
         raise UserError("\n".join(f"--config: {line}" for line in str(error).splitlines())) from None
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        raise UserError(f"--config: {file}, line {_line_in(path, error)}: {reason}") from None
+        line = _line_in(path, error)
+        raise UserError(f"--config: {file}{f', line {line}' * bool(line)}: {reason}") from None
     if not isinstance(config, Config):
         raise UserError(f"--config: get_config() of {file} returns {type(config).__name__}; it must return a Config")
     return config

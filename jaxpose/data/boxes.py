@@ -101,7 +101,9 @@ def read_boxes(file: Path) -> BoxTable:
       UserError: the file does not exist or is not such a CSV; the message names the line.
     """
     try:
-        reader = csv.reader(io.StringIO(read_unicode(file), newline=""))
+        reader = csv.reader(
+            io.StringIO(read_unicode(file, "CSV file", "boxes have the columns x, y, h and w"), newline="")
+        )
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         raise UserError(f"there is no file of boxes {file}; jaxpose crop makes one") from None

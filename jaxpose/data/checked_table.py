@@ -114,7 +114,11 @@ def check_table(table: LabelTable, view: str, data: DataConfig) -> CheckedTable:
         try:
             moment = moment_of_image(table.images[row], view)
             refuse_undecided(table, row, image.facts, orientation)
-            image = dataclasses.replace(image, size_px=image.facts.size_px(orientation))
+            image = dataclasses.replace(
+                image,
+                size_px=image.facts.size_px(orientation),
+                pixel_checksum=image.facts.pixel_checksum(orientation),
+            )
             refuse_resized(table, row, image.facts, orientation)
             _refuse_unknown_part(table, row, image.size_px)
             check_places(table, row, image.size_px, data.crop_px)

@@ -46,12 +46,12 @@ def load_windows(
       The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about their origins.
 
     Raises:
-      UserError: as `images.load_frames`; or a frame beside a labelled one does not decode and `data.on_bad_frame` is
-        stop (with skip, the frame counts as absent).
+      UserError: as `images.load_frames`; or a frame beside a labelled one does not decode or is a link out of the
+        project, and `data.on_bad_frame` is stop (with skip, the frame counts as absent).
       OSError: the frames are above the limit of memory, and the cache folder cannot be written.
     """
     affines, span = fit_affines(project, data, size_px), 2 * radius + 1
-    windows = plan_windows(project, radius, videos)
+    windows = plan_windows(project, data, radius, videos)
     shape = (span, size_px[1], size_px[0], 3)
     row_bytes = int(np.prod(shape))
 
@@ -75,6 +75,20 @@ def load_windows(
     pixels, origins = kept[:, :row_bytes].reshape(len(windows), *shape), np.asarray(kept[:, row_bytes:])
     frames = Frames(pixels, geometry.invert(affines).astype(np.float32), affines)
     return frames, describe_windows(project, windows, origins, videos)
+
+
+def check_windows(
+    project: Project, data: DataConfig, size_px: tuple[int, int], radius: int, videos: Mapping[str, Path]
+) -> list[str]:
+    """Decodes the frames that `load_windows` returns, keeps none, and returns the same sentences about them.
+
+    Raises:
+      UserError: as `load_windows`.
+    """
+    windows = plan_windows(project, data, radius, videos)
+    shape = (2 * radius + 1, size_px[1], size_px[0], 3)
+    filled = _fill(project, data, windows, fit_affines(project, data, size_px), shape)
+    return describe_windows(project, windows, np.stack([origin for _, origin in filled]), videos)
 
 
 def _fill(

@@ -21,6 +21,7 @@ from jaxpose.data.skeleton import edge_text, edges_given, known_pairs
 from jaxpose.data.white import WHOLE_RANGE
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
+from jaxpose.threads import map_in_threads
 
 SYNTHETIC_FOLDER = Path("runs/synthetic-project")
 # Number of sizes of labelled images that a run keeps: in a project of unrelated images, all may differ.
@@ -225,7 +226,7 @@ def files_beside(found: project.Project, config: Config) -> list[Path]:
     if config.model.kind != "heatmap_context":
         return []
     radius = CONTEXT_RADIUS["heatmap_context"]
-    return windows.files_beside(found, radius, _videos(found, config))
+    return windows.files_beside(found, config.data, radius, _videos(found, config))
 
 
 def _other_white(found: project.Project, data: DataConfig) -> list[str]:
@@ -243,6 +244,27 @@ def _videos(found: project.Project, config: Config) -> dict[str, Path]:
     """Returns the videos with the frames around the labelled ones, by their names."""
     files = sessions.video_files(config.data, config.video) | dict(found.video_files)
     return files | {name: file for name in set(found.videos) if (file := of_name(name, files))}
+
+
+def check_decoding(found: project.Project, config: Config) -> list[str]:
+    """Decodes what `decode` returns, keeps nothing, and returns sentences about the frames around labelled ones.
+
+    Raises:
+      UserError: as `decode`.
+    """
+    data = config.data
+    size_px = data.input_width_px, data.input_height_px
+    if config.model.kind == "heatmap_context":
+        radius = CONTEXT_RADIUS["heatmap_context"]
+        return context.check_windows(found, data, size_px, radius, _videos(found, config))
+    affines = images.fit_affines(found, data, size_px)
+
+    def read(row: int) -> None:
+        images.read_labelled(found, row, affines[row], size_px, data)
+
+    for _ in map_in_threads(read, range(len(found.images)), data.threads, "decoding images"):
+        pass
+    return []
 
 
 def decode(found: project.Project, config: Config) -> tuple[Samples, tuple[str, ...]]:

@@ -1,6 +1,7 @@
 """Image files: checks that they are intact, and returns their size and their pixels as 8-bit RGB."""
 
 import dataclasses
+import hashlib
 from typing import NamedTuple
 
 import av
@@ -39,15 +40,29 @@ class PixelRule:
 
 
 class ImageFacts(NamedTuple):
-    """What an intact file holds: the size of its stored pixels, its EXIF orientation, and values beyond 8 bits."""
+    """What an intact file holds.
+
+    Attributes:
+      stored_px: (width, height) of its stored pixels.
+      stored_checksum: SHA-256 of its stored pixels, hexadecimal: equal for equal pictures, whatever the files are.
+      upright_checksum: likewise, of the pixels turned as the EXIF orientation says.
+      orientation: its EXIF orientation.
+      values: those of an image of more than 8 bits.
+    """
 
     stored_px: tuple[int, int]
+    stored_checksum: str
+    upright_checksum: str
     orientation: int = NORMAL
     values: ValueRange | None = None
 
     def size_px(self, orientation: str) -> tuple[int, int]:
         """Returns (width, height) of the pixels by `PixelRule.orientation`."""
         return upright_size_px(self.stored_px, self.orientation) if orientation == UPRIGHT else self.stored_px
+
+    def pixel_checksum(self, orientation: str) -> str:
+        """Returns the SHA-256 of the pixels by `PixelRule.orientation`."""
+        return self.upright_checksum if orientation == UPRIGHT else self.stored_checksum
 
 
 def image_facts(content: bytes) -> ImageFacts:
@@ -63,8 +78,20 @@ def image_facts(content: bytes) -> ImageFacts:
             f"the image has {width} x {height} pixels; both sides must have at least {MIN_SIDE_PX}, and it at most "
             f"{MAX_PIXELS} in all"
         )
-    stored_px = upright_size_px((width, height), orientation) if _is_tiff(content) else (width, height)
-    return ImageFacts(stored_px, orientation, range_of(pixels))
+    values, is_negative, is_upright = range_of(pixels), _is_negative(content), _is_tiff(content)
+    decoded = turned = _pixel_checksum(pixels, is_negative)
+    if orientation != NORMAL:
+        turned = _pixel_checksum((turn_back if is_upright else turn_upright)(pixels, orientation), is_negative)
+    stored_px = upright_size_px((width, height), orientation) if is_upright else (width, height)
+    checksums = (turned, decoded) if is_upright else (decoded, turned)
+    return ImageFacts(stored_px, *checksums, orientation, values)
+
+
+def _pixel_checksum(pixels: np.ndarray, is_negative: bool) -> str:
+    """Returns the SHA-256 of the values (height, width, 3) of an image, in which 0 may be white."""
+    digest = hashlib.sha256(repr((pixels.shape, pixels.dtype.str, is_negative)).encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.hexdigest()
 
 
 def values_of(content: bytes) -> ValueRange | None:

@@ -93,7 +93,7 @@ def _listed(names: Sequence[str]) -> Iterator[str]:
         file = Path(name[1:]).expanduser()
         try:
             # splitlines would also split at separators that a name may contain.
-            lines = [line.strip() for line in read_unicode(file).split("\n")]
+            lines = [line.strip() for line in read_unicode(file, "list of images and videos").split("\n")]
         except (OSError, NotRegularFile) as error:
             raise UserError(f"the list {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
         lines = [line for line in lines if line and not line.startswith("#")]

@@ -38,6 +38,7 @@ class LabelledImage:
       facts: what the file holds.
       byte_count: size of the file.
       checksum: its SHA-256, hexadecimal.
+      pixel_checksum: SHA-256 of the pixels that the labels count: equal for equal pictures.
       box_px: (x, y, width, height) of the part that the network sees, () without boxes.
     """
 
@@ -45,6 +46,7 @@ class LabelledImage:
     facts: ImageFacts
     byte_count: int
     checksum: str
+    pixel_checksum: str
     box_px: tuple[int, ...] = ()
 
 
@@ -87,7 +89,7 @@ def check_image(path: Path, name: str, known: dict[str, ImageFacts]) -> Labelled
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     known[checksum] = facts
-    return LabelledImage(facts.stored_px, facts, len(content), checksum)
+    return LabelledImage(facts.stored_px, facts, len(content), checksum, facts.stored_checksum)
 
 
 def check_places(table: LabelTable, row: int, size_px: tuple[int, int], crop_px: tuple[int, ...]) -> None:
@@ -132,11 +134,12 @@ def note_images(label_file: Path, noted: dict[str, ImageFacts], images: Iterable
 
 
 def _facts(value: Any) -> ImageFacts | None:
-    """Returns the facts that a note has as [[width, height], orientation, null or [largest, is_float]]."""
+    """Returns the facts of an image that a note has in the order of `ImageFacts`; None if it has others."""
     try:
-        (width, height), orientation, values = value
-        is_known = min(width, height) > 0 and orientation in range(1, 9)
-        return ImageFacts((width, height), orientation, values and ValueRange(*values)) if is_known else None
+        (width, height), stored, upright, orientation, values = value
+        is_known = min(width, height) > 0 and orientation in range(1, 9) and type(stored) is type(upright) is str
+        values = values and ValueRange(*values)
+        return ImageFacts((width, height), stored, upright, orientation, values) if is_known else None
     except (TypeError, ValueError):
         return None
 

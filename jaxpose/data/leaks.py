@@ -21,7 +21,7 @@ class Leaks:
 
     Attributes:
       frames: {set: number of its frames}.
-      same: {set: number of those whose file has the bytes of a training frame's}.
+      same: {set: number of those with the pixels of a training frame, in a file of any form}.
       near: {set: number of the others at most NEAR_FRAMES from a training frame of the same video}.
     """
 
@@ -56,18 +56,18 @@ class Leaks:
 
 
 def find_leaks(
-    images: Sequence[str], checksums: Sequence[str], sets: np.ndarray, paths: Sequence[Path] | None = None
+    images: Sequence[str], pixel_checksums: Sequence[str], sets: np.ndarray, paths: Sequence[Path] | None = None
 ) -> Leaks:
     """Finds the frames that are like training frames.
 
     Args:
       images: n names with folders.
-      checksums: n SHA-256 of the images, "" if unknown.
+      pixel_checksums: n texts, equal for images with the same pixels; "" if unknown.
       sets: (n,) text.
       paths: n files; where images with consecutive numbers differ as much as others, they are no neighbours in time.
     """
     files = [] if paths is None else paths
-    of_sums = np.array(checksums)
+    of_sums = np.array(pixel_checksums)
     is_same = np.isin(of_sums, of_sums[sets == TRAIN]) & (of_sums != "")
     is_near = np.zeros(len(images), bool)
     for rows, numbers in find_series(images):
@@ -104,4 +104,4 @@ def describe_leaks(project: Project, sets: np.ndarray, data: DataConfig) -> list
       sets: (n,) text from `split.assign_sets`.
       data: the options of `assign_sets`.
     """
-    return find_leaks(project.images, project.checksums, sets, project.paths).sentences(data.split)
+    return find_leaks(project.images, project.pixel_checksums, sets, project.paths).sentences(data.split)

@@ -49,6 +49,7 @@ class Project:
       sizes_px: (n, 2) int32 (width, height) of the images.
       byte_counts: n sizes of the files.
       checksums: n SHA-256 of the files, hexadecimal.
+      pixel_checksums: n SHA-256 of their pixels: equal for the same picture in two files, whatever their form.
       problems: "FILE:LINE: reason" of the rows that were left out.
       crops_px: n crops (x, y, width, height) in pixels of the original frame, each () if the image is a whole frame; ()
         if all are.
@@ -78,6 +79,7 @@ class Project:
     sizes_px: np.ndarray
     byte_counts: tuple[int, ...]
     checksums: tuple[str, ...]
+    pixel_checksums: tuple[str, ...]
     problems: tuple[str, ...]
     crops_px: tuple[tuple[int, ...], ...] = ()
     boxes_px: tuple[tuple[int, ...], ...] = ()
@@ -200,6 +202,7 @@ def make_project(folder: Path, label_file: Path, tables: list[LabelTable], data:
         boxes_px=tuple(image.box_px for *_, image in chosen) if data.boxes else (),
         byte_counts=tuple(image.byte_count for _, _, image in chosen),
         checksums=tuple(image.checksum for _, _, image in chosen),
+        pixel_checksums=tuple(image.pixel_checksum for _, _, image in chosen),
         problems=tuple(problems),
         video_crops_px=_video_crops_px(chosen, crops_px),
         video_files=first.table.video_files,

@@ -11,13 +11,12 @@ import numpy as np
 
 from jaxpose.codes import NOT_VISIBLE, SETS, TEST, VISIBLE
 from jaxpose.config import Config, DataConfig
-from jaxpose.data import images
 from jaxpose.data.label_files import extra_label_files
 from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import LISTED_PROBLEMS, Project
 from jaxpose.data.sessions import video_files
 from jaxpose.data.shares import FEWEST_TEST_FRAMES, sizes_by_frame
-from jaxpose.data.split import assign_sets
+from jaxpose.data.split import assign_sets, count_different
 from jaxpose.errors import UserError
 from jaxpose.quantities import count
 from jaxpose.threads import map_in_threads
@@ -50,7 +49,7 @@ def data_report(config: Config, found: Project) -> list[str]:
         "input": f"{data.input_width_px} x {data.input_height_px} px (resize: {data.resize})",
     }
     if not sets[TEST]:
-        rows["test"] = _how_to_test(data, len(set(found.moments.tolist())))
+        rows["test"] = _how_to_test(data, count_different(found), len(set(found.moments.tolist())))
     if extra := extra_label_files(data):
         rows["evaluated"] = f"also {', '.join(extra)}"
     lines = [f"{name:12} {text}" for name, text in rows.items()] + [
@@ -63,26 +62,10 @@ def data_report(config: Config, found: Project) -> list[str]:
     return lines + _videos(list(video_files(data, config.video).values()), config, found)
 
 
-def decode_all(config: Config, found: Project) -> None:
-    """Decodes every labelled image; arguments as those of `data_report`.
-
-    Raises:
-      UserError: one does not decode.
-    """
-    size_px = config.data.input_width_px, config.data.input_height_px
-    affines = images.fit_affines(found, config.data, size_px)
-
-    def decode(row: int) -> None:
-        images.read_labelled(found, row, affines[row], size_px, config.data)
-
-    for _ in map_in_threads(decode, range(len(found.images)), config.data.threads, "decoding images"):
-        pass
-
-
-def _how_to_test(data: DataConfig, moments: int) -> str:
-    """Returns how to get a test set where the split leaves none."""
+def _how_to_test(data: DataConfig, different: int, moments: int) -> str:
+    """Returns how to get a test set where the split leaves none of some moments, not all of which are different."""
     if data.split in ("frame", "moment"):
-        more = _shares_for_test(data, moments)
+        more = _shares_for_test(data, different, "frame" if different == moments else "different image")
     elif data.split == "video":
         more = "data.train_share=0.8 data.val_share=0.1 leave some of many videos; for few, add data.split=frame"
     else:
@@ -90,14 +73,14 @@ def _how_to_test(data: DataConfig, moments: int) -> str:
     return f"no test set, so no error is measured on frames that did not choose the checkpoint: {more}"
 
 
-def _shares_for_test(data: DataConfig, moments: int) -> str:
+def _shares_for_test(data: DataConfig, moments: int, noun: str) -> str:
     """Returns the shares that leave a test set, the largest training share first; without such shares, what to do."""
     for share in (0.8, 0.7, 0.6, 0.5) if moments > 1 else ():
         asked = dataclasses.replace(data, train_share=share, val_share=0.1)
         if test := sizes_by_frame(asked, moments)[2]:
             about = "about " * (data.split == "moment")
-            return f"data.train_share={share:g} data.val_share=0.1 leave {about}{count(test, 'frame')} for it"
-    return f"a test set has at least {FEWEST_TEST_FRAMES} frames, too many of {moments}: label more frames"
+            return f"data.train_share={share:g} data.val_share=0.1 leave {about}{count(test, noun)} for it"
+    return f"a test set has at least {count(FEWEST_TEST_FRAMES, noun)}, too many of {moments}: label more frames"
 
 
 def _labels(found: Project) -> str:

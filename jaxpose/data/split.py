@@ -25,6 +25,7 @@ from jaxpose.quantities import count
 from jaxpose.text_file import read_unicode
 from jaxpose.video.index import ends_checksum
 
+_KINDS = "must be frame, video, moment, a CSV file with the columns path and set, a predictions.csv, or a run folder"
 # Rows of split.csv without a set: videos of unlabelled clips, other files in the windows of labelled frames, the boxes
 # of all frames, the initial weights of a run, and the frames that trained these weights but do not train here.
 CLIPS, CONTEXT, BOXES, WEIGHTS, TRAINED = "clips", "context", "boxes", "weights", "trained"
@@ -35,7 +36,8 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     """Returns the set of every frame: (n,) text, "train", "validation", "test" or "unused".
 
     The split depends on the names of the images and on `data.seed`, not on the order of the rows. The views of one
-    moment are in one set, and counted as one; so are identical images, unless a file gives them different sets.
+    moment are in one set, and counted as one; so are images with the same pixels, in files of any form, unless a file
+    gives them different sets.
 
     Raises:
       UserError: `data.split` is none of its kinds; its file lacks a frame (all frames, if it is of a run), or puts the
@@ -46,14 +48,13 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
     sets = np.full(len(moments), "", "<U10")
     new = np.argsort(np.array(moments), kind="stable")
     if data.split in SPLIT_KINDS:
-        first = same_images(project.checksums, project.moments, new)
+        first = same_images(project.pixel_checksums, project.moments, new)
         _divide(sets, new[first[new] == new], moments, data)
         sets = sets[first]
     else:
-        place = _find_split(project.folder, data.split)
-        file = place / "split.csv" if place.is_dir() else place
-        known = read_split(file, is_of_run=place.is_dir())
-        is_of_a_run = place.is_dir() or known.is_predictions
+        file, is_of_run = _find_split(project.folder, data.split)
+        known = read_split(file, is_of_run, f"data.split {_KINDS}")
+        is_of_a_run = is_of_run or known.is_predictions
         _set_known(sets, project, known, file)
         unknown = new[sets[new] == ""]
         if len(unknown) == len(sets) or (len(unknown) and not is_of_a_run):
@@ -64,11 +65,17 @@ def assign_sets(project: Project, data: DataConfig) -> np.ndarray:
             known_first = np.concatenate([new[sets[new] != ""], unknown])
             new = unknown
             divide_new(sets, new, _folders(moments), data)
-            sets[new] = sets[same_images(project.checksums, project.moments, known_first)[new]]
+            sets[new] = sets[same_images(project.pixel_checksums, project.moments, known_first)[new]]
     limit_training(sets, new, data)
     if not (sets == TRAIN).any():
         raise UserError(f"data.split = {data.split!r} leaves none of {len(sets)} frames to train on")
     return sets[project.moments]
+
+
+def count_different(project: Project) -> int:
+    """Returns how many moments a split by `data.split` divides: those with identical images count once."""
+    order = np.arange(len(set(project.moments.tolist())))
+    return len(set(same_images(project.pixel_checksums, project.moments, order).tolist()))
 
 
 def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
@@ -81,8 +88,7 @@ def describe_new(project: Project, sets: np.ndarray, data: DataConfig) -> list[s
     """
     if data.split in SPLIT_KINDS:
         return []
-    place = _find_split(project.folder, data.split)
-    known = read_split(place / "split.csv" if place.is_dir() else place)
+    known = read_split(*_find_split(project.folder, data.split))
     frames = zip(project.images, project.checksums, sets.tolist(), strict=True)
     new = [name for image, checksum, name in frames if not known.set_of(image, checksum)]
     if not new:
@@ -155,12 +161,13 @@ def count_training_frames(rows: Iterable[dict[str, str]]) -> int:
     return sum(row["set"] == TRAIN for row in rows)
 
 
-def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
+def read_split(file: Path, is_of_run: bool = False, rule: str = "") -> KnownSplit:
     """Reads the sets of a CSV with the columns path and set, or of a predictions.csv, whose last column is set.
 
     Args:
       file: a user's CSV, or the split.csv of a run.
       is_of_run: whether the file must have checksums, as jaxpose writes them; a user's file is checked if it has them.
+      rule: what the option that names the file takes, for the message about a file of another kind.
 
     Raises:
       UserError: it does not exist, is not such a CSV, is not as jaxpose wrote it, names a path twice, or has a set
@@ -169,15 +176,12 @@ def read_split(file: Path, is_of_run: bool = False) -> KnownSplit:
     if not is_regular(file):
         raise UserError(f"{file} does not exist; a run folder given as data.split must have split.csv")
     try:
-        text = read_unicode(file)
+        text = read_unicode(file, "CSV file", rule)
         reader = csv.reader(io.StringIO(text, newline=""))
         header = next(reader, [])
         if is_of_run or is_signed_csv(header):
-            parse_csv(
-                text.encode(),
-                file,
-                "put the original file back, or give a CSV of your own with the columns path and set",
-            )
+            mend = "put the original file back, or give a CSV of your own with the columns path and set"
+            parse_csv(text.encode(), file, mend)
         is_predictions = header[:1] == ["scorer"]
         columns = {name: column for column, name in enumerate(header)}
         if is_predictions:
@@ -243,12 +247,10 @@ def _folders(moments: Sequence[str]) -> np.ndarray:
     return np.array([PurePosixPath(moment).parent.as_posix() for moment in moments])
 
 
-def _find_split(folder: Path, split: str) -> Path:
+def _find_split(folder: Path, split: str) -> tuple[Path, bool]:
+    """Returns the file with the sets of `data.split`, and whether it is that of a run."""
     if place := find_path(split, str(folder)):
-        return place
+        return (place / "split.csv", True) if place.is_dir() else (place, False)
     near = difflib.get_close_matches(split, SPLIT_KINDS, 1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise UserError(
-        f"data.split is {split!r}{hint}; it must be frame, video, moment, a CSV file or a run folder, and no such file "
-        "exists"
-    )
+    raise UserError(f"data.split is {split!r}{hint}; it {_KINDS}, and no such file exists")

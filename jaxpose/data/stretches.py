@@ -56,13 +56,13 @@ def cut_stretches(images: Sequence[str], rows: np.ndarray, most: int) -> list[np
     return sorted(found, key=lambda stretch: rank[stretch].min())
 
 
-def same_images(checksums: Iterable[str], moments: np.ndarray, order: np.ndarray) -> np.ndarray:
+def same_images(pixel_checksums: Iterable[str], moments: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Returns for each of m moments the first one in an order with an identical image, by any of its views: (m,) int.
 
     If all are the same, nothing can be kept apart, and each moment stands for itself.
 
     Args:
-      checksums: n SHA-256 of images.
+      pixel_checksums: n SHA-256 of the pixels of images.
       moments: (n,) the moment of each image.
       order: m moments; the first one of those that are the same stands for them.
     """
@@ -76,7 +76,7 @@ def same_images(checksums: Iterable[str], moments: np.ndarray, order: np.ndarray
         return moment
 
     seen: dict[str, int] = {}
-    for checksum, moment in zip(checksums, moments.tolist(), strict=True):
+    for checksum, moment in zip(pixel_checksums, moments.tolist(), strict=True):
         one, other = root(seen.setdefault(checksum, moment)), root(moment)
         if one != other:
             keep, join = (one, other) if rank[one] < rank[other] else (other, one)

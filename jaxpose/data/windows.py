@@ -9,8 +9,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from jaxpose.config import DataConfig
 from jaxpose.data.frame_names import FrameNames, number_at, renumbered
 from jaxpose.data.neighbours import Likeness, find_likeness
+from jaxpose.data.outside_links import refuse_link_out_of_project
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
 from jaxpose.video.index import VideoIndex, read_index
@@ -44,19 +46,27 @@ class Window:
     refuted: int
 
 
-def plan_windows(project: Project, radius: int, videos: Mapping[str, Path]) -> list[Window]:
-    """Returns the window of each labelled frame; arguments as those of `context.load_windows`."""
+def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mapping[str, Path]) -> list[Window]:
+    """Returns the window of each labelled frame; arguments as those of `context.load_windows`.
+
+    Raises:
+      UserError: an image beside a labelled one is a link out of the project and `data.on_bad_frame` is stop (with skip,
+        it counts as absent).
+    """
     indices: dict[str, VideoIndex | None] = {}
     windows = []
     folders = _Folders(project, radius)
     for row, (image, path, video) in enumerate(zip(project.images, project.paths, project.videos, strict=True)):
-        files, place, likeness = folders.around(image)
+        files, links, place, likeness = folders.around(image)
         name = PurePosixPath(image).name
         number = None if place is None else number_at(name, place)
         near: list[Path | None] = [path if not offset else None for offset in range(-radius, radius + 1)]
         if place is not None and number is not None:
             for at in (at for at in range(len(near)) if at != radius):
-                near[at] = files.get(renumbered(name, place, max(number + at - radius, 0)))
+                neighbour = renumbered(name, place, max(number + at - radius, 0))
+                if neighbour in links and data.on_bad_frame == "stop" and not likeness.is_refuted:
+                    raise UserError(f"{project.sources[row]}: a frame beside the labelled one: {links[neighbour]}")
+                near[at] = files.get(neighbour)
         refuted = sum(file is not None for file in near) - 1 if likeness.is_refuted else 0
         keys = [
             image_key(project, row, file) if file and (at == radius or not refuted) else None
@@ -75,15 +85,19 @@ def image_key(project: Project, row: int, file: Path) -> ImageKey:
     return file, width, height, project.part_px(row, ())
 
 
-def files_beside(project: Project, radius: int, videos: Mapping[str, Path]) -> list[Path]:
+def files_beside(project: Project, data: DataConfig, radius: int, videos: Mapping[str, Path]) -> list[Path]:
     """Returns the files beside the labelled images that their windows may show: images first, then videos.
 
     Args:
       project: the labelled frames.
+      data: what to do with bad frames.
       radius: frames on either side.
       videos: the project's videos by their name without suffix.
+
+    Raises:
+      UserError: as `plan_windows`.
     """
-    windows = plan_windows(project, radius, videos)
+    windows = plan_windows(project, data, radius, videos)
     images = {key[0] for window in windows for key in window.keys if key} - set(project.paths)
     return [*sorted(images), *sorted({window.index.path for window in windows if window.index})]
 
@@ -93,34 +107,46 @@ class _Folders:
 
     def __init__(self, project: Project, radius: int):
         self._project, self._radius = project, radius
-        self._files: dict[PurePosixPath, tuple[FrameNames, dict[str, Path]]] = {}
+        self._files: dict[PurePosixPath, tuple[FrameNames, dict[str, Path], dict[str, str]]] = {}
         self._chosen: dict[tuple[PurePosixPath, str], tuple[int | None, Likeness]] = {}
         # An image that lies outside of the project has only labelled ones around it.
         self._labelled: dict[PurePosixPath, dict[str, Path]] = {}
         for image, path in zip(project.images, project.paths, strict=True):
             self._labelled.setdefault(PurePosixPath(image).parent, {})[PurePosixPath(image).name] = path
 
-    def around(self, image: str) -> tuple[dict[str, Path], int | None, Likeness]:
-        """Returns the files in the folder of an image by name, the place of the number that runs, None without a
-        number, and how alike images with consecutive numbers are."""
+    def around(self, image: str) -> tuple[dict[str, Path], dict[str, str], int | None, Likeness]:
+        """Returns the files in the folder of an image by name; links out of the project by name, and why they are
+        refused; the place of the number that runs, None without a number; and how alike images with consecutive
+        numbers are."""
         folder, name = PurePosixPath(image).parent, PurePosixPath(image).name
         if folder not in self._files:
-            files = _files_in(self._project.folder / folder) | self._labelled[folder]
-            self._files[folder] = FrameNames(files), files
-        names, files = self._files[folder]
+            files, links = _files_in(self._project.folder, folder)
+            files |= self._labelled[folder]
+            self._files[folder] = FrameNames(files), files, links
+        names, files, links = self._files[folder]
         alike = names.of_shape(name)
         if (folder, alike[0]) not in self._chosen:
             of_shape = {other: files[other] for other in alike}
             found = [(place, find_likeness(of_shape, place, self._radius)) for place in names.places(name)]
             self._chosen[folder, alike[0]] = min(found, key=_rank, default=(None, Likeness()))
-        return files, *self._chosen[folder, alike[0]]
+        return files, links, *self._chosen[folder, alike[0]]
 
 
-def _files_in(folder: Path) -> dict[str, Path]:
-    if not folder.is_dir():
-        return {}
-    with os.scandir(folder) as entries:
-        return {entry.name: folder / entry.name for entry in entries if entry.is_file()}
+def _files_in(project: Path, folder: PurePosixPath) -> tuple[dict[str, Path], dict[str, str]]:
+    """Returns the files of a folder of the project by name; and the links out of it, each with the reason why not."""
+    files: dict[str, Path] = {}
+    links: dict[str, str] = {}
+    if not (project / folder).is_dir():
+        return files, links
+    with os.scandir(project / folder) as entries:
+        for entry in (entry for entry in entries if entry.is_file()):
+            file = project / folder / entry.name
+            try:
+                refuse_link_out_of_project(file, (folder / entry.name).as_posix())
+                files[entry.name] = file
+            except UserError as error:
+                links[entry.name] = str(error)
+    return files, links
 
 
 def _rank(found: tuple[int | None, Likeness]) -> tuple[int, float]:

@@ -1,8 +1,8 @@
 """The check of a training's data that --dry_run=data does: the report, and whether every image decodes."""
 
 from jaxpose.config import SYNTHETIC, Config, resolve
-from jaxpose.data.dataset import SYNTHETIC_FOLDER
-from jaxpose.data.report import data_report, decode_all
+from jaxpose.data.dataset import SYNTHETIC_FOLDER, check_decoding
+from jaxpose.data.report import data_report
 from jaxpose.formats.project import prepare
 from jaxpose.terminal import print_lines
 
@@ -21,5 +21,5 @@ def show_data(config: Config) -> None:
         return
     config, found = prepare(resolve(config))
     print_lines("\n".join(data_report(config, found)))
-    decode_all(config, found)
-    print("every image decodes", flush=True)
+    notes = check_decoding(found, config)
+    print_lines("\n".join([*(f"{'note':12} {note}" for note in notes), "every image decodes"]))

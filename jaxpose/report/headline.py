@@ -12,6 +12,7 @@ from jaxpose.data.leaks import find_leaks
 from jaxpose.quantities import count
 from jaxpose.report.errors import measure
 from jaxpose.report.facts import RunFacts
+from jaxpose.report.project_labels import ProjectLabels
 from jaxpose.report.section import Section, escaped, number, paragraph, table
 from jaxpose.run.summary import CONVERTED
 
@@ -31,9 +32,14 @@ _COUNTED = (
 )
 
 
-def headline_section(facts: RunFacts) -> Section:
-    """Returns the result of a run in one line, what it is, and a table of the errors of each set."""
-    parts = [f'<p class="result">{escaped(result(facts))}</p>', *map(paragraph, _leaks(facts))]
+def headline_section(facts: RunFacts, labels: ProjectLabels | None) -> Section:
+    """Returns the result of a run in one line, what it is, and a table of the errors of each set.
+
+    Args:
+      facts: of the run.
+      labels: of the run's project, if it can be read.
+    """
+    parts = [f'<p class="result">{escaped(result(facts))}</p>', *map(paragraph, _leaks(facts, labels))]
     parts.append(f"<dl>{_facts(facts)}</dl>")
     sets = facts.evaluation.get("sets")
     if isinstance(sets, dict) and sets:
@@ -63,14 +69,17 @@ def result(facts: RunFacts) -> str:
     )
 
 
-def _leaks(facts: RunFacts) -> list[str]:
+def _leaks(facts: RunFacts, labels: ProjectLabels | None) -> list[str]:
     """Returns sentences about frames of the shown set that are like training frames."""
     if not facts.split or facts.shown_set() not in (VALIDATION, TEST):
         return []
     sets, data = facts.split.sets, facts.config.data
     images = list(sets)
     paths = [project_folder(data.project) / image for image in images]
-    checksums = [facts.split.checksums[image] for image in images]
+    # Only the project knows whether two files have the same pixels.
+    of_files = zip(labels.project.checksums, labels.project.pixel_checksums, strict=True) if labels else ()
+    of_pixels = dict(of_files)
+    checksums = [of_pixels.get(of_file, of_file) for of_file in (facts.split.checksums[image] for image in images)]
     found = find_leaks(images, checksums, np.array(list(sets.values())), paths)
     return found.only(facts.shown_set()).sentences(data.split)
 

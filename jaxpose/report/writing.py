@@ -45,7 +45,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
         history = read_history(facts.run)
         traces, videos = traces_section(facts)
         sections = [
-            headline_section(facts),
+            headline_section(facts, labels),
             *([comparing_section(facts, other)] if other else parent_section(facts)),
             learning_section(facts, history),
             errors_section(facts),

@@ -141,7 +141,7 @@ def _without_labels(data: DataConfig, notes: list[str]) -> Dataset:
     project = Project(
         folder=folder, label_file=folder, keypoint_names=(), images=(), paths=(), sources=(), videos=(), views=(),
         moments=np.zeros(0, np.int32), keypoints_frame_px=np.zeros((0, 0, 2)), visibility=np.zeros((0, 0), np.int8),
-        sizes_px=np.zeros((0, 2), np.int32), byte_counts=(), checksums=(), problems=(),
+        sizes_px=np.zeros((0, 2), np.int32), byte_counts=(), checksums=(), pixel_checksums=(), problems=(),
         notes=tuple(notes),
     )  # fmt: skip
     samples = Samples(

@@ -132,7 +132,7 @@ def refuse_trained_frames(
       frames is absent.
 
     Raises:
-      UserError: a frame (same bytes) trained there and validates or tests here.
+      UserError: a frame (same bytes, or same pixels as such a frame) trained there and validates or tests here.
     """
     file = run / SPLIT_FILE
     if not file.is_file():
@@ -141,13 +141,11 @@ def refuse_trained_frames(
     known = read_split(file, is_of_run=True)
     images, checksums = data.project.images, data.project.checksums
     # An image that is in a project twice may both train and test, as it did in that run.
-    trained = np.array(
-        [
-            checksum in known.trained_before or known.set_of_same(image, checksum) == "train"
-            for image, checksum in zip(images, checksums, strict=True)
-        ],
-        bool,
-    )
+    there = np.array([known.set_of_same(*pair) for pair in zip(images, checksums, strict=True)])
+    trained = np.isin(checksums, list(known.trained_before)) | (there == "train")
+    # The run's file of an image may be in this project next to another file with the same pixels.
+    pixel_checksums = np.array(data.project.pixel_checksums)
+    trained |= np.isin(pixel_checksums, pixel_checksums[trained]) & (there == "")
     counts = {name: int((trained & (data.sets == name)).sum()) for name in ("validation", "test")}
     if any(counts.values()):
         measuring = " and ".join(

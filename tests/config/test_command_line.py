@@ -207,6 +207,7 @@ def test_mistyped_flag_and_file_get_the_nearest(
     [
         ("import missing_package_xyz\n", "line 1: ModuleNotFoundError: No module named 'missing_package_xyz'"),
         ("x = 1\ndef get_config(\n", "line 2: SyntaxError"),
+        ("\0\0", ".py: SyntaxError"),
         ("def config():\n    return 1\n", "has no function get_config()"),
         ("def get_config():\n    return {'a': 1}\n", "returns dict; it must return a Config"),
         ("def get_config():\n    pass\n", "returns NoneType; it must return a Config"),

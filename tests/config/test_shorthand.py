@@ -107,7 +107,7 @@ def test_a_config_of_a_windows_program_is_read(tmp_path: Path, monkeypatch: pyte
     assert expand(["config.yaml"])[0].endswith("lightning_pose.py:config.yaml")
     assert command_line.read(["config.yaml"])[0].data.labels == "M\u00e4use.csv"
     Path("config.yaml").write_text("data: {csv_file: M\u00e4use.csv}\n", "cp1252")
-    with pytest.raises(UserError, match="config.yaml is not text in UTF-8 or UTF-16: save it as UTF-8$"):
+    with pytest.raises(UserError, match="config.yaml is not a YAML file in UTF-8 or UTF-16: save it as UTF-8$"):
         expand(["config.yaml"])
 
 

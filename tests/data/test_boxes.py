@@ -179,7 +179,7 @@ def test_what_is_written_is_read_and_fractions_are_rounded(tmp_path: Path) -> No
         file.write_text("frame,w,h,y,x\n\u00e4,3.5,4.4,-2.5,1.0\n", encoding)
         assert read_boxes(file).boxes_px.tolist() == [[1, -2, 4, 4]] and read_boxes(file).names == ("\u00e4",)
     file.write_text("frame,w,h,y,x\n\u00e4,3.5,4.4,-2.5,1.0\n", "cp1252")
-    with pytest.raises(UserError, match="s_bbox.csv is not text in UTF-8 or UTF-16: save it as UTF-8"):
+    with pytest.raises(UserError, match="s_bbox.csv is not a CSV file in UTF-8 or UTF-16: save it as UTF-8"):
         read_boxes(file)
 
 

@@ -1,5 +1,6 @@
 """Windows of labelled frames: neighbours by file name, else from the folder's video, else the nearest frame."""
 
+import dataclasses
 import itertools
 import shutil
 from collections.abc import Sequence
@@ -21,7 +22,10 @@ from jaxpose.data.sessions import video_files
 from jaxpose.data.split import read_split, split_text
 from jaxpose.data.synthetic import make_project
 from jaxpose.data.windows import plan_windows
+from jaxpose.errors import UserError
 from jaxpose.fitting import fit_image
+from jaxpose.formats.data_check import show_data
+from jaxpose.formats.project import prepare
 from jaxpose.run.folder import open_run
 
 SIDE_PX = 32
@@ -100,7 +104,7 @@ def test_shared_images_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monk
     data = grey_project(tmp_path, list(labelled), names)
     project = read_project(data)
     # Compares a few images, to see whether they are neighbours.
-    plan_windows(project, 2, {})
+    plan_windows(project, data, 2, {})
     decoded, decode = [], cv2.imdecode
     monkeypatch.setattr(cv2, "imdecode", lambda *given: decoded.append(1) or decode(*given))
     frames, _ = load_windows(project, data, (SIDE_PX, SIDE_PX), 2, {})
@@ -393,6 +397,43 @@ def test_a_run_goes_on_with_the_same_frames_around_the_labelled_ones(synthetic: 
             pass
     config.model.kind = "heatmap"
     assert dataset.files_beside(project, config) == []
+
+
+def test_the_check_of_the_data_says_what_training_says_of_the_windows(
+    synthetic: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = c.Config(data=c.DataConfig(project=str(synthetic)), model=c.ModelConfig(kind="heatmap_context"))
+    show_data(config)
+    said = capsys.readouterr().out
+    config, project = prepare(c.resolve(config))
+    lines = [line for line in dataset.load(project, config).messages if line.startswith("context windows: ")]
+    assert len(lines) == 1 and said.splitlines()[-2:] == [f"{'note':12} {lines[0]}", "every image decodes"]
+    # A network that sees one frame has none.
+    show_data(dataclasses.replace(config, model=c.ModelConfig()))
+    assert "context windows" not in capsys.readouterr().out
+
+
+def test_neighbours_that_are_links_out_of_the_project_are_refused(tmp_path: Path) -> None:
+    data = grey_project(tmp_path / "project", ["img12.png"], [f"img{n}.png" for n in (10, 11, 13, 14)])
+    neighbour = tmp_path / "project" / "labeled-data" / "s" / "img13.png"
+    private = tmp_path / "private.png"
+    neighbour.rename(private)
+    neighbour.symlink_to(private)
+    refusal = (
+        "CollectedData.csv:4: a frame beside the labelled one: labeled-data/s/img13.png is a link to .*private.png"
+    )
+    config = c.Config(data=data, model=c.ModelConfig(kind="heatmap_context"))
+    for reads in (levels_of, lambda data: dataset.files_beside(read_project(data), config)):
+        with pytest.raises(UserError, match=refusal):
+            reads(data)
+    skips = dataclasses.replace(data, on_bad_frame="skip")
+    assert levels_of(skips) == [[10, 11, 12, 12, 14]]
+    # The folder itself may be a link.
+    neighbour.unlink()
+    private.rename(neighbour)
+    shutil.move(neighbour.parent, tmp_path / "disk")
+    neighbour.parent.symlink_to(tmp_path / "disk")
+    assert levels_of(data) == [[10, 11, 12, 13, 14]]
 
 
 def test_large_windows_are_mapped_from_the_cache_and_reused(

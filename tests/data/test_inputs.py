@@ -74,7 +74,7 @@ def test_globs_and_lists(tree: Path) -> None:
     (tree / "list.txt").write_text("b/d*\r\n", "utf-16")
     assert found("@list.txt")[0] == {"deep/y": "b/deep/y.AVI"}
     (tree / "list.txt").write_text("M\u00e4use.mp4\n", "cp1252")
-    with pytest.raises(ValueError, match="list.txt is not text in UTF-8 or UTF-16: save it as UTF-8$"):
+    with pytest.raises(ValueError, match="list.txt is not a list of images and videos in UTF-8 or UTF-16: save it as UTF-8$"):
         found("@list.txt")
     (tree / "odd[1].mp4").write_text("")
     assert found("odd[1].mp4")[0] == {"odd[1]": "odd[1].mp4"}
@@ -88,6 +88,7 @@ def test_globs_and_lists(tree: Path) -> None:
         ([".hidden", "b/.z.mp4", "x9.mp4", "x9*.mp4"], "x9.mp4 is given twice; name it once"),
         (["*.txt"], r"\*.txt matches neither images"),
         (["@none.txt"], "the list none.txt cannot be read: No such file"),
+        (["@unread.txt"], "^unread.txt is not a list of images and videos in UTF-8 or UTF-16: save it as UTF-8$"),
         (["x9.mp4", "x9_temporal_norm.mp4"], "x9.mp4 and .*x9_temporal_norm.mp4 would both write x9_temporal_norm.csv"),
         (["x9.mp4", "twin/x9.mkv", "twin/x9.mp4"], "twin/x9.mkv and .*twin/x9.mp4 would both write twin/x9.csv"),
     ],
@@ -97,6 +98,7 @@ def test_what_cannot_be_is_told(tree: Path, names: list[str], message: str) -> N
     (tree / "twin" / "x9.mkv").write_text("")
     (tree / "twin" / "x9.mp4").write_text("")
     (tree / "x9_temporal_norm.mp4").write_text("")
+    (tree / "unread.txt").write_bytes(b"x.mp4\n\xff\n")
     with pytest.raises(ValueError, match=message):
         find_inputs(names)
 

@@ -221,19 +221,21 @@ def test_images_that_were_whole_are_not_decoded_again(tmp_path: Path, cache_fold
     data = make_project(tmp_path)
     project = read_project(data)
     (note,) = (cache_folder / "notes").iterdir()
-    facts = zip(project.checksums, project.sizes_px.tolist(), strict=True)
-    noted = {checksum: [size, 1, None] for checksum, size in facts}
+    facts = zip(project.checksums, project.sizes_px.tolist(), project.pixel_checksums, strict=True)
+    noted = {checksum: [size, pixels, pixels, 1, None] for checksum, size, pixels in facts}
     assert json.loads(note.read_text()) == noted
     # What changed is decoded, whatever the note says; and a note that somebody spoilt is none.
     broken = cut(encoded("PNG"), 0.5)
     (tmp_path / "broken.png").write_bytes(broken)
     add_row(data, "broken.png,1,1")
     checksum = hashlib.sha256(broken).hexdigest()
-    spoilt = [[1], [160, 120], [[0, -1], 1, None], [[160, 120], 9, None], [[160, 120], 1, [3]], [[160, 120], "6", None]]
+    size, pixels = [160, 120], ["0" * 64] * 2
+    spoilt = [[1], size, [[0, -1], *pixels, 1, None], [size, *pixels, 9, None], [size, *pixels, 1, [3]]]
+    spoilt += [[size, *pixels, "6", None], [size, "0", 1, 1, None], [size, 1, None]]
     for text in (note.read_text(), "[[1], {}]", "3", "{", *(json.dumps({checksum: facts}) for facts in spoilt)):
         note.write_text(text)
         assert len(read_project(skip(data)).images) == 3
-    note.write_text(json.dumps({checksum: [[160, 120], 1, None]}))
+    note.write_text(json.dumps({checksum: [size, *pixels, 1, None]}))
     assert len(read_project(data).images) == 4
 
 

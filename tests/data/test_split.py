@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from jaxpose.checksums import write_csv
-from jaxpose.config import DataConfig
+from jaxpose.config import Config, DataConfig
 from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import Project, read_project
 from jaxpose.data.split import assign_sets, describe_limit, describe_new, read_split, split_text
 from jaxpose.errors import UserError
+from jaxpose.formats.data_check import show_data
 from jaxpose.formats.lightning_pose.tables import write_predictions
 
 
@@ -33,7 +36,8 @@ def make_project(images: list[str]) -> Project:
         visibility=np.full((n, 1), 2, np.int8),
         sizes_px=np.full((n, 2), 64, np.int32),
         byte_counts=tuple(range(n)),
-        checksums=tuple(hashlib.sha256(image.encode()).hexdigest() for image in images),
+        checksums=(checksums := tuple(hashlib.sha256(image.encode()).hexdigest() for image in images)),
+        pixel_checksums=checksums,
         problems=(),
     )
 
@@ -225,7 +229,7 @@ def test_a_file_of_a_windows_program_is_read(tmp_path: Path, encoding: str) -> N
     file.write_text(text, encoding)
     assert assign_sets(make_project(images), DataConfig(split=str(file))).tolist() == ["test", "train"]
     file.write_text(text, "cp1252")
-    with pytest.raises(UserError, match="mine.csv is not text in UTF-8 or UTF-16: save it as UTF-8 .in Excel"):
+    with pytest.raises(UserError, match="mine.csv is not a CSV file in UTF-8 or UTF-16: save it as UTF-8 .in Excel"):
         assign_sets(make_project(images), DataConfig(split=str(file)))
 
 
@@ -363,7 +367,7 @@ def test_identical_images_are_in_one_set(tmp_path: Path) -> None:
     # The images of the second video are images of the first one, under other names.
     twins = dict(enumerate(np.random.default_rng(0).permutation(100)[:10].tolist(), 100))
     checksums = [project.checksums[twins.get(row, row)] for row in range(110)]
-    project = dataclasses.replace(project, checksums=tuple(checksums))
+    project = dataclasses.replace(project, checksums=tuple(checksums), pixel_checksums=tuple(checksums))
     for split in ("frame", "moment", "video"):
         sets = assign_sets(project, DataConfig(split=split, train_share=0.5, val_share=0.2))
         assert [sets[twin] for twin in twins] == [sets[of] for of in twins.values()], split
@@ -386,8 +390,77 @@ def test_identical_images_are_in_one_set(tmp_path: Path) -> None:
     assert line.startswith("10 of 10 test frames have the same image as a training frame, under another name, so the")
 
 
+# The same picture in another file.
+SAVED_AGAIN = {
+    "packed.png": {"compress_level": 9},
+    "named.png": {"pnginfo": PngInfo()},
+    "plain.bmp": {},
+    "lossless.tif": {"compression": "tiff_lzw"},
+    "lossless.webp": {"lossless": True},
+    "turned.png": {"exif": Image.Exif()},
+}
+
+
+def save_twice(folder: Path, singles: int = 34) -> list[int]:
+    """Writes a project of some images and of six more in two files each; returns the places of the first of these."""
+    rng, images, twins = np.random.default_rng(0), [], []
+    for number in range(singles + len(SAVED_AGAIN)):
+        picture = Image.fromarray(rng.integers(0, 256, (12, 16, 3), np.uint8))
+        images.append(f"labeled-data/v{number % 5}/img{1000 * number:06d}.png")
+        (file := folder / images[-1]).parent.mkdir(parents=True, exist_ok=True)
+        picture.save(file, compress_level=1)
+        if number >= singles:
+            name, options = list(SAVED_AGAIN.items())[number - singles]
+            if name == "named.png":
+                options["pnginfo"].add_text("Comment", "saved again")
+            if name == "turned.png":
+                # Stored on its side, and shown like the first one.
+                options["exif"][0x0112], picture = 6, picture.transpose(Image.Transpose.ROTATE_90)
+            twins.append(len(images) - 1)
+            images.append(f"labeled-data/again{number}/img{2000 * number:06d}_{name}")
+            (file := folder / images[-1]).parent.mkdir()
+            picture.save(file, **options)
+    rows = "".join(f"{image},5,5\n" for image in images)
+    (folder / "CollectedData.csv").write_text("scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n" + rows)
+    return twins
+
+
+def test_images_with_the_same_pixels_are_in_one_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twins = save_twice(tmp_path)
+    data = DataConfig(project=str(tmp_path), orientation="upright", train_share=0.5, val_share=0.2)
+    project = read_project(data)
+    assert len(set(project.checksums)) == len(project.images) == 46
+    # Images that were intact before are not decoded again.
+    assert read_project(data).pixel_checksums == project.pixel_checksums
+    for split in ("frame", "moment", "video"):
+        sets = assign_sets(project, dataclasses.replace(data, split=split)).tolist()
+        assert [sets[row] for row in twins] == [sets[row + 1] for row in twins], split
+    # They count once.
+    singles = np.delete(assign_sets(project, data), [row + 1 for row in twins])
+    assert count_sets(singles) == (20, 8, 12, 0)
+    # A file may put them into different sets, which is reported.
+    file = tmp_path / "sets.csv"
+    names = ["test" if row - 1 in twins else "train" for row in range(46)]
+    file.write_text("path,set\n" + "".join(f"{i},{s}\n" for i, s in zip(project.images, names, strict=True)))
+    show_data(Config(data=dataclasses.replace(data, split=str(file))))
+    assert "6 of 6 test frames have the same image as a training frame, under another name" in capsys.readouterr().out
+
+
+def test_the_advice_about_a_test_set_counts_different_images(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_twice(tmp_path, 13)
+    project = read_project(data := DataConfig(project=str(tmp_path), orientation="upright"))
+    show_data(Config(data=data))
+    # With these shares, 25 frames would leave 6.
+    advice = "data.train_share=0.7 data.val_share=0.1 leave 5 different images for it"
+    assert len(project.images) == 25 and advice in capsys.readouterr().out
+    sets = assign_sets(project, dataclasses.replace(data, train_share=0.7, val_share=0.1))
+    assert len({project.pixel_checksums[row] for row in np.flatnonzero(sets == "test")}) == 5
+
+
 def test_images_that_are_all_the_same_are_divided_and_reported() -> None:
-    project = dataclasses.replace(make_project(frames(10)), checksums=("0" * 64,) * 10)
+    project = dataclasses.replace(make_project(frames(10)), pixel_checksums=("0" * 64,) * 10)
     sets = assign_sets(project, DataConfig())
     np.testing.assert_array_equal(sets, assign_sets(make_project(frames(10)), DataConfig()))
     assert describe_leaks(project, sets, DataConfig()) == [

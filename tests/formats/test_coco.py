@@ -287,7 +287,7 @@ def test_options_of_other_layouts_are_refused(tmp_path: Path) -> None:
     file.write_text(text, "utf-16")
     assert len(read(file).images) == 6
     file.write_text(text.replace("mouse", "m\u00f6use"), "cp1252")
-    with pytest.raises(UserError, match="^[^ ]*labels.json is not text in UTF-8 or UTF-16: save it as UTF-8$"):
+    with pytest.raises(UserError, match="^[^ ]*labels.json is not a text file in UTF-8 or UTF-16: save it as UTF-8$"):
         read(file)
     file.write_text("{")
     with pytest.raises(UserError, match="labels.json is not JSON"):

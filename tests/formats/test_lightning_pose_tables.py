@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from jaxpose.errors import UserError
+from jaxpose.formats.lightning_pose.error_table import read_errors
 from jaxpose.formats.lightning_pose.tables import (
     PredictionWriter,
     read_predictions,
@@ -136,6 +138,7 @@ HEADER = "scorer,s,s,s\nbodyparts,a,a,a\ncoords,x,y,likelihood\n"
         ("scorer,s,s,s\nbodyparts,a,a,b\ncoords,x,y,likelihood\n", "columns x, y, likelihood in this order"),
         (HEADER + "0,1,2,3\n1,1,2\n", "row 5: 3 cells instead of 4"),
         (HEADER + "0,1,2,\udcff\n", "is not text in UTF-8 or UTF-16"),
+        ("\0\0ftyp\0", "a.csv is not a CSV file$"),
         (HEADER + "0,1,two,3\n", "row 4, y of a: 'two' is not a number; correct the cell, or empty it"),
     ],
 )
@@ -153,3 +156,10 @@ def test_a_table_of_a_windows_program_is_read(tmp_path: Path, encoding: str) -> 
     (tmp_path / "a.csv").write_bytes(text.encode(encoding))
     found = read_predictions(tmp_path / "a.csv")
     assert found.index == ["0"] and found.keypoints_frame_px.tolist() == [[[1, 2]]]
+
+
+@pytest.mark.parametrize("content", [b",nose\n0,\xff\n", b"\0\0 ftypisom"])
+def test_a_file_that_is_no_file_of_errors_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(UserError, match="a.csv(:| is not a UTF-8 CSV file$)"):
+        read_errors(tmp_path / "a.csv")

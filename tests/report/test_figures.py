@@ -5,11 +5,15 @@ import json
 import re
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import scipy.stats
 from sklearn.calibration import calibration_curve
 
+from jaxpose.checksums import write_csv
+from jaxpose.data.project import read_project
+from jaxpose.data.split import split_text
 from jaxpose.report.confidence import calibrate
 from jaxpose.report.confusions import count_confusions, find_pairs
 from jaxpose.report.errors import errors_section, measure, pck
@@ -20,8 +24,11 @@ from jaxpose.report.recordings import find_stretches, least_evidence
 from jaxpose.report.running import read_times
 from jaxpose.report.sets import count_by_folder
 from jaxpose.report.traces import traces_section
+from jaxpose.report.writing import write_report
+from jaxpose.run.identity import read_config, write_config
 from tests.written_runs import write_run, write_video
 
+TWINS = (("png", "train"), ("bmp", "test"), ("png", "test"))
 NAMES = ("nose", "tail_left", "tail_right")
 
 
@@ -94,12 +101,28 @@ def test_what_the_error_of_validation_frames_means_depends_on_the_monitor(
 
 
 def test_the_result_says_how_many_frames_are_like_training_frames(run: Path, tmp_path: Path) -> None:
-    assert "training frame of the same video" not in headline_section(read_facts(run)).body
+    assert "training frame of the same video" not in headline_section(read_facts(run), None).body
     sets = {f"labeled-data/v/img{i}.png": "test" if i % 3 == 2 else "train" for i in range(9)}
-    html = headline_section(
-        read_facts(write_run(tmp_path / "near", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
-    ).body
+    facts = read_facts(write_run(tmp_path / "near", NAMES, sets, np.ones((9, 3)), np.ones((9, 3))))
+    html = headline_section(facts, None).body
     assert "<p>3 of 3 test frames lie within 5 frames of a training frame of the same video, so the test error" in html
+
+
+def test_the_result_counts_test_frames_that_are_training_frames_in_other_files(tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    (folder / "labeled-data" / "v").mkdir(parents=True)
+    sets = {f"labeled-data/v/img{100 * i}.{form}": of for i, (form, of) in enumerate(TWINS)}
+    for image in sets:
+        picture = np.full((8, 8, 3), 0 if image.endswith("img200.png") else 90, np.uint8)
+        assert cv2.imwrite(str(folder / image), picture)
+    rows = "".join(f"{image},1,1\n" for image in sets)
+    (folder / "CollectedData.csv").write_text("scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\n" + rows)
+    run = write_run(tmp_path / "run", ("nose",), sets, np.ones((3, 1)), np.ones((3, 1)))
+    config = read_config(run / "config.json")
+    config.data.project = str(folder)
+    write_config(run / "config.json", config)
+    write_csv(run / "split.csv", split_text(read_project(config.data), np.array(list(sets.values()))))
+    assert "1 of 2 test frames has the same image as a training frame" in write_report(run).read_text()
 
 
 def test_the_line_of_the_best_step_ends_at_the_axis_of_the_lowest_panel(run: Path) -> None:

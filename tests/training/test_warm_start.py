@@ -5,6 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
+import cv2
 import jax
 import numpy as np
 import pandas as pd
@@ -200,3 +201,25 @@ def test_labels_that_were_added_name_the_way_on(project: Path, tmp_path: Path, m
     shutil.rmtree(folders[0] / "checkpoints")
     with pytest.raises(ValueError, match="or resume=overwrite to start anew"):
         open_run(dataclasses.replace(kept, train=dataclasses.replace(kept.train, init_from="")), text)
+
+
+def test_a_training_frame_that_was_saved_again_may_not_measure_the_next_run(
+    project: Path, run: Path, tmp_path: Path
+) -> None:
+    grown, twin = shutil.copytree(project, tmp_path / "grown"), "labeled-data/session00/again.png"
+    sets = pd.DataFrame(read_csv(run / "split.csv")).set_index("path")["set"]
+    trained = sets.index[sets == "train"][0]
+    cv2.imwrite(str(grown / twin), cv2.imread(str(grown / trained)), [cv2.IMWRITE_PNG_COMPRESSION, 0])
+    lines = (grown / "CollectedData.csv").read_text().splitlines()
+    row = next(line for line in lines if line.startswith(trained))
+    (grown / "CollectedData.csv").write_text("\n".join([*lines, row.replace(trained, twin)]) + "\n")
+    options = BY_FRAME | {"train__init_from": str(run)}
+    # Divided by the run's split, it joins the set of the other file.
+    data = begin(make_config(grown, tmp_path / "next", **options | {"data__split": str(run)})).data
+    assert data.sets[data.project.images.index(twin)] == "train"
+    split = tmp_path / "split.csv"
+    sets.to_csv(split)
+    with open(split, "a") as stream:
+        stream.write(f"{twin},test\n")
+    with pytest.raises(ValueError, match="which was trained on 1 of the 7 test frames"):
+        begin(make_config(grown, tmp_path / "next", **options | {"data__split": str(split)}))

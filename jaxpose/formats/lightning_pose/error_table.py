@@ -31,8 +31,13 @@ def read_errors(file: Path) -> ErrorTable:
     """
     if not file.is_file():
         raise UserError(f"{file}: there is no such file of errors")
-    with file.open(newline="", encoding="utf-8") as stream:
-        header, *rows = csv.reader(stream) if file.stat().st_size else [[]]
+    try:
+        with file.open(newline="", encoding="utf-8") as stream:
+            header, *rows = csv.reader(stream) if file.stat().st_size else [[]]
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is not a UTF-8 CSV file") from None
+    except csv.Error as error:
+        raise UserError(f"{file} is not a CSV file: {error}") from None
     has_sets = header[-1:] == ["set"]
     names = header[1 : len(header) - has_sets]
     if header[:1] != [""] or not names or len(set(names)) < len(names):

@@ -57,6 +57,8 @@ def keypoint_columns(file: Path, header: Sequence[Sequence[str]]) -> tuple[list[
     starts = [row[0] for row in header if row]
     if not starts:
         raise UserError(f"{file} is empty; a table of predictions has three rows of header, and a row for each frame")
+    if any("\0" in start for start in starts):
+        raise UserError(f"{file} is not a CSV file")
     if starts != list(_ROWS):
         found = "; ".join(excerpt(start, quoted=False, longest=_MOST_SHOWN) for start in starts)
         has_semicolons = starts[0].startswith("scorer;")
