@@ -59,10 +59,10 @@ def encode_again(source: Path, target: Path) -> None:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         context, base = stream.codec_context, stream.time_base
-        if base is None or stream.average_rate is None:
+        if not base or not stream.average_rate:
             raise RuntimeError(f"{source} has no times")
         tags = context.colorspace, context.color_range, context.color_primaries, context.color_trc
-        form = Format(base, stream.average_rate, *tags, None)
+        form = Format(Fraction(base), Fraction(stream.average_rate), *tags, None)
         with open_h264(target, stream.width, stream.height, form) as writer:
             for frame in container.decode(stream):
                 writer.write(frame, frame.pts or 0)

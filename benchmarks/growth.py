@@ -129,7 +129,7 @@ def _repeat(video: Path, longer: Path, frames: int) -> None:
         ]
         times = sorted(packet[0] for packet in packets)
         length = times[-1] - times[0] + times[1] - times[0]
-        assert stream.time_base is not None
+        assert stream.time_base
         with av.open(str(longer), "w") as written:
             to = written.add_stream_from_template(stream)
             for turn in range(-(-frames // len(packets))):

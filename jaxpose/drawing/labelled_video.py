@@ -157,17 +157,18 @@ def _read_format(index: VideoIndex) -> Format:
     """Returns how a video is stored; without reliable times, its frames follow each other at its rate."""
     with open_video(index.path) as container:
         stream = video_stream(container, index.path)
-        context, rate = stream.codec_context, stream.average_rate or _DEFAULT_RATE
-        aspect = context.sample_aspect_ratio
+        context = stream.codec_context
+        # PyAV's own fractions since version 19, where 0 is unknown; before, Python's, or None.
+        rate, aspect = Fraction(stream.average_rate or _DEFAULT_RATE), Fraction(context.sample_aspect_ratio or 0)
         if aspect and index.quarter_turns % 2:
             aspect = 1 / aspect
         return Format(
-            time_base=stream.time_base if index.times and stream.time_base else 1 / rate,
+            time_base=Fraction(stream.time_base) if index.times and stream.time_base else 1 / rate,
             rate=rate,
             # A frame in RGB is converted to what readers take untagged files for.
             colorspace=_NO_COLORSPACE if context.colorspace == _RGB else context.colorspace,
             color_range=context.color_range if is_copied(context.pix_fmt) else LIMITED_RANGE,
             color_primaries=context.color_primaries,
             color_trc=context.color_trc,
-            sample_aspect_ratio=aspect,
+            sample_aspect_ratio=aspect or None,
         )

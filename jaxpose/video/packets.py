@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import av
 from av.container import InputContainer
@@ -13,6 +14,9 @@ from av.video.stream import VideoStream
 
 from jaxpose.errors import UserError
 from jaxpose.video.avi import empty_places_at_end
+
+# Metadata that is not UTF-8 is no reason to refuse a video. Since version 19, PyAV accepts it and has no such argument.
+_METADATA: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +132,7 @@ def open_video(path: Path) -> InputContainer:
     Raises:
       FFmpegError: the file does not exist or cannot be read.
     """
-    # Metadata that is not UTF-8 is no reason to refuse a video.
-    return av.open(str(path), metadata_errors="replace")
+    return av.open(str(path), **_METADATA)
 
 
 def video_stream(container: InputContainer, path: Path) -> VideoStream:

@@ -332,6 +332,23 @@ def test_damage_in_the_middle_loses_no_frame_in_silence(tmp_path: Path):
     assert _threads() == []
 
 
+def test_metadata_that_is_not_utf8_is_no_reason_to_refuse_a_video(tmp_path: Path):
+    path = tmp_path / "title.mp4"
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = "TITLE of it"
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        container.mux(stream.encode(av.VideoFrame(64, 48, "yuv420p")))
+        container.mux(stream.encode())
+    content = path.read_bytes()
+    assert content.count(b"TITLE") == 1
+    path.write_bytes(content.replace(b"TITLE", b"\xe4\xf6\xfc\xff\xfe"))
+    video = scan(path)
+    reader, _ = _whole(video)
+    assert (video.announced_frames, reader.delivered, reader.problem) == (1, 1, "")
+    assert read_index(path).frame_count == 1
+
+
 def test_a_wrong_count_is_said(tmp_path: Path):
     video = scan(_write(tmp_path / "count.mp4", 5))
     reader, _ = _whole(Video(video.path, video.width_px, video.height_px, video.fps, announced_frames=9))
