@@ -74,7 +74,9 @@ def test_globs_and_lists(tree: Path) -> None:
     (tree / "list.txt").write_text("b/d*\r\n", "utf-16")
     assert found("@list.txt")[0] == {"deep/y": "b/deep/y.AVI"}
     (tree / "list.txt").write_text("M\u00e4use.mp4\n", "cp1252")
-    with pytest.raises(ValueError, match="list.txt is not a list of images and videos in UTF-8 or UTF-16: save it as UTF-8$"):
+    with pytest.raises(
+        ValueError, match="list.txt is not a list of images and videos in UTF-8 or UTF-16: save it as UTF-8$"
+    ):
         found("@list.txt")
     (tree / "odd[1].mp4").write_text("")
     assert found("odd[1].mp4")[0] == {"odd[1]": "odd[1].mp4"}
