@@ -3,8 +3,8 @@
 For:      a first network from few labels, without pretrained weights. With 72 training frames, 135 epochs of 5 steps
           of 16 frames show each frame 150 times.
 Reached:  mirror-mouse-example (72 training frames of 396 x 406 px): 5.91 +- 0.08 px mean error on 18 held-out frames, 5
-          seeds, with model.head=lightning_pose; Lightning Pose 2.4.0 has 7.44 px, 2 seeds. benchmarks/README.md has the
-          protocol and the split. The default head: see docs/ten_minutes.md (60 epochs) and docs/choosing.md.
+          seeds, with model.head=lightning_pose; Lightning Pose 2.4.0 has 7.44 px, 2 seeds. benchmarks/accuracy.md has
+          the protocol and the split. The default head: see docs/ten_minutes.md (60 epochs) and docs/choosing.md.
 Cost:     720 CPU ms a step on one core of an AMD EPYC, so about 8 minutes of CPU time.
 Command:  jaxpose train PROJECT_FOLDER --config configs/small.py
 """

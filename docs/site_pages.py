@@ -23,6 +23,11 @@ OUTSIDE = {
     "benchmarks/README.md": "benchmarks.md",
     "LICENSE": "licence.md",
 }
+OUTSIDE |= {
+    f"benchmarks/{file.name}": f"benchmarks/{file.name}"
+    for file in sorted((ROOT / "benchmarks").glob("*.md"))
+    if file.name != "README.md"
+}
 SOURCES = {page: source for source, page in OUTSIDE.items()}
 CONFIGS = "configs.md"
 _LINK = re.compile(r"\[([^][]*)\]\(([^)#:\s]+)((?:#[^)\s]*)?)\)")
@@ -43,7 +48,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Returns the text of a page with the links of the site."""
-    return site_links(markdown, SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}"), titles(config.nav or []))
+    place = page.file.src_uri
+    return site_links(markdown, SOURCES.get(place, f"docs/{place}"), place, titles(config.nav or []))
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -58,19 +64,20 @@ def on_post_build(config: MkDocsConfig) -> None:
             raise PluginError(f"{file.relative_to(config.site_dir)} loads from the network: {found[0]}")
 
 
-def site_links(markdown: str, source: str, title_of: dict[str, str]) -> str:
+def site_links(markdown: str, source: str, page: str, title_of: dict[str, str]) -> str:
     """Returns a text of the repository with the links of the site; a link whose text is a file gets the page's title.
 
     Args:
       markdown: the text.
       source: its file in the repository.
+      page: its page on the site.
       title_of: the title of each page.
     """
 
     def site_link(link: re.Match[str]) -> str:
         text, place = link[1], site_place(link[2], source)
         shown = title_of.get(place.partition("#")[0], text) if re.fullmatch(r"[\w./]+\.md", text) else text
-        return f"[{shown}]({place}{link[3]})"
+        return f"[{shown}]({posixpath.relpath(place, posixpath.dirname(page) or '.')}{link[3]})"
 
     return _LINK.sub(site_link, markdown)
 

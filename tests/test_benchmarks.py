@@ -46,11 +46,18 @@ NOT_STARTED = {
 
 
 def test_every_documented_benchmark_is_started_or_named() -> None:
-    pages = [*PAGES, ROOT / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md"]
-    named = {name for page in pages for name in re.findall(r"benchmarks/(\w+\.py)", page.read_text())}
+    named = {name for page in PAGES for name in re.findall(r"benchmarks/(\w+\.py)", page.read_text())}
     assert named <= STARTED.keys() | NOT_STARTED.keys()
     assert not STARTED.keys() & NOT_STARTED.keys()
     assert all((ROOT / "benchmarks" / name).is_file() for name in [*STARTED, *NOT_STARTED])
+
+
+def test_every_benchmark_has_a_page_and_an_answer_on_the_first_page() -> None:
+    first = (ROOT / "benchmarks" / "README.md").read_text()
+    pages = {file.stem for file in ROOT.glob("benchmarks/*.md")} - {"README"}
+    assert {name.removesuffix(".py") for name in [*STARTED, *NOT_STARTED]} <= pages
+    assert set(re.findall(r"\]\((\w+)\.md[)#]", first)) == pages
+    assert len(first.split()) <= 2500
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def rate(facts: Facts, config: Config) -> Iterator[Choice]:
         reason = (
             "Narrow networks (model.width=16) from random weights with 20 labels had smaller errors with "
             f"{_FEW_LABELS_LR} than with the default {OptimConfig.lr} on two of three data sets, and so had one of "
-            "width 64 with 10 labels (benchmarks/README.md)."
+            "width 64 with 10 labels (benchmarks/few_labels.md)."
         )
         yield Choice("Learning rate", reason, {"optim.lr": _FEW_LABELS_LR})
 

@@ -31,7 +31,7 @@ class ContextHead(nnx.Module):
     (2, 2, c, 4 k), seen as (row, column, c, phase row, phase column, k) of sides 2, 2, c, 2, 2, k, holds in phase 0 the
     tap 1 at place 0, in phase 1 the tap 2 at place 0 and the tap 0 at place 1, along rows as along columns, and 0
     elsewhere. Its first weights are as small as the other head's: at the size that Lightning Pose starts from, training
-    from random weights with few labels ended in larger errors on average (benchmarks/README.md).
+    from random weights with few labels ended in larger errors on average (benchmarks/semi_supervised.md).
 
     Args:
       in_channels: channels of the features, a multiple of 4.
