@@ -14,6 +14,7 @@ from jaxpose.compare.run_errors import Frame, RunErrors, Training, read_run_erro
 from jaxpose.config import Config, differing_keys, harmless_keys
 from jaxpose.config.option import flat_options
 from jaxpose.errors import UserError
+from jaxpose.run.run_argument import run_folder
 
 _SEED = 0
 _SEED_KEY = "train.seed"
@@ -94,13 +95,14 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
     frame, each is measured on its own.
 
     Args:
-      runs: two or more run folders.
+      runs: two or more run folders; a folder of runs stands for its newest.
       test_only: leave out frames that validated one of the runs.
 
     Raises:
       UserError: fewer than two runs, or one twice; a folder is no run, is not evaluated or does not know its training
         frames; no keypoint is in all runs; or no frame is left.
     """
+    runs = [Path(run_folder(run)) for run in runs]
     _refuse_bad_number(runs)
     read = [read_run_errors(run) for run in runs]
     names = [name for name in read[0].keypoint_names if all(name in run.keypoint_names for run in read)]

@@ -12,7 +12,7 @@ from jaxpose.config.project_config import is_lightning_pose_config, is_project_c
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
 from jaxpose.data.label_changes import refuse_unfinished
-from jaxpose.data.label_files import find_folder, find_labels
+from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.project import Project, make_project
 from jaxpose.data.views import label_file_of_view
@@ -93,14 +93,16 @@ def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
     return sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
 
 
-def refuse_absent(data: DataConfig) -> None:
-    """Checks that a project exists and is of a known kind; reads none of its labels.
+def refuse_absent(data: DataConfig, has_labels: bool = True) -> None:
+    """Checks that a project exists and, if it needs labels, is of a known kind; reads none of its labels.
 
     Raises:
       UserError: it does not exist, or nobody's files are recognised.
     """
+    if data.project != SYNTHETIC:
+        refuse_absent_project(data.project)
     data = without_config_file(data)
-    if data.project != SYNTHETIC and recognise(data) == LIGHTNING_POSE:
+    if has_labels and data.project != SYNTHETIC and recognise(data) == LIGHTNING_POSE:
         for view in data.views or ("",):
             find_labels(find_folder(data.project), data.labels, view)
 

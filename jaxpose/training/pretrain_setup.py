@@ -1,7 +1,6 @@
 """The set-up of a pretraining: videos without labels, the first weights, and the teacher of a distillation."""
 
 import dataclasses
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,12 +12,12 @@ from jaxpose.config import SYNTHETIC, Config, DataConfig, ModelConfig, project_f
 from jaxpose.config import train as lengths
 from jaxpose.data.dataset import SYNTHETIC_FOLDER, Dataset
 from jaxpose.data.images import square_side_px
+from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.loader import Samples
 from jaxpose.data.project import Project
 from jaxpose.data.sessions import clip_sessions
 from jaxpose.data.synthetic import make_project
 from jaxpose.data.video_boxes import boxes_of_videos
-from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.teacher import make_teacher, map_count
@@ -52,8 +51,7 @@ def read_videos(config: Config) -> tuple[Config, Dataset]:
         data = config.data
         if data.project == SYNTHETIC:
             data = dataclasses.replace(data, project=str(make_project(SYNTHETIC_FOLDER.resolve())))
-        if not data.project or not Path(data.project).exists():
-            raise UserError(f"data.project is {data.project!r}; there is no such folder")
+        refuse_absent_project(data.project)
         if not data.input_width_px:
             side_px = _side_px(dataclasses.replace(config, data=data))
             data = dataclasses.replace(data, input_width_px=side_px, input_height_px=side_px)
