@@ -119,7 +119,7 @@ def _train_with(config: "Config", options: "Options", import_main: ImportMain, h
 
 
 def _load_report() -> Callable[..., int]:
-    from jaxpose.formats.data_check import show_data
+    from jaxpose.training.data_check import show_data
 
     def main(config: "Config", _: "Options") -> int:
         show_data(config)

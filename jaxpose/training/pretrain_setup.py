@@ -21,7 +21,7 @@ from jaxpose.data.video_boxes import boxes_of_videos
 from jaxpose.extras import need
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.teacher import make_teacher, map_count
-from jaxpose.remote.hook import load_hook
+from jaxpose.remote.user_function import load_hook
 from jaxpose.run.out import refuse_unusable_out
 from jaxpose.run.weights import checksum
 from jaxpose.steps.data_facts import DataFacts
