@@ -17,6 +17,7 @@ from jaxpose.config.pretrain import is_pretraining
 from jaxpose.data.dataset import Dataset, describe_not_visible
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
+from jaxpose.data.report import left_out_title
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
 from jaxpose.run.pca import Subspaces, agreeing_views
@@ -107,11 +108,9 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
 
 def _describe_frames(config: Config, data: Dataset) -> list[str]:
     """Returns messages about the labelled frames."""
-    messages = list(data.project.problems)
-    if messages:
-        rows = len(messages) + len(data.sets)
-        messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
-    messages = [*data.project.notes, *messages, *data.messages, *describe_not_visible(data.project)]
+    problems = data.project.problems
+    left_out = [left_out_title(data.project), *problems] if problems else []
+    messages = [*data.project.notes, *left_out, *data.messages, *describe_not_visible(data.project)]
     is_labelled = np.isfinite(data.project.measured_frame_px()).all(axis=-1)
     if outside := (outside_parts(data.project, config.data.crop_px) & is_labelled).sum():
         part = "their boxes" if config.data.boxes else f"data.crop_px = {config.data.crop_px}"
