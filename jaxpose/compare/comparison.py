@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxpose.compare.bootstrap import Means, bootstrap_means, interval_px, mean_by_frame
 from jaxpose.compare.frames import Frames, choose_frames
+from jaxpose.compare.labels_today import LabelsToday, compare_with_today
 from jaxpose.compare.not_visible import NotVisible, measure_not_visible
 from jaxpose.compare.run_errors import Frame, RunErrors, Training, read_run_errors
 from jaxpose.config import Config, differing_keys, harmless_keys
@@ -76,6 +77,7 @@ class Comparison:
       measured: the errors of each run.
       seeds: groups of runs that differ only in their seed.
       not_visible: of each run, what its points marked as not visible would change; [] if no run has such points.
+      today: of each run, how many of its compared frames have other labels now.
     """
 
     options: dict[str, list[Any]]
@@ -86,6 +88,7 @@ class Comparison:
     measured: list[Measured]
     seeds: list[Seeds]
     not_visible: list[NotVisible]
+    today: list[LabelsToday]
 
 
 def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
@@ -128,6 +131,7 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
         ],
         _seeds(read, means),
         measure_not_visible(errors, otherwise),
+        compare_with_today(read, chosen),
     )
 
 

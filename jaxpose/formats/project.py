@@ -93,6 +93,19 @@ def read_label_table(data: DataConfig, with_hidden: bool = False) -> LabelTable:
     return sleap.read_labels(path, data, with_hidden) if kind == SLEAP else _read_table(kind, path, data)
 
 
+def read_label_tables(data: DataConfig) -> list[LabelTable]:
+    """Reads the labels of a project without opening its images: a table for each view in `data.views`, or one.
+
+    Raises:
+      UserError: as `read_label_table`.
+    """
+    data = without_config_file(data)
+    if not data.views or recognise(data) != LIGHTNING_POSE:
+        return [read_label_table(data)]
+    folder = find_folder(data.project)
+    return [read_table(folder, find_labels(folder, data.labels, view), data) for view in data.views]
+
+
 def refuse_absent(data: DataConfig, has_labels: bool = True) -> None:
     """Checks that a project exists and, if it needs labels, is of a known kind; reads none of its labels.
 

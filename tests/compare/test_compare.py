@@ -349,3 +349,44 @@ def test_start_weights_and_new_frames_are_shown(
     assert max(map(len, lines)) <= 80
     shown = "".join("".join(lines[start : start + 9]).replace("data.video_crops_px", "").replace("()", "", 1).split())
     assert shown.startswith("".join(repr(crops).split()))
+
+
+def test_labels_that_changed_since_both_runs_were_measured_are_counted(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = shutil.copytree(Path(read_config(trained_run / "config.json").data.project), tmp_path / "project")
+    runs = [
+        shutil.copytree(trained_run, tmp_path / name, ignore=shutil.ignore_patterns("checkpoints")) for name in "ab"
+    ]
+    for run in runs:
+        config = read_config(run / "config.json")
+        config.data.project = str(project)
+        write_config(run / "config.json", config)
+
+    def shown() -> str:
+        assert main(list(map(str, runs))) == 0
+        return capsys.readouterr().out
+
+    assert "today" not in shown()
+    table = pd.read_csv(runs[0] / "predictions_pixel_error.csv", index_col=0)
+    held_out = [str(image) for image in table.index[table["set"] != "train"]]
+    labels = project / "CollectedData.csv"
+    before = labels.read_text()
+    moved = {image: row for row in before.splitlines() if (image := row.partition(",")[0]) in held_out[:2]}
+    after = before
+    for image, row in moved.items():
+        _, x, rest = row.split(",", 2)
+        after = after.replace(row, f"{image},{float(x) + 1},{rest}")
+    # One frame is not labelled any more; the images are not opened.
+    gone = next(row for row in before.splitlines() if row.startswith(f"{held_out[2]},"))
+    labels.write_text(after.replace(f"{gone}\n", ""))
+    shutil.rmtree(project / "labeled-data")
+    text = shown()
+    assert "A, B: 3 of 12 frames have other labels today than were measured\n" in text
+    assert "(jaxpose evaluate --run RUN measures a run again)" in text and "compared: the same 12 frames" in text
+    for change, reason in (
+        (lambda: labels.write_text("no labels\n"), f"the project {project} cannot be read ("),
+        (lambda: shutil.rmtree(project), f"the project {project} does not exist"),
+    ):
+        change()
+        assert f"A, B: not compared with the labels of today: {reason}" in shown()
