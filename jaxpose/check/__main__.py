@@ -110,7 +110,8 @@ def _read_config(given: argparse.Namespace) -> "Config":
 
 
 def _is_project(word: str) -> bool:
-    return "=" not in word or Path(word).exists()
+    # Path.exists raises OSError for a long option.
+    return "=" not in word or os.path.exists(word)
 
 
 def _name(project: str) -> str:

@@ -64,7 +64,8 @@ def refuse_absent_project(project: str, name: str = "PROJECT") -> None:
     if not project:
         raise UserError("data.project is empty; give the project folder with data.project=FOLDER")
     path = Path(os.path.abspath(Path(project).expanduser()))
-    if path.exists():
+    # Path.exists raises OSError for a name that is too long.
+    if os.path.exists(path):
         return
     # Path.resolve raises RuntimeError where symbolic links form a loop.
     real = Path(os.path.realpath(path))
