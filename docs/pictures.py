@@ -58,9 +58,11 @@ def trained(work: Path, name: str, arguments: list[str]) -> Path:
     return work / name
 
 
-def jaxpose(arguments: list[str], folder: Path) -> None:
-    """Runs a verb, and ends where it fails."""
-    subprocess.run([sys.executable, "-m", "jaxpose", *arguments], cwd=folder, check=True)
+def jaxpose(arguments: list[str], folder: Path, codes: tuple[int, ...] = (0,)) -> None:
+    """Runs a verb, and ends where its exit code is another than these."""
+    ended = subprocess.run([sys.executable, "-m", "jaxpose", *arguments], cwd=folder)
+    if ended.returncode not in codes:
+        sys.exit(f"jaxpose {arguments[0]} ended with exit code {ended.returncode}")
 
 
 def report_top(run: Path) -> np.ndarray:
@@ -72,7 +74,8 @@ def report_top(run: Path) -> np.ndarray:
 def label_page_top(run: Path) -> np.ndarray:
     """The first screen of the page about the labels of the run's project, (h, w, 3) BGR."""
     page = run.parent / "labels.html"
-    jaxpose(["check", str(project_of(run)), "--out", str(page), f"data.skeleton={SKELETON}"], run.parent)
+    # It ends with 1 where it found something.
+    jaxpose(["check", str(project_of(run)), "--out", str(page), f"data.skeleton={SKELETON}"], run.parent, (0, 1))
     return screenshot(page)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, show_page
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
+from jaxpose.run.run_argument import run_folder
 from jaxpose.terminal import print_lines
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _predictions(given: argparse.Namespace) -> int:
         from jaxpose.conversion.target import Target
     video = Path(given.video).expanduser() if given.video else None
     target = Target(given.to, Path(given.out).expanduser(), given.scorer, start, given.overwrite)
-    print_lines("\n".join(convert_predictions(Path(given.source).expanduser(), target, video)))
+    print_lines("\n".join(convert_predictions(Path(run_folder(given.source)).expanduser(), target, video)))
     return DONE
 
 

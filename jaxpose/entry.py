@@ -109,8 +109,7 @@ def _train_with(config: "Config", options: "Options", import_main: ImportMain, h
         from jaxpose.formats.project import refuse_absent
         from jaxpose.run.out import refuse_unusable_out
 
-        if has_labels and config.pretrain.method == "none":
-            refuse_absent(config.data)
+        refuse_absent(config.data, has_labels and config.pretrain.method == "none")
         refuse_unusable_out(config.out)
         main = _load_report() if has_labels and options.dry_run == "data" else import_main()
     _loaded()
@@ -120,7 +119,7 @@ def _train_with(config: "Config", options: "Options", import_main: ImportMain, h
 
 
 def _load_report() -> Callable[..., int]:
-    from jaxpose.formats.data_check import show_data
+    from jaxpose.training.data_check import show_data
 
     def main(config: "Config", _: "Options") -> int:
         show_data(config)

@@ -1,11 +1,11 @@
 """The flags of the verbs that read a run."""
 
+import functools
 from pathlib import Path
 
 from jaxpose.config.arguments import Arguments, program
 from jaxpose.errors import UserError
-from jaxpose.run.paths import CONFIG_FILE
-from jaxpose.run.run_argument import RUN_HELP, RunArgument, run_folder
+from jaxpose.run.run_argument import RUN_HELP, RunArgument, names_run, run_folder
 
 INPUTS = "FRAMES_OR_VIDEO"
 
@@ -53,7 +53,8 @@ def predict_arguments() -> Arguments:
 
 
 def split_runs(run: list[str], inputs: list[str], missing: str) -> tuple[list[Path], list[str]]:
-    """Returns the runs and the inputs: of what stands behind --run, the first is a run, and so are other run folders.
+    """Returns the runs and the inputs: of what stands behind --run, the first is a run, and so are other run folders,
+    and folders that hold nothing but runs.
 
     Args:
       run: the values of --run; argparse gives it everything up to the next flag.
@@ -64,8 +65,8 @@ def split_runs(run: list[str], inputs: list[str], missing: str) -> tuple[list[Pa
       UserError: there is no input.
     """
     others = run[1:]
-    is_run = [(Path(name).expanduser() / CONFIG_FILE).is_file() for name in others]
-    runs = [*map(run_folder, run[:1]), *(name for name, among in zip(others, is_run, strict=True) if among)]
+    is_run = [names_run(name) for name in others]
+    runs = map(run_folder, [*run[:1], *(name for name, among in zip(others, is_run, strict=True) if among)])
     found = [*(name for name, among in zip(others, is_run, strict=True) if not among), *inputs]
     if missing and not found:
         raise UserError(f"the following arguments are required: {missing}")
@@ -102,7 +103,12 @@ def _add_devices(arguments: Arguments) -> None:
 def watch_arguments() -> Arguments:
     """Returns the flags of jaxpose.watch."""
     arguments = Arguments("jaxpose.watch", "Follows a run, or its copy at log.remote_url, until it ends.")
-    arguments.add_argument("run", metavar="RUN_OR_URL", help="run folder, or a URL such as s3://bucket/runs/0a1b2c3d")
+    arguments.add_argument(
+        "run",
+        type=functools.partial(run_folder, finished=False),
+        metavar="RUN_OR_URL",
+        help=f"{RUN_HELP}; or a URL such as s3://bucket/runs/0a1b2c3d",
+    )
     arguments.add_argument("--every_s", type=float, default=5.0, metavar="S", help="seconds between two checks")
     arguments.add_argument(
         "--silent_s", type=float, default=180.0, metavar="S", help="report silence after this many seconds"

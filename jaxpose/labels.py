@@ -8,7 +8,7 @@ import sys
 from typing import NoReturn
 
 from jaxpose.config import DataConfig
-from jaxpose.config.arguments import Arguments, program
+from jaxpose.config.arguments import Arguments, did_you_mean, program
 from jaxpose.errors import UserError
 
 
@@ -39,9 +39,11 @@ def _merge_arguments() -> Arguments:
 
 
 def _refuse(given: argparse.Namespace) -> NoReturn:
+    check = f"check is a verb of its own: {program('jaxpose.check')} PROJECT"
     if given.task == "check":
-        raise UserError(f"check is a verb of its own: {program('jaxpose.check')} PROJECT")
-    raise UserError(f"task is {given.task}; it must be merge")
+        raise UserError(check)
+    hint = did_you_mean(given.task, ["merge", "check"]) or "; it must be merge"
+    raise UserError(f"task is {given.task}{hint}" + f" {check}" * hint.endswith("check?"))
 
 
 # This import takes a second, which --help does not need.

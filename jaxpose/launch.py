@@ -43,6 +43,9 @@ def main(argv: list[str] | None = None) -> int:
 
     def run(given: argparse.Namespace) -> int:
         if given.template:
+            printed = ("--template", given.template, f"--template={given.template}")
+            if more := [argument for argument in (*own, *rest) if argument not in printed]:
+                raise UserError(f"--template is {given.template}, which only prints a file: remove {' '.join(more)}")
             print(read_template(given.template), end="")
             return DONE
         if given.processes is None:

@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     arguments.add_argument(
         "--run", nargs="+", action="extend", default=[], metavar="RUN",
-        help="runs that predicted the videos; without one, frames that look different are chosen",
+        help="runs that predicted the videos (in a folder of runs, the newest); default: frames that look different",
     )  # fmt: skip
     arguments.add_argument("--frames", type=int, default=20, metavar="N", help="frames to suggest; default: 20")
     arguments.add_argument(

@@ -42,7 +42,6 @@ from jaxpose.config.command_line import Options
 from jaxpose.config.pretrain import is_pretraining
 from jaxpose.console import HeldWarnings, console
 from jaxpose.errors import UserError
-from jaxpose.formats.data_check import show_data
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.phases import phase
 from jaxpose.remote.restore import restore
@@ -53,6 +52,7 @@ from jaxpose.run.paths import CHECKPOINTS_FOLDER
 from jaxpose.run.requeue import refuse_stuck_requeue
 from jaxpose.training.clip_setup import close_clips, require_usable_clips
 from jaxpose.training.compiled_run import compile_step, resume
+from jaxpose.training.data_check import show_data
 from jaxpose.training.diverged import Diverged
 from jaxpose.training.dry_run import show_dry_run
 from jaxpose.training.ensemble import train_ensemble

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Starts one run on several plain machines over ssh. Each machine gets one process, which uses all its GPUs.
 #
-#   bash launch/hosts.sh "node1 node2" python -m jaxpose.train --config configs/pose.py
-#   bash launch/hosts.sh "$(cat hosts.txt)" python -m jaxpose.train --config configs/pose.py
+#   jaxpose launch --template hosts > hosts.sh
+#   bash hosts.sh "node1 node2" python -m jaxpose.train my-project
+#   bash hosts.sh "$(cat hosts.txt)" python -m jaxpose.train my-project
 #
 # - The first host is process 0: it prints the progress and writes the run folder.
 # - Every host needs the same jaxpose and the same files under the same paths (a shared folder). On every host the command
 #   runs in the folder in which you start this script. `ssh HOST` must work without a password.
-# - To check the hosts first: bash launch/hosts.sh "node1 node2" python -m jaxpose.doctor
+# - To check the hosts first: bash hosts.sh "node1 node2" python -m jaxpose.doctor
 # - Ctrl-C, or SIGTERM to this script: every process saves and stops (exit code 85). The same command resumes the run.
 #   A second Ctrl-C kills. If one process fails, or this script dies, the others are stopped.
 # - The output of each host is appended to logs/<date>-<time>/<index>-<host>.log. The first host's output is shown here
@@ -22,7 +23,7 @@
 set -uo pipefail
 
 if (($# < 2)); then
-  sed -n '2,5p' "${BASH_SOURCE[0]}" >&2
+  sed -n '2,6p' "${BASH_SOURCE[0]}" >&2
   exit 2
 fi
 read -rd '' -a hosts <<<"$1"

@@ -202,7 +202,7 @@ def test_mistakes_in_the_arguments_are_named(
     assert "there is no flag --ou" in fails("lightning-pose", checkpoint, "--ou", out)
     assert f"--out is {run}, which holds files" in fails("lightning-pose", checkpoint, "--out", str(run))
     project = fails("lightning-pose", checkpoint, "--out", out, "--project", str(tmp_path / "absent"))
-    assert "--project is" in project and "has no folder 'absent'" in project
+    assert "--project is" in project and "absent does not exist; give the folder of a project" in project
     (tmp_path / "alone").mkdir()
     alone = tmp_path / "alone" / "model.ckpt"
     alone.symlink_to(checkpoint)

@@ -337,7 +337,8 @@ def test_a_project_is_not_changed(project: Path, tmp_path: Path, capsys: pytest.
     assert "dlc is a DeepLabCut project, whose own labels would not be read any more" in message
     assert sorted((tmp_path / "dlc").rglob("*")) == before
     message = fails(capsys, tmp_path / "dlx", "--to", "csv", "--out", tmp_path / "a" / "a.csv")
-    assert message.endswith(f"PROJECT is {tmp_path / 'dlx'}, which does not exist; did you mean dlc?\n")
+    dlx, dlc = tmp_path / "dlx", tmp_path / "dlc"
+    assert message.endswith(f"PROJECT is '{dlx}', but {dlx} does not exist; did you mean {dlc}?\n")
 
 
 def test_mistakes_are_named(project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def test_the_first_line_comes_before_the_packages(project: Path, tmp_path: Path)
 def test_what_is_not_there_is_told_without_jax(tmp_path: Path) -> None:
     config = make_config(tmp_path / "nowhere", tmp_path / "run")
     for arguments, says in (
-        (["jaxpose.train", *command(config, tmp_path)], f"but {tmp_path} has no folder 'nowhere'"),
+        (["jaxpose.train", *command(config, tmp_path)], f"but {tmp_path}/nowhere does not exist; give the folder"),
         (["jaxpose.predict", "--run", str(tmp_path), "video.mp4"], f"{tmp_path} is not a run folder"),
         (["jaxpose.evaluate", "--run", str(tmp_path)], f"{tmp_path} is not a run folder"),
     ):

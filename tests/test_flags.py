@@ -1,15 +1,24 @@
 """Flags that several verbs share: the run, and negative numbers behind a flag."""
 
 import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from jaxpose import convert, labels, load, suggest, watch
+from jaxpose.check import __main__ as check
+from jaxpose.compare import __main__ as compare
 from jaxpose.config.arguments import Arguments
 from jaxpose.errors import UserError
 from jaxpose.flags import evaluate_arguments, split_runs
+from jaxpose.init import __main__ as init
+from jaxpose.report import __main__ as report
+from jaxpose.run import run_argument
 from jaxpose.run.identity import refuse_no_run
 from jaxpose.run.run_argument import run_folder
+from tests.test_entry import verb_without
 
 Capture = pytest.CaptureFixture[str]
 
@@ -40,6 +49,57 @@ def test_a_folder_of_runs_stands_for_its_newest_finished_run(tmp_path: Path, cap
         refuse_no_run(tmp_path)
     unfinished = make_run(tmp_path / "new" / "a", 1, is_finished=False)
     assert run_folder(str(tmp_path / "new")) == str(unfinished)
+
+
+def test_every_verb_and_load_take_a_folder_of_runs(trained_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    """The first folder has an older run, which is no run at all; a training that goes on is only for jaxpose watch."""
+    for name in ("first", "second"):
+        make_run(tmp_path / name / "older", 1)
+        shutil.copytree(trained_run, tmp_path / name / "newest", ignore=shutil.ignore_patterns("checkpoints"))
+    first, second, out = (str(tmp_path / name) for name in ("first", "second", "out"))
+    running = make_run(tmp_path / "second" / "running", 2_000_000_000, is_finished=False)
+    starts = {
+        "compare": lambda: compare.main([first, second]),
+        "report": lambda: report.main([first, "--compare", second, "--out", f"{out}.html"]),
+        "convert": lambda: convert.main(["predictions", first, "--to", "csv", "--out", out]),
+        "suggest": lambda: suggest.main(["--run", first, second, "--out", f"{out}s"]),
+        "load": lambda: load(first, is_compiled=False),
+    }
+    says = [f"{folder}: the newest run is {folder}/newest\n" for folder in (first, second)]
+    for verb, start in starts.items():
+        run_argument._say_once.cache_clear()
+        start()
+        out_text = capsys.readouterr().out
+        assert [line in out_text for line in says] == [True, verb in ("compare", "report", "suggest")], (verb, out_text)
+    assert watch.main([second]) == 2
+    out_text, err = capsys.readouterr()
+    assert out_text == f"{second}: the newest run is {running}\n" and f"{running}/config.json" in err
+    run_argument._say_once.cache_clear()
+    assert watch.main([first]) == 0
+    assert re.match(rf"{first}: the newest run is {first}/newest\n.* finished\n", capsys.readouterr().out)
+
+
+def test_a_project_that_does_not_exist_is_one_sentence_in_every_verb(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.chdir(project.parent)
+    place = project.parent / "projekt"
+    out = str(tmp_path / "x.html")
+    for main, arguments, name in (
+        (check.main, ["projekt", "--out", out], "PROJECT"),
+        (check.main, ["project", "--like", "projekt", "--out", out], "--like"),
+        (init.main, ["projekt", "--out", str(tmp_path / "x.py")], "PROJECT"),
+        (convert.main, ["labels", "projekt", "--to", "csv", "--out", str(tmp_path / "x.csv")], "PROJECT"),
+        (suggest.main, ["--project", "projekt", "--out", str(tmp_path / "new")], "--project"),
+        (labels.main, ["merge", "new", "--project", "projekt"], "--project"),
+    ):
+        assert main(arguments) == 2
+        says = f"{name} is 'projekt', but {place} does not exist; did you mean {project}?\n"
+        assert capsys.readouterr().err.endswith(says)
+    for verb, *more in (("train", "--dry_run=data"), ("pretrain",)):
+        code, _, err = verb_without(("jax",), f"jaxpose.{verb}", "projekt", *more)
+        says = f"PROJECT is 'projekt', but {place} does not exist; did you mean {project}?\n"
+        assert (code, err) == (2, f"jaxpose.{verb}: {says}")
 
 
 def test_a_run_is_given_with_its_flag_or_without(tmp_path: Path) -> None:

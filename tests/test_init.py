@@ -108,7 +108,7 @@ def test_no_gpu_and_no_jax_are_needed(small: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "has no folder 'nowhere'"),
+        (["nowhere"], "PROJECT is 'nowhere', but "),
         (["PROJECT", "train.stpes=3"], "there is no option train.stpes; did you mean train.steps"),
         (["PROJECT", "--out", "own.yaml"], "--out is own.yaml; a config is a Python file"),
         (["PROJECT", "--out", "no/own.py"], "--out is no/own.py, which cannot be written: No such file"),

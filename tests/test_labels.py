@@ -213,7 +213,12 @@ def test_suggestions_that_nobody_corrected_are_counted(tmp_path: Path, capsys: C
 def test_help_and_a_wrong_task(capsys: Capture) -> None:
     assert labels.main(["--help"]) == 0 and labels.main(["merge", "--help"]) == 0
     assert labels.main(["chek"]) == 2 and labels.main([]) == 2
-    assert "task is chek; it must be merge" in capsys.readouterr().err
+    own = "check is a verb of its own: python -m jaxpose.check PROJECT\n"
+    assert f"jaxpose.labels: task is chek; did you mean check? {own}" in capsys.readouterr().err
+    assert labels.main(["merg", "new"]) == 2 and labels.main(["sort"]) == 2
+    assert capsys.readouterr().err == (
+        "jaxpose.labels: task is merg; did you mean merge?\njaxpose.labels: task is sort; it must be merge\n"
+    )
     # Labels are checked by a verb of its own.
     assert labels.main(["check", "project", "--like", "x"]) == 2
-    assert capsys.readouterr().err == "jaxpose.labels: check is a verb of its own: python -m jaxpose.check PROJECT\n"
+    assert capsys.readouterr().err == f"jaxpose.labels: {own}"

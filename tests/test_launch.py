@@ -330,6 +330,8 @@ def test_the_newest_step_is_that_of_the_newest_whole_checkpoint(tmp_path: Path) 
         ("--proceses 2 -- x", "there is no flag --proceses; did you mean --processes?"),
         ("--processes 2 --verb evaluate -- x", "--verb is evaluate; it must be one of "),
         ("-- x", "the following arguments are required: --processes"),
+        ("--template slurm -- x y=1", "--template is slurm, which only prints a file: remove x y=1"),
+        ("--processes 2 --template=hosts", "--template is hosts, which only prints a file: remove --processes 2"),
     ],
 )
 def test_mistakes_are_told_in_a_line(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,6 +345,11 @@ def test_a_template_is_printed_as_it_is_shipped(name: str, capsys: pytest.Captur
     assert launch.main(["--template", name]) == 0
     printed = capsys.readouterr()
     assert printed.out == (ROOT / "launch" / TEMPLATES[name]).read_text() and printed.err == ""
+    # Its first lines write it and start what was written: an installed package has no folder launch/.
+    head = printed.out.partition("set -")[0].partition("#SBATCH")[0].partition("apiVersion")[0]
+    (file,) = re.findall(rf"jaxpose launch --template {name} > (\S+)$", head, re.MULTILINE)
+    assert re.search(rf"^#   (sbatch|bash|kubectl apply -f) {re.escape(file)}", head, re.MULTILINE)
+    assert "launch/" not in head
     if name.startswith("slurm"):
         for needed in ("--partition=", "--account=", "--mem=", "JAXPOSE_CACHE=$SCRATCH", "jaxpose.doctor --out"):
             assert needed in printed.out

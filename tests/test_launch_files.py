@@ -344,5 +344,5 @@ def test_the_doctor_runs_on_every_host(tmp_path: Path) -> None:
 
 def test_without_a_command_it_says_how_it_is_used(tmp_path: Path) -> None:
     code, out, err = Hosts(tmp_path, "one").end()
-    assert (code, out) == (2, "") and 'bash launch/hosts.sh "node1 node2" python -m jaxpose.train' in err
+    assert (code, out) == (2, "") and 'bash hosts.sh "node1 node2" python -m jaxpose.train' in err
     assert not (tmp_path / "logs").exists()

@@ -85,7 +85,7 @@ GROUPS = (
     (
         "Pretrained weights and starts from a run",
         "Give weights that fit `model.backbone`, or a file that is whole: [weights.md](weights.md).",
-        "model run/hub.py run/tensor_file.py run/weights.py torch_file.py training/pretrained.py "
+        "model run/hub.py run/tensor_file.py run/weights.py run/start_run.py torch_file.py training/pretrained.py "
         "training/initial_weights.py "
         "training/transfer.py",
     ),

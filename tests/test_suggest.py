@@ -222,7 +222,7 @@ def test_each_view_gets_the_same_frames(walked: Path, tmp_path: Path) -> None:
         (["--run", "{tmp}/nope", "{videos}"], "nope is not a run folder"),
         (["{videos}", "--frames", "0"], "--frames is 0; it must be at least 1"),
         (["{videos}", "--h5"], "give --project FOLDER"),
-        (["{videos}", "--project", "{tmp}/gone"], "gone' does not exist; give the folder of a project, or its file"),
+        (["{videos}", "--project", "{tmp}/gone"], "gone does not exist; give the folder of a project, or its file"),
         (["{videos}", "--project", "{tmp}"], "has no label file CollectedData.csv; name it with --labels FILE"),
         (["--run", "{run}", "{run}", "{videos}/session00.mp4"], "--run names a run twice"),
         (["--run", "{run}", "{other}", "{videos}/session00.mp4"], "has the keypoints of {run} in another order"),

@@ -124,13 +124,26 @@ def test_dry_run_tells_the_cost_and_writes_nothing(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    config = make_config(project, Path("run"), train__steps=0, train__epochs=7, log__profile_steps="30:40")
+    project = shutil.copytree(project, tmp_path / "own")
+    rows = (project / "CollectedData.csv").read_text().splitlines()
+    names = [row.partition(",")[0] for row in rows[3:]]
+    shutil.copy(project / names[0], project / names[0].replace("img", "copy"))
+    rows += [rows[3].replace("img", "copy"), rows[3].replace("img", "gone")]
+    (project / "CollectedData.csv").write_text("\n".join(rows) + "\n")
+    sets = [f"{name},{'train' if place < 8 else 'validation'}" for place, name in enumerate(names)]
+    sets += [f"{names[0].replace('img', 'copy')},validation"]
+    (project / "sets.csv").write_text("\n".join(["path,set", *sets]) + "\n")
+    options = {"data__split": "sets.csv", "data__on_bad_frame": "skip", "log__profile_steps": "30:40"}
+    config = make_config(project, Path("run"), train__steps=0, train__epochs=7, **options)
     before, compiled = files_in(tmp_path).keys() | {"experiment.py"}, []
     monkeypatch.setattr("jaxpose.training.compiled_run.phase", lambda title: compiled.append(title) or phase(title))
     assert call(config, tmp_path, "--dry_run") == 0
     shown = capsys.readouterr().out
     assert compiled == ["compiling the training step"] and "--dry_run=memory finds the largest one" in shown
-    assert "test         no test set" not in shown
+    # What the report on the data has is not said again at the end.
+    for part in ("validation frames has the same image as a training frame", "gone", "cannot be used"):
+        assert shown.count(part) == 1, (part, shown)
+    assert "rows of" not in shown
     for part in ("run folder   run: would start\n", "14 steps; an epoch is 2", "81,664 parameters",
                  "log.profile_steps=30:40 begins after the last step"):  # fmt: skip
         assert part in shown

@@ -1,5 +1,6 @@
 """What a training refuses before it compiles or writes anything, in one line."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,18 @@ import pandas as pd
 import pytest
 
 from jaxpose import config as c
-from tests.small_run import call, make_config
+from tests.small_run import call, make_config, small_project
 
 
 def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said where a config is refused with exit code 2, before anything is compiled or written."""
+    """What is said where a config is refused with exit code 2, before anything is compiled or written.
+
+    --dry_run=data refuses it by the same sentence.
+    """
     with jax.log_compiles():
         assert call(config, folder) == 2
     err = capsys.readouterr().err
+    assert call(config, folder, "--dry_run=data") == 2 and capsys.readouterr().err == err
     assert "Traceback" not in err and "jit(update)" not in err and not Path(config.out).exists()
     return err
 
@@ -34,12 +39,48 @@ def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str
         ({"data__keypoint_names": ("nose", "neck")}, "no name of nose, neck contains a side"),
         ({"data__mirror_views": True}, "data.mirror_views is set: a flip would create impossible poses"),
         ({"video__folder": "vidoes", "eval__predict_videos": "auto"}, "but there is no folder "),
+        ({"data__boxes": "boxes"}, "there is no file of boxes {project}/boxes; jaxpose crop makes one"),
+        ({"data__split": "absent"}, "data.split is 'absent'; it must be frame, video, moment, a CSV file or a run"),
+        ({"train__init_from": "absent"}, "absent is not a run folder: it does not exist"),
+        ({"model__weights": "absent"}, "model.weights is 'absent'; there is no such file or folder"),
+        ({"log__remote_hook": "absent:f"}, "log.remote_hook is 'absent:f', which"),
+        (
+            {"losses__temporal__weight": 1.0, "losses__temporal__epsilon_px": (1.0, 2.0)},
+            "has 2 numbers for ",
+        ),
+        ({"losses__temporal__weight": 1.0, "video__folder": "labeled-data"}, "is on, but there are no videos: "),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_compiled_or_written(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, Any], message: str
 ):
-    assert message in refusal_of(make_config(project, tmp_path / "run", **options), tmp_path, capsys)
+    said = refusal_of(make_config(project, tmp_path / "run", **options), tmp_path, capsys)
+    assert message.format(project=project) in said
+
+
+def test_runs_that_weights_cannot_come_from_are_refused(
+    whole: Path, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (empty := tmp_path / "empty").mkdir()
+    shutil.copy(whole / "config.json", empty)
+    exchanged = {"train": "validation", "validation": "train"}
+    split = pd.read_csv(whole / "split.csv").replace({"set": exchanged})
+    split[["path", "set"]].to_csv(tmp_path / "split.csv", index=False)
+    other = {"data__split": str(tmp_path / "split.csv")}
+    for options, message in (
+        ({"train__init_from": str(whole.parent)}, f"it has no config.json; there are {whole}"),
+        ({"train__init_from": str(empty)}, f"{empty} holds no whole checkpoint yet: train it first"),
+        ({"train__init_from": str(whole), **other}, f"{whole}, which was trained on "),
+        ({"model__weights": str(whole), **other}, f"model.weights is {whole}, which was trained on "),
+        ({"model__weights": str(project)}, f"{project} "),
+    ):
+        assert message in refusal_of(make_config(project, tmp_path / "run", **options), tmp_path, capsys)
+
+
+def test_an_extra_label_file_that_cannot_be_evaluated_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    project = small_project(tmp_path / "project")
+    (project / "CollectedData_new.csv").write_text("no labels\n")
+    assert "CollectedData_new.csv" in refusal_of(make_config(project, tmp_path / "run"), tmp_path, capsys)
 
 
 @pytest.mark.parametrize("content", [b"\0\0\0 ftypisom\0\0", b"\xff\xd8\xff\xe0 no text"], ids=["video", "picture"])

@@ -92,6 +92,7 @@ def _read_config(given: argparse.Namespace) -> "Config":
       UserError: there is no project, or an option is wrong.
     """
     from jaxpose.config import SYNTHETIC, command_line, validate
+    from jaxpose.data.label_files import refuse_absent_project
 
     words = list(given.words)
     if not given.config and not any(_is_project(word) for word in words):
@@ -102,16 +103,15 @@ def _read_config(given: argparse.Namespace) -> "Config":
         raise UserError("no project is given: jaxpose check PROJECT")
     config, _ = command_line.read([*(["--config", given.config] if given.config else []), *words])
     project = config.data.project
-    if project in projects and project != SYNTHETIC and not (path := Path(project).expanduser()).exists():
-        raise UserError(
-            f"PROJECT is {project!r}, but {path.absolute()} does not exist; give the folder of a project, or its file"
-        )
+    if project in projects and project != SYNTHETIC:
+        refuse_absent_project(project)
     validate(config)
     return config
 
 
 def _is_project(word: str) -> bool:
-    return "=" not in word or Path(word).exists()
+    # Path.exists raises OSError for a long option.
+    return "=" not in word or os.path.exists(word)
 
 
 def _name(project: str) -> str:

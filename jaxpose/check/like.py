@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxpose.config import DataConfig
+from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.errors import UserError
 from jaxpose.formats.project import without_config_file
 from jaxpose.labelling.project_labels import frame_keypoints_px, read_project_labels
@@ -23,9 +24,7 @@ def read_poses_px(data: DataConfig, like: str, names: tuple[str, ...]) -> Mappin
     Raises:
       UserError: it does not exist, is the checked project, has none of the keypoints, or cannot be read.
     """
-    path = Path(like).expanduser()
-    if not path.exists():
-        raise UserError(f"--like is {like!r}, but {path.absolute()} does not exist; give a project with earlier labels")
+    refuse_absent_project(like, "--like")
     wanted = dataclasses.replace(data, project=like)
     if _place(wanted) == _place(data):
         raise UserError(f"--like is {like!r}, the project that is checked; its own poses are compared without --like")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.run.run_argument import RUN_HELP
 from jaxpose.terminal import columns
 
 
@@ -17,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = Arguments(
         "jaxpose.compare", "Compares trained runs: options that differ, and errors on the frames that none trained on."
     )
-    arguments.add_argument("runs", nargs="+", metavar="RUN", help="run folders; the first is compared with the others")
+    arguments.add_argument("runs", nargs="+", metavar="RUN", help=f"{RUN_HELP}; the first is compared with the others")
     arguments.add_argument("--test_only", action="store_true", help="leave out frames that validated one of the runs")
     return arguments.run(_run, argv)
 

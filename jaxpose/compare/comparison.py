@@ -9,11 +9,13 @@ import numpy as np
 
 from jaxpose.compare.bootstrap import Means, bootstrap_means, interval_px, mean_by_frame
 from jaxpose.compare.frames import Frames, choose_frames
+from jaxpose.compare.labels_today import LabelsToday, compare_with_today
 from jaxpose.compare.not_visible import NotVisible, measure_not_visible
 from jaxpose.compare.run_errors import Frame, RunErrors, Training, read_run_errors
 from jaxpose.config import Config, differing_keys, harmless_keys
 from jaxpose.config.option import flat_options
 from jaxpose.errors import UserError
+from jaxpose.run.run_argument import run_folder
 
 _SEED = 0
 _SEED_KEY = "train.seed"
@@ -75,6 +77,7 @@ class Comparison:
       measured: the errors of each run.
       seeds: groups of runs that differ only in their seed.
       not_visible: of each run, what its points marked as not visible would change; [] if no run has such points.
+      today: of each run, how many of its compared frames have other labels now.
     """
 
     options: dict[str, list[Any]]
@@ -85,6 +88,7 @@ class Comparison:
     measured: list[Measured]
     seeds: list[Seeds]
     not_visible: list[NotVisible]
+    today: list[LabelsToday]
 
 
 def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
@@ -94,13 +98,14 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
     frame, each is measured on its own.
 
     Args:
-      runs: two or more run folders.
+      runs: two or more run folders; a folder of runs stands for its newest.
       test_only: leave out frames that validated one of the runs.
 
     Raises:
       UserError: fewer than two runs, or one twice; a folder is no run, is not evaluated or does not know its training
         frames; no keypoint is in all runs; or no frame is left.
     """
+    runs = [Path(run_folder(run)) for run in runs]
     _refuse_bad_number(runs)
     read = [read_run_errors(run) for run in runs]
     names = [name for name in read[0].keypoint_names if all(name in run.keypoint_names for run in read)]
@@ -126,6 +131,7 @@ def compare(runs: Sequence[Path], test_only: bool = False) -> Comparison:
         ],
         _seeds(read, means),
         measure_not_visible(errors, otherwise),
+        compare_with_today(read, chosen),
     )
 
 

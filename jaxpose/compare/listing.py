@@ -125,7 +125,22 @@ def format_frames(found: Comparison, letters: Sequence[str]) -> str:
             "a change of the tables by hand is not noticed, and the labels of the training count"
         )
         lines.append("  (jaxpose evaluate --run RUN records both)")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_today_lines(found, letters)])
+
+
+def _today_lines(found: Comparison, names: Sequence[str]) -> list[str]:
+    """Returns lines about the runs whose frames have other labels today, and those of which that is not known."""
+    runs: dict[str, list[str]] = {}
+    for name, today, frames in zip(names, found.today, found.frames.compared, strict=True):
+        if today.unread:
+            runs.setdefault(f"not compared with the labels of today: {today.unread}", []).append(name)
+        elif today.changed:
+            have = "has" if today.changed == 1 else "have"
+            line = f"{today.changed:,} of {count(frames, 'frame')} {have} other labels today than were measured"
+            runs.setdefault(line, []).append(name)
+    again = "  (jaxpose evaluate --run RUN measures a run again)"
+    lines = [f"{', '.join(of_line)}: {line}" for line, of_line in runs.items()]
+    return [*lines, again] if any(today.changed for today in found.today) else lines
 
 
 def format_not_visible(found: Comparison, names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from jaxpose.config.option import Section, option
+from jaxpose.errors import UserError
 
 # Steps multiply in float32, which may round a factor below the first number to 0.
 SMALLEST_FACTOR, LARGEST_FACTOR = 1.2e-38, 3e38
@@ -131,6 +132,9 @@ NAMES = (
     "temporal", "temporal_heatmap_mse", "temporal_heatmap_kl", "pca_singleview", "pca_multiview", "unimodal_mse",
 )  # fmt: skip
 
+# Option of each temporal loss for the difference that costs nothing.
+_EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
+
 
 def weights(losses: LossesConfig) -> dict[str, float]:
     """Returns the factor of every loss on clips that is on, by name; without the annealing."""
@@ -140,3 +144,13 @@ def weights(losses: LossesConfig) -> dict[str, float]:
 def has_teacher(losses: LossesConfig) -> bool:
     """Returns whether a teacher labels unlabelled frames: the loss `consistency` is on."""
     return losses.consistency.weight > 0
+
+
+def refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
+    """Raises UserError if a temporal loss that is on has neither one epsilon nor one for each keypoint."""
+    for name, epsilon in _EPSILONS.items():
+        count = len(getattr(getattr(losses, name), epsilon))
+        if name in weights(losses) and count not in (1, keypoints):
+            raise UserError(
+                f"losses.{name}.{epsilon} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
+            )

@@ -3,6 +3,7 @@
 import dataclasses
 
 from jaxpose.config.option import Section, option
+from jaxpose.errors import UserError
 
 # Metrics that a run logs: of a validation, and of a training step.
 METRICS = (
@@ -86,6 +87,15 @@ def chooses_by_validation(monitor: str) -> bool:
 def keeps_last(train: TrainConfig, has_validation: bool) -> bool:
     """Returns whether a run keeps its last weights, because no metric chooses, or none of frames that there are."""
     return train.monitor == NO_METRIC or (chooses_by_validation(train.monitor) and not has_validation)
+
+
+def refuse_blind_stop(train: TrainConfig, has_validation: bool) -> None:
+    """Raises UserError if early stopping is on, but there are no validation frames that could stop a run."""
+    if train.early_stop_patience and not has_validation and keeps_last(train, has_validation):
+        raise UserError(
+            f"train.early_stop_patience is {train.early_stop_patience}, but there are no validation frames: "
+            "raise data.val_share, check data.split, or set train.early_stop_patience to 0"
+        )
 
 
 def total_steps(train: TrainConfig, frames: int) -> int:

@@ -8,11 +8,12 @@ import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
 from jaxpose.config import DataConfig
-from jaxpose.conversion.places import refuse_absent_project, refuse_out
+from jaxpose.conversion.places import refuse_out
 from jaxpose.conversion.target import Target
 from jaxpose.data.checked_table import CheckedTable, check_table
 from jaxpose.data.image_file import PixelRule, decode_image
 from jaxpose.data.label_changes import changing_labels
+from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.label_table import LabelTable
 from jaxpose.data.project import refusal
 from jaxpose.data.white import choose_white, describe_white

@@ -140,9 +140,9 @@ def _with_project(config: Config, project: str) -> tuple[Config, Project | None]
     try:
         return prepare(resolve(dataclasses.replace(config, data=data)))
     except UserError as error:
-        # jaxpose train calls it data.project=FOLDER, this verb --project FOLDER.
+        # jaxpose train calls it PROJECT or data.project=FOLDER, this verb --project FOLDER.
         text = str(error).replace("data.project=", "--project ").replace("data.project is", "--project is")
-        raise UserError(text) from None
+        raise UserError(text.replace("PROJECT is", "--project is")) from None
 
 
 def _parameters(config: Config, tensors: Tensors, checkpoint: Path) -> tuple[dict, dict]:

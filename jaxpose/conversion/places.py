@@ -3,19 +3,8 @@
 from pathlib import Path
 
 from jaxpose.config import DataConfig, project_folder
-from jaxpose.config.arguments import did_you_mean
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.project import is_project
-
-
-def refuse_absent_project(project: str) -> None:
-    """Raises UserError for a project that does not exist."""
-    path = Path(project).expanduser()
-    if path.exists():
-        return
-    beside = path.absolute().parent
-    names = sorted(entry.name for entry in beside.iterdir()) if beside.is_dir() else []
-    raise UserError(f"PROJECT is {project}, which does not exist{did_you_mean(path.name, names)}")
 
 
 def refuse_out(project: str, out: Path) -> None:

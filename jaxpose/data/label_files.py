@@ -12,8 +12,8 @@ from jaxpose.files import is_regular
 
 # Projects that are a file.
 _FILES = (".slp", ".json", ".yaml", ".yml")
-# The advice in every message about the project.
-_GIVE_PROJECT = "give the project folder with data.project=FOLDER"
+# The advice in every message about a project that is not there.
+_GIVE_PROJECT = "give the folder of a project, or its file"
 
 
 def extra_label_files(data: DataConfig) -> list[str]:
@@ -43,21 +43,41 @@ def find_folder(project: str) -> Path:
     Raises:
       UserError: it does not exist or is no folder.
     """
-    if not project:
-        raise UserError(f"data.project is empty; {_GIVE_PROJECT}")
     # Path.resolve raises RuntimeError where symbolic links form a loop.
     folder = Path(os.path.realpath(Path(project).expanduser()))
-    if folder.is_dir():
+    if project and folder.is_dir():
         return folder
-    parent = next(parent for parent in folder.parents if parent.is_dir())
-    missing = folder.relative_to(parent).parts[0]
+    refuse_absent_project(project)
+    raise UserError(f"PROJECT is {project!r}, but {folder} is not a folder; {_GIVE_PROJECT}")
+
+
+def refuse_absent_project(project: str, name: str = "PROJECT") -> None:
+    """Checks that a project, a folder or a file, exists.
+
+    Args:
+      project: as the user gave it.
+      name: of the argument, for the message.
+
+    Raises:
+      UserError: it does not exist; the message has the closest names.
+    """
+    if not project:
+        raise UserError("data.project is empty; give the project folder with data.project=FOLDER")
+    path = Path(os.path.abspath(Path(project).expanduser()))
+    # Path.exists raises OSError for a name that is too long.
+    if os.path.exists(path):
+        return
+    # Path.resolve raises RuntimeError where symbolic links form a loop.
+    real = Path(os.path.realpath(path))
+    parent = next(parent for parent in real.parents if parent.is_dir())
+    missing = real.relative_to(parent).parts[0]
     if os.path.lexists(parent / missing):
-        raise UserError(f"data.project is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
-    kind, is_kind = ("file", Path.is_file) if Path(missing).suffix in _FILES else ("folder", Path.is_dir)
-    names = sorted(entry.name for entry in parent.iterdir() if is_kind(entry))
-    near = difflib.get_close_matches(missing, names, 3)
-    hint = f"did you mean {' or '.join(str(parent / name) for name in near)}?" if near else _GIVE_PROJECT
-    raise UserError(f"data.project is {project!r}, but {parent} has no {kind} {missing!r}; {hint}")
+        raise UserError(f"{name} is {project!r}, but {parent / missing} is not a folder; {_GIVE_PROJECT}")
+    is_kind = Path.is_file if Path(missing).suffix in _FILES else Path.is_dir
+    near = difflib.get_close_matches(missing, sorted(entry.name for entry in parent.iterdir() if is_kind(entry)), 3)
+    meant = " or ".join(str(parent / name) for name in near)
+    hint = f"did you mean {meant}?" if near else _GIVE_PROJECT
+    raise UserError(f"{name} is {project!r}, but {path} does not exist; {hint}")
 
 
 def find_labels(folder: Path, labels: str, view: str) -> Path:

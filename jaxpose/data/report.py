@@ -52,14 +52,36 @@ def data_report(config: Config, found: Project) -> list[str]:
         rows["test"] = _how_to_test(data, count_different(found), len(set(found.moments.tolist())))
     if extra := extra_label_files(data):
         rows["evaluated"] = f"also {', '.join(extra)}"
-    lines = [f"{name:12} {text}" for name, text in rows.items()] + [
-        f"{'note':12} {note}" for note in (*found.notes, *describe_leaks(found, of_frames, data))
-    ]
+    lines = [f"{name:12} {text}" for name, text in rows.items()]
+    lines += [f"{'note':12} {note}" for note in _notes(found, of_frames, data)]
     if found.problems:
         lines.append(f"{'left out':12} {count(len(found.problems), 'row')}, that cannot be used:")
         lines += [f"  {problem}" for problem in found.problems[:LISTED_PROBLEMS]]
         lines += [f"  and {len(found.problems) - LISTED_PROBLEMS} more"] * (len(found.problems) > LISTED_PROBLEMS)
     return lines + _videos(list(video_files(data, config.video).values()), config, found)
+
+
+def without_reported(messages: list[str], found: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
+    """Returns those of a training's messages that `data_report` does not have.
+
+    Args:
+      messages: sentences for the user.
+      found: n frames.
+      sets: (n,) text, their sets.
+      data: of the config.
+    """
+    reported = {*_notes(found, sets, data), *found.problems, left_out_title(found)}
+    return [message for message in messages if message not in reported]
+
+
+def left_out_title(found: Project) -> str:
+    """Returns the line above the rows that are left out."""
+    rows = len(found.problems) + len(found.images)
+    return f"{len(found.problems)} of {rows} rows of {found.label_file} are left out:"
+
+
+def _notes(found: Project, sets: np.ndarray, data: DataConfig) -> list[str]:
+    return [*found.notes, *describe_leaks(found, sets, data)]
 
 
 def _how_to_test(data: DataConfig, different: int, moments: int) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 
 from jaxpose.config import Config, DataConfig
 from jaxpose.config.arguments import DONE
-from jaxpose.conversion.places import refuse_absent_project
 from jaxpose.conversion.prediction_tables import is_table, read_table
+from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.skeleton import edges_given, known_pairs
 from jaxpose.drawing.labelled_video import draw_video
 from jaxpose.drawing.style import Style
@@ -118,7 +118,7 @@ def _edges(
     if given.skeleton:
         return edges_given("--skeleton", [text.strip() for text in given.skeleton.split(",")], names)
     if given.project:
-        refuse_absent_project(given.project)
+        refuse_absent_project(given.project, "--project")
         edges = known_pairs(read_label_table(DataConfig(project=given.project)).skeleton.edges, names)
         if not edges:
             raise UserError(f"{given.project} has no skeleton of the keypoints of {predictions.file}: give --skeleton")

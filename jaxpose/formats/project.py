@@ -12,7 +12,7 @@ from jaxpose.config.project_config import is_lightning_pose_config, is_project_c
 from jaxpose.data import dataset
 from jaxpose.data import project as lightning_pose
 from jaxpose.data.label_changes import refuse_unfinished
-from jaxpose.data.label_files import find_folder, find_labels
+from jaxpose.data.label_files import find_folder, find_labels, refuse_absent_project
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.project import Project, make_project
 from jaxpose.data.views import label_file_of_view
@@ -107,14 +107,29 @@ def named_videos(data: DataConfig) -> tuple[dict[str, Path], list[str]]:
     return deeplabcut.named_videos(path), []
 
 
-def refuse_absent(data: DataConfig) -> None:
-    """Checks that a project exists and is of a known kind; reads none of its labels.
+def read_label_tables(data: DataConfig) -> list[LabelTable]:
+    """Reads the labels of a project without opening its images: a table for each view in `data.views`, or one.
+
+    Raises:
+      UserError: as `read_label_table`.
+    """
+    data = without_config_file(data)
+    if not data.views or recognise(data) != LIGHTNING_POSE:
+        return [read_label_table(data)]
+    folder = find_folder(data.project)
+    return [read_table(folder, find_labels(folder, data.labels, view), data) for view in data.views]
+
+
+def refuse_absent(data: DataConfig, has_labels: bool = True) -> None:
+    """Checks that a project exists and, if it needs labels, is of a known kind; reads none of its labels.
 
     Raises:
       UserError: it does not exist, or nobody's files are recognised.
     """
+    if data.project != SYNTHETIC:
+        refuse_absent_project(data.project)
     data = without_config_file(data)
-    if data.project != SYNTHETIC and recognise(data) == LIGHTNING_POSE:
+    if has_labels and data.project != SYNTHETIC and recognise(data) == LIGHTNING_POSE:
         for view in data.views or ("",):
             find_labels(find_folder(data.project), data.labels, view)
 

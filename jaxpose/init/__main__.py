@@ -48,10 +48,12 @@ def _write(given: argparse.Namespace) -> int:
         raise UserError(f"--gpu_gib is {given.gpu_gib:g}; it must be at least 0 and finite, and 0 means no GPU")
     validate_alone(config)
     # Reading the images takes a while.
+    from jaxpose.data.label_files import refuse_absent_project
     from jaxpose.init.choices import apply, make_choices
     from jaxpose.init.facts import gpu_memory_gib, read_facts
     from jaxpose.init.page import page
 
+    refuse_absent_project(config.data.project)
     # The file works in any folder.
     config.data.project = str(project.absolute())
     gpu_gib = gpu_memory_gib() if given.gpu_gib is None else given.gpu_gib

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from jaxpose.data.label_changes import changing_labels
 from jaxpose.formats.deeplabcut.config import CONFIG_FILE
 from jaxpose.formats.project import DEEPLABCUT, without_config_file
 from jaxpose.labelling.label_h5 import can_write
+from jaxpose.labelling.merge_images import folder_of
 from jaxpose.labelling.merging import Merged
 from jaxpose.labelling.merging import merge as write_merged
 from jaxpose.labelling.new_labels import (
@@ -23,8 +25,10 @@ from jaxpose.labelling.new_labels import (
     untouched_text,
 )
 from jaxpose.labelling.project_labels import ProjectLabels, read_project_labels
+from jaxpose.labelling.suggestion_folder import read_suggesting_run
 from jaxpose.labelling.video_sets import absent_video_sets
 from jaxpose.quantities import count
+from jaxpose.run.paths import MEMBERS_FOLDER
 from jaxpose.terminal import print_lines, say
 
 
@@ -47,7 +51,7 @@ def merge(given: argparse.Namespace) -> int:
         else:
             refuse_misfits(new.expanduser(), found, project)
             _report(new.expanduser(), found, project, write_merged(new.expanduser(), found, project))
-    say(f"train on them: {program('jaxpose.train')} {shlex.quote(given.project)}{_options(given)}")
+    say(_next_step(given, new.expanduser()))
     return DONE
 
 
@@ -74,6 +78,18 @@ def _report(new: Path, found: Sequence[NewFile], project: ProjectLabels, merged:
                 f"DeepLabCut reads labeled-data/{name} only if {project.folder / CONFIG_FILE} has, under video_sets:\n"
                 f"{lines}"
             )
+
+
+def _next_step(given: argparse.Namespace, new: Path) -> str:
+    """Returns the command that trains on the labels, from the run that suggested them if that is known."""
+    command = f"train on them: {program('jaxpose.train')} {shlex.quote(given.project)}{_options(given)}"
+    run = read_suggesting_run(folder_of(new))
+    if run is None:
+        return f"{command} (after an earlier run of it: data.split=RUN train.init_from=RUN)"
+    named = shlex.quote(os.path.relpath(run) if run.is_relative_to(Path.cwd()) else str(run))
+    # Only one network can be started from.
+    start = "" if (run / MEMBERS_FOLDER).is_dir() else f" train.init_from={named}"
+    return f"{command} data.split={named}{start}"
 
 
 def _options(given: argparse.Namespace) -> str:

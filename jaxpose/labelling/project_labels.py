@@ -15,7 +15,7 @@ from jaxpose.config import DataConfig, project_folder
 from jaxpose.config.arguments import program
 from jaxpose.data.checked_table import check_table
 from jaxpose.data.frame_names import FrameNames
-from jaxpose.data.label_files import extra_label_files
+from jaxpose.data.label_files import extra_label_files, refuse_absent_project
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.views import label_file_of_view
 from jaxpose.errors import UserError
@@ -119,8 +119,7 @@ def read_project_labels(data: DataConfig) -> ProjectLabels:
     Raises:
       UserError: the project or a label file does not exist or is not understood.
     """
-    if not Path(data.project).expanduser().exists():
-        raise UserError(f"the project {data.project!r} does not exist; give the folder of a project, or its file")
+    refuse_absent_project(data.project, "--project")
     data = without_config_file(data)
     kind, path = recognise(data), Path(data.project).expanduser()
     if kind == LIGHTNING_POSE:

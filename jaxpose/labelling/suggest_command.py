@@ -42,7 +42,7 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     Raises:
       UserError: a flag, a run, a video or the project cannot be used, or no frame is left.
     """
-    out, runs = Path(given.out).expanduser(), with_members(runs)
+    out, named, runs = Path(given.out).expanduser(), runs, with_members(runs)
     for flag, least in (("frames", 1), ("apart", 0)):
         if getattr(given, flag) < least:
             raise UserError(f"--{flag} is {getattr(given, flag)}; it must be at least {least}")
@@ -76,7 +76,8 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
         choices = choose_different(recordings, skipped, given.frames, given.apart)
     if not choices:
         raise UserError("no frame is left to suggest: all are labelled, or too near to each other (see --apart)")
-    images = write_suggestions(out, recordings, choices, data, project, points, radius=radius, h5=given.h5)
+    run = named[0] if len(named) == 1 else None
+    images = write_suggestions(out, recordings, choices, data, project, points, radius=radius, h5=given.h5, run=run)
     _report(given, out, recordings, choices, images, project, points)
     return DONE
 

@@ -25,12 +25,13 @@ from jaxpose.labelling.recordings import Recording
 from jaxpose.labelling.selection import Choice
 from jaxpose.labelling.suggested_labels import Points, image_of, write_label_files
 from jaxpose.phases import phase
+from jaxpose.run.paths import CONFIG_FILE
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 from jaxpose.video.video import Video, read_chunks, scan
 
 LIST_FILE = "suggestions.csv"
 _CHUNK_FRAMES = 8
-_CHECKSUM = "labels_sha256"
+_CHECKSUM, _RUN = "labels_sha256", "run"
 
 
 def refuse_used(out: Path, overwrite: bool) -> None:
@@ -62,6 +63,7 @@ def write_suggestions(
     *,
     radius: int,
     h5: bool = False,
+    run: Path | None = None,
 ) -> int:
     """Writes the folder, complete or not at all, and returns the number of images.
 
@@ -74,6 +76,7 @@ def write_suggestions(
       points: predicted places of the keypoints; a frame without any gets no labels.
       radius: frames to write on either side of each chosen one.
       h5: write each label file as HDF5, too.
+      run: the only run whose predictions chose the frames; None = none, or several.
 
     Raises:
       UserError: a video is damaged before a frame that is needed.
@@ -88,7 +91,7 @@ def write_suggestions(
                 images += _write_images(images_folder, videos[path], recording.crop_px, frames, radius)
         files = write_label_files(folder, recordings, choices, project, points, videos, h5) if project else []
         checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
-        write_new(folder / LIST_FILE, _list_text(recordings, choices, checksums).encode())
+        write_new(folder / LIST_FILE, _list_text(recordings, choices, checksums, run).encode())
     return images
 
 
@@ -107,16 +110,31 @@ def read_suggested(folder: Path) -> dict[str, str]:
     Raises:
       OSError: its list cannot be read.
     """
+    return {path_of_cell(row["image"] or ""): row[_CHECKSUM] or "" for row in _read_list(folder)}
+
+
+def read_suggesting_run(folder: Path) -> Path | None:
+    """Returns the run whose predictions chose the frames of a folder of suggestions, if there is one and it exists.
+
+    Raises:
+      OSError: the list of the folder cannot be read.
+    """
+    runs = {path_of_cell(row.get(_RUN) or "") for row in _read_list(folder)} - {""}
+    run = Path(runs.pop()) if len(runs) == 1 else None
+    return run if run and (run / CONFIG_FILE).is_file() else None
+
+
+def _read_list(folder: Path) -> list[dict[str, str | None]]:
+    """Returns the rows of a list of suggestions, [] if there is none that jaxpose wrote."""
     file = folder / LIST_FILE
     if not file.is_file():
-        return {}
+        return []
     try:
         with file.open(newline="", encoding="utf-8") as stream:
             rows = list(csv.DictReader(stream))
     except (UnicodeDecodeError, csv.Error):
-        return {}
-    ours = [row for row in rows if {"image", _CHECKSUM} <= row.keys()]
-    return {path_of_cell(row["image"] or ""): row[_CHECKSUM] or "" for row in ours}
+        return []
+    return [row for row in rows if {"image", _CHECKSUM} <= row.keys()]
 
 
 def _is_untouched(folder: Path) -> bool:
@@ -159,13 +177,16 @@ def _write_images(folder: Path, video: Video, crop_px: tuple[int, ...], frames: 
     return len(written)
 
 
-def _list_text(recordings: list[Recording], choices: list[Choice], checksums: Mapping[str, str]) -> str:
+def _list_text(
+    recordings: list[Recording], choices: list[Choice], checksums: Mapping[str, str], run: Path | None
+) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image", "frame", "score", "reason", _CHECKSUM])
+    of_run = path_cell(os.path.abspath(run)) if run else ""
+    writer.writerow(["image", "frame", "score", "reason", _CHECKSUM, _RUN])
     for choice in choices:
         score = "" if math.isnan(choice.score) else f"{choice.score:.3f}"
         for name in recordings[choice.recording].folders.values():
             image = image_of(name, choice.frame)
-            writer.writerow([path_cell(image), choice.frame, score, choice.reason, checksums.get(image, "")])
+            writer.writerow([path_cell(image), choice.frame, score, choice.reason, checksums.get(image, ""), of_run])
     return text.getvalue()

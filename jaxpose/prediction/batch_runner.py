@@ -21,6 +21,7 @@ from jaxpose.model.fold import fold_norms
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import CONTEXT_RADIUS
 from jaxpose.pose.pca import Pca
+from jaxpose.run.arithmetic import process_facts
 from jaxpose.steps.predict_step import build_evaluate, build_predict, forward_options
 from jaxpose.video.key_frames import Stopped
 
@@ -44,6 +45,7 @@ class BatchRunner:
       frames_at_once: frames of one step on each device.
       frames_per_step: frames of one step on all devices.
       radius: frames that the network sees on either side of the predicted one.
+      arithmetic: what the last bits of the predictions depend on, as arithmetic.json has it for a training.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class BatchRunner:
         views: Pca | None = None,
     ):
         self._mesh = mesh
+        self.arithmetic = "; ".join(f"{name} {value}" for name, value in process_facts(mesh).items())
         self._lock = threading.Lock()
         self._precision = config.train.precision
         self.device_count = mesh.size

@@ -37,6 +37,7 @@ from jaxpose.quantities import count
 from jaxpose.run.evaluated import write_evaluated
 from jaxpose.run.load import read_run_config
 from jaxpose.run.paths import EVALUATION_FILE, FINISHED_FILE, SPLIT_FILE
+from jaxpose.run.run_argument import run_folder
 from jaxpose.run.summary import CONVERTED, read_summary
 from jaxpose.steps.layout import validation_batch
 
@@ -57,7 +58,7 @@ def evaluate(
     """Evaluates a run again, and logs the errors. A frame keeps its set of the run; frames new to it are `unused`.
 
     Args:
-      run: a run folder of `jaxpose.train`.
+      run: a run folder of `jaxpose.train`, or a folder of runs: the newest.
       project: a project folder in place of the run's own.
       labels: a label file of the project, evaluated alone.
       out: where the files are written; None is the run folder.
@@ -73,7 +74,7 @@ def evaluate(
       UserError: the run, the project or the labels cannot be used, or results of frames that are not the run's would
         replace the run's own files.
     """
-    run = Path(run)
+    run = Path(run_folder(run))
     config = _with_project(read_run_config(run), run, project, orientation)
     found = _read_labels(config, labels)
     split = _known_split(run)
@@ -182,8 +183,9 @@ def _read_labels(config: Config, labels: str) -> Project:
             raise UserError("the run names no project with labelled frames; give it with --project FOLDER")
         return _read_project(config, labels)
     except UserError as error:
-        # jaxpose train calls it data.project=FOLDER, this verb --project FOLDER.
-        raise UserError(re.sub(r"data\.(project|orientation)(=| is)", r"--\1\2", str(error))) from None
+        # jaxpose train calls it PROJECT or data.project=FOLDER, this verb --project FOLDER.
+        text = re.sub(r"data\.(project|orientation)(=| is)", r"--\1\2", str(error))
+        raise UserError(text.replace("PROJECT is", "--project is")) from None
 
 
 def _read_project(config: Config, labels: str) -> Project:

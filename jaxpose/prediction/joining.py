@@ -38,16 +38,19 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if joined:
-        rows, seconds = joined
-        outcomes.settle_done(job, rows, seconds)
+        rows, seconds, arithmetic = joined
+        outcomes.settle_done(job, rows, seconds, arithmetic)
         noun = "frame" if job.video else "image"
         announced = f" of {job.row.frames_announced} announced" if job.video else ""
         rows_text = f"{rows} {noun if rows == 1 else f'{noun}s'}{announced}"
         _logger.info(f"{job.name}: {rows_text}, {rows / seconds:.1f} {noun}s/s, in {job.table}")
 
 
-def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> tuple[int, float] | None:
-    """Returns the number of rows and the seconds that predicting them took, or None if segments are damaged."""
+def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> tuple[int, float, str] | None:
+    """Returns the number of rows, the seconds that predicting them took, and what their last bits depend on.
+
+    None if segments are damaged.
+    """
     if problem := next((f"{folder}: {found}" for folder in folders if (found := find_damage(folder))), ""):
         if job.parts.is_dir() and not outcomes.is_settled(job):
             outcomes.settle_lost(job, f"{problem}; {job.parts} is removed, and the same command predicts it again")
@@ -68,7 +71,9 @@ def _join(job: Job, folders: list[Path], scratch: Path, outcomes: Outcomes) -> t
     for name in names:
         os.replace(scratch / name, job.table.with_name(name))
         job.table.with_name(f"{name}{PARTIAL}").unlink(missing_ok=True)
-    return rows, sum(manifest["seconds"] for manifest in manifests)
+    # Workers on other machines may have made other segments; one of an earlier version did not note it.
+    arithmetic = dict.fromkeys(manifest.get("arithmetic", "unknown") for manifest in manifests)
+    return rows, sum(manifest["seconds"] for manifest in manifests), " | ".join(arithmetic)
 
 
 def _tables_in(folder: Path) -> list[str]:

@@ -21,6 +21,7 @@ from jaxpose.prediction.predictor import Predictor
 from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.run.load import load_network, read_run_config
 from jaxpose.run.pca import agreeing_views, load_subspaces
+from jaxpose.run.run_argument import run_folder
 
 
 def load(
@@ -40,7 +41,7 @@ def load(
     takes the time of full batches.
 
     Args:
-      run: a run folder of `jaxpose.train`.
+      run: a run folder of `jaxpose.train`, or a folder of runs: the newest, whose name is printed.
       devices: as the option mesh.devices.
       platform: as the option mesh.platform.
       batch_size: frames at once on each device; None is the run's eval.batch_size.
@@ -50,16 +51,17 @@ def load(
     Raises:
       UserError: the folder is not a run or has no weights, or a device does not exist.
     """
-    config = read_run_config(Path(run))
-    refuse_ensemble(Path(run), config)
+    run = Path(run_folder(run))
+    config = read_run_config(run)
+    refuse_ensemble(run, config)
     config = dataclasses.replace(config, mesh=dataclasses.replace(config.mesh, devices=devices, platform=platform))
     if batch_size is not None:
         config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
     chosen = start_devices(config)
     with phase("reading the weights"):
-        trained = load_network(Path(run))
+        trained = load_network(run)
     mesh = make_mesh(chosen)
-    subspaces = load_subspaces(Path(run), config)
+    subspaces = load_subspaces(run, config)
     runner = BatchRunner(
         config, trained.graphdef, mesh, config.eval.batch_size, labelled_batch_size,
         agreeing_views(config.model, subspaces),

@@ -36,9 +36,9 @@ class Outcomes:
         """Returns whether a job needs no more work: done or damaged, or failed in this process."""
         return job.row.table in self._failed or job.is_settled_by(self._index.rows().get(job.row.table))
 
-    def settle_done(self, job: Job, rows: int, seconds: float) -> None:
-        """Records that the tables of a job are written."""
-        self._settle(job, DONE, job.dropped_frames(), rows, seconds)
+    def settle_done(self, job: Job, rows: int, seconds: float, arithmetic: str) -> None:
+        """Records that the tables of a job are written, and what their last bits depend on."""
+        self._settle(job, DONE, job.dropped_frames(), rows, seconds, arithmetic)
 
     def settle_failed(self, job: Job, reason: str) -> None:
         """Records why a job cannot be finished now; its finished segments stay for the next command."""
@@ -62,7 +62,9 @@ class Outcomes:
             reason += f"{some} {verb} in {job.table}{PARTIAL}"
         self._settle(job, state, reason, rows)
 
-    def _settle(self, job: Job, state: str, reason: str, rows: int = 0, seconds: float = 0.0) -> None:
+    def _settle(
+        self, job: Job, state: str, reason: str, rows: int = 0, seconds: float = 0.0, arithmetic: str = ""
+    ) -> None:
         self._index.note(
             dataclasses.replace(
                 job.row,
@@ -72,6 +74,7 @@ class Outcomes:
                 seconds=round(seconds, 3),
                 table_size=self._index.bytes_of(job.table) if state == DONE else 0,
                 table_sha256=sha256_of(job.table)[:CHECKSUM_DIGITS] if state == DONE else "",
+                arithmetic=arithmetic,
             )
         )
         if reason:

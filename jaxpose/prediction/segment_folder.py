@@ -107,6 +107,7 @@ def _write(
     if change := job.change():
         outcomes.settle_lost(job, change)
         return False
-    write_manifest(scratch, {"frames": rows, "seconds": time.monotonic() - started}, folder.name)
+    made = {"frames": rows, "seconds": time.monotonic() - started, "arithmetic": predictor.runner.arithmetic}
+    write_manifest(scratch, made, folder.name)
     os.rename(scratch, folder)
     return True

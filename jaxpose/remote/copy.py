@@ -14,9 +14,10 @@ from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import LogConfig
 from jaxpose.quantities import listed
 from jaxpose.remote.follower import Failure, Follower
-from jaxpose.remote.hook import Hook, load_hook
+from jaxpose.remote.hook import Hook
 from jaxpose.remote.mirror import Mirror
 from jaxpose.remote.store import RemoteFolder, run_name
+from jaxpose.remote.user_function import load_hook
 from jaxpose.run.folder import RunFolder
 from jaxpose.terminal import say
 

@@ -1,11 +1,9 @@
 """A user's function that is called with each finished file of a run."""
 
-import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jaxpose.checksums import parse_json
-from jaxpose.errors import UserError
 from jaxpose.remote.plan import PUT_CHECKPOINT, Contents, Stamp, contents_of, is_growing, stamp_of, sync_actions
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, MANIFEST_FILE
 
@@ -65,24 +63,3 @@ class Hook:
                 stamp = stamp_of(self._folder / path)
                 if stamp and self._called_with.get(path) != stamp:
                     yield path, stamp
-
-
-def load_hook(name: str) -> Callable[[str], object] | None:
-    """Returns the function that MODULE:FUNCTION names, None for "".
-
-    Raises:
-      UserError: it cannot be imported, or is not a function.
-    """
-    if not name:
-        return None
-    module, _, function = name.partition(":")
-    try:
-        hook = getattr(importlib.import_module(module), function)
-    # A user's module may raise anything.
-    except (Exception, SystemExit) as error:
-        raise UserError(
-            f"log.remote_hook is {name!r}, which cannot be imported: {type(error).__name__}: {error}"
-        ) from None
-    if not callable(hook):
-        raise UserError(f"log.remote_hook is {name!r}, which is not a function but of type {type(hook).__name__}")
-    return hook

@@ -83,7 +83,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], caption: str = 
         + "</tr>"
         for row in rows
     )
-    named = f"<caption>{escaped(caption)}</caption>" if caption else ""
+    named = f"<caption><span>{escaped(caption)}</span></caption>" if caption else ""
     # A keyboard can scroll it, so it needs a name.
     return (
         f'<div class="scroll" role="region" aria-label="{escaped(caption or head[0])}" tabindex="0"><table>{named}'

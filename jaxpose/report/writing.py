@@ -23,13 +23,14 @@ from jaxpose.report.settings import settings_section
 from jaxpose.report.traces import traces_section
 from jaxpose.report.worst import worst_section
 from jaxpose.run.paths import REPORT_FILE
+from jaxpose.run.run_argument import run_folder
 
 
 def write_report(run: Path, out: Path | None = None, other: Path | None = None, project: Project | None = None) -> Path:
     """Writes the report of a run, and returns the file.
 
     Args:
-      run: a run folder; of an unfinished run, the report has what is there.
+      run: a run folder, or a folder of runs: the newest; of an unfinished run, the report has what is there.
       out: the file; None is report.html in the run folder.
       other: a run to compare with; None is the parent of the run, if it has one.
       project: the labelled frames of the run, if the caller has read them.
@@ -38,6 +39,7 @@ def write_report(run: Path, out: Path | None = None, other: Path | None = None, 
       UserError: the folder is no run, a file in it is damaged, or the runs cannot be compared.
       OSError: the file cannot be written.
     """
+    run, other = Path(run_folder(run)), Path(run_folder(other)) if other else None
     file = out or run / REPORT_FILE
     with phase("writing the report"):
         facts = read_facts(run)

@@ -54,6 +54,11 @@ def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
 
     `parts` is the number of parts of a pass: `train.shards` or, without them, the number of devices.
     """
+    return process_facts(mesh) | {"parts": part_count(config.train, mesh.size)}
+
+
+def process_facts(mesh: Mesh) -> dict[str, Any]:
+    """Returns what the bits of any computation of this process on these devices depend on, JSON-ready."""
     first = mesh.devices.flat[0]
     found = {"jax": jax.__version__, "jaxlib": importlib.metadata.version("jaxlib"), "device": first.device_kind}
     if first.platform == "cpu":
@@ -66,8 +71,7 @@ def arithmetic(config: Config, mesh: Mesh) -> dict[str, Any]:
         "jax_settings": [f"{name}={value}" for name, value in _jax_settings().items() if value != _USUAL[name]],
         "variables": [f"{name}={value}" for name, value in os.environ.items() if _VARIABLES.match(name)],
     }
-    found |= {name: " ".join(sorted(texts)) for name, texts in changed.items() if texts}
-    return found | {"parts": part_count(config.train, mesh.size)}
+    return found | {name: " ".join(sorted(texts)) for name, texts in changed.items() if texts}
 
 
 def record_arithmetic(run: Path, step: int, now: dict[str, Any]) -> str:

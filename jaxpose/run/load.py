@@ -18,6 +18,7 @@ from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.run.identity import read_config, refuse_no_run, refuse_pretraining
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE
+from jaxpose.run.start_run import no_checkpoint
 from jaxpose.run.weights import load_parameters
 from jaxpose.steps.state import evaluated_weights, initial_state
 
@@ -92,7 +93,7 @@ def load_network(run: Path, *, for_weights: bool = False) -> LoadedNetwork:
         like = initial_state(params, statistics, config, teacher)
         found = checkpoints.restore(jax.tree.map(np.asarray, like), "best")
     if found is None:
-        raise UserError(f"{run} holds no whole checkpoint yet: train it first")
+        raise UserError(no_checkpoint(run))
     return LoadedNetwork(config, graphdef, *evaluated_weights(found[1]), f"the weights of step {found[0]}{unfinished}")
 
 

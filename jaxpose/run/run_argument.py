@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import os
 from pathlib import Path
 
 from jaxpose.config.arguments import Arguments
@@ -35,13 +36,27 @@ class RunArgument(Arguments):
         return given
 
 
-def run_folder(given: str) -> str:
-    """Returns the run folder that an argument names; of a folder of runs, the newest run, and says so."""
-    run = _newest_run(folder := Path(given).expanduser())
+def run_folder(given: str | os.PathLike[str], finished: bool = True) -> str:
+    """Returns the run folder that an argument names; of a folder of runs, the newest run, and says so.
+
+    Args:
+      given: the argument.
+      finished: prefer finished runs; a verb that follows a training does not.
+    """
+    run = _newest_run(folder := Path(given).expanduser(), finished)
     if run == folder:
-        return given
+        return str(given)
     _say_once(f"{given}: the newest run is {run}")
     return str(run)
+
+
+def names_run(given: str) -> bool:
+    """Returns whether an argument, which may also be a folder of inputs, is a run folder or holds nothing but runs."""
+    folder = Path(given).expanduser()
+    if (folder / CONFIG_FILE).is_file():
+        return True
+    held = [entry for entry in folder.iterdir() if entry.name[0] != "."] if folder.is_dir() else []
+    return bool(held) and all((entry / CONFIG_FILE).is_file() for entry in held)
 
 
 @functools.cache
@@ -50,13 +65,13 @@ def _say_once(text: str) -> None:
     print_lines(text)
 
 
-def _newest_run(folder: Path) -> Path:
-    """Returns the newest run in a folder of runs, a finished one if there is one; any other folder as it is.
+def _newest_run(folder: Path, finished: bool) -> Path:
+    """Returns the newest run in a folder of runs, if `finished` a finished one if there is one; else the folder itself.
 
     A run is as old as its config.json, which every start writes.
     """
     if (folder / CONFIG_FILE).exists():
         return folder
     runs = [file.parent for file in folder.glob(f"*/{CONFIG_FILE}")]
-    finished = [run for run in runs if (run / FINISHED_FILE).exists()]
-    return max(finished or runs, key=lambda run: ((run / CONFIG_FILE).stat().st_mtime_ns, run.name), default=folder)
+    ended = [run for run in runs if finished and (run / FINISHED_FILE).exists()]
+    return max(ended or runs, key=lambda run: ((run / CONFIG_FILE).stat().st_mtime_ns, run.name), default=folder)

@@ -8,6 +8,8 @@ import numpy as np
 import safetensors
 
 from jaxpose import torch_file
+from jaxpose.config.arguments import did_you_mean
+from jaxpose.config.weights import PUBLISHED
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
@@ -15,6 +17,20 @@ SAFETENSORS = (".safetensors",)
 OF_TORCH = (".pth", ".pt", ".bin")
 # Where checkpoints of MMPose and of DeepLabCut keep their tensors, beside the state of the training.
 _KEYS_OF_TENSORS = ("state_dict", "model")
+
+
+def find_weights(weights: str, option: str) -> Path:
+    """Returns the file with tensors that an option such as `model.weights` names, itself or by its folder.
+
+    Raises:
+      UserError: there is no such file or folder, or the folder has no such file.
+    """
+    place = Path(weights)
+    if not place.exists():
+        near = did_you_mean(weights, list(PUBLISHED))
+        names = near or f", and the names of published weights are {', '.join(PUBLISHED)} (or none)"
+        raise UserError(f"{option} is {weights!r}; there is no such file or folder{names}")
+    return find_tensor_file(place) if place.is_dir() else place
 
 
 def find_tensor_file(folder: Path) -> Path:

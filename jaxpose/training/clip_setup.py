@@ -6,19 +6,15 @@ import jax.numpy as jnp
 
 from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.config import Config
-from jaxpose.config.losses import LossesConfig, has_teacher, weights
+from jaxpose.config.losses import LossesConfig, has_teacher, refuse_epsilons, weights
 from jaxpose.config.model import CONTEXT_RADIUS
 from jaxpose.config.video import frames_per_clip
 from jaxpose.data.sessions import clip_sessions
 from jaxpose.data.video_boxes import boxes_of_videos
-from jaxpose.errors import UserError
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.optim import clip_loss_factor
 from jaxpose.video.clips import ClipSource, UnusableClips, open_clips
 from jaxpose.video.key_frames import Stopped
-
-# Option of each temporal loss for the difference that costs nothing.
-_EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
 
 # Single frames come from so many places of the videos at a time, as neighbours are nearly the same.
 _MIXED_BLOCKS = 4
@@ -53,7 +49,7 @@ def open_clip_streams(config: Config, facts: DataFacts) -> tuple[ClipStreams, li
     lengths: dict[str, tuple[int, int, int]] = {}
     messages = []
     if weights(losses):
-        _refuse_epsilons(losses, len(config.data.keypoint_names))
+        refuse_epsilons(losses, len(config.data.keypoint_names))
         if reason := _why_they_never_count(losses, facts.total_steps, facts.steps_per_epoch):
             messages.append(f"the losses on clips never count: {reason}")
         lengths["clips"] = video.clips_per_step, frames_per_clip(video, config.model), 1
@@ -134,13 +130,3 @@ def _why_they_never_count(losses: LossesConfig, total_steps: int, steps_per_epoc
     if ends_at_zero(dataclasses.replace(losses, anneal_start_epochs=0.0)):
         return f"{until}, as it grows from 0 with every whole epoch; train longer, or raise losses.anneal_init"
     return f"{until}; lower losses.anneal_start_epochs = {losses.anneal_start_epochs:g}, or train longer"
-
-
-def _refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
-    """Raises UserError if a temporal loss that is on has neither one epsilon nor one for each keypoint."""
-    for name, option in _EPSILONS.items():
-        count = len(getattr(getattr(losses, name), option))
-        if name in weights(losses) and count not in (1, keypoints):
-            raise UserError(
-                f"losses.{name}.{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
-            )

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from jaxpose.config.pretrain import is_pretraining
+from jaxpose.data.report import without_reported
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
@@ -40,6 +41,9 @@ def show_dry_run(setup: Setup, folder: RunFolder, finds_microbatch: bool) -> dic
     else:
         largest = {"microbatch": "--dry_run=memory finds the largest one that fits; it compiles the step again"}
     if jax.process_index() == 0:
+        if not is_pretraining(setup.config.pretrain):
+            # The report on the data, which was printed first, has its own.
+            messages = without_reported(messages, setup.data.project, setup.data.sets, setup.config.data)
         rows = {"run folder": f"{folder.path}: {_prospect(folder, first_step)}"} | start_block(run, members) | largest
         # Below the report on the data, whose texts begin at the same column.
         print_lines("\n".join([*(f"{name:12} {text}" for name, text in rows.items()), *messages]))

@@ -9,13 +9,13 @@ import numpy as np
 
 from jaxpose.cluster.agreement import arrays_from_0, broadcast_from_0
 from jaxpose.config import Config
-from jaxpose.config.weights import NO_WEIGHTS, pixel_scale
+from jaxpose.config.weights import NO_WEIGHTS
 from jaxpose.data.dataset import Dataset
-from jaxpose.errors import UserError
 from jaxpose.run.load import load_network
+from jaxpose.run.start_run import is_run, refuse_other_weights, refuse_trained_frames
 from jaxpose.run.weights import checksum
-from jaxpose.training.pretrained import is_run, load_backbone
-from jaxpose.training.transfer import heads_of, refuse_trained_frames, transfer
+from jaxpose.training.pretrained import load_backbone
+from jaxpose.training.transfer import heads_of, transfer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,17 +75,9 @@ def _of_run(config: Config, data: Dataset, params: dict, statistics: dict, optio
     sha256 = checksum({"params": trained.params, "statistics": trained.statistics})
     if option == "model.weights":
         trained = dataclasses.replace(trained, params={"backbone": trained.params["backbone"]})
-    before, now = trained.config.model, config.model
-    if before.norm_groups != now.norm_groups:
-        groups = f"norm_groups = {before.norm_groups}, and model.norm_groups is {now.norm_groups}"
-        raise UserError(f"{option} is {run}, a run with {groups}: give the same")
-    if pixel_scale(before.weights) != pixel_scale(now.weights):
-        raise UserError(
-            f"{option} is {run}, whose backbone was trained on pixels of another mean and deviation "
-            f"(model.weights = {before.weights}); a run from it would change them"
-        )
+    refuse_other_weights(trained.config.model, config.model, run, option)
     params, statistics, remade = transfer(trained, config.data.keypoint_names, params, statistics, option)
-    trained_before, unchecked = refuse_trained_frames(run, data, option)
+    trained_before, unchecked = refuse_trained_frames(run, data.project, data.sets, option)
     messages = (*unchecked, *_describe_input(config, trained.config, option), _describe(str(run), remade))
     return InitialWeights(params, statistics, option, sha256, trained_before, bool(remade), messages)
 

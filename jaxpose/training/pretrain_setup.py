@@ -1,7 +1,6 @@
 """The set-up of a pretraining: videos without labels, the first weights, and the teacher of a distillation."""
 
 import dataclasses
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from jaxpose.config import SYNTHETIC, Config, DataConfig, ModelConfig, project_f
 from jaxpose.config import train as lengths
 from jaxpose.data.dataset import SYNTHETIC_FOLDER, Dataset
 from jaxpose.data.images import square_side_px
+from jaxpose.data.label_files import refuse_absent_project
 from jaxpose.data.loader import Samples
 from jaxpose.data.project import Project
 from jaxpose.data.sessions import clip_sessions, named_videos, video_files
@@ -23,7 +23,7 @@ from jaxpose.extras import need
 from jaxpose.formats import project as formats
 from jaxpose.model.pose_net import make_network
 from jaxpose.model.teacher import make_teacher, map_count
-from jaxpose.remote.hook import load_hook
+from jaxpose.remote.user_function import load_hook
 from jaxpose.run.out import refuse_unusable_out
 from jaxpose.run.weights import checksum
 from jaxpose.steps.data_facts import DataFacts
@@ -54,8 +54,7 @@ def read_videos(config: Config) -> tuple[Config, Dataset]:
         data = config.data
         if data.project == SYNTHETIC:
             data = dataclasses.replace(data, project=str(make_project(SYNTHETIC_FOLDER.resolve())))
-        if not data.project or not Path(data.project).exists():
-            raise UserError(f"data.project is {data.project!r}; there is no such folder")
+        refuse_absent_project(data.project)
         named, notes = formats.named_videos(data)
         video = named_videos(data, config.video, named)
         if notes and not video_files(data, video):

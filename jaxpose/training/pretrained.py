@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from jaxpose.config import ModelConfig
-from jaxpose.config.arguments import did_you_mean
 from jaxpose.config.model import RESNETS
 from jaxpose.config.weights import IMAGENET, PUBLISHED
 from jaxpose.errors import UserError
@@ -18,8 +17,7 @@ from jaxpose.model.pose_net import fill_backbone
 from jaxpose.model.vit_weights import find_vit_prefix, settings_of
 from jaxpose.model.weights import find_prefix
 from jaxpose.run.hub import fetch
-from jaxpose.run.paths import CHECKPOINTS_FOLDER, MEMBERS_FOLDER, PARAMETERS_FILE
-from jaxpose.run.tensor_file import find_tensor_file, read_tensors
+from jaxpose.run.tensor_file import find_weights, read_tensors
 
 # The kinds of networks that transformers' config.json names.
 _MODEL_TYPES = ("resnet", "vit", "vit_mae", "dinov2", "dinov3_vit")
@@ -42,13 +40,6 @@ class Backbone:
     message: str
 
 
-def is_run(place: Path) -> bool:
-    """Returns whether a folder given as `model.weights` is a run folder."""
-    return (place / PARAMETERS_FILE).exists() or any(
-        (place / name).is_dir() for name in (CHECKPOINTS_FOLDER, MEMBERS_FOLDER)
-    )
-
-
 def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: str = "model.weights") -> Backbone:
     """Returns the backbone of `model.weights`, which is a name, a file, or a folder with a file.
 
@@ -66,7 +57,7 @@ def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: st
     if published:
         file, source = fetch(weights), f"{option} = {weights} ({published.repository}, {published.file})"
     else:
-        file = _find_file(weights, option)
+        file = find_weights(weights, option)
         source = f"{option} = {file}"
         _refuse_other_form(file.parent, model.backbone)
     tensors = read_tensors(file)
@@ -74,15 +65,6 @@ def load_backbone(model: ModelConfig, params: dict, statistics: dict, option: st
     prefix = published.prefix if published else find(tensors, source)
     inside = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     return Backbone(*fill_backbone(model, inside, params, statistics, source), _describe_rest(tensors, prefix, source))
-
-
-def _find_file(weights: str, option: str) -> Path:
-    place = Path(weights)
-    if not place.exists():
-        near = did_you_mean(weights, list(PUBLISHED))
-        names = near or f", and the names of published weights are {', '.join(PUBLISHED)} (or none)"
-        raise UserError(f"{option} is {weights!r}; there is no such file or folder{names}")
-    return find_tensor_file(place) if place.is_dir() else place
 
 
 def _refuse_other_form(folder: Path, backbone: str) -> None:

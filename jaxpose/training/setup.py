@@ -17,7 +17,7 @@ from jaxpose.config.pretrain import is_pretraining
 from jaxpose.data.dataset import Dataset, describe_not_visible
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
-from jaxpose.errors import UserError
+from jaxpose.data.report import left_out_title
 from jaxpose.model.pose_net import make_network
 from jaxpose.pose.pca import from_json, to_json
 from jaxpose.run.pca import Subspaces, agreeing_views
@@ -108,11 +108,9 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
 
 def _describe_frames(config: Config, data: Dataset) -> list[str]:
     """Returns messages about the labelled frames."""
-    messages = list(data.project.problems)
-    if messages:
-        rows = len(messages) + len(data.sets)
-        messages.insert(0, f"{len(messages)} of {rows} rows of {data.project.label_file} are left out:")
-    messages = [*data.project.notes, *messages, *data.messages, *describe_not_visible(data.project)]
+    problems = data.project.problems
+    left_out = [left_out_title(data.project), *problems] if problems else []
+    messages = [*data.project.notes, *left_out, *data.messages, *describe_not_visible(data.project)]
     is_labelled = np.isfinite(data.project.measured_frame_px()).all(axis=-1)
     if outside := (outside_parts(data.project, config.data.crop_px) & is_labelled).sum():
         part = "their boxes" if config.data.boxes else f"data.crop_px = {config.data.crop_px}"
@@ -130,13 +128,9 @@ def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int)
       UserError: early stopping is on, but there are no validation frames.
     """
     train, messages = config.train, []
+    lengths.refuse_blind_stop(train, len(data.rows("validation")) > 0)
     if not len(data.rows("validation")):
         last = ", and the last weights are kept" if lengths.keeps_last(train, has_validation=False) else ""
-        if train.early_stop_patience and last:
-            raise UserError(
-                f"train.early_stop_patience is {train.early_stop_patience}, but there are no validation frames: "
-                "raise data.val_share, check data.split, or set train.early_stop_patience to 0"
-            )
         if not is_pretraining(config.pretrain):
             messages.append(f"no validation frames: nothing is measured during training{last}")
     if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:

@@ -1,17 +1,12 @@
-"""A start from the weights of another run: takes them over, and refuses to validate on its training frames."""
-
-from pathlib import Path
+"""A start from the weights of another run: takes them over."""
 
 import jax
 import numpy as np
 
 from jaxpose.config import ModelConfig, OptimConfig
 from jaxpose.config.model import VITS, feature_stride
-from jaxpose.data.dataset import Dataset
-from jaxpose.data.split import read_split
 from jaxpose.errors import UserError
 from jaxpose.run.load import LoadedNetwork
-from jaxpose.run.paths import SPLIT_FILE
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.optim import rest_epochs
 
@@ -115,48 +110,6 @@ def _by_name(old: dict, old_names: tuple[str, ...], new: dict, new_names: tuple[
         if name in old_names:
             columns[..., column] = old_columns[..., old_names.index(name)]
     return {"kernel": kernel}, [name for name in new_names if name not in old_names]
-
-
-def refuse_trained_frames(
-    run: Path, data: Dataset, option: str = "train.init_from"
-) -> tuple[dict[str, str], list[str]]:
-    """Refuses to validate or test a network on frames that trained its initial weights, in that run or an earlier one.
-
-    Args:
-      run: the run folder with the initial weights.
-      data: the frames and their sets.
-      option: the option that names the run, for messages.
-
-    Returns:
-      {SHA-256: path} of images that trained those weights and do not train here, and a sentence if the run's list of
-      frames is absent.
-
-    Raises:
-      UserError: a frame (same bytes, or same pixels as such a frame) trained there and validates or tests here.
-    """
-    file = run / SPLIT_FILE
-    if not file.is_file():
-        absent = f"{file} is absent: frames that {run} was trained on may validate or test here, which is not checked"
-        return {}, [absent]
-    known = read_split(file, is_of_run=True)
-    images, checksums = data.project.images, data.project.checksums
-    # An image that is in a project twice may both train and test, as it did in that run.
-    there = np.array([known.set_of_same(*pair) for pair in zip(images, checksums, strict=True)])
-    trained = np.isin(checksums, list(known.trained_before)) | (there == "train")
-    # The run's file of an image may be in this project next to another file with the same pixels.
-    pixel_checksums = np.array(data.project.pixel_checksums)
-    trained |= np.isin(pixel_checksums, pixel_checksums[trained]) & (there == "")
-    counts = {name: int((trained & (data.sets == name)).sum()) for name in ("validation", "test")}
-    if any(counts.values()):
-        measuring = " and ".join(
-            f"{count} of the {len(data.rows(name))} {name} frames" for name, count in counts.items() if count
-        )
-        raise UserError(
-            f"{option} is {run}, which was trained on {measuring}: their errors would be too small. "
-            f"data.split={run} keeps each of its frames in its set"
-        )
-    here = {checksums[row] for row in data.rows("train")}
-    return {checksum: image for checksum, image in known.trained().items() if checksum not in here}, []
 
 
 def describe_backbone_rate(optim: OptimConfig, facts: DataFacts) -> str:

@@ -9,6 +9,7 @@ from tests.browser import OVERFLOWS, needs_browser, opened
 from tests.check.test_check import HOSTILE, ROWS, checked, write_image
 
 UNNAMED = "[...document.querySelectorAll('svg.frame')].filter((one) => !one.getAttribute('aria-label')).length"
+COLUMNS = "getComputedStyle(document.querySelector('.frames.small')).gridTemplateColumns"
 
 
 @needs_browser
@@ -22,6 +23,8 @@ def test_a_keypoint_can_be_switched_off_and_nothing_fails(
     assert HOSTILE in checked(tmp_path / "project", folder=tmp_path).text
     with opened(tmp_path / "check.html", width_px, 2000, theme) as page:
         assert not page.evaluate(OVERFLOWS)
+        # Also on a phone, two pictures stand in a row.
+        assert len(page.evaluate(COLUMNS).split()) >= 2
         assert page.locator("svg.frame").count() > 0 and page.evaluate(UNNAMED) == 0
         ring, box = page.locator("svg .kp-1 circle").first, page.locator("input[data-keypoint='1']")
         assert ring.is_visible()

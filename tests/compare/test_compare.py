@@ -22,9 +22,12 @@ from jaxpose.compare.listing import format_comparison
 from jaxpose.compare.parent import compare_with_parent, find_parent, parent_lines
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.tables import write_errors
+from jaxpose.formats.project import read_project
 from jaxpose.report.comparing import parent_section
 from jaxpose.report.facts import read_facts
+from jaxpose.run.evaluated import write_evaluated
 from jaxpose.run.identity import read_config, write_config
+from tests.formats.other_projects import deeplabcut_project
 
 NAMES = ("nose", "tail")
 
@@ -35,7 +38,7 @@ def _digest(text: str) -> str:
 
 def _run(
     folder: Path,
-    errors: Mapping[str, tuple[float, float]],
+    errors: Mapping[str, tuple[float, ...]],
     sets: Mapping[str, str],
     labels: Mapping[str, str] | None = None,
     **options: object,
@@ -57,7 +60,8 @@ def _run(
     write_csv(folder / "split.csv", text.getvalue())
     index = [frame for frame in errors]
     of_rows = [sets.get(frame, "unused") for frame in index]
-    write_errors(folder / "predictions_pixel_error.csv", index, NAMES, np.array(list(errors.values())), of_rows)
+    names = config.data.keypoint_names
+    write_errors(folder / "predictions_pixel_error.csv", index, names, np.array(list(errors.values())), of_rows)
     return folder
 
 
@@ -349,3 +353,64 @@ def test_start_weights_and_new_frames_are_shown(
     assert max(map(len, lines)) <= 80
     shown = "".join("".join(lines[start : start + 9]).replace("data.video_crops_px", "").replace("()", "", 1).split())
     assert shown.startswith("".join(repr(crops).split()))
+
+
+def test_the_labels_of_crops_are_those_that_were_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second video of the DeepLabCut project has crops, so its labels count from other pixels than its frames."""
+    deeplabcut_project(tmp_path / "dlc")
+    found = read_project(c.DataConfig(project=str(tmp_path / "dlc")))
+    images, sums = found.images, found.labels_checksums()
+    runs = []
+    for name in "ab":
+        errors = {image: (1.0, 2.0, 3.0, 4.0) for image in images}
+        options = {"data__project": str(tmp_path / "dlc"), "data__keypoint_names": found.keypoint_names}
+        runs.append(_run(tmp_path / name, errors, dict.fromkeys(images, "test"), **options))
+        write_evaluated(runs[-1], ["predictions_pixel_error.csv"], images, [_digest(image) for image in images], sums)
+    assert main(list(map(str, runs))) == 0
+    assert "today" not in capsys.readouterr().out
+    file = tmp_path / "dlc" / "labeled-data" / "day2" / "CollectedData_me.csv"
+    table = pd.read_csv(file, header=[0, 1, 2], index_col=[0, 1, 2])
+    (table + 1).to_csv(file)
+    assert main(list(map(str, runs))) == 0
+    assert "A, B: 3 of 6 frames have other labels today than were measured\n" in capsys.readouterr().out
+
+
+def test_labels_that_changed_since_both_runs_were_measured_are_counted(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = shutil.copytree(Path(read_config(trained_run / "config.json").data.project), tmp_path / "project")
+    runs = [
+        shutil.copytree(trained_run, tmp_path / name, ignore=shutil.ignore_patterns("checkpoints")) for name in "ab"
+    ]
+    for run in runs:
+        config = read_config(run / "config.json")
+        config.data.project = str(project)
+        write_config(run / "config.json", config)
+
+    def shown() -> str:
+        assert main(list(map(str, runs))) == 0
+        return capsys.readouterr().out
+
+    assert "today" not in shown()
+    table = pd.read_csv(runs[0] / "predictions_pixel_error.csv", index_col=0)
+    held_out = [str(image) for image in table.index[table["set"] != "train"]]
+    labels = project / "CollectedData.csv"
+    before = labels.read_text()
+    moved = {image: row for row in before.splitlines() if (image := row.partition(",")[0]) in held_out[:2]}
+    after = before
+    for image, row in moved.items():
+        _, x, rest = row.split(",", 2)
+        after = after.replace(row, f"{image},{float(x) + 1},{rest}")
+    # One frame is not labelled any more; the images are not opened.
+    gone = next(row for row in before.splitlines() if row.startswith(f"{held_out[2]},"))
+    labels.write_text(after.replace(f"{gone}\n", ""))
+    shutil.rmtree(project / "labeled-data")
+    text = shown()
+    assert "A, B: 3 of 12 frames have other labels today than were measured\n" in text
+    assert "(jaxpose evaluate --run RUN measures a run again)" in text and "compared: the same 12 frames" in text
+    for change, reason in (
+        (lambda: labels.write_text("no labels\n"), f"the project {project} cannot be read ("),
+        (lambda: shutil.rmtree(project), f"the project {project} does not exist"),
+    ):
+        change()
+        assert f"A, B: not compared with the labels of today: {reason}" in shown()

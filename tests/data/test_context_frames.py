@@ -24,9 +24,9 @@ from jaxpose.data.synthetic import make_project
 from jaxpose.data.windows import plan_windows
 from jaxpose.errors import UserError
 from jaxpose.fitting import fit_image
-from jaxpose.formats.data_check import show_data
 from jaxpose.formats.project import prepare
 from jaxpose.run.folder import open_run
+from jaxpose.training.data_check import show_data
 
 SIDE_PX = 32
 

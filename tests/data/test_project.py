@@ -91,15 +91,15 @@ def test_frames_of_different_sizes_and_videos(tmp_path: Path) -> None:
 
 def test_a_missing_folder_names_the_nearest(tmp_path: Path) -> None:
     make_project(tmp_path / "mouse")
-    with pytest.raises(ValueError, match=f"has no folder 'mose'; did you mean {tmp_path.resolve() / 'mouse'}"):
+    with pytest.raises(ValueError, match=f"but {tmp_path}/mose does not exist; did you mean {tmp_path}/mouse"):
         read_project(DataConfig(project=str(tmp_path / "mose")))
-    with pytest.raises(ValueError, match="has no file 'labels.slp'"):
+    with pytest.raises(ValueError, match="labels.slp does not exist; give the folder of a project, or its file"):
         read_project(DataConfig(project=str(tmp_path / "labels.slp")))
-    with pytest.raises(ValueError, match="has no folder 'mose'"):
+    with pytest.raises(ValueError, match="mose/deeper does not exist; did you mean .*/mouse"):
         read_project(DataConfig(project=str(tmp_path / "mose" / "deeper")))
     with pytest.raises(ValueError, match="data.project is empty; give the project folder with data.project=FOLDER"):
         read_project(DataConfig())
-    with pytest.raises(ValueError, match="but / has no folder 'replace'; give the project folder with data.proj"):
+    with pytest.raises(ValueError, match="PROJECT is '/replace/with/your/path', but .* does not exist; give"):
         read_project(DataConfig(project="/replace/with/your/path"))
 
 
@@ -459,7 +459,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, make: Cal
     with pytest.raises(ValueError, match=f"day1.mp4 .*{reason}"):
         video_files(data, VideoConfig())
     make(tmp_path / "project")
-    with pytest.raises(ValueError, match="data.project is .* is not a folder; give the project"):
+    with pytest.raises(ValueError, match="PROJECT is .* is not a folder; give the folder"):
         read_project(resolve(Config(data=DataConfig(project=str(tmp_path / "project")))).data)
     add_row(data, "img.png,1,1")
     with pytest.raises(ValueError, match=f"csv:7: img.png cannot be read: .*{reason}"):

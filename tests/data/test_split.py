@@ -16,8 +16,8 @@ from jaxpose.data.leaks import describe_leaks
 from jaxpose.data.project import Project, read_project
 from jaxpose.data.split import assign_sets, describe_limit, describe_new, read_split, split_text
 from jaxpose.errors import UserError
-from jaxpose.formats.data_check import show_data
 from jaxpose.formats.lightning_pose.tables import write_predictions
+from jaxpose.training.data_check import show_data
 
 
 def make_project(images: list[str]) -> Project:

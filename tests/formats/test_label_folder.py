@@ -10,8 +10,8 @@ import pytest
 from jaxpose import config as c
 from jaxpose.data.project import Project
 from jaxpose.errors import UserError
-from jaxpose.formats.data_check import show_data
 from jaxpose.formats.project import read_project, refuse_absent
+from jaxpose.training.data_check import show_data
 from tests.formats.other_projects import KEYPOINTS, LABELLED, SIZE_PX, deeplabcut_project, points_px
 
 

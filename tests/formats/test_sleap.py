@@ -16,8 +16,8 @@ from jaxpose.data.project import Project
 from jaxpose.data.sessions import clip_sessions, video_files
 from jaxpose.data.split import split_text
 from jaxpose.errors import UserError
-from jaxpose.formats.data_check import show_data
 from jaxpose.formats.project import prepare, read_project
+from jaxpose.training.data_check import show_data
 from tests.formats.other_projects import FRAMES, KEYPOINTS, LABELLED, points_px
 from tests.painted_videos import number_in, plain, write
 

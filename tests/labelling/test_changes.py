@@ -287,7 +287,8 @@ def test_a_merge_into_deeplabcut_writes_what_deeplabcut_reads(project: Path, new
     video = f"  {project / 'videos/b.avi'}:\n    crop: 0, 20, 0, 16\n"
     assert f"labeled-data/b only if {project / 'config.yaml'} has, under video_sets:\n{video}" in shown
     assert "labeled-data/a only if" not in shown
-    assert shown.splitlines()[-1] == f"train on them: python -m jaxpose.train {project}"
+    earlier = "(after an earlier run of it: data.split=RUN train.init_from=RUN)"
+    assert shown.splitlines()[-1] == f"train on them: python -m jaxpose.train {project} {earlier}"
     for video in "ab":
         csv = project / f"labeled-data/{video}/CollectedData_me.csv"
         table = pd.read_csv(csv, header=[0, 1, 2], index_col=[0, 1, 2])

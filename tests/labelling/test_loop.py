@@ -44,7 +44,7 @@ def _correct(project: Path, new: Path) -> list[str]:
 
 
 def test_suggested_frames_train_the_next_run(
-    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = move_run(trained_run.parent, tmp_path)
     project, new, again = tmp_path / "project", tmp_path / "round2", tmp_path / "again"
@@ -59,6 +59,14 @@ def test_suggested_frames_train_the_next_run(
     capsys.readouterr()
     assert labels.main(["merge", str(new), "--project", str(project)]) == 0
     assert f"CollectedData.csv: {FRAMES} new rows" in (shown := capsys.readouterr().out) and "exactly as" not in shown
+    train = f"train on them: python -m jaxpose.train {project}"
+    assert shown.splitlines()[-1] == f"{train} data.split={run} train.init_from={run}"
+    # In its folder, the run is named from there; of an ensemble, no network is the one to start from.
+    monkeypatch.chdir(tmp_path)
+    (run / "members").mkdir()
+    assert labels.main(["merge", "round2", "--project", str(project)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{train} data.split={run.relative_to(tmp_path)}"
+    (run / "members").rmdir()
     before = read_config(run / "config.json")
     config = dataclasses.replace(
         before,

@@ -22,9 +22,9 @@ from jaxpose import config as c
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.remote import copy
 from jaxpose.remote.copy import RemoteCopy
-from jaxpose.remote.hook import load_hook
 from jaxpose.remote.plan import PUT, PUT_CHECKPOINT, REMOVE_CHECKPOINT, Contents, contents_of, sync_actions
 from jaxpose.remote.store import RemoteFolder
+from jaxpose.remote.user_function import load_hook
 from jaxpose.run.log import RunLog
 from jaxpose.run.manifest import find_damage
 from tests.log_files import lines_of, scalars_of

@@ -14,6 +14,13 @@ from tests.written_runs import write_run, write_video
 # Places that figures are drawn into, and those that hold a drawn one.
 PLOTS, DRAWN = "div.plot[id], div#traces", ".plot-container.plotly"
 
+# The right edges of the texts of all captions.
+CAPTION_EDGES = """[...document.querySelectorAll('caption')].map((one) => {
+  const text = document.createRange();
+  text.selectNodeContents(one);
+  return text.getBoundingClientRect().right;
+})"""
+
 
 @needs_browser
 @pytest.mark.parametrize(("width_px", "theme"), [(1280, "light"), (390, "dark")], ids=["wide", "narrow"])
@@ -22,16 +29,22 @@ def test_every_figure_is_drawn_without_an_error_and_the_page_fits(
 ) -> None:
     rng, names, long = np.random.default_rng(0), ("<script>alert(1)</script>", "tail"), "a_long_name_" * 10
     sets = {f"labeled-data/{long}/{i}.png": "test" if i % 2 else "train" for i in range(20)}
-    run = write_run(tmp_path / "run", names, sets, rng.gamma(2, 3, (20, 2)), rng.random((20, 2)))
+    run, other = (
+        write_run(tmp_path / name, names, sets, rng.gamma(2, 3, (20, 2)), rng.random((20, 2)))
+        for name in ("run", "the_other_run_with_a_long_name")
+    )
     (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
     write_video(run, long, names, rng.normal(0, 1, (5000, 2, 2)).cumsum(axis=0), rng.random((5000, 2)))
     # A high window, because figures are drawn when they come into view.
-    with opened(write_report(run), width_px, 14_000, theme) as page:
+    with opened(write_report(run, other=other), width_px, 14_000, theme) as page:
         count = page.locator(PLOTS).count()
         assert count >= 7
         page.wait_for_function(f"document.querySelectorAll('{DRAWN}').length >= {count}")
         assert page.locator(DRAWN).count() == count
         assert not page.evaluate(OVERFLOWS)
+        # A table may be wider than the page, but its caption can be read without scrolling.
+        edges_px = page.evaluate(CAPTION_EDGES)
+        assert edges_px and (width_px > 600 or max(edges_px) <= width_px), edges_px
         html = page.content()
     assert re.search(r"The smallest and the largest value of every \d+ frames are drawn", html)
     # A legend lies below Plotly's bar of 27 px; on a narrow page there is no bar, and it lies above the figure.
