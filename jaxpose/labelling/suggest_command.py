@@ -76,7 +76,9 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
         choices = choose_different(recordings, skipped, given.frames, given.apart)
     if not choices:
         raise UserError("no frame is left to suggest: all are labelled, or too near to each other (see --apart)")
-    images = write_suggestions(out, recordings, choices, data, project, points, radius=radius, h5=given.h5)
+    images = write_suggestions(
+        out, recordings, choices, data, project, points, radius=radius, h5=given.h5, overwrite=given.overwrite
+    )
     _report(given, out, recordings, choices, images, project, points)
     return DONE
 
