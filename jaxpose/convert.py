@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, show_page
+from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
 from jaxpose.terminal import print_lines
@@ -178,4 +179,4 @@ def _help() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -5,10 +5,10 @@ bootstrap intervals on the frames that no run trained on, and the spread over se
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.early_signals import exit_with
 from jaxpose.terminal import columns
 
 
@@ -32,4 +32,4 @@ def _run(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)
