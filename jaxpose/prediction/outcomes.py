@@ -38,7 +38,8 @@ class Outcomes:
 
     def settle_done(self, job: Job, rows: int, seconds: float) -> None:
         """Records that the tables of a job are written."""
-        self._settle(job, DONE, job.dropped_frames(), rows, seconds)
+        dropped = job.dropped_frames()
+        self._settle(job, DONE, "; ".join(filter(None, [dropped, job.unknown_length(rows)])), rows, seconds, dropped)
 
     def settle_failed(self, job: Job, reason: str) -> None:
         """Records why a job cannot be finished now; its finished segments stay for the next command."""
@@ -62,7 +63,10 @@ class Outcomes:
             reason += f"{some} {verb} in {job.table}{PARTIAL}"
         self._settle(job, state, reason, rows)
 
-    def _settle(self, job: Job, state: str, reason: str, rows: int = 0, seconds: float = 0.0) -> None:
+    def _settle(
+        self, job: Job, state: str, reason: str, rows: int = 0, seconds: float = 0.0, warning: str | None = None
+    ) -> None:
+        """Records an outcome, and logs the warning, by default the reason."""
         self._index.note(
             dataclasses.replace(
                 job.row,
@@ -74,9 +78,10 @@ class Outcomes:
                 table_sha256=sha256_of(job.table)[:CHECKSUM_DIGITS] if state == DONE else "",
             )
         )
-        if reason:
-            self.reported.add(reason)
-            _logger.warning(reason)
+        warning = reason if warning is None else warning
+        if warning:
+            self.reported.add(warning)
+            _logger.warning(warning)
         if state == FAILED:
             self._failed.add(job.row.table)
         else:
