@@ -5,6 +5,7 @@ It imports nothing that takes long, and handles Ctrl-C before anything else.
 
 import importlib
 import sys
+from typing import NoReturn
 
 # Each verb and its line in `jaxpose --help`, in the order of a first day's work.
 VERBS = {
@@ -32,16 +33,22 @@ _ENTERED = ("train", "pretrain", "evaluate", "predict", "watch", "launch")
 _EARLY_SIGNALS = ("train", "pretrain", "evaluate", "predict", "launch")
 
 
-def main() -> int:
-    """Runs the verb that the arguments of the process name and returns its exit code; 2 if there is no such verb."""
+def main() -> NoReturn:
+    """Runs the verb that the arguments of the process name, and ends the process with its exit code."""
     from jaxpose import early_signals
 
-    early_signals.leave_on_interrupt()
+    early_signals.exit_with(run)
+
+
+def run() -> int:
+    """Runs the verb that the arguments of the process name and returns its exit code; 2 if there is no such verb."""
     verb, *rest = sys.argv[1:] or ["--help"]
     if verb in VERBS:
         # `arguments.program` reads the name.
         sys.argv = [f"jaxpose {verb}", *rest]
         if verb in _EARLY_SIGNALS:
+            from jaxpose import early_signals
+
             early_signals.install(f"jaxpose.{verb}")
         return _enter(verb) if verb in _ENTERED else _run(verb)
     from jaxpose.config.arguments import USERS_MISTAKE, did_you_mean, show_page
@@ -96,4 +103,4 @@ Trains networks that find body keypoints in video.
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

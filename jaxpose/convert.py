@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpose.config.arguments import DONE, Arguments, did_you_mean, exit_code_of, program, show_page
+from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.phases import phase
 from jaxpose.run.run_argument import run_folder
@@ -208,4 +209,4 @@ def _help() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

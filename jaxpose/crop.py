@@ -5,9 +5,9 @@ labelled image, and <video>_bbox.csv, a box for each frame.
 """
 
 import argparse
-import sys
 
 from jaxpose.config.arguments import Arguments
+from jaxpose.early_signals import exit_with
 from jaxpose.run.run_argument import run_folder
 
 
@@ -50,4 +50,4 @@ def _run(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -8,10 +8,12 @@ save until `cluster.signals.Interrupt` takes over: a signal ends the process at 
 either whole or absent.
 """
 
+import atexit
 import collections
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -97,11 +99,31 @@ def before_leaving(inform_others: Callable[[int], None]) -> None:
     _inform_others.append(inform_others)
 
 
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """Ends the process with the exit code of a verb, which a signal after the verb does not change.
+
+    Args:
+      main: runs the verb.
+    """
+    leave_on_interrupt()
+    # Functions are called at the exit in reverse order, so that a signal still ends one that hangs, such as JAX's.
+    atexit.register(_ignore)
+    code = main()
+    ended(code)
+    sys.exit(code)
+
+
 def ended(code: int) -> None:
-    """Fixes the exit code of a verb that has ended: a later signal does not change it."""
+    """Makes a signal end the process at once with the exit code of its verb, which has ended."""
     for number in EXIT_CODES:
-        if signal.getsignal(number) is _caught:
+        if signal.getsignal(number) in (_caught, _interrupted):
             signal.signal(number, lambda *_: exit_at_once(code))
+
+
+def _ignore() -> None:
+    """Ignores signals while Python removes what it holds: its handlers are gone then, and the default kills."""
+    for number in EXIT_CODES:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxpose import __version__, early_signals
+from jaxpose import __version__
 from jaxpose.config.arguments import DONE
 from jaxpose.flags import INPUTS, evaluate_arguments, predict_arguments, split_runs, watch_arguments
 from jaxpose.phases import phase, say, speak
@@ -70,9 +70,7 @@ def launch(import_main: ImportMain) -> int:
 def _run(work: Callable[[], int]) -> int:
     # Imports leave no garbage, and collecting it would take a tenth of the time.
     gc.disable()
-    code = work()
-    early_signals.ended(code)
-    return code
+    return work()
 
 
 def _train(import_main: ImportMain) -> int:

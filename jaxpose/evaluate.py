@@ -6,8 +6,6 @@ predictions_pixel_error.csv, the same for CollectedData_new.csv and CollectedDat
 
 if __name__ == "__main__":
     # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    import sys
-
     from jaxpose import early_signals
 
     early_signals.install("jaxpose.evaluate")
@@ -18,7 +16,7 @@ if __name__ == "__main__":
 
         return main
 
-    sys.exit(entry.evaluate(import_main))
+    early_signals.exit_with(lambda: entry.evaluate(import_main))
 
 import argparse
 

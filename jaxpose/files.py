@@ -142,8 +142,9 @@ def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
     """Gives a new folder that gets its name at the end, complete or not at all; `write_new` writes its files.
 
     Args:
-      folder: what to write: absent, empty, or a link to such a folder, which stays a link.
-      overwrite: the folder may hold files; they are removed at the end.
+      folder: what to write: absent, empty, or a link to such a folder, which stays a link. A folder that holds the
+        same files already stays as it is.
+      overwrite: the folder may hold other files; they are removed at the end.
 
     Raises:
       OSError: the folder cannot be written, or holds files; the error names it.
@@ -155,9 +156,27 @@ def write_folder(folder: Path, overwrite: bool = False) -> Iterator[Path]:
             new = place / target.name
             new.mkdir()
             yield new
+            if target.is_dir() and has_same_files(new, target):
+                return
             if overwrite and target.is_dir():
                 os.replace(target, place / ".before")
             os.replace(new, target)
+
+
+def has_same_files(folder: Path, other: Path) -> bool:
+    """Returns whether two folders hold files with the same names and bytes."""
+    files = [
+        {file.relative_to(place): file for file in place.rglob("*") if file.is_file()} for place in (folder, other)
+    ]
+    return files[0].keys() == files[1].keys() and all(
+        is_same_file(file, files[1][name]) for name, file in files[0].items()
+    )
+
+
+def is_same_file(file: Path, other: Path) -> bool:
+    """Returns whether the second path is a regular file with the bytes of the first one."""
+    is_same_size = is_regular(other) and other.stat().st_size == file.stat().st_size
+    return is_same_size and sha256_of(other) == sha256_of(file)
 
 
 def write_new(file: Path, data: bytes) -> None:

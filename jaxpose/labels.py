@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from jaxpose.config import DataConfig
 from jaxpose.config.arguments import Arguments, did_you_mean, program
+from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 
 
@@ -56,4 +57,4 @@ def _merge(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -5,8 +5,6 @@ Input: the number of processes and the arguments of the verb. Output: the exit c
 
 if __name__ == "__main__":
     # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    import sys
-
     from jaxpose import early_signals
 
     early_signals.install("jaxpose.launch")
@@ -17,7 +15,7 @@ if __name__ == "__main__":
 
         return main
 
-    sys.exit(entry.launch(import_main))
+    early_signals.exit_with(lambda: entry.launch(import_main))
 
 import argparse
 import sys

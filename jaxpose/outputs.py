@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxpose.errors import UserError
-from jaxpose.files import is_regular, sha256_of
-from jaxpose.unfinished import LOCK_FILE, naming_errors, unfinished_folder
+from jaxpose.files import is_same_file
+from jaxpose.unfinished import LOCK_FILE, naming_errors, unfinished_folder, was_cut_off
+
+_OUTPUT = "output"
 
 
 @contextlib.contextmanager
@@ -28,14 +30,14 @@ def output_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     """
     with naming_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with unfinished_folder(folder / "output") as new:
+        with unfinished_folder(folder / _OUTPUT) as new:
             yield new
             # Backwards: a.json, which is about the file a, comes before it.
             files = sorted(
                 (file for file in new.rglob("*") if file.is_file() and file != new / LOCK_FILE), reverse=True
             )
             targets = {file: folder / file.relative_to(new) for file in files}
-            kept = [target for file, target in targets.items() if _is_same(file, target)]
+            kept = [target for file, target in targets.items() if is_same_file(file, target)]
             other = [target for target in targets.values() if os.path.lexists(target) and target not in kept]
             if other and not overwrite:
                 raise already_exist(sorted(other))
@@ -53,6 +55,9 @@ def already_exist(files: list[Path]) -> UserError:
     return UserError(f"{names} exists already: --overwrite replaces it; or choose another --out")
 
 
-def _is_same(file: Path, other: Path) -> bool:
-    is_same_size = is_regular(other) and other.stat().st_size == file.stat().st_size
-    return is_same_size and sha256_of(other) == sha256_of(file)
+def may_be_ours(folder: Path) -> bool:
+    """Returns whether a killed command may have left the files of a folder without telling its user; see `was_cut_off`.
+
+    Then `output_folder` compares them, in place of a refusal before the work.
+    """
+    return was_cut_off(folder / _OUTPUT)

@@ -8,8 +8,6 @@ the outcome of each input. The same command, started again or on several machine
 
 if __name__ == "__main__":
     # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    import sys
-
     from jaxpose import early_signals
 
     early_signals.install("jaxpose.predict")
@@ -20,7 +18,7 @@ if __name__ == "__main__":
 
         return main
 
-    sys.exit(entry.predict(import_main))
+    early_signals.exit_with(lambda: entry.predict(import_main))
 
 import argparse
 import dataclasses

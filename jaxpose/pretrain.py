@@ -2,8 +2,6 @@
 
 if __name__ == "__main__":
     # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    import sys
-
     from jaxpose import early_signals
 
     early_signals.install("jaxpose.pretrain")
@@ -14,7 +12,7 @@ if __name__ == "__main__":
 
         return main
 
-    sys.exit(entry.pretrain(import_main))
+    early_signals.exit_with(lambda: entry.pretrain(import_main))
 
 import dataclasses
 from typing import Any, Literal

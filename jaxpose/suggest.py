@@ -5,9 +5,9 @@ frames as images, and label files in the form of the project, with the predictio
 """
 
 import argparse
-import sys
 
 from jaxpose.config.arguments import Arguments
+from jaxpose.early_signals import exit_with
 from jaxpose.flags import split_runs
 
 
@@ -51,4 +51,4 @@ def _run(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

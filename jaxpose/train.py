@@ -5,8 +5,6 @@
 
 if __name__ == "__main__":
     # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    import sys
-
     from jaxpose import early_signals
 
     early_signals.install("jaxpose.train")
@@ -17,7 +15,7 @@ if __name__ == "__main__":
 
         return main
 
-    sys.exit(entry.train(import_main))
+    early_signals.exit_with(lambda: entry.train(import_main))
 
 import functools
 import logging

@@ -8,6 +8,7 @@ up. A name is made anew (O_EXCL, O_NOFOLLOW): a link that somebody left there is
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import re
 import shutil
@@ -119,6 +120,15 @@ def refuse_lack_of_space(folder: Path, needed_bytes: int) -> None:
     finally:
         os.close(descriptor)
         trial.unlink()
+
+
+def was_cut_off(target: Path) -> bool:
+    """Returns whether an unfinished file or folder lies beside a target: a command that wrote it may have been killed.
+
+    It may have been killed after its last file was complete, and before it told its user. So a command that finds such
+    a target compares what it would write, and does not refuse at once.
+    """
+    return any(target.parent.glob(pattern_of(glob.escape(target.name))))
 
 
 def remove_unfinished() -> None:

@@ -6,16 +6,14 @@ ends, or lines if there is no terminal.
 
 if __name__ == "__main__":
     # This comes before the imports below, which take seconds. `entry` calls import_main for them.
-    import sys
-
-    from jaxpose import entry
+    from jaxpose import early_signals, entry
 
     def import_main():
         from jaxpose.watch import main
 
         return main
 
-    sys.exit(entry.watch(import_main))
+    early_signals.exit_with(lambda: entry.watch(import_main))
 
 import argparse
 import sys

@@ -33,17 +33,20 @@ COMMANDS = {
     "suggest": "suggest --run RUN --frames 3 --apart 1 --out OUT/suggestions --h5",
     "check": "check.__main__ PROJECT --out OUT/check.html data.flip_pairs="
              "left_front_paw:right_front_paw,left_hind_paw:right_hind_paw",
+    "report": "report.__main__ --run TRAINED --out OUT/report.html",
+    "export": "export.__main__ --run TRAINED --out OUT/mouse.stablehlo",
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with predictions of the two videos of its project."""
+def run(tmp_path_factory: pytest.TempPathFactory, trained_run: Path) -> Path:
+    """A run with predictions of the two videos of its project; beside it, a trained one."""
     folder = tmp_path_factory.mktemp("cut_off")
     project = make_project(folder / "project", videos=2, labelled_frames=3, video_frames=FRAMES, side_px=64)
     random = np.random.default_rng(0)
     shape = (FRAMES, len(KEYPOINT_NAMES))
     videos = sorted((project / "videos").iterdir())
+    (folder / "trained").symlink_to(trained_run)
     return predicted_run(
         folder / "run",
         project,
@@ -54,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def call(name: str, run: Path, out: Path) -> int:
     project = run.parent / "project"
     places = {"RUN": run, "PROJECT": project, "OUT": out, "VIDEO": project / "videos" / "session00.mp4",
-              "VIDEO2": project / "videos" / "session01.mp4"}  # fmt: skip
+              "VIDEO2": project / "videos" / "session01.mp4", "TRAINED": run.parent / "trained"}  # fmt: skip
     verb, *words = COMMANDS[name].split()
     argv = []
     for word in words:
@@ -101,7 +104,7 @@ def test_after_a_full_disk_the_same_command_makes_all_files(
 def test_after_a_kill_the_same_command_makes_all_files(
     name: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before each file that gets its name, with what a killed process leaves behind."""
+    """Killed before each file that gets its name and after the last one, with what a killed process leaves behind."""
     good = call(name, run, tmp_path / "out")
     whole, out = files_of(tmp_path / "out"), tmp_path / "out"
     assert whole and good in (0, 1)
@@ -119,11 +122,21 @@ def test_after_a_kill_the_same_command_makes_all_files(
                 raise Killed
             replace(source, target)
 
+        def remove_or_die(path: Path, descriptor: int, left: list[int] = left) -> None:
+            if left[0] > 0:
+                return remove(path, descriptor)
+            if path.is_dir() and left[0] == 0:
+                # What a folder holds is removed before the folder.
+                shutil.rmtree(path)
+                path.mkdir()
+                left[0] -= 1
+                raise Killed
+
         # Some files hold the paths of others.
         shutil.rmtree(out)
         with monkeypatch.context() as patched:
             patched.setattr(os, "replace", replace_or_die)
-            patched.setattr(unfinished, "_remove_locked", lambda *given, left=left: left[0] < 0 or remove(*given))
+            patched.setattr(unfinished, "_remove_locked", remove_or_die)
             try:
                 assert call(name, run, out) == good
                 break

@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import signal
 import subprocess
 import sys
 import time
@@ -24,11 +23,7 @@ OF_THE_PACKAGE |= {file.parent.name for file in PACKAGE.glob("*/__main__.py")}
 def called(*arguments: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of the command in this process."""
     monkeypatch.setattr(sys, "argv", ["/anywhere/bin/jaxpose", *arguments])
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        return command.main(), *capsys.readouterr()
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    return command.run(), *capsys.readouterr()
 
 
 def test_help_has_a_line_for_every_verb(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -38,6 +33,14 @@ def test_help_has_a_line_for_every_verb(monkeypatch: pytest.MonkeyPatch, capsys:
     assert (code, err) == (0, "") and len(out.splitlines()) <= 30
     assert {line.split()[0] for line in out.splitlines() if line.startswith("  ")} >= OF_THE_PACKAGE
     assert set(command.VERBS) == OF_THE_PACKAGE
+
+
+def test_every_verb_ends_the_process_with_a_code_that_no_later_signal_changes() -> None:
+    files = [*PACKAGE.glob("[a-z]*.py"), *PACKAGE.glob("*/__main__.py"), PACKAGE / "__main__.py"]
+    for file in files:
+        text = file.read_text()
+        if '__name__ == "__main__"' in text:
+            assert "exit_with(" in text and "sys.exit(" not in text, file
 
 
 def test_the_version_is_that_of_the_package(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -96,7 +99,7 @@ class Slow:
 sys.meta_path.insert(0, Slow())
 sys.argv = ["jaxpose", {verb!r}, "--run", "x"]
 from jaxpose.__main__ import main
-sys.exit(main())
+main()
 """
 
 

@@ -7,13 +7,13 @@ rows that a training would refuse, counts, pairs, sizes and the split.
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxpose import __version__
 from jaxpose.check.findings import list_file, refuse_other_list
 from jaxpose.config.arguments import DONE, FAILED, Arguments, make_folder, refuse_other_file
+from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.phases import phase, speak
 from jaxpose.quantities import count, size
@@ -122,4 +122,4 @@ def _name(project: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

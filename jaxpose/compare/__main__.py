@@ -5,10 +5,10 @@ bootstrap intervals on the frames that no run trained on, and the spread over se
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from jaxpose.config.arguments import DONE, Arguments
+from jaxpose.early_signals import exit_with
 from jaxpose.run.run_argument import RUN_HELP
 from jaxpose.terminal import columns
 
@@ -33,4 +33,4 @@ def _run(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -1,17 +1,19 @@
 """The folder of a finished run whose network another tool has trained."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 from jaxpose.checksums import read_json, write_csv, write_json
 from jaxpose.config import Config
 from jaxpose.errors import UserError
-from jaxpose.files import write_folder
+from jaxpose.files import has_same_files, write_folder
 from jaxpose.run.identity import write_config
 from jaxpose.run.paths import CONFIG_FILE, FINISHED_FILE, PARAMETERS_FILE, SPLIT_FILE
 from jaxpose.run.pca import Subspaces, save_subspaces
 from jaxpose.run.summary import CONVERTED
 from jaxpose.run.weights import export_parameters
+from jaxpose.unfinished import was_cut_off
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,21 +62,24 @@ def write_run(out: Path, run: FinishedRun, overwrite: bool = False) -> None:
             export_parameters(folder / PARAMETERS_FILE, {"params": run.params, "statistics": run.statistics}, metadata)
             summary = {"out": str(out), "steps": run.step, "best_step": run.step, "reason": CONVERTED, "exit_code": 0}
             write_json(folder / FINISHED_FILE, summary | {"sets": {}, "converted": run.source})
+            refuse_used(out, overwrite, folder)
     except OSError as error:
         raise UserError(f"--out is {out}, which cannot be written: {error.strerror}; give another folder") from None
 
 
-def refuse_used(out: Path, overwrite: bool) -> None:
-    """Refuses a folder that holds files, or a file.
+def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
+    """Refuses a folder that holds files, unless a killed command left them that wrote the same, or a file.
 
     Args:
       out: the folder for a run.
       overwrite: it may hold a run that was converted.
+      new: what is to be written there, once that is known.
 
     Raises:
       UserError: it is one.
     """
-    if out.is_dir() and any(out.iterdir()):
+    is_kept = has_same_files(new, out) if new else was_cut_off(Path(os.path.realpath(out)))
+    if out.is_dir() and any(out.iterdir()) and not is_kept:
         is_converted = (out / FINISHED_FILE).is_file() and "converted" in read_json(out / FINISHED_FILE)
         if not overwrite or not is_converted:
             rule = ": --overwrite replaces the run" * is_converted

@@ -175,6 +175,7 @@ def _deep_tiff(content: bytes) -> dict[int, int]:
       UserError: OpenCV would read it wrongly.
     """
     tags = tiff_tags.read_tags(content)
+    refuse_number_kind(tags)
     bits, channels = tags.get(tiff_tags.BITS, 1), tags.get(tiff_tags.CHANNELS, 1)
     if bits <= 8:
         return {}
@@ -184,6 +185,18 @@ def _deep_tiff(content: bytes) -> dict[int, int]:
             f"{', each in a plane of its own' if channels > 2 else ''}; save it in grey, or in interleaved RGB"
         )
     return tags
+
+
+def refuse_number_kind(tags: dict[int, int]) -> None:
+    """Raises UserError if a TIFF file with these tags holds numbers that OpenCV does not read, or reads wrongly."""
+    bits, kind = tags.get(tiff_tags.BITS, 1), tags.get(tiff_tags.SAMPLE_FORMAT, tiff_tags.WHOLE_NUMBERS)
+    if kind == tiff_tags.FLOATS and bits < 32:
+        raise UserError(
+            f"it is a TIFF file of {bits}-bit floating-point numbers; save it with those of 32 bits, or with whole "
+            "numbers of 8 or 16 bits"
+        )
+    if kind == tiff_tags.SIGNED and bits == 8:
+        raise UserError("it is a TIFF file of signed 8-bit numbers, -128 to 127; save it with those from 0 to 255")
 
 
 def _becomes_8_bits(tags: dict[int, int]) -> bool:

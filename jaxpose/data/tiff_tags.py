@@ -1,10 +1,11 @@
 """Numbers in the first directory of a TIFF file. EXIF data have the same form."""
 
+import mmap
 import struct
 
 BITS, PHOTOMETRIC, ORIENTATION, CHANNELS, PLANES, TILE_WIDTH, SAMPLE_FORMAT = 258, 262, 274, 277, 284, 322, 339
 # Values of PHOTOMETRIC, PLANES and SAMPLE_FORMAT.
-WHITE_IS_ZERO, SEPARATE, WHOLE_NUMBERS = 0, 2, 1
+WHITE_IS_ZERO, SEPARATE, WHOLE_NUMBERS, SIGNED, FLOATS = 0, 2, 1, 2, 3
 # Letter for `struct` of the types short and long.
 _LETTERS = {3: "H", 4: "I"}
 _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
@@ -12,7 +13,7 @@ _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
 _MOST_ENTRIES = 4096
 
 
-def read_tags(content: bytes) -> dict[int, int]:
+def read_tags(content: bytes | mmap.mmap) -> dict[int, int]:
     """Returns {tag: its first number} of a TIFF or BigTIFF file; {} for other content."""
     tags: dict[int, int] = {}
     order = _BYTE_ORDERS.get(content[:2])
@@ -27,7 +28,9 @@ def read_tags(content: bytes) -> dict[int, int]:
     return tags
 
 
-def _read_directory(content: bytes, offset: str, at: int, counter: str, entry: str, tags: dict[int, int]) -> None:
+def _read_directory(
+    content: bytes | mmap.mmap, offset: str, at: int, counter: str, entry: str, tags: dict[int, int]
+) -> None:
     """Adds the tags of a directory.
 
     Args:

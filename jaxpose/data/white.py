@@ -41,6 +41,8 @@ def range_of(pixels: np.ndarray) -> ValueRange | None:
     if pixels.dtype == np.uint8:
         return None
     smallest, largest = float(pixels.min()), float(pixels.max())
+    if np.isnan(largest):
+        raise UserError("the image has pixels that are NaN; they must be finite and at least 0")
     if not (smallest >= 0 and largest < np.inf):
         raise UserError(f"the image has values from {smallest:g} to {largest:g}; they must be finite and at least 0")
     return ValueRange(largest, pixels.dtype.kind == "f")
@@ -85,7 +87,8 @@ def to_8_bits(pixels: np.ndarray, white: float) -> np.ndarray:
     values = range_of(pixels)
     if values is None:
         return pixels
-    if not white and values.largest and (values.is_float or values.largest < WHOLE_RANGE * _DARK):
+    is_whole_range = not values.is_float and WHOLE_RANGE * _DARK <= values.largest <= WHOLE_RANGE
+    if not white and values.largest and not is_whole_range:
         raise UserError(
             f"the image holds {'floating-point ' * values.is_float}values up to {values.largest:g}, and the run has no "
             f"labelled image of more than 8 bits: {_ADVICE}"

@@ -5,7 +5,6 @@ Input: the environment, and the folder for runs. Output: the lines, and exit cod
 
 import argparse
 import socket
-import sys
 from pathlib import Path
 
 from jaxpose.config.arguments import DONE, FAILED, Arguments
@@ -13,6 +12,7 @@ from jaxpose.doctor.disk import cache, clock, run_folder, shared_memory, space
 from jaxpose.doctor.finding import PROBLEM
 from jaxpose.doctor.machine import cores, devices, versions
 from jaxpose.doctor.others import coordinator, count_processes, processes, proxies
+from jaxpose.early_signals import exit_with
 from jaxpose.terminal import print_lines
 
 
@@ -48,4 +48,4 @@ def _run(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

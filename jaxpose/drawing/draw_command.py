@@ -16,6 +16,7 @@ from jaxpose.drawing.style import Style
 from jaxpose.errors import UserError
 from jaxpose.formats.project import read_label_table
 from jaxpose.formats.video_predictions import VideoPredictions, refuse_other_length
+from jaxpose.outputs import may_be_ours, output_folder
 from jaxpose.phases import phase
 from jaxpose.quantities import count
 from jaxpose.run.identity import read_config, refuse_no_run
@@ -53,8 +54,8 @@ def draw(given: argparse.Namespace) -> int:
     refuse_other_length(index, predictions)
     _look_at_points(index, predictions, style)
     frames = len(predictions.confidence)
-    with phase(f"drawing {file.name}", frames, "frame") as progress:
-        drawn = draw_video(index, predictions, file, style, progress=progress.update)
+    with phase(f"drawing {file.name}", frames, "frame") as progress, output_folder(file.parent, given.overwrite) as new:
+        drawn = draw_video(index, predictions, new / file.name, style, progress=progress.update)
     if drawn.problem:
         print_lines(drawn.problem)
     lines = count(len(style.edges), "line") if style.edges else "no line"
@@ -73,7 +74,7 @@ def _refuse_file(given: argparse.Namespace, file: Path, video: Path) -> None:
         raise UserError(f"{flag}; its name must end in {SUFFIX}")
     if file.exists() and video.exists() and file.samefile(video):
         raise UserError(f"{flag}, which is the video itself; choose another --out")
-    if file.exists() and not given.overwrite:
+    if file.exists() and not given.overwrite and not may_be_ours(file.parent):
         raise UserError(f"{flag}, which exists already: --overwrite replaces it; or choose another --out")
 
 

@@ -5,10 +5,10 @@ and FILE.stablehlo.json, which describes it.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from jaxpose.config.arguments import DONE
+from jaxpose.early_signals import exit_with
 from jaxpose.phases import phase
 from jaxpose.run.run_argument import RunArgument
 from jaxpose.terminal import print_lines
@@ -50,4 +50,4 @@ def _run(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -24,7 +24,7 @@ from jaxpose.export.stablehlo import PLATFORMS, SUFFIX, load_stablehlo, to_stabl
 from jaxpose.extras import need
 from jaxpose.files import write_atomic
 from jaxpose.model.jax_settings import pinned_settings
-from jaxpose.outputs import already_exist, output_folder
+from jaxpose.outputs import already_exist, may_be_ours, output_folder
 from jaxpose.phases import phase
 from jaxpose.pose.pca import Pca
 from jaxpose.prediction.batch_runner import BatchRunner
@@ -111,7 +111,7 @@ def _check_out(out: Path, overwrite: bool) -> None:
         if file.is_dir():
             raise UserError(f"--out is {out}, but {file} is a folder; give another name")
     # Without it, the file about it is what a command has left that was cut off.
-    if out.exists() and not overwrite:
+    if out.exists() and not overwrite and not may_be_ours(out.parent):
         raise already_exist([out])
     need("export", out.name)
 

@@ -22,7 +22,13 @@ def to_stablehlo(program: Program, shape: tuple[int, ...]) -> bytes:
     """
     (batch,) = jax.export.symbolic_shape("batch")
     frames = jax.ShapeDtypeStruct((batch, *shape), jnp.uint8)
-    return bytes(jax.export.export(jax.jit(program), platforms=PLATFORMS)(frames).serialize())
+    # Otherwise the file holds paths of this machine, and the bytes depend on who calls.
+    before = jax.config.jax_traceback_in_locations_limit  # pyright: ignore[reportAttributeAccessIssue]
+    jax.config.update("jax_traceback_in_locations_limit", 0)
+    try:
+        return bytes(jax.export.export(jax.jit(program), platforms=PLATFORMS)(frames).serialize())
+    finally:
+        jax.config.update("jax_traceback_in_locations_limit", before)
 
 
 def load_stablehlo(content: bytes) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

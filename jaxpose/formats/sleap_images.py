@@ -5,6 +5,7 @@ for images of every origin (`jaxpose.data.image_file`).
 """
 
 import contextlib
+import mmap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import cv2
 import numpy as np
 
 from jaxpose.config import DataConfig
-from jaxpose.data.image_file import decode_values
+from jaxpose.data.image_file import decode_values, refuse_number_kind
 from jaxpose.data.orientation import NORMAL, read_orientation
+from jaxpose.data.tiff_tags import read_tags
 from jaxpose.errors import UserError
 from jaxpose.files import sha256_of
 from jaxpose.formats.extracted_frames import ExtractedFrames, Image, image_bytes
@@ -122,12 +124,24 @@ def _is_frame_a_page(path: Path, given: dict[str, Any], frames: list[int], reach
     """
     if path.suffix.lower() not in (".tif", ".tiff"):
         return False
+    _refuse_number_kind(path)
     if given.get("format") in (None, "multi_page"):
         return True
     if max(frames) >= cv2.imcount(str(path), cv2.IMREAD_UNCHANGED):
         return False
     page_px, shown_px = _read_page(path, 0).shape[1::-1], (given.get("shape") or [0] * 4)[2:0:-1]
     return bool((reach_px >= shown_px).any() and (reach_px < page_px).all())
+
+
+def _refuse_number_kind(path: Path) -> None:
+    if not path.stat().st_size:
+        return
+    with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        tags = read_tags(content)
+    try:
+        refuse_number_kind(tags)
+    except UserError as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
 
 
 def _read_page(path: Path, frame: int) -> np.ndarray:

@@ -7,13 +7,13 @@ Input: a project, options that are settled, and the GPUs of this machine. Output
 import argparse
 import math
 import shlex
-import sys
 from pathlib import Path
 
 from jaxpose.config import command_line, validate
 from jaxpose.config.arguments import DONE, Arguments
 from jaxpose.config.check import validate_alone
 from jaxpose.config.shorthand import expand
+from jaxpose.early_signals import exit_with
 from jaxpose.errors import UserError
 from jaxpose.files import write_atomic
 from jaxpose.terminal import print_lines
@@ -79,4 +79,4 @@ def _refuse_bad_file(out: Path, overwrite: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

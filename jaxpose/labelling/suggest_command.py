@@ -77,7 +77,9 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
     if not choices:
         raise UserError("no frame is left to suggest: all are labelled, or too near to each other (see --apart)")
     run = named[0] if len(named) == 1 else None
-    images = write_suggestions(out, recordings, choices, data, project, points, radius=radius, h5=given.h5, run=run)
+    images = write_suggestions(
+        out, recordings, choices, data, project, points, radius=radius, h5=given.h5, run=run, overwrite=given.overwrite
+    )
     _report(given, out, recordings, choices, images, project, points)
     return DONE
 

@@ -18,7 +18,7 @@ from jaxpose.config import DataConfig
 from jaxpose.data.cells import path_cell, path_of_cell
 from jaxpose.data.labels import labels_checksum, read_labels
 from jaxpose.errors import UserError
-from jaxpose.files import write_folder, write_new
+from jaxpose.files import has_same_files, write_folder, write_new
 from jaxpose.labelling.label_layout import IMAGES_FOLDER
 from jaxpose.labelling.project_labels import ProjectLabels
 from jaxpose.labelling.recordings import Recording
@@ -26,6 +26,7 @@ from jaxpose.labelling.selection import Choice
 from jaxpose.labelling.suggested_labels import Points, image_of, write_label_files
 from jaxpose.phases import phase
 from jaxpose.run.paths import CONFIG_FILE
+from jaxpose.unfinished import was_cut_off
 from jaxpose.video.rotation import as_labelled, labelled_sizes_px
 from jaxpose.video.video import Video, read_chunks, scan
 
@@ -34,17 +35,20 @@ _CHUNK_FRAMES = 8
 _CHECKSUM, _RUN = "labels_sha256", "run"
 
 
-def refuse_used(out: Path, overwrite: bool) -> None:
-    """Checks that a folder is absent or empty.
+def refuse_used(out: Path, overwrite: bool, new: Path | None = None) -> None:
+    """Checks that a folder is absent, empty, or what a killed command left that wrote the same.
 
     Args:
       out: the folder.
       overwrite: it may hold earlier suggestions whose labels nobody has changed.
+      new: what is to be written there, once that is known.
 
     Raises:
       UserError: it holds files, or is one.
     """
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    if has_same_files(new, out) if new else was_cut_off(Path(os.path.realpath(out))):
         return
     if not overwrite or not (out / LIST_FILE).is_file():
         rule = "--overwrite replaces it, or " * (out / LIST_FILE).is_file()
@@ -64,22 +68,24 @@ def write_suggestions(
     radius: int,
     h5: bool = False,
     run: Path | None = None,
+    overwrite: bool = False,
 ) -> int:
     """Writes the folder, complete or not at all, and returns the number of images.
 
     Args:
-      out: the folder; what it holds is removed at the end.
+      out: the folder.
       recordings: the videos.
       choices: the frames to label.
       data: the sizes of the labelled images decide whether a rotation in a video file is applied.
       project: whose form the label files have; None writes none.
       points: predicted places of the keypoints; a frame without any gets no labels.
       radius: frames to write on either side of each chosen one.
-      h5: write each label file as HDF5, too.
+      h5: also write each label file as HDF5.
       run: the only run whose predictions chose the frames; None = none, or several.
+      overwrite: as in `refuse_used`.
 
     Raises:
-      UserError: a video is damaged before a frame that is needed.
+      UserError: a video is damaged before a frame that is needed, or the folder holds other files.
     """
     with write_folder(out, overwrite=True) as folder:
         images, videos = 0, dict[Path, Video]()
@@ -92,6 +98,7 @@ def write_suggestions(
         files = write_label_files(folder, recordings, choices, project, points, videos, h5) if project else []
         checksums = {image: digest for file in files for image, digest in read_checksums(file).items()}
         write_new(folder / LIST_FILE, _list_text(recordings, choices, checksums, run).encode())
+        refuse_used(out, overwrite, folder)
     return images
 
 

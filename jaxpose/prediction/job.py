@@ -13,6 +13,7 @@ from jaxpose.formats.lightning_pose.table_rows import join_tables
 from jaxpose.prediction.claims import Claims
 from jaxpose.prediction.index_row import DAMAGED, FAILED, WAITING, Row, identity_of
 from jaxpose.prediction.table_files import PARTIAL
+from jaxpose.quantities import count
 from jaxpose.video.index import ends_checksum, read_index
 from jaxpose.video.video import Video
 
@@ -102,6 +103,15 @@ class Job:
         return (
             f"{self.name}: its timestamps have gaps, where the camera dropped frames or they were lost since: "
             f"{index.gaps}; rows count the frames in the file"
+        )
+
+    def unknown_length(self, rows: int) -> str:
+        """Returns a remark on a video that does not state its length, "" for others."""
+        if not self.video or self.video.states_length:
+            return ""
+        return (
+            f"{count(rows, 'frame')} of {self.name} {'was' if rows == 1 else 'were'} read; the file states neither a "
+            "number of frames nor a duration, so frames that it lost may not show"
         )
 
     def _header_rows(self, name: str) -> int:

@@ -42,6 +42,8 @@ def join_segments(job: Job, folders: list[Path], claim: Claim, outcomes: Outcome
         outcomes.settle_done(job, rows, seconds, arithmetic)
         noun = "frame" if job.video else "image"
         announced = f" of {job.row.frames_announced} announced" if job.video else ""
+        if job.video and not job.video.states_length:
+            announced = " read (the file does not state how many it had)"
         rows_text = f"{rows} {noun if rows == 1 else f'{noun}s'}{announced}"
         _logger.info(f"{job.name}: {rows_text}, {rows / seconds:.1f} {noun}s/s, in {job.table}")
 

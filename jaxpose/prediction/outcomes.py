@@ -38,7 +38,9 @@ class Outcomes:
 
     def settle_done(self, job: Job, rows: int, seconds: float, arithmetic: str) -> None:
         """Records that the tables of a job are written, and what their last bits depend on."""
-        self._settle(job, DONE, job.dropped_frames(), rows, seconds, arithmetic)
+        dropped = job.dropped_frames()
+        reason = "; ".join(filter(None, [dropped, job.unknown_length(rows)]))
+        self._settle(job, DONE, reason, rows, seconds, arithmetic, warning=dropped)
 
     def settle_failed(self, job: Job, reason: str) -> None:
         """Records why a job cannot be finished now; its finished segments stay for the next command."""
@@ -63,8 +65,16 @@ class Outcomes:
         self._settle(job, state, reason, rows)
 
     def _settle(
-        self, job: Job, state: str, reason: str, rows: int = 0, seconds: float = 0.0, arithmetic: str = ""
+        self,
+        job: Job,
+        state: str,
+        reason: str,
+        rows: int = 0,
+        seconds: float = 0.0,
+        arithmetic: str = "",
+        warning: str | None = None,
     ) -> None:
+        """Records an outcome, and logs the warning, by default the reason."""
         self._index.note(
             dataclasses.replace(
                 job.row,
@@ -77,9 +87,10 @@ class Outcomes:
                 arithmetic=arithmetic,
             )
         )
-        if reason:
-            self.reported.add(reason)
-            _logger.warning(reason)
+        warning = reason if warning is None else warning
+        if warning:
+            self.reported.add(warning)
+            _logger.warning(warning)
         if state == FAILED:
             self._failed.add(job.row.table)
         else:

@@ -5,11 +5,11 @@ the worst frames as pictures, the calibration of the confidence, traces of the v
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from jaxpose import __version__
 from jaxpose.config.arguments import DONE, make_folder, refuse_other_file
+from jaxpose.early_signals import exit_with
 from jaxpose.phases import phase, speak
 from jaxpose.quantities import size
 from jaxpose.run.run_argument import RunArgument
@@ -48,4 +48,4 @@ def _run(given: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

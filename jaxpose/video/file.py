@@ -26,6 +26,9 @@ _ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]
 # Frames of an AVI file, from which on its index says how many places each has.
 _FEWEST_STEPS = 8
 
+# FFmpeg's names of the containers that may state a duration and no number of frames.
+_DURATION_FORMATS = ("matroska", "flv", "asf")
+
 # By the number of clockwise quarter turns.
 TURNS = (-1, cv2.ROTATE_90_CLOCKWISE, cv2.ROTATE_180, cv2.ROTATE_90_COUNTERCLOCKWISE)
 
@@ -43,6 +46,8 @@ class Video:
       quarter_turns: clockwise, 0 to 3, by which a stored frame is rotated when it is read.
       places_per_frame: 2 in an AVI file that counts two places for each frame, and leaves one empty; 1 in others.
       bits: per channel, by the first frame that decodes.
+      states_length: the file states how many frames it has, how long it is, or where all of its parts are. Others (MPEG
+        transport and program streams, raw streams, live WebM) may lack frames without a sign.
     """
 
     path: Path
@@ -53,6 +58,7 @@ class Video:
     quarter_turns: int = 0
     places_per_frame: int = 1
     bits: int = 8
+    states_length: bool = True
 
     @property
     def expected_frames(self) -> int:
@@ -98,6 +104,7 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
                 (_noted_quarter_turns(first), bits_of(first), is_nearly_black(first)) if first else (0, 8, False)
             )
             places = _places_per_frame(container, stream)
+            states_length = _states_length(path, container, stream)
     except FFmpegError as error:
         raise UserError(f"{path} is no video that can be read: {error.strerror}") from None
     if not announced or not width or not height:
@@ -108,7 +115,9 @@ def scan_packets(path: Path, all_packets: bool = True) -> tuple[Video, Packets]:
             "be nearly black: save it with 8 bits, or in a format of the bits that it uses"
         )
     fps = float(rate or 0) / places
-    return Video(path, *turned_size_px(width, height, turns), fps, announced, turns, places, bits), packets
+    return Video(
+        path, *turned_size_px(width, height, turns), fps, announced, turns, places, bits, states_length
+    ), packets
 
 
 def file_damage(path: Path, unshown: int) -> tuple[str, bool]:
@@ -194,6 +203,16 @@ def _announced(packets: Packets, container: InputContainer, stream: VideoStream)
         lacking_s = _noted_end_s(stream) - float(max(times) * stream.time_base) - step_s
     # Stamps are rounded, and the last frame may be shown for longer than the others.
     return count + (round(lacking_s / step_s) if lacking_s > 2 * step_s > 0 else 0)
+
+
+def _states_length(path: Path, container: InputContainer, stream: VideoStream) -> bool:
+    """Returns `Video.states_length`; FFmpeg measures a duration where the file states none."""
+    if stream.frames:
+        return True
+    if "mov" in container.format.name:
+        return mp4.lists_fragments(path)
+    has_duration = any(name in container.format.name for name in _DURATION_FORMATS)
+    return has_duration and bool(container.duration if len(container.streams) == 1 else _noted_end_s(stream))
 
 
 def _noted_end_s(stream: VideoStream) -> float:

@@ -1,15 +1,29 @@
 """Damage of an MP4 or QuickTime file that shows without decoding: lost fragments, and durations that contradict.
 
+A file in fragments may list their places: at its end (mfra), or before them (sidx).
+
 Input: a file of boxes (a length, a name, a content). Files of another kind have no damage here.
 """
 
+import itertools
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
+
 _LARGEST_TABLE = 2**27
-_PLACES = {b"mdia", b"minf", b"stbl"}
+_HEADER_BYTES = 8
+# A flag of tfhd: the fragment has no frames of its track.
+_DURATION_IS_EMPTY = 0x010000
+# Flags of trun: it has the duration, and the bytes, of each frame.
+_DURATIONS, _SIZES = 0x100, 0x200
+# What may begin a segment that is listed.
+_BEGINS = {b"moof", b"styp", b"sidx", b"emsg", b"prft"}
+_PLACES = {b"mdia", b"minf", b"stbl", b"edts"}
+# A constant rate has at least this share of equal durations; of longer tables, only sums are compared.
+_STEADY, _MOST_FRAMES = 0.9, 2**24
 
 # A box: its name, and the positions of its content and of its end.
 _Box = tuple[bytes, int, int]
@@ -24,8 +38,7 @@ def find_damage(path: Path, unshown: int) -> tuple[str, bool]:
     """
     size = path.stat().st_size
     with open(path, "rb") as stream:
-        stream.seek(4)
-        if stream.read(4) not in (b"ftyp", b"moov", b"styp", b"moof", b"mdat", b"wide"):
+        if not _is_mp4(stream):
             return "", False
         boxes = list(_boxes(stream, 0, size))
         numbers = [
@@ -33,13 +46,151 @@ def find_damage(path: Path, unshown: int) -> tuple[str, bool]:
             for inner, at, _ in _boxes(stream, start, end) if inner == b"mfhd"
         ]  # fmt: skip
         if numbers:
-            return _fragment_damage(numbers, boxes[-1][2], size)
+            found, breaks_off = _fragment_damage(numbers, boxes[-1][2], size)
+            if found:
+                return found, breaks_off
+            pairs = itertools.pairwise([*boxes, (b"", size, size)])
+            inside = next(filter(None, (_moof_damage(stream, *pair) for pair in pairs)), "") or _overlap(stream, boxes)
+            return (inside, False) if inside else _listed_damage(stream, boxes, size)
         tracks = (
             track for name, start, end in boxes if name == b"moov"
             for track in _boxes(stream, start, end) if track[0] == b"trak"
         )  # fmt: skip
-        found = next(filter(None, (_track_damage(stream, track) for track in tracks)), "") if unshown else ""
-        return found, False
+        if not unshown:
+            return "", False
+        return next(filter(None, (_track_damage(stream, track) for track in tracks)), ""), False
+
+
+def lists_fragments(path: Path) -> bool:
+    """Returns whether a file in fragments lists their places, so that a lost one shows."""
+    with open(path, "rb") as stream:
+        return _is_mp4(stream) and bool(_listed(stream, list(_boxes(stream, 0, path.stat().st_size))))
+
+
+def _is_mp4(stream: BinaryIO) -> bool:
+    return _bytes(stream, 4, 4) in (b"ftyp", b"moov", b"styp", b"moof", b"mdat", b"wide")
+
+
+def _moof_damage(stream: BinaryIO, box: _Box, following: _Box) -> str:
+    """Returns a clause about a fragment whose list of frames is incomplete, "" for a whole one and for other boxes."""
+    if box[0] != b"moof":
+        return ""
+    boxes = list(_boxes(stream, *box[1:]))
+    tracks = [list(_boxes(stream, at, end)) for name, at, end in boxes if name == b"traf"]
+    is_whole = bool(tracks) and boxes[-1][2] == box[2] and all(_is_track_whole(stream, track) for track in tracks)
+    lists = [(at, end) for track in tracks for name, at, end in track if name == b"trun"]
+    listed_bytes = sum(sum(_field(stream, at, end, _SIZES)) for at, end in lists)
+    if not is_whole or (following[0] == b"mdat" and listed_bytes > following[2] - following[1]):
+        return f"the fragment at byte {box[1] - _HEADER_BYTES} does not list its frames as it should"
+    return ""
+
+
+def _field(stream: BinaryIO, at: int, end: int, flag: int) -> tuple[int, ...]:
+    """Returns the numbers of a trun that a flag marks, one for each frame, () without them."""
+    flags = _number(stream, at, 4) & 2**24 - 1
+    if not flags & flag:
+        return ()
+    begin = at + 8 + 4 * (flags & 0xFF).bit_count()
+    cells = _bytes(stream, begin, min(end - begin, _LARGEST_TABLE))
+    numbers = struct.unpack(f">{len(cells) // 4}I", cells[: len(cells) // 4 * 4])
+    # The fields of a frame are in the order of their flags.
+    return numbers[(flags & 0xFF00 & flag - 1).bit_count() :: (flags & 0xFF00).bit_count()]
+
+
+def _is_track_whole(stream: BinaryIO, boxes: list[_Box]) -> bool:
+    """Returns whether the part of a fragment for one track has frames, as many as the lengths of its lists hold."""
+    heads = [_number(stream, at, 4) for name, at, _ in boxes if name == b"tfhd"]
+    lists = [(at, end) for name, at, end in boxes if name == b"trun"]
+    is_empty = bool(heads) and bool(heads[0] & _DURATION_IS_EMPTY)
+    return len(heads) == 1 and (is_empty or bool(lists)) and all(_is_list_whole(stream, at, end) for at, end in lists)
+
+
+def _is_list_whole(stream: BinaryIO, at: int, end: int) -> bool:
+    """Returns whether a trun (ISO 14496-12, 8.8.8) has the length that its flags and its number of frames give."""
+    flags = _number(stream, at, 4) & 2**24 - 1
+    fields = (flags & 0xFFFF).bit_count()
+    in_head = (flags & 0xFF).bit_count()
+    return end - at == 8 + 4 * in_head + 4 * (fields - in_head) * _number(stream, at + 4, 4)
+
+
+def _overlap(stream: BinaryIO, boxes: list[_Box]) -> str:
+    """Returns a clause about a fragment that has no time, or begins before the one before it ends, "" without one."""
+    ends: dict[int, tuple[int, int]] = {}
+    for name, start, end in boxes:
+        for track in _boxes(stream, start, end) if name == b"moof" else ():
+            parts = {inner: (at, last) for inner, at, last in _boxes(stream, *track[1:])} if track[0] == b"traf" else {}
+            if not {b"tfhd", b"trun"} <= parts.keys():
+                continue
+            if b"tfdt" not in parts:
+                if ends:
+                    return f"the fragment at byte {start - _HEADER_BYTES} has no time, and others have"
+                continue
+            number = _number(stream, parts[b"tfhd"][0] + 4, 4)
+            at = parts[b"tfdt"][0]
+            time = _number(stream, at + 4, 8 if _number(stream, at, 1) == 1 else 4)
+            until, step = ends.get(number, (0, 0))
+            if time < until - step:
+                return f"the fragment at byte {start - _HEADER_BYTES} begins before the one before it ends"
+            frames, long = _frames_of(stream, track)
+            ends[number] = time + long, long // max(frames, 1)
+    return ""
+
+
+def _frames_of(stream: BinaryIO, track: _Box) -> tuple[int, int]:
+    """Returns how many frames a fragment has of a track, and how long they last, 0 if it does not say that."""
+    frames, long, usual = 0, 0, 0
+    for name, at, end in _boxes(stream, *track[1:]):
+        flags = _number(stream, at, 4) & 2**24 - 1
+        if name == b"tfhd" and flags & 0x08:
+            usual = _number(stream, at + 8 + 8 * bool(flags & 0x01) + 4 * bool(flags & 0x02), 4)
+        elif name == b"trun":
+            here, steps = _number(stream, at + 4, 4), _field(stream, at, end, _DURATIONS)
+            frames, long = frames + here, long + (sum(steps) if steps else here * usual)
+    return frames, long
+
+
+def _listed_damage(stream: BinaryIO, boxes: list[_Box], size: int) -> tuple[str, bool]:
+    """Returns what `find_damage` does, by the places that the file lists for its fragments."""
+    begins = dict(zip([0, *(end for _, _, end in boxes)], [name for name, _, _ in boxes], strict=False))
+    listed = _listed(stream, boxes)
+    lost = next((at for at, _ in listed if at >= size), None) or next((end for _, end in listed if end > size), None)
+    if lost:
+        return f"it ends after {size} bytes, and lists a fragment that reaches byte {lost}", True
+    false = [at for at, _ in listed if begins.get(at) not in _BEGINS]
+    return (f"there is no fragment at byte {false[0]}, where the file lists one", False) if false else ("", False)
+
+
+def _listed(stream: BinaryIO, boxes: list[_Box]) -> list[tuple[int, int]]:
+    """Returns the begin of each fragment that the file lists, and its end, 0 where that is not stated."""
+    found: list[tuple[int, int]] = []
+    for name, start, end in boxes:
+        if name == b"mfra":
+            for inner, at, inner_end in _boxes(stream, start, end):
+                found += _listed_at_end(stream, at, inner_end) if inner == b"tfra" else []
+        elif name == b"sidx":
+            found += _listed_before(stream, start, end)
+    return found
+
+
+def _listed_at_end(stream: BinaryIO, at: int, end: int) -> list[tuple[int, int]]:
+    """Reads tfra (ISO 14496-12, 8.8.10)."""
+    width = 8 if _number(stream, at, 1) == 1 else 4
+    lengths, count = _number(stream, at + 8, 4), _number(stream, at + 12, 4)
+    entry = 2 * width + sum((lengths >> shift & 3) + 1 for shift in (0, 2, 4))
+    count = min(count, (end - at - 16) // entry)
+    return [(_number(stream, at + 16 + number * entry + width, width), 0) for number in range(count)]
+
+
+def _listed_before(stream: BinaryIO, at: int, end: int) -> list[tuple[int, int]]:
+    """Reads sidx (ISO 14496-12, 8.16.3); places count from its end."""
+    width = 8 if _number(stream, at, 1) == 1 else 4
+    place, head = end + _number(stream, at + 12 + width, width), at + 12 + 2 * width
+    found = []
+    for number in range(min(_number(stream, head + 2, 2), (end - head - 4) // 12)):
+        length = _number(stream, head + 4 + 12 * number, 4) & 2**31 - 1
+        found.append((place, place + length))
+        place += length
+    return found
 
 
 def _fragment_damage(numbers: list[int], end: int, size: int) -> tuple[str, bool]:
@@ -53,7 +204,7 @@ def _fragment_damage(numbers: list[int], end: int, size: int) -> tuple[str, bool
 
 
 def _track_damage(stream: BinaryIO, track: _Box) -> str:
-    """Returns a clause about a video track whose frames last longer or shorter than the track."""
+    """Returns a clause about a video track whose times contradict each other."""
     found: dict[bytes, tuple[int, int]] = {}
     for name, start, end in _boxes_below(stream, track):
         found.setdefault(name, (start, end))
@@ -61,14 +212,59 @@ def _track_damage(stream: BinaryIO, track: _Box) -> str:
         return ""
     if _bytes(stream, found[b"hdlr"][0] + 8, 4) != b"vide":
         return ""
-    at, end = found[b"stts"]
-    table = _bytes(stream, at + 8, min(end - at - 8, _LARGEST_TABLE))
-    steps = list(struct.iter_unpack(">II", table[: len(table) // 8 * 8]))
+    steps = _table(stream, *found[b"stts"], "I")
     frames_long, media_long = sum(n * step for n, step in steps), _duration(stream, found[b"mdhd"][0])
-    usual = max(steps, default=(0, 0))[1]
+    usual_count, usual = max(steps, default=(0, 0))
     if media_long and abs(frames_long - media_long) > 2 * usual:
         return f"the frames of its track last {frames_long} units of time, and the track {media_long}"
+    frames = sum(n for n, _ in steps)
+    begin = _edit_begin(stream, *found[b"elst"]) if b"elst" in found else None
+    frames = sum(n for n, _ in steps)
+    if begin is not None and usual_count >= _STEADY * frames and 0 < frames <= _MOST_FRAMES:
+        shifts = _table(stream, *found[b"ctts"], "i") if b"ctts" in found else []
+        if _begins_late(begin, _shown_times(steps, shifts), usual):
+            return "its edit list does not begin at a frame that it has"
     return ""
+
+
+def _begins_late(begin: int, times: np.ndarray, usual: int) -> bool:
+    """Returns whether no frame is shown for the length of one after the begin that an edit list sets.
+
+    Where a video was cut on purpose, it begins at a frame or within one.
+
+    Args:
+      begin: the begin.
+      times: when each frame is shown, ascending.
+      usual: how long a frame lasts.
+    """
+    shown = times[times >= begin]
+    return not len(shown) or bool(shown[0] - begin >= usual)
+
+
+def _edit_begin(stream: BinaryIO, at: int, end: int) -> int | None:
+    """Returns the time in the track at which the only edit of an elst begins that shows something; None for several."""
+    form = ">qqI" if _number(stream, at, 1) == 1 else ">iiI"
+    table = _bytes(stream, at + 8, min(end - at - 8, _LARGEST_TABLE))
+    width = struct.calcsize(form)
+    edits = [begin for _, begin, _ in struct.iter_unpack(form, table[: len(table) // width * width]) if begin >= 0]
+    return edits[0] if len(edits) == 1 else None
+
+
+def _shown_times(steps: list[tuple[int, int]], shifts: list[tuple[int, int]]) -> np.ndarray:
+    """Returns the ascending times of frames from the run-length tables of their durations and shifts."""
+    counts, long = np.array(steps, np.int64).reshape(-1, 2).T
+    times = np.concatenate([[0], np.cumsum(np.repeat(long, counts))[:-1]])
+    if shifts:
+        counts, shift = np.array(shifts, np.int64).reshape(-1, 2).T
+        shift = np.repeat(shift, np.minimum(counts, len(times)))[: len(times)]
+        times = times[: len(shift)] + shift
+    return np.sort(times)
+
+
+def _table(stream: BinaryIO, at: int, end: int, letter: str) -> list[tuple[int, int]]:
+    """Returns a table of counts and numbers, the latter with a letter of `struct`."""
+    table = _bytes(stream, at + 8, min(end - at - 8, _LARGEST_TABLE))
+    return list(struct.iter_unpack(f">I{letter}", table[: len(table) // 8 * 8]))
 
 
 def _duration(stream: BinaryIO, at: int) -> int:

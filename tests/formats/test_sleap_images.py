@@ -151,9 +151,21 @@ def test_values_that_are_no_image_are_refused(tmp_path: Path) -> None:
         (GREY.astype(np.int32) - 300, "holds int32 from -"),
         (np.concatenate([COLOUR, COLOUR], -1), r"the shape \(20, 30, 6\); an image is"),
         (np.where(GREY > 250, np.inf, GREY / 255), "values from 0 to inf"),
+        (GREY / 255 - 0.1, "values from -0.1 to .*; they must be finite and at least 0"),
+        (np.where(GREY > 250, np.nan, GREY / 255).astype(np.float16), "pixels that are NaN"),
     ]):  # fmt: skip
         with pytest.raises(UserError, match=reason):
             read_project(DataConfig(project=str(save(tmp_path / f"{number}", hdf5(tmp_path / f"{number}", values)))))
+
+
+def test_a_stack_of_floats_of_16_bits_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "stack.tif").write_bytes(tiff_stack([*GREY[..., 0].astype(np.float32)]))
+    file = save(tmp_path, sleap_io.Video.from_filename(str(tmp_path / "stack.tif")))
+    (tmp_path / "stack.tif").write_bytes(tiff_stack([*GREY[..., 0].astype(np.float16)]))
+    with pytest.raises(
+        UserError, match="stack.tif cannot be read: it is a TIFF file of 16-bit floating-point numbers; save"
+    ):
+        read_project(DataConfig(project=str(file)))
 
 
 @pytest.mark.parametrize("embed", [False, True])

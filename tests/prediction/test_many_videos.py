@@ -287,6 +287,18 @@ def test_tables_of_a_video_that_was_replaced_by_a_damaged_one_go(predictor: Pred
     ]  # fmt: skip
 
 
+def test_a_video_that_does_not_state_its_length_is_named_once_and_noted(predictor: Predictor, tmp_path: Path) -> None:
+    video = write(tmp_path / "video.ts", 12, 1)
+    shared = Shared(predictor, tmp_path / "out", [video], 1000)
+    assert shared.work() == [DONE] and not shared.warned
+    (line,) = [line for line in shared.said if "frames" in line and str(video) in line]
+    assert line.startswith(f"{video}: 12 frames read (the file does not state how many it had), ")
+    assert rows_of(tmp_path / "out")["video_preds/video.csv"]["reason"] == (
+        f"12 frames of {video} were read; the file states neither a number of frames nor a duration, so frames that it "
+        "lost may not show"
+    )
+
+
 def test_frames_that_were_lost_before_are_told(predictor: Predictor, tmp_path: Path) -> None:
     video = painted_videos.write(
         tmp_path / "video.mkv", 60, "ffv1", "gray", {}, [40 * (i + (i >= 10)) for i in range(60)]

@@ -47,6 +47,7 @@ def read(path: Path) -> tuple[np.ndarray | None, str]:
 
 
 FRAGMENTS = {"movflags": "frag_keyframe+empty_moov"}
+SEGMENTS = {"movflags": "frag_keyframe+empty_moov+global_sidx+default_base_moof"}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,7 @@ FRAGMENTS = {"movflags": "frag_keyframe+empty_moov"}
         ("bare.mkv", "mpeg4", {"write_crc32": "0"}, False),
         ("whole.mp4", "libx264", {}, False),
         ("fragments.mp4", "libx264", FRAGMENTS, False),
+        ("segments.mp4", "libx264", SEGMENTS, False),
         ("whole.avi", "mjpeg", {}, False),
         ("whole.ts", "mpeg2video", {}, False),
     ],
@@ -99,6 +101,74 @@ def test_a_lost_fragment_is_reported(tmp_path: Path) -> None:
     second = content.index(b"moof", content.index(b"moof") + 4)
     path.write_bytes(content[:second] + b"skip" + content[second + 4 :])
     assert "fragments are lost before fragment 3" in read(path)[1]
+
+
+def test_a_lost_last_fragment_is_missed_by_the_list_of_fragments(tmp_path: Path) -> None:
+    path = encode(tmp_path / "a.mp4", "libx264", options=FRAGMENTS)
+    content = path.read_bytes()
+    last = content.rindex(b"moof")
+    path.write_bytes(content[:last] + b"skip" + content[last + 4 :])
+    assert f"there is no fragment at byte {last - 4}, where the file lists one" in read(path)[1]
+    # The list is at the end, which a file that breaks off has not.
+    path.write_bytes(content[: last - 4])
+    assert not scan(path).states_length
+
+
+@pytest.mark.parametrize(
+    ("box", "offset", "problem"),
+    [
+        (b"traf", 0, "does not list its frames as it should"),
+        (b"trun", 0, "does not list its frames as it should"),
+        (b"tfdt", 0, "has no time, and others have"),
+        (b"tfdt", 10, "begins before the one before it ends"),
+    ],
+)
+def test_a_fragment_that_contradicts_itself_or_others_is_reported(
+    tmp_path: Path, box: bytes, offset: int, problem: str
+) -> None:
+    path = encode(tmp_path / "a.mp4", "libx264", options=SEGMENTS)
+    content = bytearray(path.read_bytes())
+    at = content.index(box, content.index(box) + 4)
+    content[at + offset] ^= 64
+    path.write_bytes(content)
+    assert problem in read(path)[1]
+
+
+def test_a_first_frame_that_an_edit_list_leaves_out_is_reported(tmp_path: Path) -> None:
+    path = encode(tmp_path / "a.mp4", "libx264")
+    content = bytearray(path.read_bytes())
+    # ISO 14496-12, 8.6.1.3: by how much the first frame is shown later than it is decoded.
+    at = content.index(b"ctts") + 16
+    assert int.from_bytes(content[at : at + 4]) == 1024
+    content[at : at + 4] = (0).to_bytes(4)
+    path.write_bytes(content)
+    frames, problem = read(path)
+    assert frames is not None and len(frames) == FRAMES - 1
+    assert "its edit list does not begin at a frame that it has" in problem
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options", "states"),
+    [
+        ("a.mp4", "libx264", {}, True),
+        ("fragments.mp4", "libx264", FRAGMENTS, True),
+        ("no_list.mp4", "libx264", {"movflags": "frag_keyframe+empty_moov+skip_trailer"}, False),
+        ("a.mkv", "libx264", {}, True),
+        ("live.webm", "libvpx", {"live": "1"}, False),
+        ("a.avi", "mjpeg", {}, True),
+        ("a.flv", "libx264", {}, True),
+        ("a.ts", "mpeg2video", {}, False),
+        ("a.mpg", "mpeg2video", {}, False),
+        ("a.h264", "libx264", {}, False),
+    ],
+)
+def test_which_files_state_how_long_they_are(
+    tmp_path: Path, name: str, codec: str, options: dict[str, str], states: bool
+) -> None:
+    path = encode(tmp_path / name, codec, options=options)
+    frames, problem = read(path)
+    assert frames is not None and (len(frames), problem) == (FRAMES, "")
+    assert scan(path).states_length == states
 
 
 def test_frames_that_an_edit_list_leaves_out_are_checked_by_the_length_of_the_track(tmp_path: Path) -> None:
