@@ -189,7 +189,8 @@ def test_predicted_images_have_the_white_of_the_run(tmp_path: Path, caplog: pyte
 
     with caplog.at_level(logging.INFO, "jaxpose"):
         found = predict(4095.0)
-        np.testing.assert_array_equal(found, np.repeat(found[:1], 3, axis=0))
+        # Rows of a batch may take another path through the code of XLA on a processor with AVX2.
+        np.testing.assert_allclose(found, np.repeat(found[:1], 3, axis=0), rtol=0, atol=1e-4)
         assert "2 images of more than 8 bits: 4095 becomes white" in caplog.text
         predict(1023.0)
         assert caplog.records[-1].levelname == "WARNING" and "larger values, in 2 images, become white" in caplog.text
@@ -199,7 +200,7 @@ def test_predicted_images_have_the_white_of_the_run(tmp_path: Path, caplog: pyte
             predict(0.0)
         del paths[2:]
         whole = predict(0.0)
-        np.testing.assert_array_equal(whole, found[:2])
+        np.testing.assert_allclose(whole, found[:2], rtol=0, atol=1e-4)
         assert "65535 becomes white" in caplog.text and caplog.records[-1].levelname == "INFO"
         paths[:] = [tmp_path / "b.png", tmp_path / "c.tif"]
         predict(65535.0)
