@@ -28,12 +28,12 @@ def find_damage(path: Path, unshown: int) -> tuple[str, bool]:
         if stream.read(4) not in (b"ftyp", b"moov", b"styp", b"moof", b"mdat", b"wide"):
             return "", False
         boxes = list(_boxes(stream, 0, size))
-        numbers = [
-            _number(stream, at + 4, 4) for name, start, end in boxes if name == b"moof"
-            for inner, at, _ in _boxes(stream, start, end) if inner == b"mfhd"
-        ]  # fmt: skip
+        fragments = [list(_boxes(stream, start, end)) for name, start, end in boxes if name == b"moof"]
+        numbers = [_number(stream, at + 4, 4) for inside in fragments for name, at, _ in inside if name == b"mfhd"]
         if numbers:
-            return _fragment_damage(numbers, boxes[-1][2], size)
+            found, breaks_off = _fragment_damage(numbers, boxes[-1][2], size)
+            place = next((place for place, inside in enumerate(fragments, 1) if _lists_no_frames(stream, inside)), 0)
+            return found or (f"fragment {place} of {len(fragments)} lists no frames" if place else ""), breaks_off
         tracks = (
             track for name, start, end in boxes if name == b"moov"
             for track in _boxes(stream, start, end) if track[0] == b"trak"
@@ -50,6 +50,16 @@ def _fragment_damage(numbers: list[int], end: int, size: int) -> tuple[str, bool
     if end < size:
         return f"there is no fragment at byte {end} of {size}", True
     return "", False
+
+
+def _lists_no_frames(stream: BinaryIO, fragment: list[_Box]) -> bool:
+    """Returns whether a track of a fragment has no list of frames, and is not marked as empty (ISO 14496-12, 8.8.7)."""
+    tracks = [{name: at for name, at, _ in _boxes(stream, *box[1:])} for box in fragment if box[0] == b"traf"]
+    empty = 0x010000
+    return not tracks or any(
+        b"trun" not in track and not (b"tfhd" in track and _number(stream, track[b"tfhd"] + 1, 3) & empty)
+        for track in tracks
+    )
 
 
 def _track_damage(stream: BinaryIO, track: _Box) -> str:

@@ -101,6 +101,15 @@ def test_a_lost_fragment_is_reported(tmp_path: Path) -> None:
     assert "fragments are lost before fragment 3" in read(path)[1]
 
 
+@pytest.mark.parametrize("box", [b"traf", b"trun"])
+def test_a_fragment_without_a_list_of_frames_is_reported(tmp_path: Path, box: bytes) -> None:
+    path = encode(tmp_path / "a.mp4", "libx264", options=FRAGMENTS)
+    path.write_bytes(path.read_bytes().replace(box, b"skip", 1))
+    frames, problem = read(path)
+    assert frames is not None and len(frames) == FRAMES * 3 // 4
+    assert "fragment 1 of 4 lists no frames" in problem
+
+
 def test_frames_that_an_edit_list_leaves_out_are_checked_by_the_length_of_the_track(tmp_path: Path) -> None:
     path = encode(tmp_path / "a.mp4", "mpeg4")
     content = bytearray(path.read_bytes())
