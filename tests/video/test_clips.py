@@ -392,8 +392,8 @@ def test_a_damaged_clip_is_named_and_not_replaced(tmp_path: Path, name: str) -> 
             if first + LENGTH < 100:
                 np.testing.assert_array_equal(same[0][0], whole[first : first + LENGTH])
         assert sources[0].messages() == []
-    # Random bytes may be a valid stream of other pixels, or lie in tables that a decoder keeps from the frame before: no
-    # decoder notices those. Where they lie differs between releases of FFmpeg, which notes its own in the frames.
+    # Random bytes may be a valid stream of other pixels, or lie in tables that a decoder keeps from the last frame: no
+    # decoder notices those. Where they lie depends on FFmpeg's release, whose name is in the frames.
     assert told >= 3
 
 
