@@ -177,7 +177,8 @@ def test_predictions_of_images_are_of_the_upright_or_the_stored_picture(tmp_path
         return np.genfromtxt(tmp_path / "predictions.csv", delimiter=",", skip_header=3)[:, 1:]
 
     same = predict(UPRIGHT)
-    np.testing.assert_array_equal(same, np.repeat(same[:1], 8, axis=0))
+    # The last bits of a row may depend on its place in the batch.
+    np.testing.assert_allclose(same, np.repeat(same[:1], 8, axis=0), rtol=1e-5)
     np.testing.assert_array_equal(predict("run", kept=UPRIGHT), same)
     assert len(np.unique(predict(STORED, kept=UPRIGHT), axis=0)) == 8
     # A folder whose images were refused is predicted again with the flag.
