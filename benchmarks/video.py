@@ -100,8 +100,7 @@ def by_pyav(path: Path, use: Callable[[VideoFrame, VideoReformatter], Any]) -> i
 
 def resized(frame: VideoFrame, converter: VideoReformatter) -> Any:
     """Returns a frame at INPUT_PX as PyAV resizes it, which changes its shape."""
-    threads = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
-    return converter.reformat(frame, *INPUT_PX, format="rgb24", **threads).to_ndarray()
+    return converter.reformat(frame, *INPUT_PX, format="rgb24", threads=1).to_ndarray()
 
 
 def as_clips(index: VideoIndex) -> int:

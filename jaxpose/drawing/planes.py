@@ -3,9 +3,6 @@
 An H.264 frame needs even sides; a frame with an odd one gets a copy of its last column or row.
 """
 
-from typing import Any
-
-import av
 import cv2
 import numpy as np
 from av.video.frame import VideoFrame
@@ -17,8 +14,6 @@ PIXELS = "yuv420p"
 # The second is the name of the first with the full range of values.
 _COPIED = (PIXELS, "yuvj420p")
 LIMITED_RANGE = 1
-# Since version 17, PyAV converts with as many threads as there are cores, which the encoder needs.
-_ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 # Luma (h, w), blue and red difference (h / 2, w / 2), all uint8.
 Planes = list[np.ndarray]
@@ -50,7 +45,8 @@ def copy_frame(source: VideoFrame, planes: Planes, converter: VideoReformatter, 
       quarter_turns: clockwise, 0 to 3.
     """
     if not is_copied(source.format.name):
-        source = converter.reformat(source, format=PIXELS, dst_color_range=LIMITED_RANGE, **_ONE_THREAD)
+        # The encoder needs the other cores.
+        source = converter.reformat(source, format=PIXELS, dst_color_range=LIMITED_RANGE, threads=1)
     for plane, image in zip(planes, _views(source), strict=True):
         # The colours of a turned frame with an odd side move by up to a pixel, as their plane is a copy, too.
         turned = cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image

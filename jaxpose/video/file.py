@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
 
 import av
 import cv2
@@ -19,9 +18,6 @@ from jaxpose.errors import UserError
 from jaxpose.video import avi, matroska, mp4
 from jaxpose.video.depth import bits_of, is_nearly_black
 from jaxpose.video.packets import Packets, open_video, read_packets, video_stream
-
-# Since version 17, PyAV converts with as many threads as there are cores, which costs more than it gains here.
-_ONE_THREAD: dict[str, Any] = {"threads": 1} if int(av.__version__.split(".")[0]) >= 17 else {}
 
 # Frames of an AVI file, from which on its index says how many places each has.
 _FEWEST_STEPS = 8
@@ -146,7 +142,8 @@ def to_rgb(frame: VideoFrame, converter: VideoReformatter, quarter_turns: int = 
       converter: used for all frames of a video, because creating one costs as much as decoding a frame.
       quarter_turns: clockwise, 0 to 3.
     """
-    image = converter.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
+    # More threads cost more than they gain here.
+    image = converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
     return cv2.rotate(image, TURNS[quarter_turns]) if quarter_turns else image
 
 
@@ -177,8 +174,7 @@ def _places_per_frame(container: InputContainer, stream: VideoStream) -> int:
     """Returns `Video.places_per_frame`, by the index of an AVI file: FFmpeg numbers its places, not its frames."""
     if container.format.name != "avi":
         return 1
-    # Older PyAV does not show the index.
-    steps = np.diff([entry.timestamp for entry in getattr(stream, "index_entries", None) or ()])
+    steps = np.diff([entry.timestamp for entry in stream.index_entries])
     if len(steps) < _FEWEST_STEPS:
         return 1
     places = int(np.gcd.reduce(steps))

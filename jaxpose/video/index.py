@@ -21,7 +21,7 @@ from jaxpose.video.file import file_damage, scan_packets
 from jaxpose.video.packets import Packets
 
 # Part of the key of an index: increase it when the content of an index changes.
-_VERSION = 7
+_VERSION = 8
 _SAMPLE_BYTES = 2**16
 # MPEG program streams stamp only some packets, and after a jump not always the same ones.
 _UNTIMED_FORMATS = ("mpeg",)

@@ -41,10 +41,8 @@ def find_damage(path: Path, unshown: int) -> tuple[str, bool]:
         if not _is_mp4(stream):
             return "", False
         boxes = list(_boxes(stream, 0, size))
-        numbers = [
-            _number(stream, at + 4, 4) for name, start, end in boxes if name == b"moof"
-            for inner, at, _ in _boxes(stream, start, end) if inner == b"mfhd"
-        ]  # fmt: skip
+        fragments = [list(_boxes(stream, start, end)) for name, start, end in boxes if name == b"moof"]
+        numbers = [_number(stream, at + 4, 4) for inside in fragments for name, at, _ in inside if name == b"mfhd"]
         if numbers:
             found, breaks_off = _fragment_damage(numbers, boxes[-1][2], size)
             if found:

@@ -61,6 +61,15 @@ def test_settings_of_other_libraries_are_passed_over(tmp_path: Path, monkeypatch
     assert found.tensors["b"] == 3 and found.tensors["a"].dtype == np.float32
 
 
+def test_a_path_that_python_3_13_saved_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("pathlib._local")
+    vars(module)["PosixPath"] = path_type = type("PosixPath", (), {"__module__": module.__name__})
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, module.__name__, module)
+        file = save(tmp_path / "a.ckpt", path=path_type())
+    assert read_checkpoint(file).step == 7
+
+
 @pytest.mark.parametrize("where", ["hyper_parameters", "state_dict"])
 @pytest.mark.parametrize("function", ["os.system", "subprocess.call", "eval", "pathlib.Path.touch"])
 def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(

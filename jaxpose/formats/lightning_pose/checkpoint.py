@@ -13,9 +13,10 @@ from jaxpose import torch_file
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
-# What a checkpoint may name beside tensors: the settings of omegaconf, paths, and types that are only mentioned.
+# What a checkpoint may name beside tensors: the settings of omegaconf, paths (Python 3.13 names
+# them by `pathlib._local`), and types that are only mentioned.
 _HARMLESS = re.compile(
-    r"omegaconf\.[\w.]+|pathlib\.\w+|typing\.\w+|collections\.defaultdict"
+    r"omegaconf\.[\w.]+|pathlib\.(?:_local\.)?\w+|typing\.\w+|collections\.defaultdict"
     r"|builtins\.(?:bool|dict|float|int|list|str|tuple)"
 )
 _SHOWN = 5
