@@ -76,7 +76,7 @@ def measure(project: Path, work: Path, seed: int, norm: str, shards: int, head: 
         sys.exit(summary["exit_code"])
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     found = read_predictions(run / "predictions.csv")
-    errors = pixel_errors(found.keypoints_frame_px, labels.keypoints_frame_px)
+    errors = pixel_errors(found.poses.points_px[:, 0], labels.keypoints_frame_px)
     sets = np.array(found.sets)
     line: dict[str, Any] = {"norm": norm, "shards": shards, "head": head, "seed": seed}
     line["best_step"] = summary["best_step"]

@@ -30,8 +30,9 @@ from av.video.reformatter import VideoReformatter
 
 from jaxpose.drawing.labelled_video import draw_video
 from jaxpose.drawing.style import Style
-from jaxpose.formats.video_predictions import VideoPredictions
+from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.video.encoding import Format, open_h264
+from jaxpose.poses import Poses
 from jaxpose.video.index import read_index
 
 EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"
@@ -68,7 +69,7 @@ def encode_again(source: Path, target: Path) -> None:
                 writer.write(frame, frame.pts or 0)
 
 
-def walking_poses(size_px: tuple[int, int]) -> VideoPredictions:
+def walking_poses(size_px: tuple[int, int]) -> PredictionTable:
     """Returns predictions of an animal that covers a third of the frame and walks in a circle."""
     random = np.random.default_rng(0)
     pose = random.uniform(-1 / 6, 1 / 6, (KEYPOINTS, 2)) * size_px
@@ -76,7 +77,8 @@ def walking_poses(size_px: tuple[int, int]) -> VideoPredictions:
     centre = (0.5 + 0.3 * np.stack([np.cos(angle), np.sin(angle)], axis=1)) * size_px
     points = centre[:, None] + pose + random.normal(0, 1, (FRAMES, KEYPOINTS, 2))
     names = tuple(f"keypoint {place}" for place in range(KEYPOINTS))
-    return VideoPredictions(Path("poses"), "", names, points, random.uniform(0.2, 1, points.shape[:2]))
+    confidence = random.uniform(0.2, 1, points.shape[:2])
+    return PredictionTable(Path("poses"), Poses.of_one_animal(names, range(FRAMES), points, confidence))
 
 
 def measure(folder: Path, example: Path, size_px: tuple[int, int], repeats: int) -> dict[str, list[float]]:
@@ -85,7 +87,7 @@ def measure(folder: Path, example: Path, size_px: tuple[int, int], repeats: int)
     path, target = folder / f"{size_px[0]}.mp4", folder / "out.mp4"
     write_scaled(example, path, size_px)
     index, poses = read_index(path), walking_poses(size_px)
-    names = poses.keypoint_names
+    names = poses.poses.keypoint_names
     edges = tuple(zip(names[:-1], names[1:], strict=True))
     drawn = {name: folder / f"drawn{trail}.mp4" for name, trail in TRAILS.items()}
     ways: dict[str, Callable[[], object]] = {BASE: lambda: encode_again(path, target)}

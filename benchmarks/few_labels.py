@@ -114,9 +114,9 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
         sys.exit(summary["exit_code"])
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     predicted = read_predictions(Path(config.out) / "predictions.csv")
-    row_of = {path: row for row, path in enumerate(predicted.index)}
+    row_of = {path: row for row, path in enumerate(predicted.poses.frames)}
     order = [row_of[path] for path in labels.images]
-    errors = pixel_errors(predicted.keypoints_frame_px[order], labels.keypoints_frame_px)
+    errors = pixel_errors(predicted.poses.points_px[order, 0], labels.keypoints_frame_px)
     unseen = np.setdiff1d(np.arange(len(errors)), rows)
     line: dict[str, Any] = {"set": given.set, "labels": count, "seed": seed, "method": method + given.tag}
     tested = found.test if len(np.setdiff1d(found.test, rows)) > 0 else found.choice
@@ -136,14 +136,14 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
         }
     if config.train.members > 1:
         members_px = np.stack([
-            read_predictions(run / "predictions.csv").keypoints_frame_px[order]
+            read_predictions(run / "predictions.csv").poses.points_px[order, 0]
             for run in sorted((Path(config.out) / "members").iterdir())
         ])  # fmt: skip
         spread = spread_px(members_px)
         among = np.isfinite(errors) & np.isin(np.arange(len(errors)), np.setdiff1d(tested, rows))[:, None]
         members_errors = [pixel_errors(points, labels.keypoints_frame_px)[among] for points in members_px]
         line["member_px"] = [round(float(of_member.mean()), 3) for of_member in members_errors]
-        line["above_10_px"] = ranking_areas(spread[among], 1 - predicted.confidence[order][among], errors[among])
+        line["above_10_px"] = ranking_areas(spread[among], 1 - predicted.poses.one_animal()[1][order][among], errors[among])
     line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)} | cost
     return line | {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
 

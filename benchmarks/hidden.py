@@ -153,8 +153,8 @@ def measure(work: Path, seed: int, network: str, steps: int) -> dict[str, Any]:
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     table = read_predictions(Path(config.out) / "predictions.csv")
     rows = np.flatnonzero(np.array(table.sets) == "unused")
-    predicted_px = table.keypoints_frame_px[rows].reshape(*hidden.shape, 2)
-    confidence = table.confidence[rows].reshape(hidden.shape)
+    predicted_px = table.poses.points_px[rows, 0].reshape(*hidden.shape, 2)
+    confidence = table.poses.one_animal()[1][rows].reshape(hidden.shape)
     tested = range(TRAIN_VIDEOS, TRAIN_VIDEOS + TEST_VIDEOS)
     truth_px = np.stack([_truth_px(seed, number) for number in tested])
     line: dict[str, Any] = {"network": network, "seed": seed, "steps": config.train.steps}

@@ -194,7 +194,7 @@ def measure_gain(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     tables = [Path(config.out), *(Path(config.out) / "members" / str(number) for number in range(MEMBERS))]
     median, *members = (
         np.nanmean(
-            pixel_errors(read_predictions(table / "predictions.csv").keypoints_frame_px, labels.keypoints_frame_px)[
+            pixel_errors(read_predictions(table / "predictions.csv").poses.points_px[:, 0], labels.keypoints_frame_px)[
                 sets == "test"
             ],
             axis=1,

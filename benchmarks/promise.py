@@ -123,7 +123,7 @@ def results(run: Path) -> dict[str, Any]:
     return {
         "parameters": np.concatenate(leaves),
         "loss": next(line["loss"] for line in reversed(last) if "loss" in line),
-        "predicted": found.keypoints_frame_px[rows].astype(np.float64),
+        "predicted": found.poses.points_px[rows, 0].astype(np.float64),
         "error_px": next(line["val_mean_px_error"] for line in reversed(last) if "val_mean_px_error" in line),
     }
 

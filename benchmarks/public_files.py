@@ -176,17 +176,18 @@ def predictions(file: Path, work: Path) -> str:
     """Opens, compares and converts a table, and reads it back; returns its size."""
     found = read_table(file)
     names, cells = _table_of(file)
-    if tuple(names) != found.keypoint_names:
-        raise Differs(f"keypoints {found.keypoint_names} against {names}")
-    _same("positions", found.keypoints_frame_px, cells[..., :2])
+    if tuple(names) != found.poses.keypoint_names:
+        raise Differs(f"keypoints {found.poses.keypoint_names} against {names}")
+    points_px, confidence = found.poses.one_animal()
+    _same("positions", points_px, cells[..., :2])
     # Scores above 1, which SLEAP writes, count as 1.
-    _same("confidence", found.confidence, np.minimum(cells[..., 2], 1))
+    _same("confidence", confidence, np.minimum(cells[..., 2], 1))
     for form, name in TABLE_FORMS.items():
         convert_predictions(file, Target(form, work / name), None)
-        again = read_table(work / name)
-        _same(f"positions in {form}", again.keypoints_frame_px, found.keypoints_frame_px)
-        _same(f"confidence in {form}", again.confidence, found.confidence)
-    return f"{len(found.confidence)} frames, {len(names)} keypoints"
+        again_px, again = read_table(work / name).poses.one_animal()
+        _same(f"positions in {form}", again_px, points_px)
+        _same(f"confidence in {form}", again, confidence)
+    return f"{len(confidence)} frames, {len(names)} keypoints"
 
 
 def _same(what: str, ours: np.ndarray, theirs: np.ndarray) -> None:
@@ -270,7 +271,7 @@ def predict_videos(run: Path, counts: dict[Path, int]) -> dict[Path, tuple[str, 
             ended = parse_rows(index, index.read_bytes()).values() if files else ()
             for row in ended:
                 count = counts[Path(row.path)]
-                rows = len(read_table(Path(work, row.table)).confidence) if row.state == DONE else 0
+                rows = len(read_table(Path(work, row.table)).poses.frames) if row.state == DONE else 0
                 outcome = (RIGHT if rows == count else WRONG) if row.state == DONE else REFUSED
                 outcomes[Path(row.path)] = (outcome, f"{rows} rows of {count} frames" if rows else row.reason)
     return outcomes

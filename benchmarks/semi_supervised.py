@@ -164,7 +164,7 @@ def measure_real(project: Path, work: Path, seed: int, name: str) -> dict[str, A
     predictor = load(run)
     found = read_predictions(run / "predictions.csv")
     held_out = np.isin(np.array(found.sets), ("validation", "test"))
-    errors = pixel_errors(found.keypoints_frame_px, labels.keypoints_frame_px)[held_out]
+    errors = pixel_errors(found.poses.points_px[:, 0], labels.keypoints_frame_px)[held_out]
     predicted = [predictor.predict_video(video)[0] for video in sorted((project / "videos").glob("*.mp4"))]
     line |= {"mean_px": float(np.nanmean(errors)), "median_px": float(np.nanmedian(errors))}
     training = labels.keypoints_frame_px[np.array(found.sets) == "train"]

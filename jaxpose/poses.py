@@ -45,7 +45,7 @@ class Poses:
     """
 
     keypoint_names: tuple[str, ...]
-    frames: Sequence[str] | Sequence[int]
+    frames: Sequence[Any]
     points_px: np.ndarray
     confidence: np.ndarray | None = None
     visibility: np.ndarray | None = None
@@ -79,7 +79,7 @@ class Poses:
     def of_one_animal(
         cls,
         keypoint_names: Sequence[str],
-        frames: Sequence[str] | Sequence[int],
+        frames: Sequence[Any],
         points_px: np.ndarray,
         confidence: np.ndarray | None = None,
         visibility: np.ndarray | None = None,
@@ -90,3 +90,13 @@ class Poses:
         confidence, visibility = (None if one is None else one[:, None] for one in (confidence, visibility))
         named = {name: values[:, None] for name, values in (columns or {}).items()}
         return cls(tuple(keypoint_names), frames, points_px[:, None], confidence, visibility, columns=named, **others)
+
+    def one_animal(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns points_px (f, k, 2) and confidence (f, k) of frames with one animal each.
+
+        Raises:
+          ValueError: the frames have several animals, or no confidence.
+        """
+        if self.points_px.shape[1] != 1 or self.confidence is None:
+            raise ValueError(f"points_px have shape {self.points_px.shape}; one animal with confidence is needed")
+        return self.points_px[:, 0], self.confidence[:, 0]

@@ -76,20 +76,20 @@ def test_its_predictions_of_the_labelled_frames_are_those_of_the_tool(
     """From the image files to frame pixels; the errors are those that the tool wrote."""
     evaluate(run, out=tmp_path, devices=1)
     ours, theirs = (read_predictions(folder / "predictions.csv") for folder in (tmp_path, reference))
-    assert (ours.index, ours.keypoint_names, ours.sets) == (theirs.index, theirs.keypoint_names, theirs.sets)
-    distance_px = np.linalg.norm(ours.keypoints_frame_px - theirs.keypoints_frame_px, axis=-1)
+    assert (ours.poses.frames, ours.poses.keypoint_names, ours.sets) == (theirs.poses.frames, theirs.poses.keypoint_names, theirs.sets)
+    distance_px = np.linalg.norm(ours.poses.points_px[:, 0] - theirs.poses.points_px[:, 0], axis=-1)
     assert np.median(distance_px) < 0.001 and distance_px.max() < 0.05
-    np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(ours.poses.one_animal()[1], theirs.poses.one_animal()[1], rtol=0, atol=1e-3)
     errors = [pd.read_csv(folder / "predictions_pixel_error.csv", index_col=0) for folder in (tmp_path, reference)]
     pd.testing.assert_frame_equal(*errors, rtol=0, atol=0.05)
     assert (tmp_path / "predictions_pca_multiview_error.csv").is_file()
     split = {row["path"]: row["set"] for row in read_csv(run / "split.csv")}
-    assert split == dict(zip(theirs.index, theirs.sets or [], strict=True))
+    assert split == dict(zip(theirs.poses.frames, theirs.sets or [], strict=True))
 
 
 def test_the_run_reads_as_any_finished_one(run: Path, reference: Path, real_data: Path) -> None:
     config = read_run_config(run / "config.json")
-    names = tuple(read_predictions(reference / "predictions.csv").keypoint_names)
+    names = tuple(read_predictions(reference / "predictions.csv").poses.keypoint_names)
     model, data = config.model, config.data
     assert (model.kind, model.backbone, model.heatmap_stride, model.decoding) == (
         "heatmap", "resnet18", 4, "lightning_pose",
@@ -117,9 +117,9 @@ def test_images_as_arrays_are_predicted_as_the_labelled_ones(run: Path, referenc
     from PIL import Image
 
     theirs = read_predictions(reference / "predictions.csv")
-    images = [np.asarray(Image.open(real_data / "mirror-mouse-example" / name)) for name in theirs.index[:8]]
+    images = [np.asarray(Image.open(real_data / "mirror-mouse-example" / name)) for name in theirs.poses.frames[:8]]
     points, _ = load(run, devices=1, batch_size=8).predict(images)
-    np.testing.assert_allclose(points, theirs.keypoints_frame_px[:8], rtol=0, atol=0.05)
+    np.testing.assert_allclose(points, theirs.poses.points_px[:, 0][:8], rtol=0, atol=0.05)
 
 
 def altered(reference: Path, folder: Path, change: Callable[[dict], None]) -> Path:

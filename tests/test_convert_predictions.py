@@ -19,7 +19,8 @@ from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.formats.deeplabcut.prediction_file import write_predictions as write_deeplabcut
 from jaxpose.formats.lightning_pose.tables import write_predictions
 from jaxpose.formats.sleap_predictions import write_analysis
-from jaxpose.formats.video_predictions import VideoPredictions
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.poses import Poses
 from jaxpose.prediction.index_row import COLUMNS
 from tests.painted_videos import SIZE_PX, write
 
@@ -69,8 +70,8 @@ def test_scores_above_1_become_1_with_a_note(tmp_path: Path, capsys: pytest.Capt
     assert run(file, "--to", "parquet", "--out", tmp_path / "out.parquet") == 0
     assert f"{file}: 2 of 36 scores are above 1 (the largest is 1.3); read as 1\n" in capsys.readouterr().out
     found = read_table(tmp_path / "out.parquet")
-    np.testing.assert_array_equal(found.confidence, np.minimum(confidence, 1))
-    np.testing.assert_array_equal(found.keypoints_frame_px, points)
+    np.testing.assert_array_equal(found.poses.one_animal()[1], np.minimum(confidence, 1))
+    np.testing.assert_array_equal(found.poses.points_px[:, 0], points)
     confidence[3, 0] = 57
     write_scores(file, points, confidence)
     assert ": nose: the likelihood is 57; it must be 0 to 1" in fails(
@@ -80,7 +81,7 @@ def test_scores_above_1_become_1_with_a_note(tmp_path: Path, capsys: pytest.Capt
 
 def write_scores(file: Path, points: np.ndarray, confidence: np.ndarray) -> None:
     """Writes a table with the writer of its form, which limits nothing."""
-    predictions = VideoPredictions(file, "DLC_x", NAMES, points, confidence)
+    predictions = PredictionTable(file, Poses.of_one_animal(NAMES, range(len(points)), points, confidence), "DLC_x")
     file.unlink(missing_ok=True)
     if file.suffix == ".csv":
         write_predictions(file, range(FRAMES), NAMES, points, confidence)
@@ -146,9 +147,9 @@ def test_tables_of_deeplabcut_itself_become_csv(tmp_path: Path, pandas_form: str
     pd.DataFrame(cells, columns=columns).to_hdf(tmp_path / "a.h5", key="df_with_missing", format=pandas_form)
     assert run(tmp_path / "a.h5", "--to", "csv", "--out", tmp_path / "a.csv") == 0
     found = read_table(tmp_path / "a.csv")
-    np.testing.assert_array_equal(found.keypoints_frame_px, points)
-    np.testing.assert_array_equal(found.confidence, confidence)
-    assert found.scorer == "DLC_x" and found.keypoint_names == NAMES
+    np.testing.assert_array_equal(found.poses.points_px[:, 0], points)
+    np.testing.assert_array_equal(found.poses.one_animal()[1], confidence)
+    assert found.scorer == "DLC_x" and found.poses.keypoint_names == NAMES
 
 
 def test_a_sleap_project_has_an_instance_in_each_frame(table: Path, video: Path, tmp_path: Path) -> None:
@@ -180,9 +181,9 @@ def test_a_sleap_project_comes_back_with_the_frames_that_lack_an_instance(
     labels.save(str(file))
     points, confidence = made()
     read = read_table(file)
-    np.testing.assert_array_equal(read.keypoints_frame_px[2:8], points[2:8])
-    np.testing.assert_array_equal(read.confidence[2:8], confidence[2:8])
-    assert read.confidence.shape == (FRAMES, len(NAMES)) and np.isnan(read.confidence[[0, 1, *range(8, FRAMES)]]).all()
+    np.testing.assert_array_equal(read.poses.points_px[:, 0][2:8], points[2:8])
+    np.testing.assert_array_equal(read.poses.one_animal()[1][2:8], confidence[2:8])
+    assert read.poses.one_animal()[1].shape == (FRAMES, len(NAMES)) and np.isnan(read.poses.one_animal()[1][[0, 1, *range(8, FRAMES)]]).all()
     capsys.readouterr()
     first = labels.labeled_frames[0]
     first.instances += first.instances
@@ -225,8 +226,8 @@ def test_the_analysis_file_is_read_by_sleap_io_and_comes_back(
     for preset in ("matlab", "standard"):
         sleap_io.save_analysis_h5(labels, str(tmp_path / f"{preset}.analysis.h5"), preset=preset)
         again = read_table(tmp_path / f"{preset}.analysis.h5")
-        np.testing.assert_array_equal(again.keypoints_frame_px[: FRAMES - 1], points[:-1])
-        assert again.keypoint_names == NAMES
+        np.testing.assert_array_equal(again.poses.points_px[:, 0][: FRAMES - 1], points[:-1])
+        assert again.poses.keypoint_names == NAMES
     capsys.readouterr()
     assert run(file, "--to", "csv", "--out", tmp_path / "back.csv") == 0
     assert "dropped: edges, the name of the track, and scores of instances" in capsys.readouterr().out

@@ -83,12 +83,12 @@ def test_the_network_learned_something_and_baselines_stand_beside_it(trained_run
 def test_extra_labels_are_taken_by_the_name_of_their_columns(trained_run: Path):
     new = read_predictions(trained_run / "predictions_new.csv")
     whole = read_predictions(trained_run / "predictions.csv")
-    assert new.keypoint_names == whole.keypoint_names and new.sets is None
-    rows = [whole.index.index(name) for name in new.index]
-    np.testing.assert_allclose(new.keypoints_frame_px, whole.keypoints_frame_px[rows], atol=1e-3)
+    assert new.poses.keypoint_names == whole.poses.keypoint_names and new.sets is None
+    rows = [whole.poses.frames.index(name) for name in new.poses.frames]
+    np.testing.assert_allclose(new.poses.points_px[:, 0], whole.poses.points_px[:, 0][rows], atol=1e-3)
     errors = pd.read_csv(trained_run / "predictions_new_pixel_error.csv", index_col=0)
-    expected = _errors(trained_run, trained_run / "predictions.csv")[rows, whole.keypoint_names.index("tail_base")]
-    assert list(errors.columns) == whole.keypoint_names
+    expected = _errors(trained_run, trained_run / "predictions.csv")[rows, whole.poses.keypoint_names.index("tail_base")]
+    assert tuple(errors.columns) == whole.poses.keypoint_names
     np.testing.assert_allclose(errors["tail_base"], expected, atol=2e-3)
     assert errors.drop(columns="tail_base").isna().all(axis=None)
     log = (trained_run / "train.log").read_text()
@@ -103,9 +103,9 @@ def test_the_verb_gives_the_same_files_on_any_number_of_devices(
     assert evaluate.main([*arguments, "--batch_size", batch_size]) == 0
     for name in ("predictions.csv", "predictions_new.csv"):
         ours, theirs = read_predictions(tmp_path / "new" / name), read_predictions(trained_run / name)
-        assert (ours.index, ours.sets) == (theirs.index, theirs.sets)
-        np.testing.assert_allclose(ours.keypoints_frame_px, theirs.keypoints_frame_px, rtol=0, atol=1e-3)
-        np.testing.assert_allclose(ours.confidence, theirs.confidence, rtol=0, atol=1e-4)
+        assert (ours.poses.frames, ours.sets) == (theirs.poses.frames, theirs.sets)
+        np.testing.assert_allclose(ours.poses.points_px[:, 0], theirs.poses.points_px[:, 0], rtol=0, atol=1e-3)
+        np.testing.assert_allclose(ours.poses.one_animal()[1], theirs.poses.one_animal()[1], rtol=0, atol=1e-4)
     assert (tmp_path / "new" / "predictions_new_pixel_error.csv").is_file()
     shown = capsys.readouterr().out
     assert f"{trained_run} (the weights of step 40) on {devices} x cpu" in shown
@@ -323,14 +323,14 @@ def test_each_camera_has_its_predictions(trained_run: Path, tmp_path: Path):
     whole = read_predictions(trained_run / "predictions.csv")
     for first, view in ((0, "top"), (6, "bot")):
         found = read_predictions(out / f"predictions_{view}.csv")
-        numbers = [Path(name).name for name in whole.index[first : first + 6]]
-        assert found.index == [f"labeled-data/s_{view}/{name}" for name in numbers]
+        numbers = [Path(name).name for name in whole.poses.frames[first : first + 6]]
+        assert found.poses.frames == [f"labeled-data/s_{view}/{name}" for name in numbers]
         # The pictures are those of the run under other names.
         assert whole.sets is not None and found.sets == whole.sets[first : first + 6]
-        np.testing.assert_allclose(found.keypoints_frame_px, whole.keypoints_frame_px[first : first + 6], atol=1e-3)
+        np.testing.assert_allclose(found.poses.points_px[:, 0], whole.poses.points_px[:, 0][first : first + 6], atol=1e-3)
         new = read_predictions(out / f"predictions_{view}_new.csv")
-        assert new.index == found.index[2:4]
-        np.testing.assert_allclose(new.keypoints_frame_px, found.keypoints_frame_px[2:4], atol=1e-3)
+        assert new.poses.frames == found.poses.frames[2:4]
+        np.testing.assert_allclose(new.poses.points_px[:, 0], found.poses.points_px[:, 0][2:4], atol=1e-3)
         errors = pd.read_csv(out / f"predictions_{view}_pixel_error.csv", index_col=0)
         expected = _errors(trained_run, trained_run / "predictions.csv")[first : first + 6]
         np.testing.assert_allclose(errors.drop(columns="set").to_numpy(np.float64), expected, atol=2e-3)

@@ -53,7 +53,7 @@ def _session(run: Path) -> Path:
 
 
 def _images(run: Path) -> list[Path]:
-    return [run.parent / "project" / name for name in read_predictions(run / "predictions.csv").index]
+    return [run.parent / "project" / name for name in read_predictions(run / "predictions.csv").poses.frames]
 
 
 def _rgb(path: Path) -> np.ndarray:
@@ -68,15 +68,15 @@ def _assert_close(found: Predictions, expected: Predictions) -> None:
 
 def test_a_frame_given_as_an_array_is_the_frame_of_the_project(trained_run: Path, predictor: predict.Predictor):
     expected = read_predictions(trained_run / "predictions.csv")
-    assert list(predictor.keypoint_names) == expected.keypoint_names
+    assert list(predictor.keypoint_names) == expected.poses.keypoint_names
     frames = np.stack([_rgb(path) for path in _images(trained_run)])
     for given in (frames, list(frames)):
         keypoints, confidence = predictor.predict(given)
         assert keypoints.shape == (18, 7, 2) and confidence.shape == (18, 7)
-        np.testing.assert_allclose(keypoints, expected.keypoints_frame_px, rtol=0, atol=1e-3)
-        np.testing.assert_allclose(confidence, expected.confidence, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(keypoints, expected.poses.points_px[:, 0], rtol=0, atol=1e-3)
+        np.testing.assert_allclose(confidence, expected.poses.one_animal()[1], rtol=0, atol=1e-4)
     one, _ = predictor.predict(frames[3:4])
-    np.testing.assert_allclose(one, expected.keypoints_frame_px[3:4], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(one, expected.poses.points_px[:, 0][3:4], rtol=0, atol=1e-3)
 
 
 def test_a_grey_frame_is_a_colour_frame_of_equal_channels(trained_run: Path, predictor: predict.Predictor):
@@ -148,7 +148,7 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
     files = [tmp_path / "on1" / "video_preds" / f"of{frames}.csv" for frames in (1, 5, 33)]
     for file, frames in zip(files, (1, 5, 33), strict=True):
         found = read_predictions(file)
-        assert found.index == [str(number) for number in range(frames)] and found.sets is None
+        assert found.poses.frames == [str(number) for number in range(frames)] and found.sets is None
         _assert_close(read_predictions(tmp_path / "on8" / "video_preds" / file.name), found)
     header = files[0].read_text().splitlines()[:3]
     assert [row.split(",")[:4] for row in header] == [
@@ -171,7 +171,7 @@ def test_videos_are_the_same_on_any_number_of_devices_and_not_predicted_twice(
     shown = capsys.readouterr().out
     assert "of1.csv exists already (--overwrite predicts it again)" in shown
     assert "of5.avi: 5 frames of 5" in shown and "of33.avi: 33 frames of 33" in shown
-    assert files[0].stat().st_mtime_ns == before and len(read_predictions(files[1]).index) == 5
+    assert files[0].stat().st_mtime_ns == before and len(read_predictions(files[1]).poses.frames) == 5
     arguments = [*arguments, "--out", str(tmp_path / "on1"), "--devices", "1", "--overwrite"]
     assert predict.main(arguments) == 0
     assert files[0].stat().st_mtime_ns != before and "already" not in capsys.readouterr().out
@@ -234,8 +234,8 @@ def test_names_are_no_formulas_and_odd_images_are_named(
     rows = [row for text in tables for row in csv.reader(text.splitlines())]
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
     found = read_predictions(Path("out/image_preds/=f/predictions.csv"))
-    assert found.index == ["=f/2²9.png", "=f/2²10.png", "=f/strip.png"]
-    np.testing.assert_array_equal(found.keypoints_frame_px[0], found.keypoints_frame_px[1])
+    assert found.poses.frames == ["=f/2²9.png", "=f/2²10.png", "=f/strip.png"]
+    np.testing.assert_array_equal(found.poses.points_px[:, 0][0], found.poses.points_px[:, 0][1])
     # The second command knows what became of each by the index.
     assert predict.main(arguments) == 4
     shown = capsys.readouterr()
@@ -266,13 +266,13 @@ def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, cap
     assert predict.main(arguments) == 0
     expected = read_predictions(trained_run / "predictions.csv")
     found = read_predictions(tmp_path / "out" / "image_preds" / "frames" / "predictions.csv")
-    assert [Path(name).name for name in found.index] == ["img9.png", "img10.png", "img100.png"]
-    np.testing.assert_allclose(found.keypoints_frame_px, expected.keypoints_frame_px[[1, 0, 2]], rtol=0, atol=1e-3)
+    assert [Path(name).name for name in found.poses.frames] == ["img9.png", "img10.png", "img100.png"]
+    np.testing.assert_allclose(found.poses.points_px[:, 0], expected.poses.points_px[:, 0][[1, 0, 2]], rtol=0, atol=1e-3)
     # Of the run's own project: named as in its label file.
     found = read_predictions(tmp_path / "out" / "image_preds" / "session01" / "predictions.csv")
-    rows = [row for row, name in enumerate(expected.index) if "session01" in name]
-    assert found.index == [expected.index[row] for row in rows]
-    np.testing.assert_allclose(found.keypoints_frame_px, expected.keypoints_frame_px[rows], rtol=0, atol=1e-3)
+    rows = [row for row, name in enumerate(expected.poses.frames) if "session01" in name]
+    assert found.poses.frames == [expected.poses.frames[row] for row in rows]
+    np.testing.assert_allclose(found.poses.points_px[:, 0], expected.poses.points_px[:, 0][rows], rtol=0, atol=1e-3)
     capsys.readouterr()
     assert predict.main(arguments) == 0
     assert capsys.readouterr().out.count("exists already") == 2
@@ -313,7 +313,7 @@ def test_predictions_of_something_else_are_neither_kept_nor_replaced(
     assert table.read_bytes() != before[0]
     # A copy of the run is the same run, and the folder of the images is now another one.
     assert call(Path(shutil.copytree(trained_run, tmp_path / "copy")), images[0]) == (0, "")
-    assert len(read_predictions(of_images).index) == 1
+    assert len(read_predictions(of_images).poses.frames) == 1
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 85)])
@@ -447,7 +447,7 @@ def test_one_frame_is_the_frame_of_a_batch(
 def test_colours_are_read_as_rgb(trained_run: Path, predictor: predict.Predictor):
     """As the tables are, which jaxpose writes for the files; in the order of OpenCV, another result."""
     path = _images(trained_run)[0]
-    expected = read_predictions(trained_run / "predictions.csv").keypoints_frame_px[0]
+    expected = read_predictions(trained_run / "predictions.csv").poses.points_px[:, 0][0]
     as_opencv = cv2.imread(str(path))
     np.testing.assert_allclose(predictor.predict(as_opencv[..., ::-1])[0], expected, rtol=0, atol=1e-3)
     if not (as_opencv == as_opencv[..., ::-1]).all():

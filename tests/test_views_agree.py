@@ -33,12 +33,12 @@ def predicted(run: Path, project: Path) -> tuple[np.ndarray, np.ndarray]:
     """The keypoints that the loaded run predicts on its labelled frames, and those in its table."""
     table = read_predictions(run / "predictions.csv")
     frames = []
-    for name in table.index:
+    for name in table.poses.frames:
         picture = cv2.imread(str(project / name))
         assert picture is not None
         frames.append(picture[..., ::-1])
     points_px, _ = load(run).predict(np.stack(frames))
-    return points_px, table.keypoints_frame_px
+    return points_px, table.poses.points_px[:, 0]
 
 
 def test_a_loaded_run_predicts_what_training_wrote(agreeing: Path, project: Path, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_an_exported_file_holds_the_agreement(agreeing: Path, tmp_path: Path) ->
 
 def test_frames_of_another_size_agree_alike(agreeing: Path, project: Path) -> None:
     """The relation of the views is not tied to the size of the labelled frames."""
-    name = read_predictions(agreeing / "predictions.csv").index[0]
+    name = read_predictions(agreeing / "predictions.csv").poses.frames[0]
     picture = cv2.imread(str(project / name))
     assert picture is not None
     run = load(agreeing)

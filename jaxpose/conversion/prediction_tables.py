@@ -11,7 +11,7 @@ from jaxpose.extras import need
 from jaxpose.formats import nwb, parquet, sleap_predictions
 from jaxpose.formats.deeplabcut import prediction_file as deeplabcut
 from jaxpose.formats.lightning_pose import tables as lightning_pose
-from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions, read_footage
+from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions, read_footage
 from jaxpose.outputs import output_folder
 from jaxpose.prediction.finished_tables import find_table, finished_tables
 from jaxpose.run.paths import INDEX_FILE, VIDEO_TABLES_FOLDER
@@ -59,13 +59,13 @@ def convert_predictions(source: Path, target: Target, video: Path | None) -> lis
     return lines
 
 
-def read_table(file: Path) -> VideoPredictions:
+def read_table(file: Path) -> PredictionTable:
     """Reads the predictions of a video from a table of any form with a reader.
 
     Raises:
       UserError: it does not exist, is of another form, or is not understood.
     """
-    readers: dict[str, Callable[[Path], VideoPredictions]] = {
+    readers: dict[str, Callable[[Path], PredictionTable]] = {
         CSV: _read_csv,
         SLEAP_ANALYSIS: sleap_predictions.read_analysis,
         SLP: sleap_predictions.read_slp,
@@ -117,7 +117,7 @@ def _convert(table: Path, video: Path | None, place: Path, target: Target) -> li
     return lines
 
 
-def _dropped(predictions: VideoPredictions, target: Target) -> str:
+def _dropped(predictions: PredictionTable, target: Target) -> str:
     """Returns what the source has and the target does not."""
     dropped = []
     if target.form == DEEPLABCUT and predictions.scorer != target.scorer:
@@ -140,7 +140,7 @@ def _is_file(target: Target) -> bool:
     return target.out.name.lower().endswith(SUFFIXES[target.form]) and not target.out.is_dir()
 
 
-def _write(file: Path, predictions: VideoPredictions, footage: Footage | None, target: Target) -> list[Path]:
+def _write(file: Path, predictions: PredictionTable, footage: Footage | None, target: Target) -> list[Path]:
     if target.form == DEEPLABCUT:
         return deeplabcut.write_predictions(file, predictions, target.scorer, footage)
     if target.form == SLEAP_ANALYSIS:
@@ -152,15 +152,14 @@ def _write(file: Path, predictions: VideoPredictions, footage: Footage | None, t
     elif footage and target.session_start:
         nwb.write_predictions(file, predictions, footage, target.session_start)
     else:
-        index = range(len(predictions.confidence))
+        poses = predictions.poses
         lightning_pose.write_predictions(
-            file, index, predictions.keypoint_names, predictions.keypoints_frame_px, predictions.confidence,
-            predictions.scorer,
-        )  # fmt: skip
+            file, poses.frames, poses.keypoint_names, *poses.one_animal(), predictions.scorer
+        )
     return [file]
 
 
-def _read_csv(file: Path) -> VideoPredictions:
-    index, names, keypoints_frame_px, confidence, _ = lightning_pose.read_predictions(file)
-    scorer, first_row = lightning_pose.read_scorer(file) if names else ("", 4)
-    return check_predictions(file, scorer, index, names, keypoints_frame_px, confidence, first_row)
+def _read_csv(file: Path) -> PredictionTable:
+    found, first_row = lightning_pose.read_predictions(file), lightning_pose.first_row(file)
+    names = found.poses.keypoint_names
+    return check_predictions(file, found.scorer, found.poses.frames, names, *found.poses.one_animal(), first_row)

@@ -14,8 +14,8 @@ from jaxpose.data.skeleton import edges_given, known_pairs
 from jaxpose.drawing.labelled_video import draw_video
 from jaxpose.drawing.style import Style
 from jaxpose.errors import UserError
+from jaxpose.formats.prediction_table import PredictionTable, refuse_other_length
 from jaxpose.formats.project import read_label_table
-from jaxpose.formats.video_predictions import VideoPredictions, refuse_other_length
 from jaxpose.outputs import may_be_ours, output_folder
 from jaxpose.phases import phase
 from jaxpose.quantities import count
@@ -53,7 +53,7 @@ def draw(given: argparse.Namespace) -> int:
     index = _rotated(read_index(video), given, config)
     refuse_other_length(index, predictions)
     _look_at_points(index, predictions, style)
-    frames = len(predictions.confidence)
+    frames = len(predictions.poses.frames)
     with phase(f"drawing {file.name}", frames, "frame") as progress, output_folder(file.parent, given.overwrite) as new:
         drawn = draw_video(index, predictions, new / file.name, style, progress=progress.update)
     if drawn.problem:
@@ -78,7 +78,7 @@ def _refuse_file(given: argparse.Namespace, file: Path, video: Path) -> None:
         raise UserError(f"{flag}, which exists already: --overwrite replaces it; or choose another --out")
 
 
-def _run_config(given: argparse.Namespace, predictions: VideoPredictions) -> Config | None:
+def _run_config(given: argparse.Namespace, predictions: PredictionTable) -> Config | None:
     """Returns the config of the run that predicted a table: the one given, or that in whose folder the table lies.
 
     Raises:
@@ -90,10 +90,10 @@ def _run_config(given: argparse.Namespace, predictions: VideoPredictions) -> Con
     refuse_no_run(run)
     config = read_config(run / CONFIG_FILE)
     names = config.data.keypoint_names
-    if set(names) != set(predictions.keypoint_names):
+    if set(names) != set(predictions.poses.keypoint_names):
         raise UserError(
             f"the run {run} has the keypoints {', '.join(names)}, but {predictions.file} has "
-            f"{', '.join(predictions.keypoint_names)}; give with --run the run that predicted it"
+            f"{', '.join(predictions.poses.keypoint_names)}; give with --run the run that predicted it"
         )
     return config
 
@@ -105,14 +105,14 @@ def _run_around(table: Path) -> Path | None:
 
 
 def _edges(
-    given: argparse.Namespace, predictions: VideoPredictions, config: Config | None
+    given: argparse.Namespace, predictions: PredictionTable, config: Config | None
 ) -> tuple[tuple[str, str], ...]:
     """Returns the skeleton of a flag, of a project or of a run, in this order.
 
     Raises:
       UserError: the flag has other names than the table, or the project is none or has no skeleton for them.
     """
-    names = predictions.keypoint_names
+    names = predictions.poses.keypoint_names
     if given.skeleton and given.project:
         both = f"--skeleton is {given.skeleton} and --project is {given.project}"
         raise UserError(f"{both}; both set the lines: give one")
@@ -145,20 +145,19 @@ def _rotated(index: VideoIndex, given: argparse.Namespace, config: Config | None
     return as_labelled(index, sizes_px)
 
 
-def _look_at_points(index: VideoIndex, predictions: VideoPredictions, style: Style) -> None:
+def _look_at_points(index: VideoIndex, predictions: PredictionTable, style: Style) -> None:
     """Warns of points that will not be seen.
 
     Raises:
       UserError: there is none to draw.
     """
-    has_place = np.asarray(np.isfinite(predictions.keypoints_frame_px).all(axis=-1))
+    points_px, confidence = predictions.poses.one_animal()
+    has_place = np.asarray(np.isfinite(points_px).all(axis=-1))
     if not has_place.any():
-        raise UserError(
-            f"{predictions.file} has no position in any of its {len(predictions.confidence)} rows: nothing to draw"
-        )
-    points = predictions.keypoints_frame_px[has_place & ~(predictions.confidence < style.least_confidence)]
+        raise UserError(f"{predictions.file} has no position in any of its {len(points_px)} rows: nothing to draw")
+    points = points_px[has_place & ~(confidence < style.least_confidence)]
     if not len(points):
-        most = np.nanmax(predictions.confidence[has_place])
+        most = np.nanmax(confidence[has_place])
         raise UserError(
             f"--confidence is {style.least_confidence:g}, but no point of {predictions.file} has more than {most:.3g}: "
             "there is nothing to draw; lower it"

@@ -19,7 +19,7 @@ from jaxpose.drawing.planes import LIMITED_RANGE, copy_frame, even, is_copied, n
 from jaxpose.drawing.pose_painter import PosePainter
 from jaxpose.drawing.style import Style, to_yuv
 from jaxpose.errors import UserError
-from jaxpose.formats.video_predictions import VideoPredictions, refuse_other_length
+from jaxpose.formats.prediction_table import PredictionTable, refuse_other_length
 from jaxpose.quantities import count
 from jaxpose.video.decoding import Decoding, Flaw, FlawKind
 from jaxpose.video.encoding import Format, open_h264
@@ -52,7 +52,7 @@ class Drawn:
 
 def draw_video(
     index: VideoIndex,
-    predictions: VideoPredictions,
+    predictions: PredictionTable,
     file: Path,
     style: Style,
     is_stopped: Callable[[], bool] = lambda: False,
@@ -101,14 +101,16 @@ class _Drawing:
       lost: {number of a frame that does not decode: a clause about it, "" if it is missing}, after the iteration.
     """
 
-    def __init__(self, index: VideoIndex, predictions: VideoPredictions, style: Style) -> None:
+    def __init__(self, index: VideoIndex, predictions: PredictionTable, style: Style) -> None:
         self._index, self.form = index, _read_format(index)
         self.lost: dict[int, str] = {}
         size_px, tags = (index.width_px, index.height_px), (self.form.colorspace, self.form.color_range)
-        colours = keypoint_colours(len(predictions.keypoint_names))
-        self._painter = PosePainter(predictions, to_yuv(colours, *tags), size_px, style)
+        colours = keypoint_colours(len(predictions.poses.keypoint_names))
+        self._painter = PosePainter(predictions.poses, to_yuv(colours, *tags), size_px, style)
         last, self.width_px = index.frame_count - 1, even(index.width_px)
-        self._caption = Caption(predictions.keypoint_names, colours, self.width_px, last, self._time_s(last), tags)
+        self._caption = Caption(
+            predictions.poses.keypoint_names, colours, self.width_px, last, self._time_s(last), tags
+        )
         self.height_px = even(index.height_px) + self._caption.height_px
 
     def frames(self, is_stopped: Callable[[], bool]) -> Generator[tuple[VideoFrame, int], None, None]:

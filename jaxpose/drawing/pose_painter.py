@@ -5,7 +5,7 @@ import numpy as np
 
 from jaxpose.drawing.planes import Planes, even
 from jaxpose.drawing.style import Style, dot_radius_px
-from jaxpose.formats.video_predictions import VideoPredictions
+from jaxpose.poses import Poses
 
 # OpenCV takes subpixel positions in units of 1/16.
 _SHIFT = 4
@@ -20,23 +20,21 @@ class PosePainter:
     three multiplied by the last; then the part of the layer that has marks is laid over the frame.
 
     Args:
-      predictions: of the video.
+      poses: of the frames of the video, with one animal each.
       colours_yuv: (k, 3) uint8, of each keypoint.
       size_px: (width, height) of the frames.
       style: what the user chooses; an edge with a name that the predictions do not have is not drawn.
     """
 
-    def __init__(
-        self, predictions: VideoPredictions, colours_yuv: np.ndarray, size_px: tuple[int, int], style: Style
-    ) -> None:
-        names = predictions.keypoint_names
+    def __init__(self, poses: Poses, colours_yuv: np.ndarray, size_px: tuple[int, int], style: Style) -> None:
+        names = poses.keypoint_names
         edges = [(names.index(a), names.index(b)) for a, b in style.edges if a in names and b in names]
         self._edges = np.array(edges, np.int64).reshape(-1, 2).T
         self._radius_px, self._trail = dot_radius_px(size_px), style.trail
-        points, size = predictions.keypoints_frame_px, np.array(size_px)
+        (points, confidence), size = poses.one_animal(), np.array(size_px)
         is_near = np.all((points > -_FAR_FRAMES * size) & (points < (1 + _FAR_FRAMES) * size), axis=-1)
         # A label of a person has no confidence.
-        confidence = np.where(np.isnan(predictions.confidence), 1.0, np.clip(predictions.confidence, 0, 1))
+        confidence = np.where(np.isnan(confidence), 1.0, np.clip(confidence, 0, 1))
         opacity = np.where(is_near & (confidence >= style.least_confidence), confidence, 0)
         self._opacity = np.rint(255 * opacity).astype(np.uint8)
         self._points = np.rint(np.where(is_near[..., None], points, 0) * 2**_SHIFT).astype(np.int32)

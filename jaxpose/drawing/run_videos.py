@@ -96,7 +96,7 @@ def labelled_file(table: Path, out: Path) -> Path:
 def _draw(data: DataConfig, table: Path, video: Path, file: Path, style: Style, is_stopped: Callable[[], bool]) -> None:
     predictions = read_table(table)
     index = as_labelled(read_index(video), labelled_sizes_px(data))
-    with phase(f"drawing {file.name}", len(predictions.confidence), "frame") as progress:
+    with phase(f"drawing {file.name}", len(predictions.poses.frames), "frame") as progress:
         drawn = draw_video(index, predictions, file, style, is_stopped, progress.update)
     if drawn.problem:
         _logger.warning(drawn.problem)

@@ -14,7 +14,7 @@ from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import sha256_of
 from jaxpose.formats.hdf5_writer import open_hdf5
-from jaxpose.formats.video_predictions import Footage, VideoPredictions
+from jaxpose.formats.prediction_table import Footage, PredictionTable
 
 NEEDS_START = (
     "NWB files hold the time when the recording began; give --session_start, such as 2026-05-04T14:30:00+02:00"
@@ -25,7 +25,7 @@ _ROUNDING_S = 0.001
 
 
 def write_predictions(
-    file: Path, predictions: VideoPredictions, footage: Footage, session_start: datetime.datetime
+    file: Path, predictions: PredictionTable, footage: Footage, session_start: datetime.datetime
 ) -> None:
     """Writes the table of a video in the processing module `behavior`.
 
@@ -44,15 +44,15 @@ def write_predictions(
     import ndx_pose
     import pynwb.image
 
-    for name in predictions.keypoint_names:
+    for name in predictions.poses.keypoint_names:
         if "/" in name or ":" in name:
             raise UserError(f"{predictions.file}: keypoint {name!r} has a / or :, which NWB does not allow; rename it")
     video = footage.path.name
     content = new_file(f"Keypoints in {video}", sha256_of(predictions.file), session_start)
     skeleton = ndx_pose.Skeleton(
-        name="animal", nodes=list(predictions.keypoint_names), edges=np.zeros((0, 2), np.uint8)
+        name="animal", nodes=list(predictions.poses.keypoint_names), edges=np.zeros((0, 2), np.uint8)
     )
-    count = len(predictions.confidence)
+    count = len(predictions.poses.frames)
     times = _times(footage, count)
     source = _source(pynwb.image.ImageSeries, footage, count, times)
     content.add_acquisition(source)
@@ -115,19 +115,20 @@ def _source(image_series: Any, footage: Footage, count: int, times: dict[str, An
     )
 
 
-def _series(ndx_pose: Any, predictions: VideoPredictions, video: str, times: dict[str, Any]) -> list[Any]:
+def _series(ndx_pose: Any, predictions: PredictionTable, video: str, times: dict[str, Any]) -> list[Any]:
+    points_px, confidence = predictions.poses.one_animal()
     return [
         ndx_pose.PoseEstimationSeries(
             name=name,
             description=f"{name} in each frame of {video}; NaN: no position",
-            data=predictions.keypoints_frame_px[:, place],
+            data=points_px[:, place],
             unit="pixels",
             reference_frame=_FRAME,
-            confidence=predictions.confidence[:, place],
+            confidence=confidence[:, place],
             confidence_definition="as the network gives it, 0 to 1",
             **times,
         )
-        for place, name in enumerate(predictions.keypoint_names)
+        for place, name in enumerate(predictions.poses.keypoint_names)
     ]
 
 

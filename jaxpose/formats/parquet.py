@@ -12,32 +12,33 @@ import numpy as np
 from jaxpose.errors import UserError
 from jaxpose.extras import need
 from jaxpose.files import replace_whole
-from jaxpose.formats.video_predictions import VideoPredictions, check_predictions
+from jaxpose.formats.prediction_table import PredictionTable, check_predictions
 
 _COORDS = ("x", "y", "likelihood")
 _METADATA = b"jaxpose"
 
 
-def write_predictions(file: Path, predictions: VideoPredictions) -> None:
+def write_predictions(file: Path, predictions: PredictionTable) -> None:
     """Writes the table of a video.
 
     Raises:
       UserError: pyarrow is not installed, or two columns would have one name.
     """
     arrow, parquet = _packages(file)
-    names = _columns(predictions.keypoint_names)
+    names = _columns(predictions.poses.keypoint_names)
     double = [name for name in names if names.count(name) > 1]
     if double:
         raise UserError(f"{predictions.file}: two keypoints would have the column {double[0]!r}; rename one of them")
-    cells = np.concatenate([predictions.keypoints_frame_px, predictions.confidence[..., None]], axis=2)
+    points_px, confidence = predictions.poses.one_animal()
+    cells = np.concatenate([points_px, confidence[..., None]], axis=2)
     columns = [arrow.array(np.arange(len(cells), dtype=np.int64)), *map(arrow.array, cells.reshape(len(cells), -1).T)]
-    noted = {"scorer": predictions.scorer, "keypoint_names": predictions.keypoint_names}
+    noted = {"scorer": predictions.scorer, "keypoint_names": predictions.poses.keypoint_names}
     table = arrow.Table.from_arrays(columns, names=names).replace_schema_metadata({_METADATA: json.dumps(noted)})
     with replace_whole(file) as unfinished:
         parquet.write_table(table, str(unfinished))
 
 
-def read_predictions(file: Path) -> VideoPredictions:
+def read_predictions(file: Path) -> PredictionTable:
     """Reads a table of `write_predictions`.
 
     Raises:

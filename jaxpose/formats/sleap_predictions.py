@@ -15,8 +15,8 @@ from jaxpose.errors import UserError
 from jaxpose.extras import is_installed, need
 from jaxpose.formats import sleap, sleap_extras
 from jaxpose.formats.hdf5_writer import open_hdf5
+from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions
 from jaxpose.formats.sleap_writer import write_project
-from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
 from jaxpose.quantities import count
 
 # The names of the axes, in the order of SLEAP's own export.
@@ -29,7 +29,7 @@ _AXES = {
 }
 
 
-def write_slp(file: Path, predictions: VideoPredictions, footage: Footage) -> None:
+def write_slp(file: Path, predictions: PredictionTable, footage: Footage) -> None:
     """Writes predicted instances, one for each frame, without a track.
 
     The score of an instance is the mean of those of its points.
@@ -44,26 +44,22 @@ def write_slp(file: Path, predictions: VideoPredictions, footage: Footage) -> No
     from sleap_io.model.skeleton import Node, Skeleton
     from sleap_io.model.video import Video
 
-    skeleton = Skeleton([Node(name) for name in predictions.keypoint_names], name=DEFAULT_ANIMAL)
-    shape = [len(predictions.confidence), footage.height_px, footage.width_px, 3]
+    skeleton = Skeleton([Node(name) for name in predictions.poses.keypoint_names], name=DEFAULT_ANIMAL)
+    points_px, confidence = predictions.poses.one_animal()
+    shape = [len(points_px), footage.height_px, footage.width_px, 3]
     metadata = {"type": "MediaVideo", "shape": shape, "grayscale": False, "fps": footage.fps}
     video = Video(str(footage.path), backend_metadata=metadata, open_backend=False)
-    rows = zip(
-        predictions.keypoints_frame_px,
-        predictions.confidence,
-        np.nan_to_num(_instance_scores(predictions)),
-        strict=True,
-    )
+    rows = zip(points_px, confidence, np.nan_to_num(_instance_scores(confidence)), strict=True)
     frames = []
-    for frame, (points, confidence, score) in enumerate(rows):
-        instance = PredictedInstance.from_numpy(points, skeleton, confidence, float(score))
+    for frame, (points, of_points, score) in enumerate(rows):
+        instance = PredictedInstance.from_numpy(points, skeleton, of_points, float(score))
         frames.append(LabeledFrame(video=video, frame_idx=frame, instances=[instance]))
     labels = Labels(frames, videos=[video], skeletons=[skeleton])
     labels.provenance |= _provenance(predictions)
     write_project(file, labels)
 
 
-def read_slp(file: Path) -> VideoPredictions:
+def read_slp(file: Path) -> PredictionTable:
     """Reads the predicted instances of a SLEAP project of one video and one animal.
 
     Raises:
@@ -98,20 +94,20 @@ def read_slp(file: Path) -> VideoPredictions:
     return dataclasses.replace(found, notes=(*notes, *found.notes))
 
 
-def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage | None) -> None:
+def write_analysis(file: Path, predictions: PredictionTable, footage: Footage | None) -> None:
     """Writes the arrays of SLEAP's export for analysis: one track.
 
     Raises:
       UserError: h5py is not installed.
     """
     need("sleap", str(file))
-    points = predictions.keypoints_frame_px
+    points, confidence = predictions.poses.one_animal()
     is_there = np.any(np.isfinite(points[..., 0]), axis=1)
     arrays = {
         "tracks": points.transpose(2, 1, 0)[None],
         "track_occupancy": is_there[:, None].astype(np.uint8),
-        "point_scores": predictions.confidence.T[None],
-        "instance_scores": _instance_scores(predictions)[None],
+        "point_scores": confidence.T[None],
+        "instance_scores": _instance_scores(confidence)[None],
         "tracking_scores": np.full((1, len(points)), np.nan),
     }
     texts = {
@@ -124,7 +120,7 @@ def write_analysis(file: Path, predictions: VideoPredictions, footage: Footage |
             content = opened.create_dataset(name, data=array, compression="gzip")
             content.attrs["dims"] = json.dumps(_AXES[name])
         opened["track_names"] = np.array([b"track_0"])
-        opened["node_names"] = np.array([name.encode() for name in predictions.keypoint_names])
+        opened["node_names"] = np.array([name.encode() for name in predictions.poses.keypoint_names])
         opened["edge_names"], opened["edge_inds"] = np.zeros((0, 2), "S1"), np.zeros((0, 2), np.int64)
         opened["video_ind"] = 0
         for name, text in texts.items():
@@ -145,7 +141,7 @@ def is_analysis(file: Path) -> bool:
         return False
 
 
-def read_analysis(file: Path) -> VideoPredictions:
+def read_analysis(file: Path) -> PredictionTable:
     """Reads SLEAP's analysis HDF5 of one animal.
 
     Raises:
@@ -186,12 +182,12 @@ def _canonical(name: str, content: Any) -> np.ndarray:
     return content[...].transpose([axes.index(axis) for axis in ("frame", "track", "node", "xy") if axis in axes])
 
 
-def _instance_scores(predictions: VideoPredictions) -> np.ndarray:
-    """Returns the mean confidence (n,) of the points that have one, NaN where none has."""
-    known = np.isfinite(predictions.confidence)
-    total = np.where(known, predictions.confidence, 0).sum(axis=1)
+def _instance_scores(confidence: np.ndarray) -> np.ndarray:
+    """Returns the mean confidence (n,) of the points (n, k) that have one, NaN where none has."""
+    known = np.isfinite(confidence)
+    total = np.where(known, confidence, 0).sum(axis=1)
     return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
 
 
-def _provenance(predictions: VideoPredictions) -> dict[str, str]:
+def _provenance(predictions: PredictionTable) -> dict[str, str]:
     return {"made_by": "jaxpose", "scorer": predictions.scorer, "table": predictions.file.name}

@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -19,10 +19,11 @@ from jaxpose.data.sessions import video_files
 from jaxpose.data.video_boxes import box_file_name
 from jaxpose.data.views import label_file_of_view, view_of_video
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.formats.project import read_project
 from jaxpose.labelling.tracks import find_table, read_run_configs
 from jaxpose.outputs import output_folder
+from jaxpose.poses import Poses
 from jaxpose.quantities import count
 from jaxpose.run.ensemble import refuse_ensemble
 from jaxpose.terminal import print_lines, say
@@ -38,7 +39,7 @@ class _File:
     """A file of boxes to write: its name, the cells of the first column, and the boxes (n, 4)."""
 
     name: str
-    rows: list[str]
+    rows: Sequence[str]
     boxes_px: np.ndarray
 
 
@@ -128,21 +129,19 @@ def _of_images(
             table = run / label_file_of_view(f"predictions{ending}.csv", view)
             if not table.is_file():
                 raise UserError(f"there is no {table}; make it with {program('jaxpose.evaluate')} --run {run}")
-            predicted = read_predictions(table)
-            if absent := [name for name in predicted.index if name not in sizes_px]:
+            predicted = read_predictions(table).poses
+            if absent := [name for name in predicted.frames if name not in sizes_px]:
                 raise UserError(f"{table} has {absent[0]}, which is no usable image of {found.label_file}")
-            columns = _columns(given, tuple(predicted.keypoint_names))
+            columns = _columns(given, predicted.keypoint_names)
             centres = _centres(given, predicted, columns)
             # A labelled image shows an animal, so an unsure pose is better than none.
-            every = centres_of_poses(
-                predicted.keypoints_frame_px[:, columns], np.ones((len(centres), len(columns))), 0.0
-            )
+            every = centres_of_poses(predicted.points_px[:, 0, columns], np.ones((len(centres), len(columns))), 0.0)
             centres = np.where(np.isfinite(centres), centres, every)
             if not np.isfinite(centres).all():
                 raise UserError(f"{table} has rows without a keypoint; predict the images again")
-            of_rows = np.array([sizes_px[name] for name in predicted.index])
+            of_rows = np.array([sizes_px[name] for name in predicted.frames])
             name = label_file_of_view(f"{Path(_IMAGE_BOXES).stem}{ending}.csv", view)
-            yield _File(name, predicted.index, boxes_around(centres, sides[view], of_rows))
+            yield _File(name, predicted.frames, boxes_around(centres, sides[view], of_rows))
 
 
 def _of_project_videos(given: argparse.Namespace, run: Path, config: Config, sides: dict[str, int]) -> Iterator[_File]:
@@ -161,20 +160,20 @@ def _of_video(given: argparse.Namespace, run: Path, config: Config, video: Path,
     view = view_of_video(video.stem, data.views)
     if view not in sides:
         raise UserError(f"{video} is of none of the views {', '.join(data.views)}; it must be called <session>_<view>")
-    predicted = read_predictions(table)
-    centres = _centres(given, predicted, _columns(given, tuple(predicted.keypoint_names)))
+    predicted = read_predictions(table).poses
+    centres = _centres(given, predicted, _columns(given, predicted.keypoint_names))
     if not np.isfinite(centres).any():
         raise UserError(f"no frame of {video} has a keypoint with a confidence of {given.confidence:g}; lower it with "
                         "--confidence")  # fmt: skip
     shown = as_labelled(scan(video), labelled_sizes_px(data))
     size_px = np.array([shown.width_px, shown.height_px])
     boxes_px = boxes_around(over_time(centres, given.smooth), sides[view], size_px)
-    return _File(box_file_name(video), predicted.index, boxes_px)
+    return _File(box_file_name(video), predicted.frames, boxes_px)
 
 
-def _centres(given: argparse.Namespace, predicted: Predictions, columns: list[int]) -> np.ndarray:
-    confidence = predicted.confidence[:, columns]
-    return centres_of_poses(predicted.keypoints_frame_px[:, columns], confidence, given.confidence)
+def _centres(given: argparse.Namespace, predicted: Poses, columns: list[int]) -> np.ndarray:
+    points_px, confidence = predicted.one_animal()
+    return centres_of_poses(points_px[:, columns], confidence[:, columns], given.confidence)
 
 
 def _refuse_twice(files: list[_File], videos: list[Path]) -> None:

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxpose.labelling.tracks import Tracks
+from jaxpose.poses import Poses
 
 # Signals by the name that the user sees.
 JUMP, POSE, CONFIDENCE, SPREAD = "jump", "unusual pose", "low confidence", "runs differ"
+# Columns of poses: the distance from plausible poses, and the standard deviation over several runs.
+POSE_ERROR_PX, SPREAD_PX = "pose_error_px", "spread_px"
 # Robust standard deviations; a value below is usual.
 _USUAL = 3.0
 # The smallest standard deviation: px, and for confidence a share.
@@ -20,29 +22,30 @@ _AT_ONCE = 20_000
 _USUAL_WEIGHT = 0.01
 
 
-def find_evidence(tracks: Sequence[Tracks]) -> tuple[list[str], list[np.ndarray]]:
+def find_evidence(recordings: Sequence[Poses]) -> tuple[list[str], list[np.ndarray]]:
     """Returns the names of the signals, and for each recording the evidence (n, signals, keypoints), at least 0.
 
     A signal is scaled by its median and its median absolute deviation over all recordings, keypoint by keypoint. So a
     recording in which everything fails does not look usual. The evidence is the logarithm of what exceeds the usual.
 
     Args:
-      tracks: of recordings with the same keypoints.
+      recordings: with the same keypoints; the columns POSE_ERROR and SPREAD, where all have them, are signals.
     """
+    points = [poses.one_animal() for poses in recordings]
     signals = {
-        JUMP: [_jumps_px(of_recording.keypoints_px) for of_recording in tracks],
-        CONFIDENCE: [1 - of_recording.confidence for of_recording in tracks],
-        POSE: [of_recording.pose_error_px for of_recording in tracks],
-        SPREAD: [of_recording.spread_px for of_recording in tracks],
+        JUMP: [_jumps_px(points_px) for points_px, _ in points],
+        CONFIDENCE: [1 - confidence for _, confidence in points],
+        POSE: [poses.columns.get(POSE_ERROR_PX) for poses in recordings],
+        SPREAD: [poses.columns.get(SPREAD_PX) for poses in recordings],
     }
     names, scaled = [], []
     for name, values in signals.items():
-        known = [of_recording for of_recording in values if of_recording is not None]
+        known = [found.reshape(-1, found.shape[-1]) for found in values if found is not None]
         if len(known) == len(values):
             least = _LEAST_SHARE if name == CONFIDENCE else _LEAST_PX
             names.append(name)
             scaled.append(_scaled(np.concatenate(known), least))
-    ends = np.cumsum([len(of_recording.confidence) for of_recording in tracks])[:-1]
+    ends = np.cumsum([len(poses.frames) for poses in recordings])[:-1]
     return names, np.split(np.stack(scaled, axis=1), ends)
 
 

@@ -23,7 +23,8 @@ from jaxpose.labelling.recordings import Recording, find_recordings
 from jaxpose.labelling.selection import Choice, choose_frames
 from jaxpose.labelling.suggested_labels import COCO_FILE, SLEAP_FILE, Points
 from jaxpose.labelling.suggestion_folder import refuse_used, write_suggestions
-from jaxpose.labelling.tracks import Tracks, read_run_configs, read_tracks
+from jaxpose.labelling.tracks import read_recording, read_run_configs
+from jaxpose.poses import Poses
 from jaxpose.quantities import count
 from jaxpose.run.ensemble import with_members
 from jaxpose.terminal import print_lines, say
@@ -68,10 +69,10 @@ def suggest(given: argparse.Namespace, runs: list[Path], videos: list[str]) -> i
                 f"the run {runs[0]} names no project, and its labels decide what is unusual: give --project FOLDER"
             )
         poses = fit_poses(project, data.keypoint_names)
-        tracks = [read_tracks(runs, data.keypoint_names, recording, poses) for recording in recordings]
-        signals, evidence = find_evidence(tracks)
+        predicted = [read_recording(runs, data.keypoint_names, recording, poses) for recording in recordings]
+        signals, evidence = find_evidence(predicted)
         choices = choose_frames(evidence, signals, data.keypoint_names, skipped, given.frames, given.apart)
-        points = {} if given.empty else _points(recordings, tracks, choices)
+        points = {} if given.empty else _points(recordings, predicted, data.keypoint_names, choices)
     else:
         choices = choose_different(recordings, skipped, given.frames, given.apart)
     if not choices:
@@ -137,21 +138,23 @@ def _labelled(project: ProjectLabels | None, recordings: list[Recording]) -> lis
     return [{number for name, number in frames if name in found.folders.values()} for found in recordings]
 
 
-def _points(recordings: list[Recording], tracks: list[Tracks], choices: list[Choice]) -> Points:
+def _points(
+    recordings: list[Recording], predicted: list[Poses], names: tuple[str, ...], choices: list[Choice]
+) -> Points:
     """Returns the predictions of the chosen frames in pixels of their images, without those outside of a crop."""
     points = {}
     for choice in choices:
-        recording, of_recording = recordings[choice.recording], tracks[choice.recording]
-        keypoints_px = of_recording.keypoints_px[choice.frame].copy()
+        recording, (points_px, confidence) = recordings[choice.recording], predicted[choice.recording].one_animal()
+        keypoints_px = points_px[choice.frame].copy()
         if recording.crop_px:
             x, y, width, height = recording.crop_px
             keypoints_px -= (x, y)
             is_outside = ((keypoints_px < -0.5) | (keypoints_px > np.array([width, height]) - 0.5)).any(axis=1)
             keypoints_px[is_outside] = np.nan
-        cells = np.column_stack([keypoints_px, of_recording.confidence[choice.frame]])
+        cells = np.column_stack([keypoints_px, confidence[choice.frame]])
         of_views = np.split(cells, len(recording.videos))
         points[choice.recording, choice.frame] = {
-            view: dict(zip(of_recording.keypoint_names, of_view, strict=True))
+            view: dict(zip(names, of_view, strict=True))
             for view, of_view in zip(recording.videos, of_views, strict=True)
         }
     return points

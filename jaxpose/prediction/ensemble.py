@@ -17,7 +17,8 @@ from jaxpose.data.cells import path_cell
 from jaxpose.data.views import view_of_video
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes, sha256_of, write_atomic
-from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions, write_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions, write_predictions
+from jaxpose.poses import Poses
 from jaxpose.prediction.index_row import DONE, parse_rows
 from jaxpose.prediction.listing import OutputFiles
 from jaxpose.prediction.table_files import remove_smoothed
@@ -62,7 +63,7 @@ def write_ensembles(runs: Sequence[Path], outputs: OutputFiles, out: Path) -> li
             if not sha256_of(run / name).startswith(row.table_sha256):
                 raise UserError(f"{run / name} was damaged or changed by hand; --overwrite predicts it again")
         before = sha256_of(out / name) if (out / name).is_file() else ""
-        _write(out / name, [read_predictions(run / name) for run in runs])
+        _write(out / name, [read_predictions(run / name).poses for run in runs])
         if sha256_of(out / name) != before:
             remove_smoothed(out / name)  # it is of other predictions
         written.append(name)
@@ -89,16 +90,16 @@ def smoother_command(runs: Sequence[Path], tables: Sequence[Path], views: Sequen
     return f"eks {kind} --input-files {files}"
 
 
-def _write(file: Path, tables: Sequence[Predictions]) -> None:
+def _write(file: Path, tables: Sequence[Poses]) -> None:
     first = tables[0]
-    if any(table.index != first.index or table.keypoint_names != first.keypoint_names for table in tables):
+    if any(table.frames != first.frames or table.keypoint_names != first.keypoint_names for table in tables):
         raise UserError(f"{file.name}: the runs have predicted other frames; predict it again with --overwrite")
-    places = np.stack([table.keypoints_frame_px for table in tables])
+    places = np.stack([table.points_px[:, 0] for table in tables])
     median, variance = np.median(places, axis=0), places.var(axis=0)
-    confidence = np.mean([table.confidence for table in tables], axis=0)
-    write_predictions(file, first.index, first.keypoint_names, median, confidence, SCORER)
+    confidence = np.mean([table.one_animal()[1] for table in tables], axis=0)
+    write_predictions(file, first.frames, first.keypoint_names, median, confidence, SCORER)
     write_ensemble_table(
-        file.with_name(f"{file.stem}{ENSEMBLE}.csv"), first.index, first.keypoint_names, median, variance
+        file.with_name(f"{file.stem}{ENSEMBLE}.csv"), first.frames, first.keypoint_names, median, variance
     )
 
 

@@ -71,8 +71,8 @@ def smooth_ensembles(
 class _View:
     """The predictions of all runs for a video: n frames, k keypoints."""
 
-    index: list[str]
-    keypoint_names: list[str]
+    index: Sequence[str]
+    keypoint_names: Sequence[str]
     ensemble: Ensemble
 
 
@@ -96,10 +96,9 @@ def _sessions(tables: Sequence[Path], views: Sequence[str]) -> list[list[Path]]:
 
 
 def _read(runs: Sequence[Path], table: Path) -> _View:
-    found = [read_predictions(run / table) for run in runs]
-    keypoints = np.stack([of_run.keypoints_frame_px for of_run in found])
-    confidence = np.stack([of_run.confidence for of_run in found])
-    return _View(found[0].index, found[0].keypoint_names, combine(keypoints, confidence))
+    found = [read_predictions(run / table).poses for run in runs]
+    keypoints, confidence = map(np.stack, zip(*(of_run.one_animal() for of_run in found), strict=True))
+    return _View(found[0].frames, found[0].keypoint_names, combine(keypoints, confidence))
 
 
 def _smooth(

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxpose.data.views import view_of_video, without_view
 from jaxpose.files import sha256_of
-from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions, write_errors
+from jaxpose.formats.lightning_pose.tables import read_predictions, write_errors
 from jaxpose.pose.pca import Pca
 from jaxpose.prediction.predictor import Predictor
 from jaxpose.prediction.table_files import beside, error_suffix
@@ -94,12 +94,12 @@ def _write(session: _Session, pca: Pca, predictions: Mapping[Path, str]) -> str:
             return f"{file} was damaged or changed by hand; --overwrite predicts it again"
     if absent := [view for view in session.targets if view not in session.files]:
         return f"the view {', '.join(absent)} is not predicted"
-    tables: dict[str, Predictions] = {view: read_predictions(session.files[view]) for view in session.targets}
-    if len({len(table.index) for table in tables.values()}) > 1:
-        shown = ", ".join(f"{view} {len(table.index)}" for view, table in tables.items())
+    tables = {view: read_predictions(session.files[view]).poses for view in session.targets}
+    if len({len(table.frames) for table in tables.values()}) > 1:
+        shown = ", ".join(f"{view} {len(table.frames)}" for view, table in tables.items())
         return f"its views differ in frames: {shown}"
-    rows = np.concatenate([table.keypoints_frame_px for table in tables.values()])
+    rows = np.concatenate([table.points_px[:, 0] for table in tables.values()])
     errors = pose_errors_px({_NAME: pca}, rows, len(tables))[_NAME]
     for (view, table), of_view in zip(tables.items(), np.split(errors, len(tables)), strict=True):
-        write_errors(session.targets[view], table.index, table.keypoint_names, of_view)
+        write_errors(session.targets[view], table.frames, table.keypoint_names, of_view)
     return ""

@@ -14,7 +14,7 @@ from jaxpose.checksums import DamagedFile, read_json, write_json
 from jaxpose.config import PredictConfig
 from jaxpose.files import sha256_of
 from jaxpose.formats.lightning_pose.smoothed_table import smoothed_columns, write_smoothed
-from jaxpose.formats.lightning_pose.tables import read_predictions, read_scorer
+from jaxpose.formats.lightning_pose.tables import read_predictions
 from jaxpose.pose.smooth import Smoothed, is_used, kalman, median
 from jaxpose.prediction.index_row import CHECKSUM_DIGITS
 from jaxpose.prediction.table_files import SMOOTHED, beside, remove_smoothed, smoothing_record
@@ -49,15 +49,16 @@ def smooth_tables(
             )
             continue
         found = read_predictions(table)
-        used = is_used(found.keypoints_frame_px, found.confidence, options.smooth_min_confidence)
+        names, (points_px, confidence) = found.poses.keypoint_names, found.poses.one_animal()
+        used = is_used(points_px, confidence, options.smooth_min_confidence)
         if options.smooth == "median":
-            smoothed = median(found.keypoints_frame_px, used, options.smooth_window)
+            smoothed = median(points_px, used, options.smooth_window)
         else:
-            smoothed = kalman(found.keypoints_frame_px, found.confidence, used)
+            smoothed = kalman(points_px, confidence, used)
         pairs = {} if smoothed.var_px2 is None else {"posterior_var": smoothed.var_px2}
-        columns = smoothed_columns(smoothed.keypoints_frame_px, found.confidence, smoothed.is_filled, pairs)
-        write_smoothed(beside(table, SMOOTHED), found.index, found.keypoint_names, columns, read_scorer(table)[0])
-        finish_smoothed(table, made_from, found.keypoint_names, smoothed)
+        columns = smoothed_columns(smoothed.keypoints_frame_px, confidence, smoothed.is_filled, pairs)
+        write_smoothed(beside(table, SMOOTHED), found.poses.frames, names, columns, found.scorer)
+        finish_smoothed(table, made_from, names, smoothed)
 
 
 def record_of(options: PredictConfig, checksums: Sequence[str]) -> dict[str, Any]:

@@ -54,12 +54,13 @@ def read_labelled(run: Path, config: Config) -> LabelledFrames | None:
             for file in files:
                 evaluated.refuse_changed(file.name)
         predicted, measured = read_predictions(files[0]), read_errors(files[1])
-        if (tuple(predicted.keypoint_names), predicted.index) != (tuple(measured.keypoint_names), measured.index):
+        poses = predicted.poses
+        if (poses.keypoint_names, poses.frames) != (tuple(measured.keypoint_names), measured.index):
             raise UserError(f"{files[0]} and {files[1].name} are not of the same frames: run jaxpose evaluate again")
-        if tuple(predicted.keypoint_names) != names:
+        if poses.keypoint_names != names:
             raise UserError(f"{files[0]} is not of this run: its keypoints are not {', '.join(names)}")
-        sets = predicted.sets or [UNUSED] * len(predicted.index)
-        parts.append((predicted.index, sets, predicted.keypoints_frame_px, predicted.confidence, measured.errors_px))
+        sets = predicted.sets or [UNUSED] * len(poses.frames)
+        parts.append((poses.frames, sets, *poses.one_animal(), measured.errors_px))
     images, sets, *arrays = zip(*parts, strict=True)
     joined = [np.concatenate(of_views) for of_views in arrays]
     return LabelledFrames(sum(images, []), np.array(sum(sets, []), "<U10"), names, *joined)

@@ -8,9 +8,9 @@ import numpy as np
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.error_table import read_errors
 from jaxpose.formats.lightning_pose.tables import read_predictions
-from jaxpose.labelling.evidence import find_evidence
-from jaxpose.labelling.tracks import Tracks
+from jaxpose.labelling.evidence import POSE_ERROR_PX, find_evidence
 from jaxpose.pose.metrics import step_lengths_px
+from jaxpose.poses import Poses
 from jaxpose.prediction.finished_tables import finished_tables
 from jaxpose.report.facts import RunFacts
 
@@ -52,14 +52,14 @@ class Recording:
     Attributes:
       name: of its table, without suffix.
       video: the file, which may be of another machine.
-      tracks: its n frames.
+      poses: its n frames, with the column POSE_ERROR_PX where it is known.
       steps_px: (n, k) how far each keypoint moved since the previous frame.
       stretches: suspicious ones, the most unusual first.
     """
 
     name: str
     video: Path
-    tracks: Tracks
+    poses: Poses
     steps_px: np.ndarray
     stretches: list[Stretch]
 
@@ -77,18 +77,18 @@ def read_recordings(facts: RunFacts) -> tuple[list[Recording], list[str]]:
             left_out.append(table.stem)
         else:
             tables.append((table, video))
-    tracks = [_read_tracks(table, tuple(facts.config.data.keypoint_names)) for table, _ in tables]
-    signals, evidence = find_evidence(tracks)
+    predicted = [_read_poses(table, tuple(facts.config.data.keypoint_names)) for table, _ in tables]
+    signals, evidence = find_evidence(predicted)
     least = least_evidence(evidence)
     recordings = [
         Recording(
             table.stem,
             video,
             of_video,
-            step_lengths_px(of_video.keypoints_px, None),
+            step_lengths_px(of_video.points_px[:, 0], None),
             find_stretches(found, signals, least),
         )
-        for (table, video), of_video, found in zip(tables, tracks, evidence, strict=True)
+        for (table, video), of_video, found in zip(tables, predicted, evidence, strict=True)
     ]
     return recordings, left_out
 
@@ -119,12 +119,12 @@ def find_stretches(evidence: np.ndarray, signals: list[str], least: float) -> li
     return sorted(stretches, key=lambda stretch: -stretch.evidence)
 
 
-def _read_tracks(table: Path, names: tuple[str, ...]) -> Tracks:
-    found = read_predictions(table)
-    if tuple(found.keypoint_names) != names or not found.index:
+def _read_poses(table: Path, names: tuple[str, ...]) -> Poses:
+    found = read_predictions(table).poses
+    if found.keypoint_names != names or not found.frames:
         raise UserError(f"{table} is not of this run: its keypoints are not {', '.join(names)}")
     beside = [table.with_name(f"{table.stem}{ending}.csv") for ending in _POSE_ERRORS]
     errors = [read_errors(file).errors_px for file in beside if file.is_file()]
-    errors = [of_kind for of_kind in errors if of_kind.shape == found.confidence.shape]
-    pose_error_px = np.fmax.reduce(errors) if errors else None
-    return Tracks(names, found.keypoints_frame_px, found.confidence, pose_error_px, None)
+    errors = [of_kind for of_kind in errors if of_kind.shape == (len(found.frames), len(names))]
+    columns = {POSE_ERROR_PX: np.fmax.reduce(errors)[:, None]} if errors else {}
+    return dataclasses.replace(found, columns=columns)

@@ -34,9 +34,9 @@ def stretch_pictures(facts: RunFacts, stretches: list[tuple[Recording, Stretch]]
         except (UserError, OSError) as error:
             problems[f"No picture of {recording.name}: {error}"] = None
             continue
-        names = recording.tracks.keypoint_names
+        names = recording.poses.keypoint_names
         text = f"{recording.name}, frame {stretch.worst:,}: {stretch.signal}, {names[stretch.keypoint]}"
-        keypoints_px = recording.tracks.keypoints_px[stretch.worst]
+        keypoints_px = recording.poses.points_px[stretch.worst, 0]
         image, corner_px = cut_around(image, keypoints_px)
         drawing = Drawing(names, (), keypoints_px - corner_px, None)
         picture = draw_picture(image, drawing, text, _LONGEST_PX)

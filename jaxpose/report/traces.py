@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxpose.config.losses import weights
 from jaxpose.errors import UserError
+from jaxpose.labelling.evidence import POSE_ERROR_PX
 from jaxpose.quantities import count
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.recordings import Recording, Stretch, read_recordings
@@ -40,7 +41,7 @@ def traces_section(facts: RunFacts) -> tuple[Section, list[dict[str, Any]]]:
         recordings, left_out = read_recordings(facts)
     except UserError as error:
         return Section("videos", title, paragraph(f"There are no traces: {error}")), []
-    series = 5 if any(one.tracks.pose_error_px is not None for one in recordings) else 4
+    series = 5 if any(POSE_ERROR_PX in one.poses.columns for one in recordings) else 4
     frames = sum(len(one.steps_px) for one in recordings)
     block = block_length(frames * series * len(facts.config.data.keypoint_names), _MOST_NUMBERS)
     packed = [pack(recording, block) for recording in recordings]
@@ -79,15 +80,15 @@ def pack(recording: Recording, block: int) -> dict[str, Any]:
     Each series has a `title`, and `values`: base64 of float32, first all points of the first keypoint.
     Point i is of frame i, or with a block above 1, from frame i block / 2 on. A stretch is its first and last frame.
     """
-    tracks = recording.tracks
+    points_px, confidence = recording.poses.one_animal()
     series = {
-        "x in px": tracks.keypoints_px[..., 0],
-        "y in px": tracks.keypoints_px[..., 1],
-        "confidence": tracks.confidence,
+        "x in px": points_px[..., 0],
+        "y in px": points_px[..., 1],
+        "confidence": confidence,
         "step in px": recording.steps_px,
     }
-    if tracks.pose_error_px is not None:
-        series["PCA error in px"] = tracks.pose_error_px
+    if POSE_ERROR_PX in recording.poses.columns:
+        series["PCA error in px"] = recording.poses.columns[POSE_ERROR_PX][:, 0]
     return {
         "name": in_figure(recording.name),
         "frames": len(recording.steps_px),
@@ -125,7 +126,7 @@ def _row(recording: Recording, stretch: Stretch, names: tuple[str, ...]) -> list
     # A jump may be the step out of the worst frame, or lie at another frame of the stretch.
     steps_px = recording.steps_px[stretch.first : stretch.last + 2, stretch.keypoint]
     step_px = number(float(np.fmax.reduce(steps_px)), 1)
-    confidence = number(float(recording.tracks.confidence[stretch.worst, stretch.keypoint]))
+    confidence = number(float(recording.poses.one_animal()[1][stretch.worst, stretch.keypoint]))
     keypoint = names[stretch.keypoint]
     return [recording.name, frames, f"{stretch.worst:,}", stretch.signal, keypoint, step_px, confidence]
 

@@ -76,7 +76,7 @@ def test_arrays_images_and_labelled_frames_are_predicted_as_the_same_frames_of_a
         cv2.imwrite(str(image), frame[..., ::-1])
     file = tmp_path / "predictions.csv"
     assert predict_images(predictor, images, file, lambda: False, lambda _: None) == len(frames)
-    np.testing.assert_allclose(read_predictions(file).keypoints_frame_px, expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(read_predictions(file).poses.points_px[:, 0], expected, rtol=0, atol=1e-4)
     config, found = dataset.prepare(predictor.config)
     samples, _ = dataset.decode(found, config)
     labelled = predictor.runner.labelled(*predictor.weights, samples, np.arange(len(found.images)))
@@ -101,7 +101,7 @@ def test_an_image_that_is_the_crop_of_its_video_is_predicted_in_pixels_of_the_wh
             cv2.imwrite(str(image), np.ascontiguousarray(frame[..., ::-1]))
         with caplog.at_level("INFO", logger="jaxpose"):
             predict_images(cropping, images, folder / "predictions.csv", lambda: False, lambda _: None)
-        found[name] = read_predictions(folder / "predictions.csv").keypoints_frame_px
+        found[name] = read_predictions(folder / "predictions.csv").poses.points_px[:, 0]
     shutil.copy(video[0], tmp_path / "day1.mp4")
     with caplog.at_level("INFO", logger="jaxpose"):
         expected, _ = cropping.predict_video(tmp_path / "day1.mp4")

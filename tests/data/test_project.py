@@ -510,7 +510,7 @@ def test_a_path_that_spreadsheets_read_as_a_formula_is_written_as_none(tmp_path:
     assert len(first_cells) == 9 + 10 and not any(cell.startswith(tuple("=+-@")) for cell in first_cells)
     assert "./=v/x.mp4" in first_cells
     # What is read again has the names of before.
-    assert read_predictions(file).index == list(project.images)
+    assert read_predictions(file).poses.frames == list(project.images)
     (tmp_path / "split.csv").write_text(text)
     for known in (read_split(tmp_path / "split.csv"), read_split(file)):
         assert known.sets == dict(zip(project.images, sets.tolist(), strict=True))

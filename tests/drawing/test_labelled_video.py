@@ -19,7 +19,8 @@ from jaxpose.drawing.planes import new_frame
 from jaxpose.drawing.pose_painter import PosePainter
 from jaxpose.drawing.style import BT709, FULL_RANGE, Style, to_yuv
 from jaxpose.errors import UserError
-from jaxpose.formats.video_predictions import VideoPredictions
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.poses import Poses
 from jaxpose.video.index import read_index
 from jaxpose.video.key_frames import Stopped
 from tests.painted_videos import SIZE_PX, number_in, plain, write
@@ -32,16 +33,18 @@ LIMITED = 1
 PLAIN = Style()
 
 
-def predictions(points: object, confidence: object, names: tuple[str, ...] = NAMES) -> VideoPredictions:
+def predictions(points: object, confidence: object, names: tuple[str, ...] = NAMES) -> PredictionTable:
     found = np.array(points, np.float64), np.array(confidence, np.float64)
-    return VideoPredictions(Path("table.csv"), "scorer", names[: found[1].shape[1]], *found)
+    return PredictionTable(
+        Path("table.csv"), Poses.of_one_animal(names[: found[1].shape[1]], range(len(found[0])), *found)
+    )
 
 
-def nothing(frames: int) -> VideoPredictions:
+def nothing(frames: int) -> PredictionTable:
     return predictions(np.full((frames, 1, 2), np.nan), np.zeros((frames, 1)))
 
 
-def drawn(path: Path, of: VideoPredictions, style: Style = PLAIN) -> Path:
+def drawn(path: Path, of: PredictionTable, style: Style = PLAIN) -> Path:
     file = path.with_name(f"{path.stem}_labeled.mp4")
     draw_video(read_index(path), of, file, style)
     return file

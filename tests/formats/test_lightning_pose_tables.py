@@ -27,8 +27,8 @@ def _values(frames: int, keypoints: int) -> tuple[np.ndarray, np.ndarray]:
 def test_a_real_file_read_and_written_again_is_the_same_bytes(real_data: Path, tmp_path: Path) -> None:
     real = real_data / "lightning-pose-run" / "predictions.csv"
     predictions = read_predictions(real)
-    assert predictions.keypoints_frame_px.shape == (90, 17, 2) and predictions.confidence.shape == (90, 17)
-    assert predictions.index[0] == "labeled-data/img01.png" and predictions.keypoint_names[-1] == "obsLow_bot"
+    assert predictions.poses.points_px[:, 0].shape == (90, 17, 2) and predictions.poses.one_animal()[1].shape == (90, 17)
+    assert predictions.poses.frames[0] == "labeled-data/img01.png" and predictions.poses.keypoint_names[-1] == "obsLow_bot"
     assert predictions.sets is not None
     assert [predictions.sets.count(name) for name in ("train", "validation", "test")] == [72, 9, 9]
     index, names, keypoints, confidence, sets = predictions
@@ -64,7 +64,7 @@ def test_a_video_has_frame_numbers_and_no_set_and_pandas_reads_it(tmp_path: Path
     np.testing.assert_array_equal(read.astype(np.float32), keypoints)
     np.testing.assert_array_equal(read_confidence.astype(np.float32), confidence)
     table.to_csv(tmp_path / "pandas.csv")
-    assert read_predictions(tmp_path / "pandas.csv").index == index
+    assert read_predictions(tmp_path / "pandas.csv").poses.frames == index
 
 
 def test_rows_appended_in_parts_make_the_same_file_and_it_appears_only_when_whole(tmp_path: Path) -> None:
@@ -93,13 +93,13 @@ def test_after_an_error_the_old_file_stays_and_the_rows_are_kept_apart_where_ask
                 raise KeyboardInterrupt
         assert file.read_bytes() == before and partial.exists() == keeps_rows
         assert len(list(tmp_path.iterdir())) == 1 + keeps_rows
-    assert read_predictions(partial).index == ["0", "1"]
+    assert read_predictions(partial).poses.frames == ["0", "1"]
 
 
 def test_no_frames_make_a_file_of_headers(tmp_path: Path) -> None:
     write_predictions(tmp_path / "a.csv", [], ["a"], np.zeros((0, 1, 2)), np.zeros((0, 1)), sets=[])
     predictions = read_predictions(tmp_path / "a.csv")
-    assert predictions.keypoints_frame_px.shape == (0, 1, 2) and predictions.sets == []
+    assert predictions.poses.points_px[:, 0].shape == (0, 1, 2) and predictions.sets == []
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_table_of_a_windows_program_is_read(tmp_path: Path, encoding: str) -> 
     text = HEADER.replace("a,a,a", "\u00e4,\u00e4,\u00e4") + "0,1,2,3\r\n"
     (tmp_path / "a.csv").write_bytes(text.encode(encoding))
     found = read_predictions(tmp_path / "a.csv")
-    assert found.index == ["0"] and found.keypoints_frame_px.tolist() == [[[1, 2]]]
+    assert found.poses.frames == ["0"] and found.poses.points_px[:, 0].tolist() == [[[1, 2]]]
 
 
 @pytest.mark.parametrize("content", [b",nose\n0,\xff\n", b"\0\0 ftypisom"])

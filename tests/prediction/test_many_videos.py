@@ -273,7 +273,7 @@ def test_another_that_finds_the_video_changed_and_is_faster_is_right(predictor: 
     slow.work(change)
     assert states == [DONE] and rows_of(out)["video_preds/video.csv"]["state"] == "done"
     assert slow.warned == [f"{video} changed while it was read; the same command predicts it again"]
-    assert len(read_predictions(slow.tables[0]).index) == 60 and not list(out.rglob("*.parts"))
+    assert len(read_predictions(slow.tables[0]).poses.frames) == 60 and not list(out.rglob("*.parts"))
 
 
 def test_tables_of_a_video_that_was_replaced_by_a_damaged_one_go(predictor: Predictor, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_part_that_lost_rows_is_made_again(predictor: Predictor, tmp_path: Pat
     part = table.parent
     assert shared.work() == [FAILED] and shared.warned[0].startswith(f"{part}: video.csv has ")
     assert f"{part.parent} is removed, and the same command predicts it again" in shared.warned[0]
-    assert shared.work() == [DONE] and len(read_predictions(shared.tables[0]).index) == 60
+    assert shared.work() == [DONE] and len(read_predictions(shared.tables[0]).poses.frames) == 60
 
 
 def test_a_video_that_is_gone_is_tried_again(predictor: Predictor, tmp_path: Path) -> None:
@@ -471,7 +471,7 @@ def test_three_workers_of_which_one_is_killed_make_what_one_makes(trained_run: P
         found = rows_of(three)[f"video_preds/{place}.csv"]
         assert (found["state"], found["frames_delivered"]) == ("damaged" if place == "b/v7" else "done", str(frames))
         if place != "b/v7":
-            index = read_predictions(three / "video_preds" / f"{place}.csv").index
+            index = read_predictions(three / "video_preds" / f"{place}.csv").poses.frames
             assert index == [str(frame) for frame in range(frames)]
 
     before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in three.rglob("*")}

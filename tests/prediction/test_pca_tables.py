@@ -59,7 +59,7 @@ def test_images_are_measured_as_videos_are(trained_run: Path, run_with: Callable
     folder = run / "image_preds" / "session01"
     names = {path.name for path in folder.iterdir()}
     assert names == {"predictions.csv", "predictions_pca_singleview_error.csv"}
-    wanted = errors_px(SINGLE, read_predictions(folder / "predictions.csv").keypoints_frame_px)
+    wanted = errors_px(SINGLE, read_predictions(folder / "predictions.csv").poses.points_px[:, 0])
     np.testing.assert_allclose(
         read_errors(folder / "predictions_pca_singleview_error.csv"), wanted, rtol=1e-3, atol=1e-3
     )
@@ -82,7 +82,7 @@ def test_moments_are_measured_once_every_view_of_a_session_is_there(
 
     assert call(run, top, left) == 0
     assert "no pca_multiview errors" not in capsys.readouterr().err
-    moments = np.concatenate([read_predictions(file).keypoints_frame_px for file in tables], axis=1)
+    moments = np.concatenate([read_predictions(file).poses.points_px[:, 0] for file in tables], axis=1)
     wanted = errors_px(MULTI, moments)
     assert wanted.shape == (33, 14)
     for file, of_view in zip(errors, np.split(wanted, 2, axis=1), strict=True):

@@ -71,8 +71,8 @@ def test_a_smoothed_table_lies_beside_the_raw_one(run: Path, method: str) -> Non
     assert log.lines == [f"{file}: {method}, {low.sum()} places filled, {100 * low.mean():.1f} %"]
     # What reads the raw table reads this one: the columns behind x, y and likelihood are left out.
     again = read_predictions(file)
-    np.testing.assert_array_equal(again.keypoints_frame_px[..., 0], values(found, "x"))
-    np.testing.assert_array_equal(again.confidence, values(raw, "likelihood"))
+    np.testing.assert_array_equal(again.poses.points_px[:, 0][..., 0], values(found, "x"))
+    np.testing.assert_array_equal(again.poses.one_animal()[1], values(raw, "likelihood"))
     truth = true_track(Path("session00.mp4"), FRAMES)
     errors = [
         np.hypot(values(table, "x") - truth[..., 0], values(table, "y") - truth[..., 1]) for table in (raw, found)
@@ -150,9 +150,9 @@ def test_a_raw_table_that_changed_is_not_smoothed(run: Path) -> None:
 def test_keypoints_that_no_frame_shows_are_empty_and_named(run: Path) -> None:
     table = run / "video_preds" / "session00.csv"
     found = read_predictions(table)
-    found.confidence[:, 1] = 0.2
-    found.keypoints_frame_px[:40, 2] = found.keypoints_frame_px[-3:, 2] = np.nan
-    write_predictions(table, found.index, found.keypoint_names, found.keypoints_frame_px, found.confidence)
+    found.poses.one_animal()[1][:, 1] = 0.2
+    found.poses.points_px[:, 0][:40, 2] = found.poses.points_px[:, 0][-3:, 2] = np.nan
+    write_predictions(table, found.poses.frames, found.poses.keypoint_names, found.poses.points_px[:, 0], found.poses.one_animal()[1])
     with logged("jaxpose.prediction") as log:
         smoothed = read(smooth(run, smooth="kalman"))
     assert np.isnan(values(smoothed, "x")[:, 1]).all() and not values(smoothed, "filled")[:, 1].any()

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxpose.labelling.tracks import Tracks
+from jaxpose.labelling.evidence import POSE_ERROR_PX
+from jaxpose.poses import Poses
 from jaxpose.pose.metrics import step_lengths_px
 from jaxpose.report.facts import read_facts
 from jaxpose.report.recordings import Recording, Stretch
@@ -120,7 +121,9 @@ def test_20_000_frames_of_17_keypoints_stay_below_25_mb_with_every_frame(
     run = write_run(tmp_path / "run", names, sets, rng.gamma(2, 3, (300, 17)), rng.random((300, 17)))
     keypoints_px = np.round(rng.normal(0, 3, (20_000, 17, 2)).cumsum(axis=0), 2)
     # In place of the tables, which take ten seconds to write, to read and to judge.
-    tracks = Tracks(tuple(names), keypoints_px, rng.random((20_000, 17)), rng.random((20_000, 17)), None)
+    tracks = Poses.of_one_animal(
+        names, range(20_000), keypoints_px, rng.random((20_000, 17)), columns={POSE_ERROR_PX: rng.random((20_000, 17))}
+    )
     stretches = [Stretch(place, place + 3, place, 2.0, "jump", 0) for place in range(0, 20_000, 90)]
     recording = Recording("long", tmp_path / "absent.mp4", tracks, step_lengths_px(keypoints_px, None), stretches)
     monkeypatch.setattr("jaxpose.report.traces.read_recordings", lambda facts: ([recording], []))

@@ -14,7 +14,7 @@ from jaxpose.extras import need
 from jaxpose.files import write_atomic
 from jaxpose.formats.deeplabcut.h5 import read_h5
 from jaxpose.formats.hdf5_writer import write_pandas
-from jaxpose.formats.video_predictions import Footage, VideoPredictions, check_predictions
+from jaxpose.formats.prediction_table import Footage, PredictionTable, check_predictions
 
 # create_labeled_video(..., init_weights="jaxpose") looks for this scorer.
 SCORER = "DLC_jaxpose"
@@ -43,7 +43,7 @@ def file_name(video: str, scorer: str) -> str:
     return f"{stem}.h5"
 
 
-def write_predictions(file: Path, predictions: VideoPredictions, scorer: str, footage: Footage | None) -> list[Path]:
+def write_predictions(file: Path, predictions: PredictionTable, scorer: str, footage: Footage | None) -> list[Path]:
     """Writes the table of a video and, if its footage is known, the file about it; returns the files.
 
     Args:
@@ -58,8 +58,9 @@ def write_predictions(file: Path, predictions: VideoPredictions, scorer: str, fo
     need("deeplabcut", str(file))
     import pandas
 
-    count, names = len(predictions.confidence), predictions.keypoint_names
-    cells = np.concatenate([predictions.keypoints_frame_px, predictions.confidence[..., None]], axis=2)
+    names, (points_px, confidence) = predictions.poses.keypoint_names, predictions.poses.one_animal()
+    count = len(points_px)
+    cells = np.concatenate([points_px, confidence[..., None]], axis=2)
     columns = pandas.MultiIndex.from_product([[scorer], names, _COORDS], names=["scorer", "bodyparts", "coords"])
     table = pandas.DataFrame(cells.reshape(count, -1), columns=columns, index=range(count))
     write_pandas(file, table)
@@ -79,7 +80,7 @@ def write_predictions(file: Path, predictions: VideoPredictions, scorer: str, fo
     return [file, about]
 
 
-def read_predictions(file: Path) -> VideoPredictions:
+def read_predictions(file: Path) -> PredictionTable:
     """Reads the table of a video, made by DeepLabCut or `write_predictions`.
 
     Raises:

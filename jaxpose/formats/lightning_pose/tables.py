@@ -11,7 +11,7 @@ import csv
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from jaxpose.data.label_header import named
 from jaxpose.errors import UserError
 from jaxpose.formats.lightning_pose.table_header import header_rows, keypoint_columns, read_header
 from jaxpose.formats.lightning_pose.table_rows import write_rows
+from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.poses import Poses
 from jaxpose.text_file import open_unicode, save_as_utf_8
 
 # Lightning Pose's name of each kind of network in the first header row, by model.kind.
@@ -29,20 +31,6 @@ SCORERS = {
     "heatmap_context": "heatmap_mhcrnn_tracker",
     "regression": "regression_tracker",
 }
-
-
-class Predictions(NamedTuple):
-    """The content of a prediction file: n frames, k keypoints."""
-
-    index: list[str]
-    """Image path, or frame number as text."""
-    keypoint_names: list[str]
-    keypoints_frame_px: np.ndarray
-    """(n, k, 2) float64, x and y; NaN where the cell is empty."""
-    confidence: np.ndarray
-    """(n, k) float64."""
-    sets: list[str] | None
-    """The set of each frame, if the file has that column."""
 
 
 class PredictionWriter:
@@ -159,7 +147,7 @@ def write_errors(
         writer.append(index, errors, sets)
 
 
-def read_predictions(file: Path) -> Predictions:
+def read_predictions(file: Path) -> PredictionTable:
     """Reads a file of predictions of jaxpose, Lightning Pose, DeepLabCut or the Ensemble Kalman Smoother.
 
     Columns of a keypoint behind x, y and likelihood, such as those of a smoothed table, are left out.
@@ -181,12 +169,10 @@ def read_predictions(file: Path) -> Predictions:
         raise UserError(f"{file} is not a CSV file: {error}") from None
 
 
-def read_scorer(file: Path) -> tuple[str, int]:
-    """Returns the name in the first header row of a file that `read_predictions` reads, and the row below the header,
-    counted from 1."""
+def first_row(file: Path) -> int:
+    """Returns the number of the first row below the header of a file that `read_predictions` reads, counted from 1."""
     with open_unicode(file) as stream:
-        header, row_count = read_header(file, csv.reader(stream))
-    return named(header[0][1]), row_count + 1
+        return read_header(file, csv.reader(stream))[1] + 1
 
 
 def _write_cells(
@@ -211,7 +197,7 @@ def _write_cells(
 
 def _read_rows(
     file: Path, lines: Iterable[tuple[int, list[str]]], header: list[list[str]], names: list[str], places: list[int]
-) -> Predictions:
+) -> PredictionTable:
     """Returns the rows behind the header; a cell takes 8 bytes, so that a long video fits into the memory."""
     index: list[str] = []
     sets: list[str] | None = [] if header[0][-1] == "set" else None
@@ -230,4 +216,5 @@ def _read_rows(
             sets.append(row[-1])
     cells = np.frombuffer(values) if values else np.empty(0)
     cells = cells.reshape(len(index), len(names), 3)
-    return Predictions(index, names, cells[..., :2], cells[..., 2], sets)
+    poses = Poses.of_one_animal(names, index, cells[..., :2], cells[..., 2])
+    return PredictionTable(file, poses, named(header[0][1]) if names else "", sets)

@@ -98,8 +98,8 @@ def test_names_that_are_numbers_are_read(tmp_path: Path, form: Any) -> None:
     file = tmp_path / "video.h5"
     table_of(None, (*COORDS, "likelihood"), names, list(range(3))).to_hdf(file, key="df", format=form, mode="w")
     found = read_table(file)
-    assert found.keypoint_names == ("1", "2", "3", "40")
-    np.testing.assert_array_equal(found.keypoints_frame_px, points_px(0))
+    assert found.poses.keypoint_names == ("1", "2", "3", "40")
+    np.testing.assert_array_equal(found.poses.points_px[:, 0], points_px(0))
 
 
 def test_names_that_a_csv_must_not_have_are_refused_from_an_h5(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ def test_predictions_of_one_animal_are_read(tmp_path: Path, suffix: str, animal:
     table = table_of(animal, (*COORDS, "likelihood"), index=list(range(3)))
     table.to_csv(file) if suffix == ".csv" else table.to_hdf(file, key="df_with_missing", mode="w")
     found = read_table(file)
-    assert (found.scorer, found.keypoint_names) == ("DLC_me", KEYPOINTS)
-    np.testing.assert_array_equal(found.keypoints_frame_px, points_px(0))
-    assert (found.confidence == 0.5).all()
+    assert (found.scorer, found.poses.keypoint_names) == ("DLC_me", KEYPOINTS)
+    np.testing.assert_array_equal(found.poses.points_px[:, 0], points_px(0))
+    assert (found.poses.one_animal()[1] == 0.5).all()
 
 
 def test_predictions_without_names_of_levels_are_read(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_predictions_without_names_of_levels_are_read(tmp_path: Path) -> None:
     table.columns = table.columns.set_names([None] * 4)
     table.to_csv(tmp_path / "video.csv")
     found = read_table(tmp_path / "video.csv")
-    assert (found.scorer, found.keypoint_names) == ("DLC_me", KEYPOINTS)
-    np.testing.assert_array_equal(found.keypoints_frame_px, points_px(0))
+    assert (found.scorer, found.poses.keypoint_names) == ("DLC_me", KEYPOINTS)
+    np.testing.assert_array_equal(found.poses.points_px[:, 0], points_px(0))
 
 
 def test_a_folder_of_label_files_may_have_them_too(tmp_path: Path) -> None:

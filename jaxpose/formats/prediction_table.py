@@ -1,4 +1,4 @@
-"""The predictions of a video and the properties of its file, as the readers and writers of tables exchange them."""
+"""Predictions as the readers and writers of tables exchange them, and the properties of the video that they are of."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import numpy as np
 from jaxpose.config.excerpt import excerpt
 from jaxpose.data.cells import refuse_alike
 from jaxpose.errors import UserError
+from jaxpose.poses import Poses
 from jaxpose.quantities import count
 from jaxpose.video.index import VideoIndex, read_index
 from jaxpose.video.packets import open_video, video_stream
@@ -19,23 +20,21 @@ _LARGEST_CONFIDENCE, _ROUNDED_CONFIDENCE = 2.0, 1.001
 
 
 @dataclasses.dataclass(frozen=True)
-class VideoPredictions:
-    """Predictions of the frames 0 to n - 1 of a video, checked.
+class PredictionTable:
+    """Predictions with a confidence, of one animal in each frame.
 
     Attributes:
       file: the table that they were read from.
+      poses: n frames with one animal each; the frames of a video are 0 to n - 1.
       scorer: the name of what predicted them.
-      keypoint_names: k different names.
-      keypoints_frame_px: (n, k, 2) float64, x and y; both or none are NaN.
-      confidence: (n, k) float64, 0 to 1 or NaN.
+      sets: the set of each labelled frame, if the table has that column.
       notes: sentences for the user about what was changed.
     """
 
     file: Path
-    scorer: str
-    keypoint_names: tuple[str, ...]
-    keypoints_frame_px: np.ndarray
-    confidence: np.ndarray
+    poses: Poses
+    scorer: str = ""
+    sets: list[str] | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -65,7 +64,7 @@ def check_predictions(
     keypoints_frame_px: np.ndarray,
     confidence: np.ndarray,
     first_row: int,
-) -> VideoPredictions:
+) -> PredictionTable:
     """Returns the predictions of a table; a confidence above 1 becomes 1, and a note says how many there were.
 
     Args:
@@ -113,19 +112,20 @@ def check_predictions(
         )
         confidence = np.minimum(confidence, 1)
     points, names = keypoints_frame_px.astype(np.float64), tuple(keypoint_names)
-    return VideoPredictions(file, scorer, names, points, confidence.astype(np.float64), tuple(notes))
+    poses = Poses.of_one_animal(names, range(len(index)), points, confidence.astype(np.float64))
+    return PredictionTable(file, poses, scorer, notes=tuple(notes))
 
 
-def refuse_other_length(index: VideoIndex, predictions: VideoPredictions) -> None:
+def refuse_other_length(index: VideoIndex, predictions: PredictionTable) -> None:
     """Raises UserError for a video with another number of frames than the predictions."""
-    rows = len(predictions.confidence)
+    rows = len(predictions.poses.frames)
     if index.frame_count != rows:
         raise UserError(
             f"{index.path} has {index.frame_count} frames, but {predictions.file} has {rows} rows: is it another video?"
         )
 
 
-def read_footage(path: Path, predictions: VideoPredictions) -> Footage:
+def read_footage(path: Path, predictions: PredictionTable) -> Footage:
     """Returns the properties of the video of some predictions.
 
     Raises:
