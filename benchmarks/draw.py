@@ -31,8 +31,8 @@ from av.video.reformatter import VideoReformatter
 from jaxpose.drawing.labelled_video import draw_video
 from jaxpose.drawing.style import Style
 from jaxpose.formats.prediction_table import PredictionTable
-from jaxpose.video.encoding import Format, open_h264
 from jaxpose.poses import Poses
+from jaxpose.video.encoding import Format, open_h264
 from jaxpose.video.index import read_index
 
 EXAMPLE = "mirror-mouse-example/videos/test_vid.mp4"

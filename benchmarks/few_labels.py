@@ -143,7 +143,9 @@ def measure(given: argparse.Namespace, method: str, count: int, seed: int) -> di
         among = np.isfinite(errors) & np.isin(np.arange(len(errors)), np.setdiff1d(tested, rows))[:, None]
         members_errors = [pixel_errors(points, labels.keypoints_frame_px)[among] for points in members_px]
         line["member_px"] = [round(float(of_member.mean()), 3) for of_member in members_errors]
-        line["above_10_px"] = ranking_areas(spread[among], 1 - predicted.poses.one_animal()[1][order][among], errors[among])
+        line["above_10_px"] = ranking_areas(
+            spread[among], 1 - predicted.poses.one_animal()[1][order][among], errors[among]
+        )
     line |= {"steps": config.train.steps, "wall_s": round(wall, 1), "cpu_s": round(cpu, 1)} | cost
     return line | {"jax": jax.__version__, "machine": platform.processor() or platform.machine()}
 

@@ -76,7 +76,11 @@ def test_its_predictions_of_the_labelled_frames_are_those_of_the_tool(
     """From the image files to frame pixels; the errors are those that the tool wrote."""
     evaluate(run, out=tmp_path, devices=1)
     ours, theirs = (read_predictions(folder / "predictions.csv") for folder in (tmp_path, reference))
-    assert (ours.poses.frames, ours.poses.keypoint_names, ours.sets) == (theirs.poses.frames, theirs.poses.keypoint_names, theirs.sets)
+    assert (ours.poses.frames, ours.poses.keypoint_names, ours.sets) == (
+        theirs.poses.frames,
+        theirs.poses.keypoint_names,
+        theirs.sets,
+    )
     distance_px = np.linalg.norm(ours.poses.points_px[:, 0] - theirs.poses.points_px[:, 0], axis=-1)
     assert np.median(distance_px) < 0.001 and distance_px.max() < 0.05
     np.testing.assert_allclose(ours.poses.one_animal()[1], theirs.poses.one_animal()[1], rtol=0, atol=1e-3)

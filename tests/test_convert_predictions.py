@@ -18,8 +18,8 @@ from jaxpose import convert
 from jaxpose.conversion.prediction_tables import read_table
 from jaxpose.formats.deeplabcut.prediction_file import write_predictions as write_deeplabcut
 from jaxpose.formats.lightning_pose.tables import write_predictions
-from jaxpose.formats.sleap_predictions import write_analysis
 from jaxpose.formats.prediction_table import PredictionTable
+from jaxpose.formats.sleap_predictions import write_analysis
 from jaxpose.poses import Poses
 from jaxpose.prediction.index_row import COLUMNS
 from tests.painted_videos import SIZE_PX, write
@@ -183,7 +183,10 @@ def test_a_sleap_project_comes_back_with_the_frames_that_lack_an_instance(
     read = read_table(file)
     np.testing.assert_array_equal(read.poses.points_px[:, 0][2:8], points[2:8])
     np.testing.assert_array_equal(read.poses.one_animal()[1][2:8], confidence[2:8])
-    assert read.poses.one_animal()[1].shape == (FRAMES, len(NAMES)) and np.isnan(read.poses.one_animal()[1][[0, 1, *range(8, FRAMES)]]).all()
+    assert (
+        read.poses.one_animal()[1].shape == (FRAMES, len(NAMES))
+        and np.isnan(read.poses.one_animal()[1][[0, 1, *range(8, FRAMES)]]).all()
+    )
     capsys.readouterr()
     first = labels.labeled_frames[0]
     first.instances += first.instances

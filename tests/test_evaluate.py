@@ -87,7 +87,9 @@ def test_extra_labels_are_taken_by_the_name_of_their_columns(trained_run: Path):
     rows = [whole.poses.frames.index(name) for name in new.poses.frames]
     np.testing.assert_allclose(new.poses.points_px[:, 0], whole.poses.points_px[:, 0][rows], atol=1e-3)
     errors = pd.read_csv(trained_run / "predictions_new_pixel_error.csv", index_col=0)
-    expected = _errors(trained_run, trained_run / "predictions.csv")[rows, whole.poses.keypoint_names.index("tail_base")]
+    expected = _errors(trained_run, trained_run / "predictions.csv")[
+        rows, whole.poses.keypoint_names.index("tail_base")
+    ]
     assert tuple(errors.columns) == whole.poses.keypoint_names
     np.testing.assert_allclose(errors["tail_base"], expected, atol=2e-3)
     assert errors.drop(columns="tail_base").isna().all(axis=None)
@@ -327,7 +329,7 @@ def test_each_camera_has_its_predictions(trained_run: Path, tmp_path: Path):
         assert found.poses.frames == [f"labeled-data/s_{view}/{name}" for name in numbers]
         # The pictures are those of the run under other names.
         assert whole.sets is not None and found.sets == whole.sets[first : first + 6]
-        np.testing.assert_allclose(found.poses.points_px[:, 0], whole.poses.points_px[:, 0][first : first + 6], atol=1e-3)
+        np.testing.assert_allclose(found.poses.points_px[:, 0], whole.poses.points_px[first : first + 6, 0], atol=1e-3)
         new = read_predictions(out / f"predictions_{view}_new.csv")
         assert new.poses.frames == found.poses.frames[2:4]
         np.testing.assert_allclose(new.poses.points_px[:, 0], found.poses.points_px[:, 0][2:4], atol=1e-3)

@@ -267,7 +267,7 @@ def test_images_are_rows_in_natural_order(trained_run: Path, tmp_path: Path, cap
     expected = read_predictions(trained_run / "predictions.csv")
     found = read_predictions(tmp_path / "out" / "image_preds" / "frames" / "predictions.csv")
     assert [Path(name).name for name in found.poses.frames] == ["img9.png", "img10.png", "img100.png"]
-    np.testing.assert_allclose(found.poses.points_px[:, 0], expected.poses.points_px[:, 0][[1, 0, 2]], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found.poses.points_px[:, 0], expected.poses.points_px[[1, 0, 2], 0], rtol=0, atol=1e-3)
     # Of the run's own project: named as in its label file.
     found = read_predictions(tmp_path / "out" / "image_preds" / "session01" / "predictions.csv")
     rows = [row for row, name in enumerate(expected.poses.frames) if "session01" in name]

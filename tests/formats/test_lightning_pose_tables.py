@@ -27,8 +27,13 @@ def _values(frames: int, keypoints: int) -> tuple[np.ndarray, np.ndarray]:
 def test_a_real_file_read_and_written_again_is_the_same_bytes(real_data: Path, tmp_path: Path) -> None:
     real = real_data / "lightning-pose-run" / "predictions.csv"
     predictions = read_predictions(real)
-    assert predictions.poses.points_px[:, 0].shape == (90, 17, 2) and predictions.poses.one_animal()[1].shape == (90, 17)
-    assert predictions.poses.frames[0] == "labeled-data/img01.png" and predictions.poses.keypoint_names[-1] == "obsLow_bot"
+    assert predictions.poses.points_px[:, 0].shape == (90, 17, 2) and predictions.poses.one_animal()[1].shape == (
+        90,
+        17,
+    )
+    assert (
+        predictions.poses.frames[0] == "labeled-data/img01.png" and predictions.poses.keypoint_names[-1] == "obsLow_bot"
+    )
     assert predictions.sets is not None
     assert [predictions.sets.count(name) for name in ("train", "validation", "test")] == [72, 9, 9]
     index, names, keypoints, confidence, sets = predictions
@@ -59,12 +64,14 @@ def test_a_video_has_frame_numbers_and_no_set_and_pandas_reads_it(tmp_path: Path
     np.testing.assert_array_equal(table["mine"]["nose, tip"][["x", "y"]].to_numpy(np.float32), keypoints[:, 0])
     np.testing.assert_array_equal(table["mine"]["tail"]["likelihood"].to_numpy(np.float32), confidence[:, 1])
     assert table.isna().to_numpy().sum() == 2
-    index, names, read, read_confidence, sets = read_predictions(file)
-    assert (index, names, sets) == (["0", "1", "2", "3", "4"], ["nose, tip", "tail"], None)
+    found = read_predictions(file)
+    assert found.poses.frames == ["0", "1", "2", "3", "4"] and found.poses.keypoint_names == ("nose, tip", "tail")
+    assert found.sets is None and found.scorer == "mine"
+    read, read_confidence = found.poses.one_animal()
     np.testing.assert_array_equal(read.astype(np.float32), keypoints)
     np.testing.assert_array_equal(read_confidence.astype(np.float32), confidence)
     table.to_csv(tmp_path / "pandas.csv")
-    assert read_predictions(tmp_path / "pandas.csv").poses.frames == index
+    assert read_predictions(tmp_path / "pandas.csv").poses.frames == found.poses.frames
 
 
 def test_rows_appended_in_parts_make_the_same_file_and_it_appears_only_when_whole(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_smoothed_table_lies_beside_the_raw_one(run: Path, method: str) -> Non
     assert log.lines == [f"{file}: {method}, {low.sum()} places filled, {100 * low.mean():.1f} %"]
     # What reads the raw table reads this one: the columns behind x, y and likelihood are left out.
     again = read_predictions(file)
-    np.testing.assert_array_equal(again.poses.points_px[:, 0][..., 0], values(found, "x"))
+    np.testing.assert_array_equal(again.poses.points_px[:, 0, :, 0], values(found, "x"))
     np.testing.assert_array_equal(again.poses.one_animal()[1], values(raw, "likelihood"))
     truth = true_track(Path("session00.mp4"), FRAMES)
     errors = [
@@ -152,7 +152,9 @@ def test_keypoints_that_no_frame_shows_are_empty_and_named(run: Path) -> None:
     found = read_predictions(table)
     found.poses.one_animal()[1][:, 1] = 0.2
     found.poses.points_px[:, 0][:40, 2] = found.poses.points_px[:, 0][-3:, 2] = np.nan
-    write_predictions(table, found.poses.frames, found.poses.keypoint_names, found.poses.points_px[:, 0], found.poses.one_animal()[1])
+    write_predictions(
+        table, found.poses.frames, found.poses.keypoint_names, found.poses.points_px[:, 0], found.poses.one_animal()[1]
+    )
     with logged("jaxpose.prediction") as log:
         smoothed = read(smooth(run, smooth="kalman"))
     assert np.isnan(values(smoothed, "x")[:, 1]).all() and not values(smoothed, "filled")[:, 1].any()

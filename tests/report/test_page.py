@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxpose.labelling.evidence import POSE_ERROR_PX
-from jaxpose.poses import Poses
 from jaxpose.pose.metrics import step_lengths_px
+from jaxpose.poses import Poses
 from jaxpose.report.facts import read_facts
 from jaxpose.report.recordings import Recording, Stretch
 from jaxpose.report.section import colours, table
