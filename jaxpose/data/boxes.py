@@ -138,7 +138,7 @@ def read_image_boxes(file: Path) -> tuple[BoxTable, dict[str, int]]:
     return table, rows
 
 
-def write_boxes(file: Path, names: list[str], boxes_px: np.ndarray) -> None:
+def write_boxes(file: Path, names: Sequence[str], boxes_px: np.ndarray) -> None:
     """Writes a file that `read_boxes` reads.
 
     Args:

@@ -38,5 +38,5 @@ def test_f64_is_float64_and_one_device_agrees_with_three_after_a_restart(project
     # Its program is not that of float32.
     assert np.abs(keypoints - keypoints.astype(np.float32)).max() > 0
     expected = read_predictions(one / "predictions.csv")
-    assert predictor.predict(np.zeros((1, 64, 64, 3), np.uint8))[0].shape[1:] == expected.points_px.shape[2:]
+    assert predictor.predict(np.zeros((1, 64, 64, 3), np.uint8))[0].shape[1:] == expected.poses.points_px.shape[2:]
     assert not jax.config.jax_enable_x64 and jnp.ones(()).dtype == jnp.float32
