@@ -16,8 +16,8 @@ from jaxpose.data.cells import refuse_alike
 from jaxpose.data.labels import read_labels
 from jaxpose.data.named_files import find_files
 from jaxpose.data.repeated_places import describe_repeats, place_text
-from jaxpose.data.skeleton import Skeleton
 from jaxpose.errors import UserError
+from jaxpose.poses import Skeleton
 from jaxpose.quantities import count
 from jaxpose.text_file import GUESS, SAVE_AS_UTF_8
 

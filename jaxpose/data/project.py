@@ -19,10 +19,10 @@ from jaxpose.data.label_files import find_folder, find_labels
 from jaxpose.data.label_table import LabelTable, read_table
 from jaxpose.data.labelled_image import LabelledImage
 from jaxpose.data.labels import labels_checksum
-from jaxpose.data.skeleton import Skeleton
 from jaxpose.data.views import moment_of_image
 from jaxpose.data.white import choose_white, describe_white
 from jaxpose.errors import UserError
+from jaxpose.poses import Skeleton
 
 LISTED_PROBLEMS = 20
 

@@ -1,6 +1,5 @@
 """What label files say about the animal beside its keypoints. Training uses none of it; converted files keep it."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 
 from jaxpose.data.cells import usable_name
@@ -8,21 +7,6 @@ from jaxpose.errors import UserError
 
 # The name in files that must have one.
 DEFAULT_ANIMAL = "animal"
-
-
-@dataclasses.dataclass(frozen=True)
-class Skeleton:
-    """The animal of a label file.
-
-    Attributes:
-      animal: its name, "" if the file has none that says more than `DEFAULT_ANIMAL`.
-      edges: pairs of names of keypoints that are drawn with a line between them.
-      symmetries: pairs of names of keypoints that a mirror image exchanges.
-    """
-
-    animal: str = ""
-    edges: tuple[tuple[str, str], ...] = ()
-    symmetries: tuple[tuple[str, str], ...] = ()
 
 
 def animal_name(given: object) -> str:

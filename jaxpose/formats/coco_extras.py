@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from jaxpose.data.cells import usable_name
-from jaxpose.data.skeleton import Skeleton, animal_name, known_pairs
+from jaxpose.data.skeleton import animal_name, known_pairs
+from jaxpose.poses import Skeleton
 from jaxpose.quantities import tally
 
 SUPERCATEGORY, DESCRIPTION = "animal", "keypoints written by jaxpose"

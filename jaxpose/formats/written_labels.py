@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from jaxpose.codes import NOT_USED, NOT_VISIBLE, VISIBLE
-from jaxpose.data.skeleton import Skeleton
+from jaxpose.poses import Skeleton
 from jaxpose.quantities import tally
 
 

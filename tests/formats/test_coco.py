@@ -13,9 +13,9 @@ from pycocotools.coco import COCO
 from jaxpose import config as c
 from jaxpose.data.dataset import describe_not_visible, match_keypoints
 from jaxpose.data.project import Project
-from jaxpose.data.skeleton import Skeleton
 from jaxpose.errors import UserError
 from jaxpose.formats.project import read_label_table, read_project, refuse_absent
+from jaxpose.poses import Skeleton
 from jaxpose.prediction.evaluation_tables import summarize
 from jaxpose.run.error_text import not_visible_text
 from jaxpose.training.data_check import show_data

@@ -15,7 +15,7 @@ from jaxpose.data.cells import refuse_alike
 from jaxpose.data.inputs import natural_key
 from jaxpose.data.label_table import LabelTable, join_tables, normalised, read_csv_table, without_empty_rows
 from jaxpose.data.named_files import of_name
-from jaxpose.data.skeleton import Skeleton, known_pairs
+from jaxpose.data.skeleton import known_pairs
 from jaxpose.errors import UserError
 from jaxpose.formats.deeplabcut.config import CONFIG_FILE, ProjectConfig, is_config, read_config, spelled_as
 from jaxpose.formats.deeplabcut.crops import find_crops_px, read_frame_sizes_px
@@ -25,6 +25,7 @@ from jaxpose.formats.deeplabcut.h5_labels import (
     read_h5_labels,
     relocated,
 )
+from jaxpose.poses import Skeleton
 from jaxpose.quantities import count, tally
 
 _LABELS = "CollectedData_"
