@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER, CONFIG_FILE
@@ -32,8 +31,8 @@ def show_dry_run(setup: Setup, folder: RunFolder, finds_microbatch: bool) -> dic
         with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
             run, messages = resume(run, folder, checkpoints)
         first_step = int(run.state.step)
-    # The frames of a pretraining are opened for one number of them a step.
-    if is_pretraining(setup.config.pretrain):
+    # Without labels, the videos are opened for one number of frames a step.
+    if not setup.data.has_labels:
         largest = {}
     elif finds_microbatch:
         largest = {"microbatch": describe_largest_microbatch(run)}
