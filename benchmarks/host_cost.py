@@ -17,10 +17,9 @@ from jaxpose.data.loader import Samples, training_batches
 from jaxpose.model.pose_net import make_network
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import slots
-from jaxpose.steps.objective import Objective
-from jaxpose.steps.passes import SEED
-from jaxpose.steps.shard_functions import ShardFunctions
+from jaxpose.steps.objective import SEED, Objective
 from jaxpose.steps.shard_sum import ShardSum
+from jaxpose.steps.sharded_step import ShardFunctions
 from jaxpose.steps.state import initial_state
 from jaxpose.steps.train_step import build_train_step
 

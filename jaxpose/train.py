@@ -37,7 +37,6 @@ from jaxpose.compare.parent import compare_with_parent, find_parent, parent_line
 from jaxpose.config import Config
 from jaxpose.config.arguments import DONE
 from jaxpose.config.command_line import Options
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.console import HeldWarnings, console
 from jaxpose.errors import UserError
 from jaxpose.model.jax_settings import pinned_settings
@@ -91,9 +90,9 @@ def train(config: Config, *, dry_run: bool | Literal["memory"] = False) -> dict[
     with pinned_settings(config.train.precision), HeldWarnings() as held:
         # 1. The devices. 2. The data: the list of usable frames is fixed here, once. 3. The network and the lengths.
         config, mesh = start_devices(config)
-        is_pretrained = is_pretraining(config.pretrain)
-        config, data = read_videos(config) if is_pretrained else read_data(config, shows=bool(dry_run))
-        make = make_pretrain_setup if is_pretrained else make_setup
+        has_labels = config.pretrain.method == "none"
+        config, data = read_data(config, shows=bool(dry_run)) if has_labels else read_videos(config)
+        make = make_setup if has_labels else make_pretrain_setup
         with phase("making the network"):
             setup = on_all_processes(lambda: make(config, mesh, data))
         # 4. The run folder: start, resume, or report a finished run.
@@ -152,7 +151,7 @@ def _write_report(folder: RunFolder, setup: Setup) -> Path | None:
 
     Before, the run is compared with its parent, if it has one.
     """
-    if not folder.is_ours or is_pretraining(setup.config.pretrain):
+    if not folder.is_ours or not setup.data.has_labels:
         return None
     _compare_with_parent(folder.path, setup.config)
     if not setup.config.log.report:
@@ -185,7 +184,7 @@ def main(config: Config, options: Options) -> int:
     Raises:
       UserError: the config is that of a pretraining, whose defaults are others.
     """
-    if is_pretraining(config.pretrain):
+    if config.pretrain.method != "none":
         raise UserError(f"pretrain.method is {config.pretrain.method}; give such a config to jaxpose pretrain")
     return run(_VERB, config, options)
 
@@ -197,7 +196,7 @@ def run(verb: str, config: Config, options: Options) -> int:
       UserError: the data are to be shown, and the run has no labels.
     """
     if options.dry_run == "data":
-        if is_pretraining(config.pretrain):
+        if config.pretrain.method != "none":
             raise UserError("--dry_run=data shows labels, which a pretraining does not read; give --dry_run")
         show_data(config)
         return DONE

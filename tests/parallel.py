@@ -11,7 +11,7 @@ import numpy as np
 from jaxpose import config as c
 from jaxpose import geometry
 from jaxpose.cluster.mesh import make_mesh, put_batch, replicate
-from jaxpose.config.losses import has_teacher
+from jaxpose.config.losses import on_video
 from jaxpose.config.losses import weights as loss_weights
 from jaxpose.config.model import CONTEXT_RADIUS, RESNETS
 from jaxpose.data.loader import Samples, rows_of_draws
@@ -160,7 +160,7 @@ def batch_of(config: c.Config, step: int, parts: int, poison: bool = False) -> d
         batch["frame_from_input"][pads] = np.nan
     if loss_weights(config.losses):
         batch["clips"] = clips_of(config, config.video.clips_per_step, CLIP, step, parts, poison)
-    if has_teacher(config.losses):
+    if config.losses.consistency.weight:
         window = 2 * CONTEXT_RADIUS[config.model.kind] + 1
         frames = config.losses.consistency.frames_per_step
         batch["unlabelled"] = clips_of(config, frames, window, step, parts, poison)
@@ -174,11 +174,11 @@ class Trainer:
         self.config = config
         with pinned_settings(config.train.precision):
             self._graphdef, params, statistics = make_network(config.model, KEYPOINTS, config.train.precision, seed=0)
-            if loss_weights(config.losses) or has_teacher(config.losses):
+            if on_video(config.losses):
                 # A head that already says something: of nearly flat maps every prediction is the same.
                 params = lively(params)
             state = initial_state(params, statistics, config)
-            if has_teacher(config.losses):
+            if config.losses.consistency.weight:
                 # Of these keypoints the teacher is believed always, sometimes and never.
                 state = dataclasses.replace(state, thresholds={"consistency": _thresholds(config)})
             self._first_state: State = jax.tree.map(np.asarray, state)

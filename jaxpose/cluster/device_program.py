@@ -82,7 +82,9 @@ def _serialized(lowered: jax.stages.Lowered, device: jax.Device, options: dict[s
     It is kept apart from JAX's, because on a CPU a program that JAX loaded cannot be serialized again.
     """
     files, versions = kept_programs(), [importlib.metadata.version(name) for name in ("jax", "jaxlib")]
-    identity = (lowered.as_text(), versions, device.device_kind, device.id, options)
+    # The text has no argument that the function does not use, and the program is called with all of them.
+    arguments = str(jax.tree.structure(lowered.args_info))
+    identity = (lowered.as_text(), arguments, versions, device.device_kind, device.id, options)
     key = f"device-{hashlib.sha256(repr(identity).encode()).hexdigest()}"
     content = files.get(key) if files else None
     if content is None:

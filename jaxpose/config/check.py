@@ -9,12 +9,12 @@ from typing import Any
 
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.excerpt import excerpt
-from jaxpose.config.losses import has_teacher
 from jaxpose.config.model import VITS
 from jaxpose.config.option import flat_options
 from jaxpose.config.paths import resolve_paths
 from jaxpose.config.root import Config
 from jaxpose.config.rules import RULES, remote_problems
+from jaxpose.config.terms import terms
 from jaxpose.errors import UserError
 
 # Threads of a run whose bits may not depend on the number of cores.
@@ -41,7 +41,8 @@ def resolve(config: Config) -> Config:
         mesh = dataclasses.replace(mesh, cpu_threads=_EXACT_THREADS)
     optim = config.optim
     if optim.ema_decay is None:
-        optim = dataclasses.replace(optim, ema_decay=_TEACHER_DECAY if has_teacher(config.losses) else 0.0)
+        is_taught = any(term.follows_average for term in terms(config))
+        optim = dataclasses.replace(optim, ema_decay=_TEACHER_DECAY if is_taught else 0.0)
     augment = resolve_preset(config.augment)
     filled = dataclasses.replace(config, augment=augment, train=train, mesh=mesh, optim=optim)
     resolved = resolve_paths(filled)

@@ -5,14 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from jaxpose.config import losses
 from jaxpose.config.root import Config
 
-_ON_MAPS = ("temporal_heatmap_mse", "temporal_heatmap_kl", "unimodal_mse")
-
 
 def _factors(config: Config) -> Iterator[str]:
     """Rules about the weights of the losses: a step multiplies them in float32."""
     end, least = config.losses.anneal_end, losses.SMALLEST_FACTOR
     on_clips = losses.weights(config.losses)
-    for name, weight in (on_clips | {"consistency": config.losses.consistency.weight}).items():
+    for name, weight in losses.on_video(config.losses).items():
         if 0 < weight < least:
             why = "float32 may round a smaller one to 0"
             yield f"losses.{name}.weight is {weight:g}; it must be 0 or at least {least:g}: {why}"
@@ -25,9 +23,10 @@ def _clips(config: Config) -> Iterator[str]:
     """Rules about the network and the clips that a loss on clips needs."""
     kind, video, on = config.model.kind, config.video, losses.weights(config.losses)
     for name in on:
-        if kind == "regression" and name in _ON_MAPS:
+        loss = getattr(config.losses, name)
+        if kind == "regression" and loss.on_maps:
             yield f"losses.{name} compares heatmaps, and model.kind=regression has none: use losses.temporal"
-        if kind == "heatmap_context" and video.context_sequence_length == 5 and name.startswith("temporal"):
+        if kind == "heatmap_context" and video.context_sequence_length == 5 and loss.on_pairs:
             few = "video.context_sequence_length = 5 gives one prediction a clip: raise it"
             yield f"losses.{name} compares neighbours, and {few}"
     if video.scale_min > video.scale_max:
@@ -39,7 +38,7 @@ def _teacher(config: Config) -> Iterator[str]:
     if options.scale_min > options.scale_max:
         low, high = f"{options.scale_min:g}", f"{options.scale_max:g}"
         yield f"losses.consistency.scale_min is {low}, above losses.consistency.scale_max = {high}"
-    if not losses.has_teacher(config.losses):
+    if not options.weight:
         return
     if config.model.kind == "regression":
         yield "losses.consistency compares heatmaps, and model.kind=regression has none: use losses.temporal"

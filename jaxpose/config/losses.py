@@ -19,8 +19,23 @@ def _threshold(doc: str) -> Any:
 
 
 @dataclasses.dataclass
-class TemporalConfig(Section):
+class ClipLossConfig(Section):
+    """The options of a loss on clips, and what the rules about options need to know of it.
+
+    Attributes:
+      weight: its factor.
+      on_maps: it compares heatmaps, so model.kind=regression cannot have it.
+      on_pairs: it compares neighbouring predictions, so a clip needs two of them.
+      per_keypoint: its option that holds one number, or one for each keypoint; "" without such an option.
+    """
+
     weight: float = _weight()
+
+    on_maps, on_pairs, per_keypoint = False, False, ""
+
+
+@dataclasses.dataclass
+class TemporalConfig(ClipLossConfig):
     epsilon_px: tuple[float, ...] = option(
         (20.0,),
         "movement between two frames that costs nothing, in frame pixels: one number, or one per keypoint",
@@ -28,10 +43,11 @@ class TemporalConfig(Section):
     )
     confidence_min: float = _threshold("a movement to or from a less confident prediction costs nothing")
 
+    on_pairs, per_keypoint = True, "epsilon_px"
+
 
 @dataclasses.dataclass
-class TemporalHeatmapConfig(Section):
-    weight: float = _weight()
+class TemporalHeatmapConfig(ClipLossConfig):
     epsilon: tuple[float, ...] = option(
         (0.0,),
         "difference between neighbouring heatmaps that costs nothing: one number, or one per keypoint",
@@ -39,10 +55,11 @@ class TemporalHeatmapConfig(Section):
     )
     confidence_min: float = _threshold("heatmaps of less confident predictions cost nothing")
 
+    on_maps, on_pairs, per_keypoint = True, True, "epsilon"
+
 
 @dataclasses.dataclass
-class PcaSingleviewConfig(Section):
-    weight: float = _weight()
+class PcaSingleviewConfig(ClipLossConfig):
     keypoints: tuple[str, ...] = option((), "keypoints of the pose; () = all")
     components: int = option(0, "components to keep; 0 = as many as explained_variance needs", minimum=0)
     explained_variance: float = option(0.99, "share of the variance to keep", minimum=0.0, maximum=1.0)
@@ -59,8 +76,7 @@ class PcaSingleviewConfig(Section):
 
 
 @dataclasses.dataclass
-class PcaMultiviewConfig(Section):
-    weight: float = _weight()
+class PcaMultiviewConfig(ClipLossConfig):
     views: tuple[str, ...] = option(
         (),
         "one entry per view in the frame, such as 'paw_top,nose_top', with the body parts in the same order; () with "
@@ -76,9 +92,10 @@ class PcaMultiviewConfig(Section):
 
 
 @dataclasses.dataclass
-class UnimodalConfig(Section):
-    weight: float = _weight()
+class UnimodalConfig(ClipLossConfig):
     confidence_min: float = _threshold("heatmaps of less confident predictions are not counted")
+
+    on_maps = True
 
 
 @dataclasses.dataclass
@@ -128,12 +145,8 @@ class LossesConfig(Section):
     anneal_end: float = option(1.0, "largest value of the common factor", minimum=0.0, maximum=LARGEST_FACTOR)
 
 
-NAMES = (
-    "temporal", "temporal_heatmap_mse", "temporal_heatmap_kl", "pca_singleview", "pca_multiview", "unimodal_mse",
-)  # fmt: skip
-
-# Option of each temporal loss for the difference that costs nothing.
-_EPSILONS = {"temporal": "epsilon_px", "temporal_heatmap_mse": "epsilon", "temporal_heatmap_kl": "epsilon"}
+# The losses on clips.
+NAMES = tuple(name for name, options in vars(LossesConfig()).items() if isinstance(options, ClipLossConfig))
 
 
 def weights(losses: LossesConfig) -> dict[str, float]:
@@ -141,16 +154,15 @@ def weights(losses: LossesConfig) -> dict[str, float]:
     return {name: weight for name in NAMES if (weight := getattr(losses, name).weight)}
 
 
-def has_teacher(losses: LossesConfig) -> bool:
-    """Returns whether a teacher labels unlabelled frames: the loss `consistency` is on."""
-    return losses.consistency.weight > 0
+def on_video(losses: LossesConfig) -> dict[str, float]:
+    """Returns the factor of every loss on unlabelled video that is on, by name."""
+    return weights(losses) | ({"consistency": losses.consistency.weight} if losses.consistency.weight else {})
 
 
 def refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
-    """Raises UserError if a temporal loss that is on has neither one epsilon nor one for each keypoint."""
-    for name, epsilon in _EPSILONS.items():
-        count = len(getattr(getattr(losses, name), epsilon))
-        if name in weights(losses) and count not in (1, keypoints):
-            raise UserError(
-                f"losses.{name}.{epsilon} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
-            )
+    """Raises UserError if a loss on clips that is on has neither one epsilon nor one for each keypoint."""
+    for name in weights(losses):
+        options = getattr(losses, name)
+        if options.per_keypoint and (count := len(getattr(options, options.per_keypoint))) not in (1, keypoints):
+            option = f"losses.{name}.{options.per_keypoint}"
+            raise UserError(f"{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint")

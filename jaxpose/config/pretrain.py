@@ -27,8 +27,3 @@ class PretrainConfig(Section):
     )
     scale_min: float = option(0.75, "smallest scale of a frame, if that of augment is not smaller", minimum=0.1)
     scale_max: float = option(1.25, "largest scale of a frame, if that of augment is not larger", minimum=0.1)
-
-
-def is_pretraining(pretrain: PretrainConfig) -> bool:
-    """Returns whether a run learns from unlabelled frames alone."""
-    return pretrain.method != "none"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from jaxpose.config import losses
 from jaxpose.config.model import VITS
-from jaxpose.config.pretrain import PretrainConfig, is_pretraining
+from jaxpose.config.pretrain import PretrainConfig
 from jaxpose.config.root import Config
 from jaxpose.config.weights import PUBLISHED
 
@@ -26,7 +26,7 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         if (value := getattr(pretrain, name)) != getattr(default, name):
             fits = ", ".join(method for method in ("masked", "distill") if name not in _UNUSED[method])
             yield f"pretrain.{name} is {value}, and pretrain.method is {pretrain.method}; only {fits} uses it"
-    if not is_pretraining(pretrain):
+    if pretrain.method == "none":
         return
     method = f"pretrain.method is {pretrain.method}"
     if pretrain.method == "distill":
@@ -53,6 +53,5 @@ def pretrain_rules(config: Config) -> Iterator[str]:
         yield f"{method}, and train.members is {config.train.members}; a pretraining makes one backbone: leave it out"
     if config.data.keypoint_names:
         yield f"{method}, and data.keypoint_names is given; a pretraining has no keypoints"
-    on_video = [*losses.weights(config.losses), *["consistency"] * losses.has_teacher(config.losses)]
-    for name in on_video:
+    for name in losses.on_video(config.losses):
         yield f"{method}, and losses.{name} is on; it needs labels: set its weight to 0"

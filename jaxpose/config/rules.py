@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 import fsspec
 from fsspec.utils import get_protocol
 
-from jaxpose.config import losses
 from jaxpose.config.data import given_shares
 from jaxpose.config.loss_rules import LOSS_RULES
 from jaxpose.config.model import VITS, ModelConfig, feature_stride
 from jaxpose.config.pretrain_rules import pretrain_rules
 from jaxpose.config.root import Config
+from jaxpose.config.terms import terms
 from jaxpose.config.train import NO_METRIC, TrainConfig
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED, PUBLISHED_WIDTH
 
@@ -152,11 +152,7 @@ def _train(config: Config) -> Iterator[str]:
             yield f"train.monitor_mode is {train.monitor_mode}, and train.monitor is none; leave the mode out"
     if not train.epochs and not train.steps:
         yield "train.epochs and train.steps are both 0; say how long to train"
-    a_step = {"train.batch_size": train.batch_size}
-    if losses.weights(config.losses):
-        a_step["video.clips_per_step"] = config.video.clips_per_step
-    if losses.has_teacher(config.losses):
-        a_step["losses.consistency.frames_per_step"] = config.losses.consistency.frames_per_step
+    a_step = {term.stream.option: term.stream.per_step for term in terms(config)}
     for name, length in (("steps", train.steps), ("epochs", 0 if train.steps else train.epochs)):
         for option, count in a_step.items():
             # An epoch has at least one step, so the step counter cannot overflow either.

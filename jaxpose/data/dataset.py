@@ -46,6 +46,11 @@ class Dataset:
     size_px: tuple[int, int]
     messages: tuple[str, ...] = ()
 
+    @property
+    def has_labels(self) -> bool:
+        """Whether there are labelled frames; a pretraining reads none."""
+        return len(self.sets) > 0
+
     def rows(self, name: str) -> np.ndarray:
         """Returns the row numbers (m,) of a set."""
         return np.flatnonzero(self.sets == name)

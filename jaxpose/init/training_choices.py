@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from jaxpose.config import Config
 from jaxpose.config.check import FRAMES_PER_SHARD
-from jaxpose.config.losses import has_teacher, weights
 from jaxpose.config.model import VITS
 from jaxpose.config.optim import OptimConfig
+from jaxpose.config.terms import terms
 from jaxpose.config.train import NO_METRIC, TrainConfig, steps_per_epoch, total_epochs
 from jaxpose.config.weights import NO_WEIGHTS
 from jaxpose.init.choice import BATCH, FEW_FRAMES, Choice
@@ -92,8 +92,8 @@ def batch(facts: Facts, config: Config) -> Iterator[Choice]:
     if not facts.gpu_gib:
         yield Choice("Batch", rule, {"train.batch_size": BATCH})
         return
-    clip_frames = config.video.sequence_length * bool(weights(config.losses))
-    clip_frames += config.losses.consistency.frames_per_step * has_teacher(config.losses)
+    of_video = [term.stream for term in terms(config) if term.stream.is_video]
+    clip_frames = sum(stream.per_step * stream.frames for stream in of_video)
     backbone = config.model.backbone
     most = largest_microbatch(backbone, facts.input_size_px, facts.gpu_gib, FRAMES_PER_SHARD, clip_frames)
     if most is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpose.config.losses import weights
+from jaxpose.config.losses import on_video
 from jaxpose.files import read_bytes
 from jaxpose.report.facts import RunFacts
 from jaxpose.report.section import Figure, Section, in_figure, paragraph
@@ -45,12 +45,11 @@ def read_history(run: Path) -> History:
 
 def learning_section(facts: RunFacts, history: History) -> Section:
     """Returns the curves of loss, pixel error, losses on video and learning rate, from the `history` of the run."""
-    on_video = (*weights(facts.config.losses), "consistency")
     rates = sorted(name for name in history if name.endswith("learning_rate"))
     panels = [
         ("loss", [name for name in ("loss", "supervised_loss", _VALIDATION_LOSS) if name in history], "log"),
         ("error in px", [_ERROR] if _ERROR in history else [], "linear"),
-        ("losses on video", [name for name in on_video if name in history], "log"),
+        ("losses on video", [name for name in on_video(facts.config.losses) if name in history], "log"),
         ("teacher", [name for name in ("consistency_passed",) if name in history], "linear"),
         ("learning rate", rates, "linear"),
     ]

@@ -11,7 +11,6 @@ from typing import Any
 
 from jaxpose.checksums import DamagedFile, parse_json, write_json
 from jaxpose.config import Config, differing_keys
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.config.train import NO_METRIC, TrainConfig, steps_between_validations, steps_per_epoch, total_steps
 from jaxpose.data.split import count_training_frames
 from jaxpose.errors import UserError
@@ -67,11 +66,11 @@ def extension_of(run: Path, config: Config, split_text: str) -> Extension | None
     stored = read_config(run / CONFIG_FILE)
     if _length(stored.train) == _length(config.train):
         return None
-    if is_pretraining(config.pretrain) and not (stored.train.steps and config.train.steps):
+    frames = count_training_frames(parse_split_rows(split_text).values())
+    if not frames and not (stored.train.steps and config.train.steps):
         raise UserError(
             f"resume is extend, and the pretraining in {run} is counted in epochs; only train.steps extends"
         )
-    frames = count_training_frames(parse_split_rows(split_text).values())
     old_steps, new_steps = total_steps(stored.train, frames), total_steps(config.train, frames)
     if new_steps <= old_steps:
         hint = " (train.steps replaces train.epochs)" if config.train.steps and config.train.epochs else ""

@@ -8,7 +8,6 @@ from pathlib import Path
 from jaxpose.checksums import DamagedFile, parse_csv, parse_json, read_csv, write_json
 from jaxpose.config import Config, differing_keys, from_dict, validate_stored
 from jaxpose.config.augment import complete_stored
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.data.split import BOXES, CLIPS, CONTEXT, NO_SETS, TRAINED, WEIGHTS
 from jaxpose.errors import UserError
 from jaxpose.files import read_bytes
@@ -46,7 +45,7 @@ def refuse_no_run(run: Path) -> None:
 
 def refuse_pretraining(run: Path, config: Config) -> None:
     """Raises a UserError if a run folder is a pretraining, which has no keypoints."""
-    if is_pretraining(config.pretrain):
+    if config.pretrain.method != "none":
         raise UserError(
             f"{run} is a run of jaxpose pretrain, which finds no keypoints; train a network from it with "
             f"model.weights={run}"

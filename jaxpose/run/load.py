@@ -9,7 +9,6 @@ import numpy as np
 from flax import nnx
 
 from jaxpose.config import Config
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.errors import UserError
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import make_network
@@ -55,11 +54,10 @@ def read_run_config(run: Path, *, for_weights: bool = False) -> Config:
     refuse_no_run(run)
     file = run / CONFIG_FILE
     config = read_config(file)
-    needed = ("keypoint_names", "input_height_px", "input_width_px")
+    needed = ["input_height_px", "input_width_px"]
     if not for_weights:
         refuse_pretraining(run, config)
-    if is_pretraining(config.pretrain):
-        needed = needed[1:]
+        needed.insert(0, "keypoint_names")
     # Options that depend on the project are filled in before a run folder is made.
     for option in needed:
         if not getattr(config.data, option):

@@ -1,9 +1,12 @@
-"""The clips of a step: augments them, counts the terms of their losses, and computes the losses.
+"""The term of the clips: augments them, and has their losses, each as one line of a table.
 
 Only the owner of a frame, window or pair of windows counts it (see `jaxpose.steps.layout`).
 """
 
-from typing import Any
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,19 +17,155 @@ from jaxpose.config import AugmentConfig, Config, ModelConfig, VideoConfig
 from jaxpose.config.augment import resolve_preset
 from jaxpose.config.losses import weights
 from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.terms import TermFacts
 from jaxpose.config.video import frames_per_clip
 from jaxpose.model.pose_net import DTYPES
 from jaxpose.pose import augment, clip_losses
 from jaxpose.pose.noise import shot_noise
 from jaxpose.pose.pca import Pca
+from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.optim import clip_loss_factor
 from jaxpose.steps.outputs import decode_outputs, encode_targets
+from jaxpose.steps.terms import Batch, Dealt, Scalars, Sums, Term
 
 # The stream of clips; purposes of view v are _AUGMENTATION + 2 v and _NOISE + 2 v.
 CLIPS, _AUGMENTATION, _NOISE = 1, 0, 1
 
-# Arrays by name; the parameters of the augmentation are a nested dict.
-Batch = dict[str, Any]
-Counts = dict[str, jax.Array]
+
+@dataclasses.dataclass(frozen=True)
+class Predictions:
+    """The predictions for a microbatch of clips; a row is a clip, a camera and a head.
+
+    Attributes:
+      outputs: of the network for (c v) sequences, (c v, windows, heads, k, ...).
+      points_px: (c v, windows, heads, k, 2) in pixels of the augmented input.
+      points: (rows, windows, k, 2) in pixels of the frame.
+      sure: (rows, windows, k), their confidence.
+      owned: (rows, windows), which predictions are counted here.
+      pairs: (rows, windows - 1), which pairs of neighbours are.
+      microbatch: one of `clip_microbatches`.
+      model: options of the network.
+    """
+
+    outputs: jax.Array
+    points_px: jax.Array
+    points: jax.Array
+    sure: jax.Array
+    owned: jax.Array
+    pairs: jax.Array
+    microbatch: Batch
+    model: ModelConfig
+
+    def maps(self) -> jax.Array:
+        """Returns the maps (rows, windows, k, h, w), each of sum 1."""
+        return jax.nn.softmax(self._in_rows(self.outputs), axis=(-2, -1))
+
+    def label_maps(self) -> jax.Array:
+        """Returns the maps (rows, windows, k, h, w) of labels at the predicted points."""
+        return self._in_rows(_label_maps(self.points_px, self.microbatch, self.model))
+
+    def moments(self) -> tuple[jax.Array, jax.Array]:
+        """Returns the points of the cameras side by side (c heads, windows, v k, 2), and which are counted here."""
+        count, views = self.microbatch["frames"].shape[:2]
+        if views == 1:
+            return self.points, self.owned
+        windows, heads, keypoints = self.points_px.shape[1:4]
+        poses = self.points.reshape(count, views, heads, windows, keypoints, 2).transpose(0, 2, 3, 1, 4, 5)
+        poses = poses.reshape(count * heads, windows, views * keypoints, 2)
+        return poses, jnp.repeat(self.microbatch["windows"], heads, axis=0)
+
+    def _in_rows(self, maps: jax.Array) -> jax.Array:
+        return maps.swapaxes(1, 2).reshape(*self.sure.shape[:2], *maps.shape[3:])
+
+
+class Owned(NamedTuple):
+    """How much of the clips is counted here.
+
+    Attributes:
+      windows: number of predictions of a camera.
+      pairs: number of pairs of neighbouring predictions.
+      views: number of cameras.
+      heads: number of heads.
+      keypoints: number of keypoints.
+    """
+
+    windows: jax.Array
+    pairs: jax.Array
+    views: int
+    heads: int
+    keypoints: int
+
+
+class ClipLoss(NamedTuple):
+    """A loss on clips.
+
+    Attributes:
+      sums: (predictions, options of the loss, fitted PCA or None) to a sum and a count of each row.
+      count: (what is counted here, fitted PCA or None) to the number of its terms; None if it depends on predictions.
+    """
+
+    sums: Callable[[Predictions, Any, Any], clip_losses.Sums]
+    count: Callable[[Owned, Any], jax.Array] | None
+
+
+def _of_pairs(owned: Owned, _: Any) -> jax.Array:
+    return owned.pairs * (owned.views * owned.heads * owned.keypoints)
+
+
+# By the name of their options in `LossesConfig`.
+CLIP_LOSSES = {
+    "temporal": ClipLoss(
+        lambda seen, on, _: clip_losses.temporal(seen.points, seen.sure, seen.pairs, on.epsilon_px, on.confidence_min),
+        _of_pairs,
+    ),
+    "temporal_heatmap_mse": ClipLoss(
+        lambda seen, on, _: clip_losses.temporal_heatmap_mse(
+            seen.maps(), seen.sure, seen.pairs, on.epsilon, on.confidence_min
+        ),
+        _of_pairs,
+    ),
+    "temporal_heatmap_kl": ClipLoss(
+        lambda seen, on, _: clip_losses.temporal_heatmap_kl(
+            seen.maps(), seen.sure, seen.pairs, on.epsilon, on.confidence_min
+        ),
+        _of_pairs,
+    ),
+    "pca_singleview": ClipLoss(
+        lambda seen, _, pca: clip_losses.pca(seen.points, seen.owned, pca),
+        lambda owned, pca: owned.windows * (owned.views * owned.heads) * _points(pca),
+    ),
+    "pca_multiview": ClipLoss(
+        lambda seen, _, pca: clip_losses.pca(*seen.moments(), fitted=pca),
+        lambda owned, pca: owned.windows * owned.heads * _points(pca),
+    ),
+    "unimodal_mse": ClipLoss(
+        lambda seen, on, _: clip_losses.unimodal_mse(
+            targets=seen.label_maps(), maps=seen.maps(), confidence=seen.sure, owned=seen.owned,
+            confidence_min=on.confidence_min,
+        ),
+        None,
+    ),
+}  # fmt: skip
+
+
+def clip_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
+    """Returns the term of the clips, with all losses on them that are on."""
+
+    def deal(batch: Batch, seed: jax.Array) -> Dealt:
+        dtype = DTYPES[config.train.precision][1]
+        clips = clip_microbatches(batch["clips"], seed, config, facts.passes)
+        frames = jnp.sum(clips["counted"], (1, 2), dtype=dtype) * batch["clips"]["frames"].shape[1]
+        return Dealt(clips, frames, known_counts(clips, config, facts.pca))
+
+    return Term(
+        known,
+        deal,
+        inputs=functools.partial(network_input, config=config),
+        sums=lambda outputs, microbatch: Sums(*loss_sums(outputs, microbatch, config, facts.pca)),
+        factor=lambda step, dtype: clip_loss_factor(config.losses, step, facts.steps_per_epoch).astype(dtype),
+        counted=tuple(known.losses),
+        late=tuple(name for name in known.losses if CLIP_LOSSES[name].count is None),
+    )
 
 
 def augmentation(video: VideoConfig) -> AugmentConfig:
@@ -86,20 +225,17 @@ def clip_microbatches(clips: Batch, seed: jax.Array, config: Config, passes: int
     return jax.tree.map(lambda leaf: leaf.reshape(passes, -1, *leaf.shape[1:]), microbatches)
 
 
-def known_counts(microbatches: Batch, config: Config, pca: dict[str, Pca]) -> Counts:
+def known_counts(microbatches: Batch, config: Config, pca: dict[str, Pca]) -> Scalars:
     """Returns the number of terms of each loss on this device, except for counts that depend on predictions."""
     dtype = DTYPES[config.train.precision][1]
-    views = microbatches["noise"].shape[-1]
-    each = views * (2 if config.model.kind == "heatmap_context" else 1)
-    keypoints = len(config.data.keypoint_names)
     windows, pairs = (jnp.sum(microbatches[name], dtype=dtype) for name in ("windows", "pairs"))
-    counts = {name: pairs * (each * keypoints) for name in weights(config.losses) if name.startswith("temporal")}
-    for name in pca:
-        counts[name] = windows * (each // views if _over_views(name, microbatches) else each) * _points(pca[name])
-    return counts
+    heads = 2 if config.model.kind == "heatmap_context" else 1
+    owned = Owned(windows, pairs, microbatches["noise"].shape[-1], heads, len(config.data.keypoint_names))
+    on = {name: CLIP_LOSSES[name].count for name in weights(config.losses)}
+    return {name: count(owned, pca.get(name)) for name, count in on.items() if count}
 
 
-def network_input(microbatch: Batch, config: Config, dtype: Any) -> tuple[jax.Array, jax.Array]:
+def network_input(microbatch: Batch, dtype: Any, config: Config) -> tuple[jax.Array, jax.Array]:
     """Returns the augmented frames (c v, s, h, w, 3) of a microbatch, and the mask of counted frames (c v, s)."""
     count, views, frames = microbatch["frames"].shape[:3]
     params = {name: leaf.reshape(count * views, *leaf.shape[2:]) for name, leaf in microbatch["params"].items()}
@@ -114,9 +250,7 @@ def network_input(microbatch: Batch, config: Config, dtype: Any) -> tuple[jax.Ar
     return pictures, jnp.repeat(microbatch["counted"], views, axis=0)
 
 
-def loss_sums(
-    outputs: jax.Array, microbatch: Batch, config: Config, pca: dict[str, Pca]
-) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+def loss_sums(outputs: jax.Array, microbatch: Batch, config: Config, pca: dict[str, Pca]) -> tuple[Scalars, Scalars]:
     """Returns the sum of each loss over this microbatch, and the counts that depend on predictions.
 
     Args:
@@ -125,47 +259,27 @@ def loss_sums(
       config: the run's config.
       pca: the fitted PCAs by the name of their loss.
     """
-    losses, model = config.losses, config.model
     count, views = microbatch["frames"].shape[:2]
-    points_px, confidence = decode_outputs(outputs, model, microbatch["frame_from_input"].reshape(-1, 2, 3))
+    points_px, confidence = decode_outputs(outputs, config.model, microbatch["frame_from_input"].reshape(-1, 2, 3))
     points_frame_px = _frame_px(points_px, microbatch)
-    # One row for each clip, view and head.
     _, windows, heads, keypoints = confidence.shape
     rows = count * views * heads
     points = points_frame_px.swapaxes(1, 2).reshape(rows, windows, keypoints, 2)
     sure = confidence.swapaxes(1, 2).reshape(rows, windows, keypoints)
     owned, pairs = (jnp.repeat(microbatch[name], views * heads, axis=0) for name in ("windows", "pairs"))
-    sums: dict[str, jax.Array] = {}
-    counts: dict[str, jax.Array] = {}
-
-    def maps() -> jax.Array:
-        return jax.nn.softmax(outputs.swapaxes(1, 2).reshape(rows, windows, *outputs.shape[3:]), axis=(-2, -1))
-
+    seen = Predictions(outputs, points_px, points, sure, owned, pairs, microbatch, config.model)
+    sums: Scalars = {}
+    counts: Scalars = {}
     for name in weights(config.losses):
-        options = getattr(losses, name)
-        if name == "temporal":
-            found = clip_losses.temporal(points, sure, pairs, options.epsilon_px, options.confidence_min)
-        elif name == "temporal_heatmap_mse":
-            found = clip_losses.temporal_heatmap_mse(maps(), sure, pairs, options.epsilon, options.confidence_min)
-        elif name == "temporal_heatmap_kl":
-            found = clip_losses.temporal_heatmap_kl(maps(), sure, pairs, options.epsilon, options.confidence_min)
-        elif name == "unimodal_mse":
-            targets = _targets(points_px, microbatch, model).swapaxes(1, 2).reshape(rows, windows, *outputs.shape[3:])
-            found = clip_losses.unimodal_mse(maps(), targets, sure, owned, options.confidence_min)
-            counts[name] = jnp.sum(found[1])
-        else:
-            poses, mine = points, owned
-            if _over_views(name, microbatch):
-                # The keypoints of all views of a moment form one pose.
-                poses = points.reshape(count, views, heads, windows, keypoints, 2).transpose(0, 2, 3, 1, 4, 5)
-                poses = poses.reshape(count * heads, windows, views * keypoints, 2)
-                mine = jnp.repeat(microbatch["windows"], heads, axis=0)
-            found = clip_losses.pca(poses, mine, pca[name])
-        sums[name] = jnp.sum(found[0])
+        loss = CLIP_LOSSES[name]
+        of_rows = loss.sums(seen, getattr(config.losses, name), pca.get(name))
+        if loss.count is None:
+            counts[name] = jnp.sum(of_rows[1])
+        sums[name] = jnp.sum(of_rows[0])
     return sums, counts
 
 
-def _targets(points_px: jax.Array, microbatch: Batch, model: ModelConfig) -> jax.Array:
+def _label_maps(points_px: jax.Array, microbatch: Batch, model: ModelConfig) -> jax.Array:
     """Returns the maps (c v, w, heads, k, h, w) of labels at points (c v, w, heads, k, 2) of the augmented input."""
     per_clip = points_px.shape[1] * points_px.shape[2]
     affines = jnp.repeat(microbatch["frame_from_input"].reshape(-1, 2, 3), per_clip, axis=0)
@@ -177,11 +291,6 @@ def _targets(points_px: jax.Array, microbatch: Batch, model: ModelConfig) -> jax
 
 def _points(pca: Pca) -> int:
     return sum(len(pose) for pose in pca.columns)
-
-
-def _over_views(name: str, microbatch: Batch) -> bool:
-    """Returns whether a loss compares the views of several cameras."""
-    return name == "pca_multiview" and microbatch["noise"].shape[-1] > 1
 
 
 def _frame_px(points_px: jax.Array, microbatch: Batch) -> jax.Array:

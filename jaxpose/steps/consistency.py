@@ -10,18 +10,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from jaxpose import geometry
 from jaxpose.codes import NOT_USED, VISIBLE
 from jaxpose.config import AugmentConfig, Config
 from jaxpose.config.augment import resolve_preset
+from jaxpose.config.terms import TermFacts
+from jaxpose.model.pose_net import DTYPES, apply_network
 from jaxpose.pose import augment, carried_maps, occluders
-from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.outputs import map_loss, map_shift_px, surest_maps, used_keypoints
+from jaxpose.steps.state import Weights
+from jaxpose.steps.terms import Batch, Dealt, Scalars, Sums, Term
 from jaxpose.steps.unlabelled import as_microbatches, frame_rows, wide_geometry
-
-Scalars = dict[str, jax.Array]
 
 # Purposes of the random numbers of a frame.
 _EASY, _HARD, _OCCLUDERS = 0, 1, 2
@@ -29,6 +31,43 @@ _EASY, _HARD, _OCCLUDERS = 0, 1, 2
 _EASY_DEG, _EASY_SCALE = 10.0, 0.1
 # A threshold moves in a step by this times (the share that passed - the wanted share).
 _RATE = 0.02
+
+
+def consistency_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
+    """Returns the term of the unlabelled frames that a teacher labels."""
+    dtype, keypoints = DTYPES[config.train.precision][1], len(config.data.keypoint_names)
+
+    def deal(batch: Batch, seed: jax.Array) -> Dealt:
+        rows = frame_microbatches(batch["unlabelled"], seed, config, facts.passes)
+        frames = jnp.sum(rows["valid"], 1, dtype=dtype) * batch["unlabelled"]["frames"].shape[2]
+        # Of each keypoint, also below its threshold: such a prediction costs nothing.
+        seen = jnp.sum(rows["valid"], dtype=dtype)
+        return Dealt(rows, frames, {"consistency_passed": seen, "consistency": seen * keypoints})
+
+    def targets(graphdef: nnx.GraphDef, before: Weights, microbatch: Batch, frames: jax.Array) -> Batch:
+        pictures = teacher_input(microbatch, config, frames.dtype)
+        counted = jnp.repeat(microbatch["valid"][:, None], pictures.shape[1], axis=1)
+        outputs, _ = apply_network(
+            graphdef, before.teacher["params"], before.teacher["statistics"], [pictures], [counted], frames, False
+        )
+        thresholds = before.thresholds[known.name]
+        labels, passed = pseudo_labels(outputs[0], microbatch, config, facts, thresholds)
+        return microbatch | {"labels": labels, "passed": passed}
+
+    def sums(outputs: jax.Array, microbatch: Batch) -> Sums:
+        total = loss_sum(outputs, microbatch["labels"], config)
+        return Sums({"consistency": total, "consistency_passed": microbatch["passed"]})
+
+    return Term(
+        known,
+        deal,
+        inputs=lambda microbatch, dtype: student_input(microbatch, microbatch["labels"], config, dtype),
+        sums=sums,
+        factor=lambda step, dtype: factor(config, step).astype(dtype),
+        targets=targets,
+        extra={"consistency_passed": (keypoints,)},
+        move=lambda thresholds, means, counts: moved_thresholds(thresholds, means, counts, config),
+    )
 
 
 def easy_view() -> AugmentConfig:
@@ -137,17 +176,15 @@ def factor(config: Config, step: jax.Array) -> jax.Array:
     return options.weight * jnp.clip(taken / max(1, options.ramp_steps), 0, 1)
 
 
-def moved_thresholds(thresholds: Scalars, means: Scalars, counts: Scalars, config: Config) -> Scalars:
-    """Returns `State.thresholds` after a step, nearer to where `pass_share` of each keypoint's predictions pass.
+def moved_thresholds(thresholds: jax.Array, means: Scalars, counts: Scalars, config: Config) -> jax.Array:
+    """Returns the thresholds (k,) after a step, nearer to where `pass_share` of each keypoint's predictions pass.
 
     Args:
-      thresholds: before the step; {} without a teacher, as the result is then.
+      thresholds: before the step.
       means: `consistency_passed` (k,), the share of the predictions that passed.
       counts: `consistency_passed`, the number of frames that decoded.
       config: the run's config.
     """
-    if not thresholds:
-        return {}
-    before, goal = thresholds["consistency"], config.losses.consistency.pass_share
-    moved = jnp.clip(before + _RATE * (means["consistency_passed"] - goal), 0, 1)
-    return {"consistency": jnp.where(counts["consistency_passed"] > 0, moved, before)}
+    goal = config.losses.consistency.pass_share
+    moved = jnp.clip(thresholds + _RATE * (means["consistency_passed"] - goal), 0, 1)
+    return jnp.where(counts["consistency_passed"] > 0, moved, thresholds)

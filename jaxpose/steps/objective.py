@@ -1,114 +1,193 @@
-"""The loss of one microbatch: the network's outputs, the sum of each term, and its factor."""
+"""The objective of a step: a tuple of terms, their counts, and their gradients summed over all passes.
 
-import dataclasses
+A part of a step's batch is what one device has of it or, with `train.shards`, one shard.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import lax
 
 from jaxpose.config import Config
-from jaxpose.config.losses import has_teacher, weights
+from jaxpose.config.terms import terms
 from jaxpose.model.pose_net import apply_network
-from jaxpose.pose import augment
-from jaxpose.steps import clip_step, consistency
-from jaxpose.steps.clip_step import Batch
+from jaxpose.steps.clip_step import clip_term
+from jaxpose.steps.consistency import consistency_term
 from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.optim import clip_loss_factor
-from jaxpose.steps.outputs import supervised_loss
+from jaxpose.steps.labelled import labelled_term
+from jaxpose.steps.pretrain_step import distill_term, masked_term
 from jaxpose.steps.state import Weights
+from jaxpose.steps.terms import Batch, Scalars, Sums, Term
 
-Scalars = dict[str, jax.Array]
+# The seed of a run, as an argument of its programs.
+SEED = jax.ShapeDtypeStruct((), jnp.uint32)
 
 
-@dataclasses.dataclass(frozen=True)
+def terms_of(config: Config, facts: DataFacts) -> tuple[Term, ...]:
+    """Returns the terms of a run's objective; their order is that of the sums."""
+    make = {
+        "labelled": labelled_term,
+        "clips": clip_term,
+        "consistency": consistency_term,
+        "masked": masked_term,
+        "distill": distill_term,
+    }
+    return tuple(make[known.name](known, config, facts) for known in terms(config))
+
+
+def unchanged(tree: Any) -> Any:
+    """Returns the tree: what `vary` of the functions below is where there are no other devices."""
+    return tree
+
+
 class Objective:
-    """The loss as a function of the weights.
+    """The loss of a step as a function of the weights.
 
-    A microbatch is a dict with `labelled`, with `clips` if a loss on clips is on, and with `unlabelled` if there is a
-    teacher. The scalar `frames` is the number of frames of the global microbatch that enter the batch statistics.
+    A microbatch is a dict with the arrays of each term by the name of its stream. The scalar `frames` is the number of
+    frames of the global microbatch that enter the batch statistics.
 
-    Attributes:
+    Args:
       config: the run's config.
       graphdef: definition of the network.
       facts: about the data.
+
+    Attributes:
+      terms: the terms of the loss.
+      losses: names of their losses.
+      late: losses whose count depends on predictions.
     """
 
-    config: Config
-    graphdef: nnx.GraphDef
-    facts: DataFacts
+    def __init__(self, config: Config, graphdef: nnx.GraphDef, facts: DataFacts):
+        self.config, self.graphdef, self.facts = config, graphdef, facts
+        self.terms = terms_of(config, facts)
+        self.losses = [name for term in self.terms for name in term.facts.losses]
+        self.late = [name for term in self.terms for name in term.late]
 
-    def add_pseudo_labels(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
-        """Returns the microbatch with the teacher's labels of the unlabelled frames, if there is a teacher.
+    def microbatches(self, batch: Batch, seed: jax.Array) -> tuple[dict[str, Batch], Scalars]:
+        """Returns a part of a batch as microbatches, and its counts, which are whole numbers.
 
-        They are `pseudo_labels`; `passed` counts the predictions of each keypoint above its threshold.
+        These are known before the first pass: `frames`, the frames of each microbatch that enter the batch statistics;
+        `targets`; and the count of each loss that has its own, except `late`.
+
+        Args:
+          batch: the part.
+          seed: `train.seed`, a uint32 scalar; an argument, so that the members of an ensemble share one program.
         """
-        if not has_teacher(self.config.losses):
-            return microbatch
-        unlabelled, teacher = microbatch["unlabelled"], before.teacher
-        pictures = consistency.teacher_input(unlabelled, self.config, frames.dtype)
-        counted = jnp.repeat(unlabelled["valid"][:, None], pictures.shape[1], axis=1)
-        outputs, _ = apply_network(
-            self.graphdef, teacher["params"], teacher["statistics"], [pictures], [counted], frames, False
-        )
-        thresholds = before.thresholds["consistency"]
-        labels, passed = consistency.pseudo_labels(outputs[0], unlabelled, self.config, self.facts, thresholds)
-        return microbatch | {"pseudo_labels": labels, "passed": {"consistency": passed}}
+        microbatches: dict[str, Batch] = {}
+        counts: Scalars = {}
+        for term in self.terms:
+            dealt = term.deal(batch, seed)
+            microbatches[term.facts.stream.name] = dealt.microbatches
+            frames = counts["frames"] + dealt.frames if counts else dealt.frames
+            counts |= {"frames": frames, **dealt.counts}
+        return microbatches, counts
 
-    def extra_means(self, before: Weights) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of the means beside the terms of the loss."""
-        return {"consistency_passed": before.thresholds["consistency"].shape} if before.thresholds else {}
+    def count_late(
+        self,
+        before: Weights,
+        inputs: tuple[dict[str, Batch], jax.Array],
+        vary: Callable[[Any], Any] = unchanged,
+    ) -> Scalars:
+        """Returns this part's counts that depend on predictions.
 
-    def outputs(
+        They are known only after all passes, so an extra round without gradients counts them. If a step has one pass,
+        the compiler may merge the two rounds.
+
+        Args:
+          before: the weights.
+          inputs: the microbatches and the global count of frames of each, with a first axis of passes.
+          vary: marks a number as one that differs between devices.
+        """
+
+        def add(totals: Scalars, of_pass: tuple) -> tuple[Scalars, None]:
+            microbatch = self._with_targets(before, *of_pass)
+            outputs, _ = self._outputs(before.params, before.statistics, microbatch, of_pass[1])
+            counts = {name: count for found in self._sums(outputs, microbatch) for name, count in found.counts.items()}
+            return jax.tree.map(jnp.add, totals, counts), None
+
+        totals, _ = lax.scan(add, {name: vary(jnp.zeros((), inputs[1].dtype)) for name in self.late}, inputs)
+        return totals
+
+    def summed_gradients(
+        self,
+        before: Weights,
+        step: jax.Array,
+        microbatches: dict[str, Batch],
+        counts: Scalars,
+        parts: int = 1,
+        vary: Callable[[Any], Any] = unchanged,
+    ) -> tuple[dict, dict, Scalars, jax.Array]:
+        """Returns (gradients, batch statistics, means, loss of each sample): of this part, summed over the passes.
+
+        Args:
+          before: the weights.
+          step: the number of steps taken before.
+          microbatches: of this part.
+          counts: of all parts together, with those that depend on predictions.
+          parts: by which the sum over all parts is divided afterwards.
+          vary: marks a number as one that differs between devices.
+        """
+        dtype = counts["targets"].dtype
+        factors = self.factors(step, dtype)
+        zero: jax.Array = vary(jnp.zeros((), dtype))
+        first_means = dict.fromkeys([*factors, "loss"], zero)
+        first_means |= {
+            name: vary(jnp.zeros(shape, dtype)) for term in self.terms for name, shape in term.extra.items()
+        }
+        # In a fixed order: a set would give every process another program.
+        divisors = {name: counts.get(name, counts["targets"]) for name in first_means if name != "loss"}
+        shares = {name: jnp.where(count > 0, parts / jnp.maximum(count, 1), 0) for name, count in divisors.items()}
+        loss = functools.partial(self._loss, factors=factors, shares=shares)
+
+        def take_pass(carry: tuple, of_pass: tuple) -> tuple[tuple, jax.Array]:
+            gradients, statistics, means = carry
+            (_, (statistics, pass_means, sample_sums)), pass_gradients = jax.value_and_grad(loss, has_aux=True)(
+                before.params, statistics, self._with_targets(before, *of_pass), of_pass[1]
+            )
+            gradients, means = jax.tree.map(jnp.add, (gradients, means), (pass_gradients, pass_means))
+            return (gradients, statistics, means), sample_sums
+
+        first = (jax.tree.map(jnp.zeros_like, before.params), before.statistics, first_means)
+        (gradients, statistics, means), sample_loss = lax.scan(take_pass, first, (microbatches, counts["frames"]))
+        if len(factors) == 1:
+            # It equals the loss.
+            del means[self.losses[0]]
+        return gradients, statistics, means, sample_loss.reshape(-1)
+
+    def factors(self, step: jax.Array, dtype: jax.typing.DTypeLike) -> Scalars:
+        """Returns the factor of each loss at a step."""
+        factors: Scalars = {}
+        for term in self.terms:
+            factor = term.factor(step, dtype)
+            factors |= {name: factor if weight == 1 else factor * weight for name, weight in term.facts.losses.items()}
+        return factors
+
+    def _with_targets(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
+        """Returns the microbatch with what the losses of each term compare the network's outputs with."""
+        return {
+            (name := term.facts.stream.name): term.targets(self.graphdef, before, microbatch[name], frames)
+            for term in self.terms
+        }
+
+    def _outputs(
         self, params: dict, statistics: dict, microbatch: dict[str, Batch], frames: jax.Array
     ) -> tuple[list[jax.Array], dict]:
-        """Returns the outputs of the labelled frames, of the clips and of the student, and the moved statistics."""
-        labelled = microbatch["labelled"]
-        pictures = augment.render(labelled["params"], self.config.augment, labelled["frames"], frames.dtype)
-        sequences, counted = [pictures], [jnp.repeat(labelled["valid"][:, None], pictures.shape[1], axis=1)]
-        if weights(self.config.losses):
-            clips, clips_counted = clip_step.network_input(microbatch["clips"], self.config, frames.dtype)
-            sequences.append(clips)
-            counted.append(clips_counted)
-        if has_teacher(self.config.losses):
-            unlabelled, labels = microbatch["unlabelled"], microbatch["pseudo_labels"]
-            student, student_counted = consistency.student_input(unlabelled, labels, self.config, frames.dtype)
-            sequences.append(student)
-            counted.append(student_counted)
+        """Returns the outputs for the frames of each term, from one call of the network, and the moved statistics."""
+        inputs = [term.inputs(microbatch[term.facts.stream.name], frames.dtype) for term in self.terms]
+        sequences, counted = [pictures for pictures, _ in inputs], [counted for _, counted in inputs]
         return apply_network(self.graphdef, params, statistics, sequences, counted, frames, True)
 
-    def sums(self, outputs: list[jax.Array], microbatch: dict[str, Batch]) -> tuple[Scalars, jax.Array, Scalars]:
-        """Returns the sum of each term, the loss of each sample, and the counts that depend on predictions."""
-        labelled = microbatch["labelled"]
-        sample_sums, _ = supervised_loss(
-            outputs[0],
-            labelled["keypoints_px"],
-            labelled["visibility"],
-            labelled["frame_from_input"],
-            self.facts.size_px,
-            self.config.model,
-        )
-        sums, late_counts = {"supervised_loss": jnp.sum(sample_sums)}, {}
-        if weights(self.config.losses):
-            clip_sums, late_counts = clip_step.loss_sums(outputs[1], microbatch["clips"], self.config, self.facts.pca)
-            sums |= clip_sums
-        if has_teacher(self.config.losses):
-            sums["consistency"] = consistency.loss_sum(outputs[-1], microbatch["pseudo_labels"], self.config)
-            sums["consistency_passed"] = microbatch["passed"]["consistency"]
-        return sums, sample_sums, late_counts
+    def _sums(self, outputs: list[jax.Array], microbatch: dict[str, Batch]) -> list[Sums]:
+        """Returns the sums of each term."""
+        return [
+            term.sums(own, microbatch[term.facts.stream.name]) for term, own in zip(self.terms, outputs, strict=True)
+        ]
 
-    def factors(self, step: jax.Array, dtype: jax.typing.DTypeLike) -> tuple[Scalars, Scalars]:
-        """Returns the factor of each term of the loss at a step, and those that change and are on, for the log."""
-        factors, annealing = {"supervised_loss": jnp.ones((), dtype)}, {}
-        if on_clips := weights(self.config.losses):
-            annealed = clip_loss_factor(self.config.losses, step, self.facts.steps_per_epoch).astype(dtype)
-            factors |= {name: annealed * weight for name, weight in on_clips.items()}
-            annealing = {"clip_factor": annealed}
-        if has_teacher(self.config.losses):
-            factors["consistency"] = consistency.factor(self.config, step).astype(dtype)
-            annealing["consistency_factor"] = factors["consistency"]
-        return factors, annealing
-
-    def loss(
+    def _loss(
         self,
         params: dict,
         statistics: dict,
@@ -122,13 +201,16 @@ class Objective:
         Args:
           params: the parameters; the gradient is with respect to these.
           statistics: the batch statistics.
-          microbatch: of this device.
+          microbatch: of this part, with its targets.
           frames: see the class.
-          factors: of each term.
-          shares: for each term, the factor from this microbatch's sum to its part of the mean over the global batch.
+          factors: of each loss.
+          shares: for each mean, the factor from this microbatch's sum to its part of the mean over the global batch.
         """
-        outputs, statistics = self.outputs(params, statistics, microbatch, frames)
-        sums, sample_sums, _ = self.sums(outputs, microbatch)
+        outputs, statistics = self._outputs(params, statistics, microbatch, frames)
+        found = self._sums(outputs, microbatch)
+        sums = {name: total for of_term in found for name, total in of_term.sums.items()}
         means = {name: sums[name] * share for name, share in shares.items()}
         loss = sum((factors[name] * means[name] for name in factors), jnp.zeros_like(frames))
+        of_samples = [of_term.of_samples for of_term in found if of_term.of_samples is not None]
+        sample_sums = of_samples[0] if of_samples else jnp.zeros((0,), frames.dtype)
         return loss, (statistics, means | {"loss": loss}, sample_sums)

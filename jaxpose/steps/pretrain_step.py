@@ -1,6 +1,6 @@
-"""The loss of a pretraining: hidden squares of unlabelled frames, or the features of a teacher, without labels."""
+"""The terms of a pretraining: hidden squares of unlabelled frames, or the features of a teacher, without labels."""
 
-import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,14 +9,14 @@ from flax import nnx
 
 from jaxpose.config import AugmentConfig, Config
 from jaxpose.config.augment import resolve_preset
-from jaxpose.model.pose_net import DTYPES, apply_network
+from jaxpose.config.terms import TermFacts
+from jaxpose.model.pose_net import DTYPES
 from jaxpose.model.teacher import apply_teacher
 from jaxpose.model.vit import FORMS
 from jaxpose.pose import augment, pretrain_losses
-from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.objective import Objective, Scalars
 from jaxpose.steps.state import Weights
+from jaxpose.steps.terms import Batch, Dealt, Sums, Term
 from jaxpose.steps.unlabelled import as_microbatches, frame_rows, wide_geometry
 
 # Purposes of the random numbers of a frame.
@@ -42,108 +42,84 @@ def view(config: Config) -> AugmentConfig:
     return resolve_preset(chosen)
 
 
-def microbatches_of(
-    batch: Batch, seed: jax.Array, config: Config, facts: DataFacts
-) -> tuple[dict[str, Batch], Scalars]:
-    """Returns a part of a batch as microbatches with the parameters of their views, and its counts, whole numbers.
+def masked_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
+    """Returns the term of a masked pretraining: the network paints the hidden squares of a frame."""
+    (height, width), pretrain, stride = facts.size_px, config.pretrain, config.model.heatmap_stride
+    cells = height // pretrain.square_px, width // pretrain.square_px
 
-    `targets` counts the cells that enter the loss: of hidden squares, or of the teacher's grid.
-    """
+    def deal(batch: Batch, seed: jax.Array) -> Dealt:
+        rows, keys = _rows(batch, seed, config, facts)
+        rows["hidden"] = pretrain_losses.draw_hidden(keys(_HIDDEN), pretrain.hidden_share, cells)
+        rows["hidden"] &= rows["valid"][:, None, None]
+        targets = jnp.sum(rows["hidden"], dtype=_dtype(config)) * (pretrain.square_px // stride) ** 2
+        return _dealt(rows, targets, config, facts)
+
+    def targets(graphdef: nnx.GraphDef, before: Weights, microbatch: Batch, frames: jax.Array) -> Batch:
+        return microbatch | {"pictures": _pictures(microbatch, config, frames.dtype)}
+
+    def inputs(microbatch: Batch, dtype: Any) -> tuple[jax.Array, jax.Array]:
+        return pretrain_losses.hide(microbatch["pictures"], microbatch["hidden"]), _counted(microbatch)
+
+    def sums(outputs: jax.Array, microbatch: Batch) -> Sums:
+        hidden = microbatch["hidden"]
+        targets = pretrain_losses.square_targets(microbatch["pictures"][:, 0], cells, stride)
+        losses, blank = pretrain_losses.hidden_loss(outputs[:, 0, 0], targets, hidden)
+        return Sums({known.name: jnp.sum(losses), _BLANK: jnp.sum(blank)})
+
+    return Term(known, deal, inputs, sums, _one, targets, extra={_BLANK: ()})
+
+
+def distill_term(known: TermFacts, config: Config, facts: DataFacts) -> Term:
+    """Returns the term of a distillation: the network's features follow those of a frozen teacher."""
+    (height, width), patch_px = facts.size_px, FORMS[config.pretrain.teacher_backbone].patch_px
+    teacher = facts.teacher
+    assert teacher is not None
+
+    def deal(batch: Batch, seed: jax.Array) -> Dealt:
+        rows, _ = _rows(batch, seed, config, facts)
+        targets = jnp.sum(rows["valid"], dtype=_dtype(config)) * ((height // patch_px) * (width // patch_px))
+        return _dealt(rows, targets, config, facts)
+
+    def targets(graphdef: nnx.GraphDef, before: Weights, microbatch: Batch, frames: jax.Array) -> Batch:
+        pictures = _pictures(microbatch, config, frames.dtype)
+        features = apply_teacher(teacher, before.teacher["params"], pictures[:, 0])
+        return microbatch | {"pictures": pictures, "features": features}
+
+    def inputs(microbatch: Batch, dtype: Any) -> tuple[jax.Array, jax.Array]:
+        return microbatch["pictures"], _counted(microbatch)
+
+    def sums(outputs: jax.Array, microbatch: Batch) -> Sums:
+        losses = pretrain_losses.follow_loss(outputs[:, 0, 0], microbatch["features"])
+        return Sums({known.name: jnp.sum(jnp.where(microbatch["valid"], losses, 0))})
+
+    return Term(known, deal, inputs, sums, _one, targets)
+
+
+def _one(step: jax.Array, dtype: Any) -> jax.Array:
+    return jnp.ones((), dtype)
+
+
+def _dtype(config: Config) -> Any:
+    return DTYPES[config.train.precision][1]
+
+
+def _rows(batch: Batch, seed: jax.Array, config: Config, facts: DataFacts) -> tuple[Batch, Callable[[int], jax.Array]]:
+    """Returns the rows of a part's frames with the parameters of their views, and the keys of their random numbers."""
     rows, keys = frame_rows(batch["unlabelled"], seed, config)
-    (height, width), pretrain = facts.size_px, config.pretrain
     rows["view"] = augment.draw_params(keys(_VIEW), view(config), rows["frame_from_input"], facts.size_px)
-    dtype = DTYPES[config.train.precision][1]
-    if pretrain.method == "masked":
-        cells = height // pretrain.square_px, width // pretrain.square_px
-        hidden = pretrain_losses.draw_hidden(keys(_HIDDEN), pretrain.hidden_share, cells)
-        rows["hidden"] = hidden & rows["valid"][:, None, None]
-        targets = jnp.sum(rows["hidden"], dtype=dtype) * (pretrain.square_px // config.model.heatmap_stride) ** 2
-    else:
-        patch_px = FORMS[pretrain.teacher_backbone].patch_px
-        targets = jnp.sum(rows["valid"], dtype=dtype) * ((height // patch_px) * (width // patch_px))
+    return rows, keys
+
+
+def _dealt(rows: Batch, targets: jax.Array, config: Config, facts: DataFacts) -> Dealt:
+    """Returns rows as microbatches; `targets` counts the cells that enter the loss."""
     microbatches = as_microbatches(rows, facts.passes)
-    frames = jnp.sum(microbatches["valid"], 1, dtype=dtype) * rows["frames"].shape[1]
-    counts = {"targets": targets, "frames": frames, pretrain.method: targets}
-    return {"unlabelled": microbatches}, counts | dict.fromkeys(_extra(config), targets)
+    frames = jnp.sum(microbatches["valid"], 1, dtype=_dtype(config)) * rows["frames"].shape[1]
+    return Dealt(microbatches, frames, {"targets": targets})
 
 
-def _extra(config: Config) -> list[str]:
-    return [_BLANK] if config.pretrain.method == "masked" else []
+def _pictures(microbatch: Batch, config: Config, dtype: Any) -> jax.Array:
+    return augment.render(microbatch["view"], view(config), microbatch["frames"], dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class PretrainObjective:
-    """The loss of a pretraining as a function of the weights; it has the form of `jaxpose.steps.objective.Objective`.
-
-    Attributes:
-      config: the run's config.
-      graphdef: definition of the network, whose maps are pixels or features.
-      facts: about the data.
-    """
-
-    config: Config
-    graphdef: nnx.GraphDef
-    facts: DataFacts
-
-    def add_pseudo_labels(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
-        """Returns the microbatch with the teacher's features of the view, if there is a teacher."""
-        if self.facts.teacher is None:
-            return microbatch
-        pictures = self._pictures(microbatch, frames)
-        features = apply_teacher(self.facts.teacher, before.teacher["params"], pictures[:, 0])
-        return microbatch | {"unlabelled": microbatch["unlabelled"] | {"features": features}}
-
-    def extra_means(self, before: Weights) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of the means beside the loss."""
-        return dict.fromkeys(_extra(self.config), ())
-
-    def factors(self, step: jax.Array, dtype: jax.typing.DTypeLike) -> tuple[Scalars, Scalars]:
-        """Returns the factor of the only term of the loss, and nothing that changes."""
-        return {self.config.pretrain.method: jnp.ones((), dtype)}, {}
-
-    def loss(
-        self,
-        params: dict,
-        statistics: dict,
-        microbatch: dict[str, Batch],
-        frames: jax.Array,
-        factors: Scalars,
-        shares: Scalars,
-    ) -> tuple[jax.Array, tuple[dict, Scalars, jax.Array]]:
-        """Returns this microbatch's part of the loss, and (moved statistics, part of each mean, no sample losses).
-
-        Args:
-          params: the parameters; the gradient is with respect to these.
-          statistics: the batch statistics.
-          microbatch: of this part.
-          frames: number of frames that enter the batch statistics.
-          factors: of each term.
-          shares: for each term, the factor from this microbatch's sum to its part of the mean over the global batch.
-        """
-        method, unlabelled = self.config.pretrain.method, microbatch["unlabelled"]
-        pictures = self._pictures(microbatch, frames)
-        seen = pretrain_losses.hide(pictures, unlabelled["hidden"]) if method == "masked" else pictures
-        counted = jnp.repeat(unlabelled["valid"][:, None], pictures.shape[1], axis=1)
-        outputs, statistics = apply_network(self.graphdef, params, statistics, [seen], [counted], frames, True)
-        maps = outputs[0][:, 0, 0]
-        if method == "masked":
-            hidden = unlabelled["hidden"]
-            targets = pretrain_losses.square_targets(
-                pictures[:, 0], (hidden.shape[1], hidden.shape[2]), self.config.model.heatmap_stride
-            )
-            losses, blank = pretrain_losses.hidden_loss(maps, targets, hidden)
-            sums = {method: jnp.sum(losses), _BLANK: jnp.sum(blank)}
-        else:
-            losses = pretrain_losses.follow_loss(maps, unlabelled["features"])
-            sums = {method: jnp.sum(jnp.where(unlabelled["valid"], losses, 0))}
-        means = {name: sums[name] * share for name, share in shares.items()}
-        loss = factors[method] * means[method]
-        # Frames without labels have no row among the labelled samples.
-        return loss, (statistics, means | {"loss": loss}, jnp.zeros((0,), frames.dtype))
-
-    def _pictures(self, microbatch: dict[str, Batch], frames: jax.Array) -> jax.Array:
-        unlabelled = microbatch["unlabelled"]
-        return augment.render(unlabelled["view"], view(self.config), unlabelled["frames"], frames.dtype)
-
-
-AnyObjective = Objective | PretrainObjective
+def _counted(microbatch: Batch) -> jax.Array:
+    return jnp.repeat(microbatch["valid"][:, None], microbatch["pictures"].shape[1], axis=1)

@@ -12,28 +12,86 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxpose.cluster.device_program import DeviceProgram, on_device
+from jaxpose.cluster.device_program import DeviceProgram
 from jaxpose.cluster.mesh import local_devices
 from jaxpose.config import Config
-from jaxpose.config.losses import weights
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import MATMUL_PRECISION
-from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import shard_blocks
-from jaxpose.steps.objective import Objective
-from jaxpose.steps.passes import SEED
-from jaxpose.steps.pretrain_step import PretrainObjective
-from jaxpose.steps.shard_functions import ShardFunctions
+from jaxpose.steps.objective import SEED, Objective
 from jaxpose.steps.shard_sum import ShardSum
-from jaxpose.steps.state import State, weights_of
-from jaxpose.steps.update import Metrics
+from jaxpose.steps.state import State, Weights, weights_of
+from jaxpose.steps.terms import Batch, Scalars
+from jaxpose.steps.update import Metrics, move_state
 from jaxpose.threads import allowed_cores, arithmetic_threads
+
+
+class ShardFunctions:
+    """The parts of a step that one device computes alone, functions of trees of arrays, to be compiled.
+
+    Args:
+      objective: the loss.
+      state: the shapes of the state.
+      shard: the shapes of one shard's part of a batch.
+
+    Attributes:
+      microbatches: shapes of a shard's microbatches.
+      counts: shapes of the counts.
+      late: shapes of the counts that depend on predictions; {} without any.
+      sums: shapes of what is summed after a pass: gradients, losses and, with norm=shard, batch statistics.
+    """
+
+    def __init__(self, objective: Objective, state: State, shard: Batch):
+        self._objective = objective
+        self._has_own_statistics = objective.config.model.norm == "shard"
+        self.microbatches, self.counts = jax.eval_shape(self.prepare, SEED, shard)
+        self.late = dict.fromkeys(objective.late, self.counts["targets"])
+        before = weights_of(state)
+        self.sums, _ = jax.eval_shape(self.gradients, before, state.step, self.microbatches, self.counts, self.late)
+
+    def prepare(self, seed: jax.Array, shard: Batch) -> tuple[dict[str, Batch], Scalars]:
+        """Returns a shard as microbatches, and its counts; the seed is a uint32 scalar."""
+        return self._objective.microbatches(shard, seed)
+
+    def count_late(self, before: Weights, microbatches: dict[str, Batch], counts: Scalars) -> Scalars:
+        """Returns the shard's counts that depend on predictions.
+
+        Args:
+          before: the weights.
+          microbatches: of the shard.
+          counts: the sum over all shards.
+        """
+        return self._objective.count_late(before, (microbatches, counts["frames"]))
+
+    def gradients(
+        self, before: Weights, step: jax.Array, microbatches: dict[str, Batch], counts: Scalars, late: Scalars
+    ) -> tuple[dict[str, Any], jax.Array]:
+        """Returns the shard's `sums`, and the loss of each of its samples.
+
+        Args:
+          before: the weights.
+          step: the number of steps taken before.
+          microbatches: of the shard.
+          counts: the sum over all shards.
+          late: the sum of `late` over all shards.
+        """
+        gradients, statistics, means, sample_loss = self._objective.summed_gradients(
+            before, step, microbatches, counts | late
+        )
+        summed = {"gradients": gradients, "means": means}
+        return summed | ({"statistics": statistics} if self._has_own_statistics else {}), sample_loss
+
+    def update(self, state: State, summed: dict[str, Any], counts: Scalars, late: Scalars) -> tuple[State, Metrics]:
+        """Returns the moved state and the metrics of the step, from the sums over all shards."""
+        statistics = state.statistics
+        if self._has_own_statistics:
+            shards = self._objective.config.train.shards
+            statistics = jax.tree.map(lambda leaf: leaf / shards, summed["statistics"])
+        return move_state(state, summed["gradients"], statistics, summed["means"], counts | late, self._objective)
 
 
 class ShardedStep:
@@ -64,9 +122,8 @@ class ShardedStep:
         shard: Batch,
         options: dict[str, Any] | None = None,
     ):
-        objective = (PretrainObjective if is_pretraining(config.pretrain) else Objective)(config, graphdef, facts)
-        work, devices = ShardFunctions(objective, state, shard), local_devices(mesh)
-        before, confident = weights_of(state), work.confident
+        work = ShardFunctions(Objective(config, graphdef, facts), state, shard)
+        devices, before, late = local_devices(mesh), weights_of(state), work.late
 
         def program(function: Callable, *arguments: Any, donated: tuple[int, ...] = ()) -> DeviceProgram:
             # The name is that of the program, in profiles.
@@ -79,8 +136,8 @@ class ShardedStep:
 
         self.programs = {
             "prepare": program(work.prepare, SEED, shard),
-            "gradients": program(work.gradients, before, state.step, work.microbatches, work.counts, confident),
-            "update": program(work.update, state, work.sums, work.counts, confident, donated=(0,)),
+            "gradients": program(work.gradients, before, state.step, work.microbatches, work.counts, late),
+            "update": program(work.update, state, work.sums, work.counts, late, donated=(0,)),
         }
         # The parts of one network that do not keep all cores busy run beside those of another; together they need the
         # memory of an undivided pass.
@@ -92,10 +149,9 @@ class ShardedStep:
         self.sum_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(work.sums))
         shards = config.train.shards
         self._add_counts, self._add_sums = (ShardSum(mesh, shards, summand) for summand in (work.counts, work.sums))
-        self._zeros = [jax.device_put(np.zeros((), confident.dtype), on_device(device)) for device in devices]
-        if "unimodal_mse" in weights(config.losses):
-            self.programs["confident"] = program(work.count_confident, before, work.microbatches, work.counts)
-            self._add_confident = ShardSum(mesh, shards, confident)
+        if late:
+            self.programs["late"] = program(work.count_late, before, work.microbatches, work.counts)
+            self._add_late = ShardSum(mesh, shards, late)
 
     def __call__(
         self, states: list[State], batch: list[list[Batch]], seeds: list[jax.Array]
@@ -111,16 +167,16 @@ class ShardedStep:
         prepared = [[prepare(place, seeds[place], shard) for shard in shards] for place, shards in enumerate(batch)]
         counts = self._add_counts([[counted for _, counted in shards] for shards in prepared])
         before = [weights_of(state) for state in states]
-        confident = self._zeros
-        if count := self.programs.get("confident"):
+        late: list[Scalars] = [{} for _ in states]
+        if count := self.programs.get("late"):
             arguments = [
                 [(before[place], microbatches, counts[place]) for microbatches, _ in shards]
                 for place, shards in enumerate(prepared)
             ]
-            confident = self._add_confident(self._computed(count, arguments))
+            late = self._add_late(self._computed(count, arguments))
         arguments = [
             [
-                (before[place], states[place].step, microbatches, counts[place], confident[place])
+                (before[place], states[place].step, microbatches, counts[place], late[place])
                 for microbatches, _ in shards
             ]
             for place, shards in enumerate(prepared)
@@ -133,7 +189,7 @@ class ShardedStep:
                 yield summed
 
         sums = self._add_sums([without_losses(computed) for computed in self._computed(gradients, arguments)])
-        moved = [update(place, *of_it) for place, of_it in enumerate(zip(states, sums, counts, confident, strict=True))]
+        moved = [update(place, *of_it) for place, of_it in enumerate(zip(states, sums, counts, late, strict=True))]
         return [state for state, _ in moved], moved[0][1] | {"sample_loss": sample_loss}
 
     def _computed(self, program: DeviceProgram, arguments: list[list[tuple]]) -> list[Iterator[Any]]:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from jaxpose.config import Config
-from jaxpose.config.losses import has_teacher
+from jaxpose.config.terms import terms
 from jaxpose.model.pose_net import DTYPES
 from jaxpose.steps.optim import make_optimizer
 
@@ -20,8 +20,8 @@ class Weights(NamedTuple):
     Attributes:
       params: nested dict of parameters.
       statistics: nested dict of batch statistics.
-      teacher: {"params": ..., "statistics": ...} of the loss `consistency`, {"params": ...} of a distillation, or {}.
-      thresholds: of that loss, as in `State`.
+      teacher: {"params": ..., "statistics": ...} of the moving average, {"params": ...} of a distillation, or {}.
+      thresholds: as in `State`.
     """
 
     params: dict
@@ -44,8 +44,8 @@ class State:
       optimizer: the optimizer's state.
       ema: {"params": ..., "statistics": ...} or {} if the moving average is off.
       teacher: {"params": ...} of the network whose features a distillation follows, which never move, or {}.
-      thresholds: {"consistency": (k,)}, the least confidence of each keypoint with which its teacher is
-        believed; {} without that loss.
+      thresholds: {term: (k,)}, the least confidence of each keypoint with which the moving average is
+        believed; {} unless a term follows it.
       skipped_in_row: int32, non-finite steps since the last good one.
       best_metric: float32, best value of the monitored metric (NaN before the first).
       validations_since_best: int32, for early stopping.
@@ -76,10 +76,8 @@ def initial_state(params: dict, statistics: dict, config: Config, teacher: dict 
     average = jax.tree.map(np.array, {"params": params, "statistics": statistics}) if config.optim.ema_decay else {}
     # The state of every optimizer that there is begins with zeros.
     shapes = jax.eval_shape(make_optimizer(config.optim).init, params)
-    thresholds = {}
-    if has_teacher(config.losses):
-        of_type = DTYPES[config.train.precision][1]
-        thresholds = {"consistency": np.full(len(config.data.keypoint_names), _FIRST_THRESHOLD, of_type)}
+    keypoints, of_type = len(config.data.keypoint_names), DTYPES[config.train.precision][1]
+    taught = [term.name for term in terms(config) if term.follows_average]
     return State(
         step=np.int32(0),
         params=params,
@@ -87,7 +85,7 @@ def initial_state(params: dict, statistics: dict, config: Config, teacher: dict 
         optimizer=jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes),
         ema=average,
         teacher={"params": teacher} if teacher else {},
-        thresholds=thresholds,
+        thresholds={name: np.full(keypoints, _FIRST_THRESHOLD, of_type) for name in taught},
         skipped_in_row=np.int32(0),
         best_metric=np.float32(np.nan),
         validations_since_best=np.int32(0),
@@ -95,7 +93,7 @@ def initial_state(params: dict, statistics: dict, config: Config, teacher: dict 
 
 
 def weights_of(state: State) -> Weights:
-    """Returns what the loss of the next step depends on; only with `consistency` there are thresholds."""
+    """Returns what the loss of the next step depends on; only a term that follows the average has thresholds."""
     teacher = state.ema if state.thresholds else state.teacher
     return Weights(state.params, state.statistics, teacher, state.thresholds)
 

@@ -16,17 +16,15 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxpose.config import Config
-from jaxpose.config.losses import has_teacher, weights
 from jaxpose.config.mesh import AXIS
 from jaxpose.config.model import RESNETS
 from jaxpose.model.pose_net import MATMUL_PRECISION
-from jaxpose.steps.clip_step import Batch
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.objective import Objective
-from jaxpose.steps.passes import count_confident, microbatches_of, summed_gradients
 from jaxpose.steps.reduction import mean_over_devices
 from jaxpose.steps.state import State, weights_of
-from jaxpose.steps.update import Metrics, move_state
+from jaxpose.steps.terms import Batch
+from jaxpose.steps.update import Metrics, metric_names, move_state
 
 
 def build_train_step(
@@ -34,12 +32,10 @@ def build_train_step(
 ) -> Callable[[State, Batch, jax.Array], tuple[State, Metrics]]:
     """Returns the jitted update (state, batch, seed) -> (state, metrics); the state is donated.
 
-    The batch is a labelled batch (see docs/data.md); with a loss on clips, it contains a batch of `clips`, and with a
-    teacher one of `unlabelled` frames. It is sharded over its first axis; the rows of a device are (microbatches x
-    slots) in the order of `slots` and `clip_shards`. The seed is `train.seed`, a uint32 scalar. The metrics are
-    replicated scalars, except `sample_loss`, which is sharded like the batch. A loss on clips adds `supervised_loss`,
-    the annealing factor `clip_factor`, its mean `<name>` and its `<name>_count`; a teacher adds `supervised_loss`,
-    `consistency`, its factor and its passed share.
+    The batch is a labelled batch (see docs/data.md), which contains one of each other stream of the objective's terms.
+    It is sharded over its first axis; the rows of a device are (microbatches x slots) in the order of `slots` and
+    `clip_shards`. The seed is `train.seed`, a uint32 scalar. The metrics are replicated scalars (see `metric_names`),
+    except `sample_loss`, which is sharded like the batch.
 
     Raises:
       ValueError: the network has a norm over shards.
@@ -48,45 +44,33 @@ def build_train_step(
     if config.model.norm == "shard" and config.model.backbone in RESNETS:
         raise ValueError("model.norm=shard needs shards: see ShardedStep")
 
+    objective = Objective(config, graphdef, facts)
+
     def update(state: State, batch: Batch, seed: jax.Array) -> tuple[State, Metrics]:
         with jax.default_matmul_precision(MATMUL_PRECISION[config.train.precision]):
-            return _update(state, batch, seed, Objective(config, graphdef, facts))
+            return _update(state, batch, seed, objective)
 
-    specs = {**dict.fromkeys(_metric_names(config), P()), "sample_loss": P(AXIS)}
+    specs = {**dict.fromkeys(metric_names(objective), P()), "sample_loss": P(AXIS)}
     sharded = jax.shard_map(update, mesh=mesh, in_specs=(P(), P(AXIS), P()), out_specs=(P(), specs))
     return jax.jit(sharded, donate_argnums=0)
 
 
-def _metric_names(config: Config) -> list[str]:
-    names = ["loss", "targets", "gradient_norm", "learning_rate", "backbone_learning_rate", "skipped_in_row"]
-    on_clips, is_taught = weights(config.losses), has_teacher(config.losses)
-    if on_clips or is_taught:
-        names.append("supervised_loss")
-    if on_clips:
-        names += ["clip_factor", *(name + ending for name in on_clips for ending in ("", "_count"))]
-    if is_taught:
-        names += ["consistency", "consistency_factor", "consistency_passed"]
-    return names
-
-
 def _update(state: State, batch: Batch, seed: jax.Array, objective: Objective) -> tuple[State, Metrics]:
-    config, facts = objective.config, objective.facts
-
     def vary(tree: Any) -> Any:
         return lax.pcast(tree, AXIS, to="varying")
 
-    microbatches, counts = microbatches_of(batch, seed, config, facts)
+    microbatches, counts = objective.microbatches(batch, seed)
     vector, restore = ravel_pytree(counts)
     counts = restore(lax.psum(vector, AXIS))
     # Make varying copies. With replicated parameters, the gradient would already be a sum over the devices, and the
     # mean below would silently be too large by their number.
     before = weights_of(state)
     before = before._replace(params=vary(before.params))
-    if "unimodal_mse" in weights(config.losses):
-        confident = count_confident(objective, before, (microbatches, counts["frames"]), vary)
-        counts["unimodal_mse"] = lax.psum(confident, AXIS)
-    gradients, statistics, means, sample_loss = summed_gradients(
-        objective, before, state.step, microbatches, counts, lax.axis_size(AXIS), vary
+    if objective.late:
+        late = objective.count_late(before, (microbatches, counts["frames"]), vary)
+        counts |= lax.psum(late, AXIS)
+    gradients, statistics, means, sample_loss = objective.summed_gradients(
+        before, state.step, microbatches, counts, lax.axis_size(AXIS), vary
     )
     gradients, means = mean_over_devices((gradients, means))
     state, metrics = move_state(state, gradients, statistics, means, counts, objective)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxpose.config import Config, ConsistencyConfig, PretrainConfig
 from jaxpose.model.pose_net import DTYPES
 from jaxpose.pose import augment
-from jaxpose.steps.clip_step import Batch
+from jaxpose.steps.terms import Batch
 
 # The stream of unlabelled frames; the purposes of view v are those of its user + 3 v.
 _UNLABELLED = 2

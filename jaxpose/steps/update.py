@@ -1,6 +1,7 @@
 """From the gradients of a step to the next state: optimizer, moving averages, and what happens if a number breaks."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,17 +9,16 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from jaxpose.config.losses import weights
-from jaxpose.steps import consistency, optim
-from jaxpose.steps.objective import Scalars
-from jaxpose.steps.pretrain_step import AnyObjective
+from jaxpose.steps import optim
+from jaxpose.steps.objective import Objective
 from jaxpose.steps.state import State
+from jaxpose.steps.terms import Scalars, Term
 
 Metrics = dict[str, jax.Array]
 
 
 def move_state(
-    state: State, gradients: dict, statistics: dict, means: Scalars, counts: Scalars, objective: AnyObjective
+    state: State, gradients: dict, statistics: dict, means: Scalars, counts: Scalars, objective: Objective
 ) -> tuple[State, Metrics]:
     """Returns the moved state and the metrics of the step, scalars.
 
@@ -28,8 +28,8 @@ def move_state(
       state: before the step; the arguments below are of the whole step.
       gradients: of the loss.
       statistics: the moved batch statistics.
-      means: `loss` and, with losses on video, `supervised_loss` and each of them.
-      counts: `targets`, and the count of each loss on video.
+      means: `loss`, that of each loss if there are several, and what the terms have next to them.
+      counts: `targets`, and that of each loss with a count of its own.
       objective: the loss.
     """
     config, facts, moved_from = objective.config, objective.facts, state.step
@@ -48,7 +48,8 @@ def move_state(
     if ema and (decay := config.optim.ema_decay):
         now = {"params": params, "statistics": statistics}
         ema = optim.moving_average(ema, now, decay, state.step)
-    thresholds = consistency.moved_thresholds(state.thresholds, means, counts, config)
+    movers = {term.facts.name: term.move for term in objective.terms if term.move}
+    thresholds = {name: move(state.thresholds[name], means, counts) for name, move in movers.items()}
     moved = (params, statistics, optimizer, ema, thresholds)
     kept = (state.params, state.statistics, state.optimizer, state.ema, state.thresholds)
     # A finite gradient may still overflow, times a large rate. The optimizer's state cannot: its squares and averages
@@ -73,10 +74,30 @@ def move_state(
         "skipped_in_row": state.skipped_in_row,
         "targets": counts["targets"],
     }
-    _, annealing = objective.factors(moved_from, counts["targets"].dtype)
-    of_clips = {f"{name}_count": counts[name] for name in weights(config.losses)}
     # The share that passed is one of each keypoint; the others are scalars already.
-    return state, metrics | {name: jnp.mean(mean) for name, mean in means.items()} | annealing | of_clips
+    metrics |= {name: jnp.mean(mean) for name, mean in means.items()} | _of_terms(objective.terms, moved_from, counts)
+    return state, metrics
+
+
+def _of_terms(terms: Sequence[Term], step: jax.Array, counts: Scalars) -> Metrics:
+    """Returns the factors at a step and the counts that terms log."""
+    metrics: Metrics = {}
+    for term in terms:
+        if term.facts.factor:
+            metrics[term.facts.factor] = term.factor(step, counts["targets"].dtype)
+        metrics |= {f"{name}_count": counts[name] for name in term.counted}
+    return metrics
+
+
+def metric_names(objective: Objective) -> list[str]:
+    """Returns the names of the metrics of a step, except `sample_loss`."""
+    names = ["loss", "targets", "gradient_norm", "learning_rate", "backbone_learning_rate", "skipped_in_row"]
+    if len(objective.losses) > 1:
+        names += objective.losses
+    for term in objective.terms:
+        names += [*term.extra, *(f"{name}_count" for name in term.counted)]
+        names += [term.facts.factor] * bool(term.facts.factor)
+    return names
 
 
 def _all_finite(tree: Any) -> jax.Array:

@@ -10,7 +10,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpose.config.mesh import AXIS
 from jaxpose.config.model import CONTEXT_RADIUS
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.data.loader import OTHER_FRAMES, Batch, rows_of_draws, training_batches
 from jaxpose.steps.layout import ClipShards, clip_shards, microbatch_size, part_count, shard_blocks, slots
 from jaxpose.threads import loader_threads
@@ -117,8 +116,7 @@ def clip_names(setup: Setup, step: int) -> dict[str, list[str]]:
 def _slots(setup: Setup, step: int) -> np.ndarray:
     """Returns the draws in the slots of all parts (parts, microbatches, slots), -1 where empty."""
     train = setup.config.train
-    if is_pretraining(setup.config.pretrain):
-        # Its frames are those of the stream `unlabelled`.
+    if not setup.data.has_labels:
         return np.zeros((_parts(setup), setup.facts.passes, 0), np.int64)
     return slots(step, train.batch_size, microbatch_size(train), _parts(setup))
 

@@ -6,18 +6,14 @@ import jax.numpy as jnp
 
 from jaxpose.cluster.agreement import broadcast_from_0
 from jaxpose.config import Config
-from jaxpose.config.losses import LossesConfig, has_teacher, refuse_epsilons, weights
-from jaxpose.config.model import CONTEXT_RADIUS
-from jaxpose.config.video import frames_per_clip
+from jaxpose.config.losses import LossesConfig, refuse_epsilons, weights
+from jaxpose.config.terms import terms
 from jaxpose.data.sessions import clip_sessions
 from jaxpose.data.video_boxes import boxes_of_videos
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.optim import clip_loss_factor
 from jaxpose.video.clips import ClipSource, UnusableClips, open_clips
 from jaxpose.video.key_frames import Stopped
-
-# Single frames come from so many places of the videos at a time, as neighbours are nearly the same.
-_MIXED_BLOCKS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,57 +31,48 @@ class ClipStream:
     frames: int
 
 
-# By their name in a batch: `clips` for the losses on clips, `unlabelled` for the frames of a teacher.
+# By their name in a batch: see `jaxpose.config.terms.Stream`.
 ClipStreams = dict[str, ClipStream]
 
 
-def open_clip_streams(config: Config, facts: DataFacts) -> tuple[ClipStreams, list[str]]:
-    """Returns the streams of a training's clips, none without a loss on video, and messages for the user.
+def open_clip_streams(config: Config, why: str) -> tuple[ClipStreams, list[str]]:
+    """Returns the streams of video of the objective's terms, if any, and messages for the user.
+
+    Args:
+      config: the run's config.
+      why: why they are needed, for a message.
 
     Raises:
-      UserError: a loss on clips does not fit the keypoints, or there is no video to draw clips from.
+      UserError: there is no video to draw clips from.
     """
-    losses, video = config.losses, config.video
-    lengths: dict[str, tuple[int, int, int]] = {}
-    messages = []
-    if weights(losses):
-        refuse_epsilons(losses, len(config.data.keypoint_names))
-        if reason := _why_they_never_count(losses, facts.total_steps, facts.steps_per_epoch):
-            messages.append(f"the losses on clips never count: {reason}")
-        lengths["clips"] = video.clips_per_step, frames_per_clip(video, config.model), 1
-    if has_teacher(losses):
-        if losses.consistency.start_steps >= facts.total_steps:
-            start = f"losses.consistency.start_steps is {losses.consistency.start_steps}"
-            steps = f"the training has {facts.total_steps} steps"
-            messages.append(f"the teacher never counts: {start}, and {steps}; lower it, or train longer")
-        window = 2 * CONTEXT_RADIUS[config.model.kind] + 1
-        lengths["unlabelled"] = losses.consistency.frames_per_step, window, _MIXED_BLOCKS
-    if not lengths:
-        return {}, messages
-    streams, notes = _open(config, lengths, "a loss on unlabelled video is on")
-    return streams, [*messages, *notes]
-
-
-def open_frames(config: Config, per_step: int) -> tuple[ClipStreams, list[str]]:
-    """Returns the stream of single frames of a pretraining, so many in a step, and messages for the user.
-
-    Raises:
-      UserError: there is no video to draw frames from.
-    """
-    return _open(config, {"unlabelled": (per_step, 1, _MIXED_BLOCKS)}, "a pretraining learns from videos")
-
-
-def _open(config: Config, lengths: dict[str, tuple[int, int, int]], why: str) -> tuple[ClipStreams, list[str]]:
-    """Returns the streams by name, of {name: (per step, frames, mixed blocks)}, and the notes of their sources."""
-    video = config.video
+    video, wanted = config.video, [term.stream for term in terms(config) if term.stream.is_video]
+    if not wanted:
+        return {}, []
     sessions = clip_sessions(config.data, video, why)
     boxes_px = boxes_of_videos(config.data, [file for session in sessions for file in session])
-    streams = {
-        name: ClipStream(open_clips(sessions, frames, config.data, video.cache, boxes_px, mixed), per_step, frames)
-        for name, (per_step, frames, mixed) in lengths.items()
-    }
+    streams = {}
+    for stream in wanted:
+        source = open_clips(sessions, stream.frames, config.data, video.cache, boxes_px, stream.mixed_blocks)
+        streams[stream.name] = ClipStream(source, stream.per_step, stream.frames)
     notes = dict.fromkeys(note for stream in streams.values() for note in stream.source.notes)
     return streams, list(notes)
+
+
+def check_losses_on_video(config: Config, facts: DataFacts) -> list[str]:
+    """Returns messages about losses on unlabelled video that never count.
+
+    Raises:
+      UserError: a loss on clips does not fit the keypoints.
+    """
+    losses, messages = config.losses, []
+    refuse_epsilons(losses, len(config.data.keypoint_names))
+    if weights(losses) and (reason := _why_they_never_count(losses, facts.total_steps, facts.steps_per_epoch)):
+        messages.append(f"the losses on clips never count: {reason}")
+    if losses.consistency.weight and losses.consistency.start_steps >= facts.total_steps:
+        start = f"losses.consistency.start_steps is {losses.consistency.start_steps}"
+        steps = f"the training has {facts.total_steps} steps"
+        messages.append(f"the teacher never counts: {start}, and {steps}; lower it, or train longer")
+    return messages
 
 
 def close_clips(streams: ClipStreams) -> None:

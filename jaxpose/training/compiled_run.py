@@ -15,7 +15,7 @@ from jaxpose.quantities import three_digits
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
 from jaxpose.run.paths import CHECKPOINTS_FOLDER
-from jaxpose.steps.passes import SEED
+from jaxpose.steps.objective import SEED
 from jaxpose.steps.sharded_step import ShardedStep
 from jaxpose.steps.state import State, initial_state
 from jaxpose.steps.train_step import build_train_step

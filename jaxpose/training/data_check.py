@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxpose.codes import VALIDATION
 from jaxpose.config import SYNTHETIC, Config, resolve
-from jaxpose.config.losses import has_teacher, refuse_epsilons, weights
+from jaxpose.config.losses import on_video, refuse_epsilons
 from jaxpose.config.train import refuse_blind_stop
 from jaxpose.config.weights import NO_WEIGHTS, PUBLISHED
 from jaxpose.data.dataset import SYNTHETIC_FOLDER, check_decoding, match_keypoints
@@ -62,9 +62,8 @@ def _refuse_other_inputs(config: Config, found: Project, sets: np.ndarray) -> No
         flip_permutation(names, data.flip_pairs)
     _refuse_weights(config, found, sets)
     refuse_blind_stop(config.train, bool((sets == VALIDATION).any()))
-    if weights(config.losses):
-        refuse_epsilons(config.losses, len(names))
-    if weights(config.losses) or has_teacher(config.losses):
+    refuse_epsilons(config.losses, len(names))
+    if on_video(config.losses):
         boxes_of_videos(data, [file for session in clip_sessions(data, config.video) for file in session])
 
 

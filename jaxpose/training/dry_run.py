@@ -4,7 +4,6 @@ from typing import Any
 
 import jax
 
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.data.report import without_reported
 from jaxpose.run.checkpoint import Checkpoints
 from jaxpose.run.folder import RunFolder
@@ -33,15 +32,15 @@ def show_dry_run(setup: Setup, folder: RunFolder, finds_microbatch: bool) -> dic
         with Checkpoints(folder.path / CHECKPOINTS_FOLDER) as checkpoints:
             run, messages = resume(run, folder, checkpoints)
         first_step = int(run.state.step)
-    # The frames of a pretraining are opened for one number of them a step.
-    if is_pretraining(setup.config.pretrain):
+    # Without labels, the videos are opened for one number of frames a step.
+    if not setup.data.has_labels:
         largest = {}
     elif finds_microbatch:
         largest = {"microbatch": describe_largest_microbatch(run)}
     else:
         largest = {"microbatch": "--dry_run=memory finds the largest one that fits; it compiles the step again"}
     if jax.process_index() == 0:
-        if not is_pretraining(setup.config.pretrain):
+        if setup.data.has_labels:
             # The report on the data, which was printed first, has its own.
             messages = without_reported(messages, setup.data.project, setup.data.sets, setup.config.data)
         rows = {"run folder": f"{folder.path}: {_prospect(folder, first_step)}"} | start_block(run, members) | largest

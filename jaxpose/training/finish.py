@@ -8,7 +8,6 @@ import numpy as np
 from jaxpose.cluster.devices import describe
 from jaxpose.cluster.signals import Interrupt
 from jaxpose.config import LogConfig
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.prediction.batch_runner import BatchRunner
 from jaxpose.prediction.evaluation import evaluate_dataset
 from jaxpose.prediction.predictor import Predictor
@@ -66,7 +65,7 @@ def finish(
     best_step, best, _ = checkpoints.restore(outcome.state, "best") or (step, outcome.state, {})
     predictor = _export(best_step, best, setup, runner, folder)
     log.text(f"best weights: step {best_step} ({_why_best(best, outcome, setup)})")
-    if is_pretraining(config.pretrain):
+    if not setup.data.has_labels:
         return _finish_pretraining(summary | {"best_step": best_step, "sets": {}}, folder, log)
     try:
         results = evaluate_dataset(config, setup.data, predictor, folder.path, interrupt.stops_here)

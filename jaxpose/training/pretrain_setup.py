@@ -28,7 +28,7 @@ from jaxpose.run.out import refuse_unusable_out
 from jaxpose.run.weights import checksum
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
-from jaxpose.training.clip_setup import open_frames
+from jaxpose.training.clip_setup import open_clip_streams
 from jaxpose.training.initial_weights import load_initial_weights
 from jaxpose.training.pretrained import load_backbone
 from jaxpose.training.setup import Setup, describe_limits
@@ -80,7 +80,7 @@ def make_pretrain_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
     graphdef, params, statistics = make_network(config.model, map_count(config), train.precision, train.seed)
     initial = load_initial_weights(config, data, params, statistics)
     teacher, teacher_params, message = _load_teacher(config)
-    clips, notes = open_frames(config, train.batch_size)
+    clips, notes = open_clip_streams(config, "a pretraining learns from videos")
     frames = clips["unlabelled"].source.frame_count
     total_steps = lengths.total_steps(train, frames)
     facts = DataFacts(

@@ -13,7 +13,6 @@ from jaxpose.config import train as lengths
 from jaxpose.config.check import FRAMES_PER_SHARD
 from jaxpose.config.losses import weights
 from jaxpose.config.model import VITS
-from jaxpose.config.pretrain import is_pretraining
 from jaxpose.data.dataset import Dataset, describe_not_visible
 from jaxpose.data.flip_pairs import flip_permutation, refuse_unknown_names
 from jaxpose.data.images import outside_parts
@@ -24,7 +23,7 @@ from jaxpose.run.pca import Subspaces, agreeing_views
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import microbatch_size
 from jaxpose.threads import THREADS_VARIABLE
-from jaxpose.training.clip_setup import ClipStreams, open_clip_streams
+from jaxpose.training.clip_setup import ClipStreams, check_losses_on_video, open_clip_streams
 from jaxpose.training.fit_pca import fit_subspaces
 from jaxpose.training.initial_weights import load_initial_weights
 
@@ -98,7 +97,8 @@ def make_setup(config: Config, mesh: Mesh, data: Dataset) -> Setup:
         pca={name: pca for name, pca in subspaces.items() if name in weights(config.losses)},
         views=agreeing_views(config.model, subspaces),
     )
-    clips, sentences = open_clip_streams(config, facts)
+    messages += check_losses_on_video(config, facts)
+    clips, sentences = open_clip_streams(config, "a loss on unlabelled video is on")
     messages += sentences
     return Setup(
         config, mesh, data, graphdef, initial.params, initial.statistics, facts, clips, initial.option,
@@ -131,7 +131,7 @@ def describe_limits(config: Config, mesh: Mesh, data: Dataset, total_steps: int)
     lengths.refuse_blind_stop(train, len(data.rows("validation")) > 0)
     if not len(data.rows("validation")):
         last = ", and the last weights are kept" if lengths.keeps_last(train, has_validation=False) else ""
-        if not is_pretraining(config.pretrain):
+        if data.has_labels:
             messages.append(f"no validation frames: nothing is measured during training{last}")
     if config.log.profile_steps and int(config.log.profile_steps.partition(":")[0]) > total_steps:
         messages.append(f"log.profile_steps={config.log.profile_steps} begins after the last step: nothing is traced")

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from jaxpose.cluster.agreement import gather_lists
-from jaxpose.config.losses import LARGEST_FACTOR, has_teacher, weights
+from jaxpose.config.losses import LARGEST_FACTOR
+from jaxpose.config.terms import terms
 from jaxpose.training.batches import clip_names, image_names
 from jaxpose.training.setup import Setup
 
@@ -29,14 +30,13 @@ def describe_skip(
     bad = draws[~is_finite & (draws >= 0)]
     clips = clip_names(setup, step - 1)
     causes = [f"the loss of {', '.join(image_names(setup, bad))}"] * bool(len(bad))
-    losses = setup.config.losses
-    factors = {name: values["clip_factor"] * weight for name, weight in weights(losses).items()}
-    if has_teacher(losses):
-        factors["consistency"] = values["consistency_factor"]
-    for name, factor in factors.items():
-        if not abs(values[name] * factor) <= LARGEST_FACTOR:
-            own = ", ".join(clips["unlabelled" if name == "consistency" else "clips"])
-            causes.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {own}")
+    for term in terms(setup.config):
+        # Of a loss that is alone, the loss itself is logged.
+        for name, weight in term.losses.items() if term.factor else ():
+            factor = values[term.factor] * weight
+            if not abs(values[name] * factor) <= LARGEST_FACTOR:
+                own = ", ".join(clips[term.stream.name])
+                causes.append(f"losses.{name} (mean {values[name]:g}, times {factor:g}) of {own}")
     if not causes and math.isfinite(values["loss"]) and math.isfinite(values["gradient_norm"]):
         causes.append(
             f"the new parameters, batch statistics or optimizer state (learning rate {values['learning_rate']:g})"

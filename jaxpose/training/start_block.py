@@ -4,9 +4,8 @@ import jax
 
 from jaxpose.cluster.devices import describe
 from jaxpose.codes import SETS
-from jaxpose.config.losses import weights
 from jaxpose.config.model import VITS, ModelConfig
-from jaxpose.config.pretrain import is_pretraining
+from jaxpose.config.terms import terms
 from jaxpose.model.teacher import map_count
 from jaxpose.quantities import count
 from jaxpose.steps.layout import microbatch_size, part_count
@@ -56,9 +55,10 @@ def start_block(run: CompiledRun, members: int = 1) -> dict[str, str]:
 
 def _describe_data(setup: Setup) -> dict[str, str]:
     data, config = setup.data, setup.config
-    if is_pretraining(config.pretrain):
-        videos = count(len(setup.clips["unlabelled"].source.files()), "video")
-        return {"project": f"{data.project.folder}, {videos}, no labels", "method": config.pretrain.method}
+    if not data.has_labels:
+        ((term,), (stream,)) = terms(config), setup.clips.values()
+        videos = count(len(stream.source.files()), "video")
+        return {"project": f"{data.project.folder}, {videos}, no labels", "method": term.name}
     counts = {name: len(data.rows(name)) for name in SETS}
     untested = "; no test set: the validation error is that of the frames that choose the checkpoint"
     of_kind = f" ({data.project.kind})" if data.project.kind else ""
@@ -92,7 +92,7 @@ def _describe_input(setup: Setup) -> str:
     model, (width, height) = setup.config.model, setup.data.size_px
     stride = model.heatmap_stride
     maps = f"one map of {width // stride} x {height // stride} cells a keypoint"
-    if is_pretraining(setup.config.pretrain):
+    if not setup.data.has_labels:
         maps = f"{map_count(setup.config)} numbers a cell of {stride} px"
     shown = {"regression": "one point a keypoint, no maps", "heatmap_context": f"{maps} and head"}
     return f"{width} x {height} px (resize: {setup.config.data.resize}), {shown.get(model.kind, maps)}"
@@ -112,18 +112,16 @@ def _describe_batch(setup: Setup) -> str:
 
 def _describe_clips(setup: Setup) -> dict[str, str]:
     lines = {}
-    for name, stream in setup.clips.items():
-        if is_pretraining(setup.config.pretrain):
+    for term in terms(setup.config):
+        if (stream := setup.clips.get(term.stream.name)) is None:
+            continue
+        if not setup.data.has_labels:
             lines["frames"] = f"{count(stream.source.frame_count, 'frame')} of video, {stream.per_step} a step"
-        elif name == "clips":
-            most = shards_of_step(setup, stream, 0).frame_index.shape[-1]
-            lines[name] = (
-                f"{stream.per_step} of {stream.frames} frames a step, at most {most} frames of each on a device; "
-                f"{', '.join(weights(setup.config.losses))}"
-            )
-        else:
-            of_windows = f" with {stream.frames - 1} neighbours each" * (stream.frames > 1)
-            lines[name] = f"{count(stream.per_step, 'frame')} a step{of_windows}; consistency"
+            continue
+        most = shards_of_step(setup, stream, 0).frame_index.shape[-1]
+        # A frame and its neighbours are never cut.
+        cut = f", at most {most} frames of each on a device" * (term.stream.name == "clips")
+        lines[term.stream.name] = f"{term.stream.line}{cut}; {', '.join(term.losses)}"
     return lines
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxpose.cluster.agreement import gather_lists
 from jaxpose.cluster.stragglers import StragglerMonitor
-from jaxpose.config.losses import has_teacher, weights
+from jaxpose.config.terms import terms
 from jaxpose.run.log import RunLog
 from jaxpose.training.setup import Setup
 from jaxpose.training.skipped_steps import describe_skip
@@ -49,8 +49,9 @@ class StepLog:
     def write(self, taken: TakenStep) -> dict[str, float]:
         """Logs a step and returns its metrics; names what was not finite in a skipped one."""
         config = self._setup.config
-        on_video = [*weights(config.losses), *["consistency"] * has_teacher(config.losses)]
-        losses = ("loss", "supervised_loss", *on_video) if on_video else ("loss",)
+        own = [name for term in terms(config) for name in term.losses]
+        # A single one equals the loss.
+        losses = ("loss", *own) if len(own) > 1 else ("loss",)
         rest = sorted(taken.metrics.keys() - {"sample_loss", *losses, *_SHOWN_FIRST})
         names = (*losses, *_SHOWN_FIRST, *rest)
         with self._stragglers.elsewhere():

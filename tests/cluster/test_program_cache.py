@@ -116,6 +116,23 @@ def test_a_program_that_one_device_loaded_is_compiled_anew_for_several() -> None
     assert on(devices) == fresh
 
 
+def test_functions_that_differ_in_an_argument_they_do_not_use_have_programs_of_their_own() -> None:
+    """The text of both programs is the same."""
+    devices, x = jax.devices()[:2], jnp.ones(3)
+
+    def doubled(x: jax.Array, _: dict) -> jax.Array:
+        return 2 * x
+
+    keep_programs()
+    for unused in ({"count": jnp.float32(1)}, {}):
+        jax.clear_caches()
+        program, given = (
+            DeviceProgram(doubled, devices, (x, unused)),
+            jax.device_put((x, unused), on_device(devices[0])),
+        )
+        np.testing.assert_array_equal(program(0, *given), [2, 2, 2])
+
+
 def test_flipped_cut_and_exchanged_programs_are_compiled_again_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
     keep_programs()
     fresh = compiled()

@@ -8,6 +8,7 @@ import scipy.special
 
 from jaxpose import config as c
 from jaxpose import geometry
+from jaxpose.config.losses import NAMES
 from jaxpose.pose import heatmap, heatmap_lightning_pose
 from jaxpose.pose.pca import errors_px
 from jaxpose.pose.pca_fit import fit_multiview
@@ -134,3 +135,7 @@ def test_the_losses_of_several_cameras_are_those_of_numpy():
     for name, (value, count) in wanted.items():
         np.testing.assert_allclose(sums[name], value, rtol=1e-4, err_msg=name)
         assert counts[name] == int(count) and value > 0, name
+
+
+def test_every_loss_on_clips_has_options_and_a_line_in_the_table():
+    assert tuple(clip_step.CLIP_LOSSES) == NAMES

@@ -144,18 +144,18 @@ def test_a_prediction_below_its_threshold_teaches_nothing() -> None:
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_the_threshold_goes_where_the_wanted_share_passes(share: float) -> None:
     config = taught_config(pass_share=share)
-    rng, thresholds = np.random.default_rng(0), {"consistency": jnp.full(1, 0.5)}
+    rng, thresholds = np.random.default_rng(0), jnp.full(1, 0.5)
     counts = {"consistency_passed": jnp.float32(16)}
     for _ in range(2000):
         confidence = rng.beta(2, 5, 16)
-        means = {"consistency_passed": jnp.mean(confidence >= thresholds["consistency"])[None]}
+        means = {"consistency_passed": jnp.mean(confidence >= thresholds)[None]}
         thresholds = consistency.moved_thresholds(thresholds, means, counts, config)
-    passed = (rng.beta(2, 5, 100_000) >= float(thresholds["consistency"][0])).mean()
+    passed = (rng.beta(2, 5, 100_000) >= float(thresholds[0])).mean()
     assert abs(passed - share) < 0.06
     # Of a step whose frames did not decode, nothing passed.
     none = {"consistency_passed": jnp.zeros(1)}
     same = consistency.moved_thresholds(thresholds, none, {"consistency_passed": jnp.float32(0)}, config)
-    assert same["consistency"] == thresholds["consistency"]
+    assert same == thresholds
 
 
 def test_the_factor_grows_from_its_start_to_its_weight() -> None:

@@ -12,6 +12,8 @@ from jaxpose.model.pose_net import make_network
 from jaxpose.steps import pretrain_step
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards
+from jaxpose.steps.objective import Objective, terms_of
+from jaxpose.steps.state import Weights
 from jaxpose.training.clip_batch import empty_clips
 
 SIDE_PX, FRAMES = 64, 6
@@ -37,15 +39,14 @@ def batch_of(pictures: np.ndarray) -> dict[str, Any]:
 def loss_of(config: c.Config, batch: dict[str, Any]) -> tuple[float, float]:
     """The loss of a step on one device, and that of a network which says nothing."""
     graphdef, params, statistics = make_network(config.model, 3 * 4**2, "f32", 0)
-    objective = pretrain_step.PretrainObjective(config, graphdef, FACTS)
+    objective = Objective(config, graphdef, FACTS)
 
     @jax.jit
     def compute(batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        microbatches, counts = pretrain_step.microbatches_of(batch, jnp.uint32(config.train.seed), config, FACTS)
-        microbatch = jax.tree.map(lambda leaf: leaf[0], microbatches)
-        shares = {name: 1 / counts[name] for name in ("masked", "blank_loss")}
-        factors, _ = objective.factors(jnp.int32(0), jnp.float32)
-        _, (_, means, _) = objective.loss(params, statistics, microbatch, counts["frames"][0], factors, shares)
+        microbatches, counts = objective.microbatches(batch, jnp.uint32(config.train.seed))
+        before = Weights(params, statistics, {}, {})
+        _, _, means, of_samples = objective.summed_gradients(before, jnp.int32(0), microbatches, counts)
+        assert of_samples.shape == (0,)
         return means["loss"], means["blank_loss"]
 
     loss, blank = compute(batch)
@@ -55,14 +56,13 @@ def loss_of(config: c.Config, batch: dict[str, Any]) -> tuple[float, float]:
 def test_only_hidden_squares_of_frames_that_decode_count() -> None:
     config = pretraining(hidden_share=0.4)
     pictures = np.random.default_rng(0).integers(0, 256, (FRAMES, SIDE_PX, SIDE_PX, 3), np.uint8)
-    microbatches, counts = jax.jit(
-        lambda batch: pretrain_step.microbatches_of(batch, jnp.uint32(config.train.seed), config, FACTS)
-    )(batch_of(pictures))
-    hidden = np.asarray(microbatches["unlabelled"]["hidden"])[0]
+    (term,) = terms_of(config, FACTS)
+    dealt = jax.jit(lambda batch: term.deal(batch, jnp.uint32(config.train.seed)))(batch_of(pictures))
+    hidden = np.asarray(dealt.microbatches["hidden"])[0]
     assert hidden.shape == (FRAMES, 4, 4) and not hidden[-1].any() and hidden[:-1].any()
     # A square of 16 px has 16 cells of 4 px.
-    assert float(counts["targets"]) == float(counts["masked"]) == 16 * hidden.sum()
-    np.testing.assert_array_equal(counts["frames"], [FRAMES - 1])
+    assert float(dealt.counts["targets"]) == 16 * hidden.sum()
+    np.testing.assert_array_equal(dealt.frames, [FRAMES - 1])
     before = loss_of(config, batch_of(pictures))
     pictures[-1] = 255 - pictures[-1]
     assert loss_of(config, batch_of(pictures)) == before

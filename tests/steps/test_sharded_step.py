@@ -75,7 +75,7 @@ PROGRAM = """
 import hashlib
 import jax
 from jaxpose.steps.objective import Objective
-from jaxpose.steps.shard_functions import ShardFunctions
+from jaxpose.steps.sharded_step import ShardFunctions
 from jaxpose.steps.state import weights_of
 from tests.parallel import Trainer, batch_of, make_config
 
@@ -85,7 +85,7 @@ batch = batch_of(config, 0, 2)
 shard = jax.tree.map(lambda x: jax.ShapeDtypeStruct((len(x) // 2, *x.shape[1:]), x.dtype), batch)
 work = ShardFunctions(Objective(config, trainer._graphdef, trainer._facts), trainer._first_state, shard)
 before = weights_of(trainer._first_state)
-lowered = jax.jit(work.gradients).lower(before, jax.numpy.int32(0), work.microbatches, work.counts, work.confident)
+lowered = jax.jit(work.gradients).lower(before, jax.numpy.int32(0), work.microbatches, work.counts, work.late)
 print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
 """
 

@@ -1,0 +1,83 @@
+"""The terms of a run's objective as far as the config tells them: the frames and the losses of each."""
+
+import dataclasses
+
+from jaxpose.config.losses import weights
+from jaxpose.config.model import CONTEXT_RADIUS
+from jaxpose.config.root import Config
+from jaxpose.config.video import frames_per_clip
+from jaxpose.quantities import count
+
+# Single frames come from so many places of the videos at a time, as neighbours are nearly the same.
+_MIXED_BLOCKS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """The frames that a term learns from: an endless stream, of which each step takes the next ones.
+
+    Attributes:
+      name: in a batch: `labelled`, or of video `clips` or `unlabelled`.
+      per_step: labelled frames, or clips, of an update.
+      option: the option that sets `per_step`.
+      frames: of a clip; a frame with its neighbours is a clip of a single window.
+      mixed_blocks: places of the videos that the clips come from at a time.
+    """
+
+    name: str
+    per_step: int
+    option: str
+    frames: int
+    mixed_blocks: int = 1
+
+    @property
+    def line(self) -> str:
+        """What an update takes of it, in words."""
+        if self.name == "clips":
+            return f"{self.per_step} of {self.frames} frames a step"
+        neighbours = f" with {self.frames - 1} neighbours each" * (self.frames > 1)
+        return f"{count(self.per_step, 'frame')} a step{neighbours}"
+
+    @property
+    def is_video(self) -> bool:
+        """Whether its frames come from unlabelled video."""
+        return self.name != "labelled"
+
+
+@dataclasses.dataclass(frozen=True)
+class TermFacts:
+    """A term of the objective, as far as the config tells it; `jaxpose.steps.terms.Term` computes it.
+
+    Attributes:
+      name: of the term.
+      stream: its frames; no two terms of an objective share a stream.
+      losses: its losses by the name of their metric, each with what it multiplies the factor of the term by.
+      factor: metric that is the factor of the term at a step; "" if it is always 1.
+      follows_average: it learns what the moving average of the weights predicts, of each keypoint above a threshold
+        that is a part of the state.
+    """
+
+    name: str
+    stream: Stream
+    losses: dict[str, float]
+    factor: str = ""
+    follows_average: bool = False
+
+
+def terms(config: Config) -> tuple[TermFacts, ...]:
+    """Returns the terms of a run's objective, in the order in which their sums are added."""
+    losses, video, train = config.losses, config.video, config.train
+    if (method := config.pretrain.method) != "none":
+        frames = Stream("unlabelled", train.batch_size, "train.batch_size", 1, _MIXED_BLOCKS)
+        return (TermFacts(method, frames, {method: 1.0}),)
+    window = 2 * CONTEXT_RADIUS[config.model.kind] + 1
+    labelled = Stream("labelled", train.batch_size, "train.batch_size", window)
+    found = [TermFacts("labelled", labelled, {"supervised_loss": 1.0})]
+    if on_clips := weights(losses):
+        clips = Stream("clips", video.clips_per_step, "video.clips_per_step", frames_per_clip(video, config.model))
+        found.append(TermFacts("clips", clips, on_clips, "clip_factor"))
+    if losses.consistency.weight:
+        per_step, option = losses.consistency.frames_per_step, "losses.consistency.frames_per_step"
+        frames = Stream("unlabelled", per_step, option, window, _MIXED_BLOCKS)
+        found.append(TermFacts("consistency", frames, {"consistency": 1.0}, "consistency_factor", True))
+    return tuple(found)

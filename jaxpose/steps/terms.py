@@ -1,0 +1,79 @@
+"""What a term of the objective is: plain functions of arrays, and what the config tells of it."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+
+from jaxpose.config.terms import TermFacts
+from jaxpose.steps.state import Weights
+
+# Arrays by name; the parameters of an augmentation are a nested dict.
+Batch = dict[str, Any]
+Scalars = dict[str, jax.Array]
+
+
+class Dealt(NamedTuple):
+    """A part of a batch as a term deals it to the passes of a step. Counts are whole numbers.
+
+    Attributes:
+      microbatches: arrays with a first axis of passes.
+      frames: (passes,), the frames of each pass that enter the batch statistics.
+      counts: by name, those known before the first pass; a loss without its own is divided by `targets`.
+    """
+
+    microbatches: Batch
+    frames: jax.Array
+    counts: Scalars
+
+
+class Sums(NamedTuple):
+    """What a term makes of the network's outputs for a microbatch.
+
+    Attributes:
+      sums: of each loss, and of what `Term.extra` names.
+      counts: those of `Term.late`.
+      of_samples: (b,), the loss of each labelled frame; None of a term without labelled frames.
+    """
+
+    sums: Scalars
+    counts: Mapping[str, jax.Array] = {}
+    of_samples: jax.Array | None = None
+
+
+def _as_dealt(graphdef: nnx.GraphDef, before: Weights, microbatch: Batch, frames: jax.Array) -> Batch:
+    return microbatch
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A term of the objective. Its functions are traced into the compiled step.
+
+    A loss is a sum and a count, added over the global batch and divided once.
+
+    Attributes:
+      facts: its name, frames and losses.
+      deal: (part of a batch, seed) to what a step needs of it; the seed is `train.seed`, a uint32 scalar.
+      inputs: (microbatch with its targets, type) to frames (q, s, h, w, 3), and which of them are counted (q, s).
+      sums: (outputs for these frames, microbatch with its targets) to the sums.
+      factor: (step, type) to the factor of its losses.
+      targets: (definition of the network, weights, microbatch, count of frames) to the microbatch with what its losses
+        compare with; outside of the gradient, before the frames go through the network.
+      extra: shapes of the means that are logged next to the losses.
+      counted: losses whose count is a metric.
+      late: losses whose count depends on the predictions, so that a round without gradients counts them.
+      move: (thresholds of confidence, means, counts) to the thresholds after a step; None of a term without them.
+    """
+
+    facts: TermFacts
+    deal: Callable[[Batch, jax.Array], Dealt]
+    inputs: Callable[[Batch, Any], tuple[jax.Array, jax.Array]]
+    sums: Callable[[jax.Array, Batch], Sums]
+    factor: Callable[[jax.Array, Any], jax.Array]
+    targets: Callable[[nnx.GraphDef, Weights, Batch, jax.Array], Batch] = _as_dealt
+    extra: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    counted: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    move: Callable[[jax.Array, Scalars, Scalars], jax.Array] | None = None
