@@ -12,8 +12,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from jaxpose.config import ModelConfig
 from jaxpose.model import conv
-from jaxpose.model.conv import Conv, convolve, max_pool
 from jaxpose.model.head import SubPixelConv, pixel_shuffle
+from jaxpose.model.layers import Conv, convolve, max_pool
 from jaxpose.model.pose_net import apply_network, make_network
 
 # Parameters of torchvision's networks without the classifier; resnet10 is its ResNet(BasicBlock, [1, 1, 1, 1]).
