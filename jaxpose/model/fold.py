@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxpose.model.norm import EPSILON
+from jaxpose.model.layers import EPSILON
 
 
 def fold_norms(params: dict[Any, Any], statistics: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:

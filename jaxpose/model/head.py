@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxpose.model.conv import convolve
+from jaxpose.model.layers import convolve
 
 # Small, so that training starts from nearly uniform maps, as in Lightning Pose.
 _GAIN = 0.01

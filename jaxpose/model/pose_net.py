@@ -10,12 +10,11 @@ from jaxtyping import Array, Bool, Float
 
 from jaxpose.config import ModelConfig
 from jaxpose.config.model import CONTEXT_RADIUS, RESNETS, feature_stride
-from jaxpose.config.weights import pixel_scale
+from jaxpose.config.weights import PixelScale, pixel_scale
 from jaxpose.model.context import ContextHead
 from jaxpose.model.head import HeatmapHead
 from jaxpose.model.jax_settings import pinned_settings
-from jaxpose.model.norm import Norm
-from jaxpose.model.pixels import normalise
+from jaxpose.model.layers import Norm
 from jaxpose.model.pyramid import PyramidContext, PyramidHead
 from jaxpose.model.regression import RegressionHead
 from jaxpose.model.resnet import ResNet
@@ -116,6 +115,15 @@ class PoseNet(nnx.Module):
         single = head(centres, size_px) if isinstance(head, RegressionHead) else head(centres)
         single = single.reshape(q, windows, 1, *single.shape[1:])
         return jnp.concatenate([single, self.context(seen)[:, :, None]], axis=2) if self.radius else single
+
+
+def normalise(
+    frames: Float[Array, "b h w 3"], pixels: PixelScale, dtype: jax.typing.DTypeLike
+) -> Float[Array, "b h w 3"]:
+    """Returns frames (RGB, 0..255) in `dtype`, each channel less its mean and divided by its deviation."""
+    scale = (np.array(pixels.mean), np.array(pixels.std))
+    mean, std = (jnp.asarray(values, frames.dtype)[None, None, None] for values in scale)
+    return ((frames - mean) / std).astype(dtype)
 
 
 def _as_frames(sequences: Float[Array, "q s h w c"]) -> Float[Array, "b h w c"]:

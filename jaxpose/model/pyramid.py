@@ -15,7 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxpose.model.context import WINDOW, window_count
-from jaxpose.model.conv import Conv
+from jaxpose.model.layers import Conv
 
 # Small, so that training starts from nearly uniform maps.
 _LAST_DEVIATION = 0.01

@@ -5,8 +5,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from jaxpose.model.conv import Conv, max_pool, windowed_max_pool
-from jaxpose.model.norm import Norm
+from jaxpose.model.layers import Conv, Norm, max_pool, windowed_max_pool
 
 _BLOCKS = {
     "resnet10": (1, 1, 1, 1),

@@ -8,8 +8,7 @@ from jaxtyping import Array, Float
 from jaxpose.config import Config, PretrainConfig
 from jaxpose.config.weights import pixel_scale
 from jaxpose.model.jax_settings import pinned_settings
-from jaxpose.model.pixels import normalise
-from jaxpose.model.pose_net import DTYPES
+from jaxpose.model.pose_net import DTYPES, normalise
 from jaxpose.model.vit import FORMS, Vit
 
 

@@ -21,8 +21,7 @@ from jaxpose.report.facts import RunFacts
 from jaxpose.report.pictures import Drawing, draw_picture
 from jaxpose.report.project_labels import ProjectLabels
 from jaxpose.report.section import Section, escaped, paragraph
-from jaxpose.steps.labelled import AUGMENTATION, LABELLED
-from jaxpose.steps.outputs import used_keypoints
+from jaxpose.steps.labelled import AUGMENTATION, LABELLED, used_keypoints
 
 _TITLE = "What the network saw"
 _FRAMES, _LONGEST_PX = 8, 320

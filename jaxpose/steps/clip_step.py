@@ -24,8 +24,9 @@ from jaxpose.pose import augment, clip_losses
 from jaxpose.pose.noise import shot_noise
 from jaxpose.pose.pca import Pca
 from jaxpose.steps.data_facts import DataFacts
+from jaxpose.steps.labelled import encode_targets
 from jaxpose.steps.optim import clip_loss_factor
-from jaxpose.steps.outputs import decode_outputs, encode_targets
+from jaxpose.steps.outputs import decode_outputs
 from jaxpose.steps.terms import Batch, Dealt, Scalars, Sums, Term
 
 # The stream of clips; purposes of view v are _AUGMENTATION + 2 v and _NOISE + 2 v.

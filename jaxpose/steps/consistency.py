@@ -20,9 +20,9 @@ from jaxpose.config.terms import TermFacts
 from jaxpose.model.pose_net import DTYPES, apply_network
 from jaxpose.pose import augment, carried_maps, occluders
 from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.outputs import map_loss, map_shift_px, surest_maps, used_keypoints
-from jaxpose.steps.state import Weights
-from jaxpose.steps.terms import Batch, Dealt, Scalars, Sums, Term
+from jaxpose.steps.labelled import map_loss, used_keypoints
+from jaxpose.steps.outputs import map_shift_px, surest_maps
+from jaxpose.steps.terms import Batch, Dealt, Scalars, Sums, Term, Weights
 from jaxpose.steps.unlabelled import as_microbatches, frame_rows, wide_geometry
 
 # Purposes of the random numbers of a frame.

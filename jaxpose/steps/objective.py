@@ -20,8 +20,8 @@ from jaxpose.steps.consistency import consistency_term
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.labelled import labelled_term
 from jaxpose.steps.pretrain_step import distill_term, masked_term
-from jaxpose.steps.state import Weights
-from jaxpose.steps.terms import Batch, Scalars, Sums, Term
+from jaxpose.steps.state import State
+from jaxpose.steps.terms import Batch, Scalars, Sums, Term, Weights
 
 # The seed of a run, as an argument of its programs.
 SEED = jax.ShapeDtypeStruct((), jnp.uint32)
@@ -37,6 +37,12 @@ def terms_of(config: Config, facts: DataFacts) -> tuple[Term, ...]:
         "distill": distill_term,
     }
     return tuple(make[known.name](known, config, facts) for known in terms(config))
+
+
+def weights_of(state: State) -> Weights:
+    """Returns what the loss of the next step depends on; only a term that follows the average has thresholds."""
+    teacher = state.ema if state.thresholds else state.teacher
+    return Weights(state.params, state.statistics, teacher, state.thresholds)
 
 
 def unchanged(tree: Any) -> Any:
@@ -168,10 +174,8 @@ class Objective:
 
     def _with_targets(self, before: Weights, microbatch: dict[str, Batch], frames: jax.Array) -> dict[str, Batch]:
         """Returns the microbatch with what the losses of each term compare the network's outputs with."""
-        return {
-            (name := term.facts.stream.name): term.targets(self.graphdef, before, microbatch[name], frames)
-            for term in self.terms
-        }
+        made = {term.facts.stream.name: term.targets for term in self.terms if term.targets}
+        return microbatch | {name: make(self.graphdef, before, microbatch[name], frames) for name, make in made.items()}
 
     def _outputs(
         self, params: dict, statistics: dict, microbatch: dict[str, Batch], frames: jax.Array

@@ -11,7 +11,8 @@ from jaxpose.config import Config
 from jaxpose.model.pose_net import DTYPES, MATMUL_PRECISION, apply_network
 from jaxpose.pose.pca import Pca
 from jaxpose.steps.clip_step import Batch
-from jaxpose.steps.outputs import Outputs, decode_outputs, most_confident, supervised_loss, used_keypoints
+from jaxpose.steps.labelled import supervised_loss, used_keypoints
+from jaxpose.steps.outputs import Outputs, decode_outputs, most_confident
 
 Predictions = dict[str, jax.Array]
 

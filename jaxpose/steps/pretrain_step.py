@@ -15,8 +15,7 @@ from jaxpose.model.teacher import apply_teacher
 from jaxpose.model.vit import FORMS
 from jaxpose.pose import augment, pretrain_losses
 from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.state import Weights
-from jaxpose.steps.terms import Batch, Dealt, Sums, Term
+from jaxpose.steps.terms import Batch, Dealt, Sums, Term, Weights
 from jaxpose.steps.unlabelled import as_microbatches, frame_rows, wide_geometry
 
 # Purposes of the random numbers of a frame.

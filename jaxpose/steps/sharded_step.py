@@ -22,10 +22,10 @@ from jaxpose.model.jax_settings import pinned_settings
 from jaxpose.model.pose_net import MATMUL_PRECISION
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import shard_blocks
-from jaxpose.steps.objective import SEED, Objective
+from jaxpose.steps.objective import SEED, Objective, weights_of
 from jaxpose.steps.shard_sum import ShardSum
-from jaxpose.steps.state import State, Weights, weights_of
-from jaxpose.steps.terms import Batch, Scalars
+from jaxpose.steps.state import State
+from jaxpose.steps.terms import Batch, Scalars, Weights
 from jaxpose.steps.update import Metrics, move_state
 from jaxpose.threads import allowed_cores, arithmetic_threads
 

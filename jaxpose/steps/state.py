@@ -1,7 +1,7 @@
 """The state that a run carries from one step to the next."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,22 +12,6 @@ from jaxpose.model.pose_net import DTYPES
 from jaxpose.steps.optim import make_optimizer
 
 _FIRST_THRESHOLD = 0.5
-
-
-class Weights(NamedTuple):
-    """What the loss of a step depends on, beside the batch.
-
-    Attributes:
-      params: nested dict of parameters.
-      statistics: nested dict of batch statistics.
-      teacher: {"params": ..., "statistics": ...} of the moving average, {"params": ...} of a distillation, or {}.
-      thresholds: as in `State`.
-    """
-
-    params: dict
-    statistics: dict
-    teacher: dict
-    thresholds: dict
 
 
 @jax.tree_util.register_dataclass
@@ -90,12 +74,6 @@ def initial_state(params: dict, statistics: dict, config: Config, teacher: dict 
         best_metric=np.float32(np.nan),
         validations_since_best=np.int32(0),
     )
-
-
-def weights_of(state: State) -> Weights:
-    """Returns what the loss of the next step depends on; only a term that follows the average has thresholds."""
-    teacher = state.ema if state.thresholds else state.teacher
-    return Weights(state.params, state.statistics, teacher, state.thresholds)
 
 
 def evaluated_weights(state: State) -> tuple[dict, dict]:

@@ -8,11 +8,26 @@ import jax
 from flax import nnx
 
 from jaxpose.config.terms import TermFacts
-from jaxpose.steps.state import Weights
 
 # Arrays by name; the parameters of an augmentation are a nested dict.
 Batch = dict[str, Any]
 Scalars = dict[str, jax.Array]
+
+
+class Weights(NamedTuple):
+    """What the loss of a step depends on, beside the batch.
+
+    Attributes:
+      params: nested dict of parameters.
+      statistics: nested dict of batch statistics.
+      teacher: {"params": ..., "statistics": ...} of the moving average, {"params": ...} of a distillation, or {}.
+      thresholds: as in `State`.
+    """
+
+    params: dict
+    statistics: dict
+    teacher: dict
+    thresholds: dict
 
 
 class Dealt(NamedTuple):
@@ -43,10 +58,6 @@ class Sums(NamedTuple):
     of_samples: jax.Array | None = None
 
 
-def _as_dealt(graphdef: nnx.GraphDef, before: Weights, microbatch: Batch, frames: jax.Array) -> Batch:
-    return microbatch
-
-
 @dataclasses.dataclass(frozen=True)
 class Term:
     """A term of the objective. Its functions are traced into the compiled step.
@@ -60,7 +71,7 @@ class Term:
       sums: (outputs for these frames, microbatch with its targets) to the sums.
       factor: (step, type) to the factor of its losses.
       targets: (definition of the network, weights, microbatch, count of frames) to the microbatch with what its losses
-        compare with; outside of the gradient, before the frames go through the network.
+        compare with; outside of the gradient, before the frames go through the network. None: it has them.
       extra: shapes of the means that are logged next to the losses.
       counted: losses whose count is a metric.
       late: losses whose count depends on the predictions, so that a round without gradients counts them.
@@ -72,7 +83,7 @@ class Term:
     inputs: Callable[[Batch, Any], tuple[jax.Array, jax.Array]]
     sums: Callable[[jax.Array, Batch], Sums]
     factor: Callable[[jax.Array, Any], jax.Array]
-    targets: Callable[[nnx.GraphDef, Weights, Batch, jax.Array], Batch] = _as_dealt
+    targets: Callable[[nnx.GraphDef, Weights, Batch, jax.Array], Batch] | None = None
     extra: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     counted: tuple[str, ...] = ()
     late: tuple[str, ...] = ()

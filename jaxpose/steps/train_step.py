@@ -20,9 +20,9 @@ from jaxpose.config.mesh import AXIS
 from jaxpose.config.model import RESNETS
 from jaxpose.model.pose_net import MATMUL_PRECISION
 from jaxpose.steps.data_facts import DataFacts
-from jaxpose.steps.objective import Objective
+from jaxpose.steps.objective import Objective, weights_of
 from jaxpose.steps.reduction import mean_over_devices
-from jaxpose.steps.state import State, weights_of
+from jaxpose.steps.state import State
 from jaxpose.steps.terms import Batch
 from jaxpose.steps.update import Metrics, metric_names, move_state
 

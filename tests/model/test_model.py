@@ -11,9 +11,9 @@ import scipy.signal
 from numpy.lib.stride_tricks import sliding_window_view
 
 from jaxpose.config import ModelConfig
-from jaxpose.model import conv
-from jaxpose.model.conv import Conv, convolve, max_pool
+from jaxpose.model import layers
 from jaxpose.model.head import SubPixelConv, pixel_shuffle
+from jaxpose.model.layers import Conv, convolve, max_pool
 from jaxpose.model.pose_net import apply_network, make_network
 
 # Parameters of torchvision's networks without the classifier; resnet10 is its ResNet(BasicBlock, [1, 1, 1, 1]).
@@ -128,7 +128,7 @@ def take_form_of(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_form(*arrays: jax.Array, cpu: Callable, default: Callable) -> Any:
         return (cpu if platform == "cpu" else default)(*arrays)
 
-    monkeypatch.setattr(conv.lax, "platform_dependent", in_form)
+    monkeypatch.setattr(layers.lax, "platform_dependent", in_form)
 
 
 @pytest.mark.parametrize(("platform", "side_by_side"), [("cpu", False), ("cpu", True), ("gpu", False)])

@@ -10,7 +10,7 @@ from flax import nnx
 from jax.sharding import PartitionSpec as P
 
 from jaxpose.cluster.mesh import make_mesh
-from jaxpose.model.norm import Norm
+from jaxpose.model.layers import Norm
 
 CHANNELS, SIDE = 6, 3
 DECAY, EPSILON = 0.9, 1e-5

@@ -7,8 +7,7 @@ import pytest
 import scipy.spatial.distance
 import scipy.special
 
-from jaxpose.pose.heatmap import encode
-from jaxpose.pose.losses import HEATMAP_WEIGHT, heatmap_loss
+from jaxpose.pose.heatmap import HEATMAP_WEIGHT, encode, heatmap_loss
 
 KINDS = ("mse", "kl", "js")
 COMPILED = {kind: jax.jit(heatmap_loss(kind)) for kind in KINDS}

@@ -13,7 +13,7 @@ from jaxpose.steps import pretrain_step
 from jaxpose.steps.data_facts import DataFacts
 from jaxpose.steps.layout import clip_shards
 from jaxpose.steps.objective import Objective, terms_of
-from jaxpose.steps.state import Weights
+from jaxpose.steps.terms import Weights
 from jaxpose.training.clip_batch import empty_clips
 
 SIDE_PX, FRAMES = 64, 6

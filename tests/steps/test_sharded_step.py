@@ -76,7 +76,7 @@ import hashlib
 import jax
 from jaxpose.steps.objective import Objective
 from jaxpose.steps.sharded_step import ShardFunctions
-from jaxpose.steps.state import weights_of
+from jaxpose.steps.objective import weights_of
 from tests.parallel import Trainer, batch_of, make_config
 
 config = make_config(norm="shard", shards=2, batch=6, clips=1, unlabelled=5)
