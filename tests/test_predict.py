@@ -20,7 +20,8 @@ import pytest
 from jaxpose import phases, predict
 from jaxpose.checksums import read_json, write_csv
 from jaxpose.errors import UserError
-from jaxpose.formats.lightning_pose.tables import Predictions, read_predictions
+from jaxpose.formats.lightning_pose.tables import read_predictions
+from jaxpose.formats.prediction_table import PredictionTable
 from jaxpose.quantities import count
 from jaxpose.run.identity import write_config
 from jaxpose.run.load import read_run_config
@@ -60,15 +61,16 @@ def _rgb(path: Path) -> np.ndarray:
     return np.ascontiguousarray(cv2.imread(str(path))[..., ::-1])
 
 
-def _assert_close(found: Predictions, expected: Predictions) -> None:
-    assert found.index == expected.index
-    np.testing.assert_allclose(found.keypoints_frame_px, expected.keypoints_frame_px, rtol=0, atol=1e-3)
-    np.testing.assert_allclose(found.confidence, expected.confidence, rtol=0, atol=1e-4)
+def _assert_close(found: PredictionTable, expected: PredictionTable) -> None:
+    assert found.poses.frames == expected.poses.frames
+    (points_px, confidence), (expected_px, wanted) = found.poses.one_animal(), expected.poses.one_animal()
+    np.testing.assert_allclose(points_px, expected_px, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(confidence, wanted, rtol=0, atol=1e-4)
 
 
 def test_a_frame_given_as_an_array_is_the_frame_of_the_project(trained_run: Path, predictor: predict.Predictor):
     expected = read_predictions(trained_run / "predictions.csv")
-    assert list(predictor.keypoint_names) == expected.poses.keypoint_names
+    assert predictor.keypoint_names == expected.poses.keypoint_names
     frames = np.stack([_rgb(path) for path in _images(trained_run)])
     for given in (frames, list(frames)):
         keypoints, confidence = predictor.predict(given)

@@ -40,7 +40,10 @@ def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str
         ({"data__mirror_views": True}, "data.mirror_views is set: a flip would create impossible poses"),
         ({"video__folder": "vidoes", "eval__predict_videos": "auto"}, "but there is no folder "),
         ({"data__boxes": "boxes"}, "there is no file of boxes {project}/boxes; jaxpose crop makes one"),
-        ({"data__split": "absent"}, "data.split is 'absent'; it must be frame, video, moment, a CSV file or a run"),
+        (
+            {"data__split": "absent"},
+            "data.split is 'absent'; it must be frame, video, moment, a CSV file with the columns",
+        ),
         ({"train__init_from": "absent"}, "absent is not a run folder: it does not exist"),
         ({"model__weights": "absent"}, "model.weights is 'absent'; there is no such file or folder"),
         ({"log__remote_hook": "absent:f"}, "log.remote_hook is 'absent:f', which"),

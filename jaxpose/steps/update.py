@@ -49,7 +49,7 @@ def move_state(
         now = {"params": params, "statistics": statistics}
         ema = optim.moving_average(ema, now, decay, state.step)
     movers = {term.facts.name: term.move for term in objective.terms if term.move}
-    thresholds = {name: move(state.thresholds[name], means, counts) for name, move in movers.items()}
+    thresholds = {name: moved(state.thresholds[name], means, counts) for name, moved in movers.items()}
     moved = (params, statistics, optimizer, ema, thresholds)
     kept = (state.params, state.statistics, state.optimizer, state.ema, state.thresholds)
     # A finite gradient may still overflow, times a large rate. The optimizer's state cannot: its squares and averages

@@ -176,14 +176,17 @@ def test_a_machine_with_a_driver_but_no_usable_gpu_does_not_train_on_the_cpu_una
         ("gpus", "JAX_PLATFORMS is gpus, but JAX has no platform gpus; did you mean gpu?"),
     ],
 )
-def test_a_platform_of_jax_that_cannot_start_is_one_line(platforms: str, expected: str, whole: Path) -> None:
+def test_a_platform_of_jax_that_cannot_start_is_one_line(
+    platforms: str, expected: str, whole: Path, tmp_path: Path
+) -> None:
     code = (
         "import sys\n"
         "from jaxpose import export, predict\n"
         "from jaxpose.doctor.machine import devices\n"
         "from jaxpose.export.__main__ import main\n"
         f"sys.argv = ['jaxpose predict', '--run', {str(whole)!r}, '.']\n"
-        f"print(predict.main(), main(['--run', {str(whole)!r}, '--out', 'absent/x.stablehlo']), devices())\n"
+        f"argv = ['--run', {str(whole)!r}, '--out', {str(tmp_path / 'x.stablehlo')!r}]\n"
+        "print(predict.main(), main(argv), devices())\n"
     )
     result = _in_a_fresh_process(code, JAX_PLATFORMS=platforms)
     assert result.stdout.startswith("2 2 ('problem', ") and expected in result.stdout, result.stderr

@@ -60,9 +60,9 @@ def grey_planes(size_px: tuple[int, int]) -> list[np.ndarray]:
 def painted(points: list, confidence: list, style: Style = PLAIN, size_px: tuple[int, int] = (400, 300)) -> tuple:
     """The planes of the last frame, which were grey, and the colours of the keypoints."""
     of = predictions(points, confidence)
-    colours = to_yuv(keypoint_colours(len(of.keypoint_names)), 2, LIMITED)
+    colours = to_yuv(keypoint_colours(len(of.poses.keypoint_names)), 2, LIMITED)
     planes = grey_planes(size_px)
-    PosePainter(of, colours, size_px, style).paint(planes, len(points) - 1)
+    PosePainter(of.poses, colours, size_px, style).paint(planes, len(points) - 1)
     return planes, colours.astype(int)
 
 

@@ -27,19 +27,15 @@ def _values(frames: int, keypoints: int) -> tuple[np.ndarray, np.ndarray]:
 def test_a_real_file_read_and_written_again_is_the_same_bytes(real_data: Path, tmp_path: Path) -> None:
     real = real_data / "lightning-pose-run" / "predictions.csv"
     predictions = read_predictions(real)
-    assert predictions.poses.points_px[:, 0].shape == (90, 17, 2) and predictions.poses.one_animal()[1].shape == (
-        90,
-        17,
-    )
-    assert (
-        predictions.poses.frames[0] == "labeled-data/img01.png" and predictions.poses.keypoint_names[-1] == "obsLow_bot"
-    )
+    poses, (keypoints, confidence) = predictions.poses, predictions.poses.one_animal()
+    assert keypoints.shape == (90, 17, 2) and confidence.shape == (90, 17)
+    assert poses.frames[0] == "labeled-data/img01.png" and poses.keypoint_names[-1] == "obsLow_bot"
     assert predictions.sets is not None
     assert [predictions.sets.count(name) for name in ("train", "validation", "test")] == [72, 9, 9]
-    index, names, keypoints, confidence, sets = predictions
     for dtype in (np.float32, np.float64):
         again = tmp_path / f"{np.dtype(dtype)}.csv"
-        write_predictions(again, index, names, keypoints.astype(dtype), confidence.astype(dtype), sets=sets)
+        values = keypoints.astype(dtype), confidence.astype(dtype)
+        write_predictions(again, poses.frames, poses.keypoint_names, *values, sets=predictions.sets)
         assert again.read_bytes() == real.read_bytes()
 
 

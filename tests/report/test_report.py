@@ -46,7 +46,9 @@ def test_a_report_that_fails_is_a_warning(run: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(writing, "write_report", fail)
     folder = types.SimpleNamespace(path=run, is_ours=True)
-    setup = types.SimpleNamespace(data=types.SimpleNamespace(project=None), config=read_config(run / CONFIG_FILE))
+    setup = types.SimpleNamespace(
+        data=types.SimpleNamespace(project=None, has_labels=True), config=read_config(run / CONFIG_FILE)
+    )
     with logged("jaxpose.train") as log:
         assert verb._write_report(folder, setup) is None  # pyright: ignore
     assert log.lines == [

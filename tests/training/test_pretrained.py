@@ -240,7 +240,7 @@ def test_an_unknown_name_is_refused_with_those_that_exist(project: Path) -> None
 
 def test_the_weights_of_a_run_keep_its_pixels(whole: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = table.PixelScale((0, 0, 0), (255, 255, 255))
-    monkeypatch.setattr("jaxpose.training.initial_weights.pixel_scale", lambda weights: {"none": other}.get(weights))
+    monkeypatch.setattr("jaxpose.run.start_run.pixel_scale", lambda weights: {"none": other}.get(weights))
     with pytest.raises(UserError, match="trained on pixels of another mean and deviation"):
         begin(config_from(project, whole))
 
