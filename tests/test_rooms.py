@@ -14,8 +14,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "jaxpose"
 GROUND = {
     "config", "codes", "poses", "console", "errors", "geometry", "fitting", "files", "unfinished", "outputs",
-    "checksums", "cache", "threads", "phases", "terminal", "bars", "text_table", "early_signals", "quantities", "extras",
-    "text_file", "torch_file", "yaml_file",
+    "checksums", "cache", "threads", "phases", "terminal", "bars", "text_table", "early_signals", "quantities",
+    "extras", "text_file", "torch_file", "yaml_file",
 }  # fmt: skip
 # Each room with those that it may import; all may import the ground and themselves.
 FRAMES, NETWORK = ["video", "data", "formats"], ["model", "pose", "cluster"]

@@ -42,7 +42,7 @@ def refusal_of(config: c.Config, folder: Path, capsys: pytest.CaptureFixture[str
         ({"data__boxes": "boxes"}, "there is no file of boxes {project}/boxes; jaxpose crop makes one"),
         (
             {"data__split": "absent"},
-            "data.split is 'absent'; it must be frame, video, moment, a CSV file with the columns",
+            "data.split is 'absent'; it must be frame, video, moment, a CSV file with",
         ),
         ({"train__init_from": "absent"}, "absent is not a run folder: it does not exist"),
         ({"model__weights": "absent"}, "model.weights is 'absent'; there is no such file or folder"),
