@@ -11,7 +11,7 @@ import scipy.signal
 from numpy.lib.stride_tricks import sliding_window_view
 
 from jaxpose.config import ModelConfig
-from jaxpose.model import conv
+from jaxpose.model import layers
 from jaxpose.model.head import SubPixelConv, pixel_shuffle
 from jaxpose.model.layers import Conv, convolve, max_pool
 from jaxpose.model.pose_net import apply_network, make_network
@@ -128,7 +128,7 @@ def take_form_of(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_form(*arrays: jax.Array, cpu: Callable, default: Callable) -> Any:
         return (cpu if platform == "cpu" else default)(*arrays)
 
-    monkeypatch.setattr(conv.lax, "platform_dependent", in_form)
+    monkeypatch.setattr(layers.lax, "platform_dependent", in_form)
 
 
 @pytest.mark.parametrize(("platform", "side_by_side"), [("cpu", False), ("cpu", True), ("gpu", False)])
@@ -136,8 +136,8 @@ def test_convolution_and_its_gradients(platform: str, side_by_side: bool, monkey
     """Against scipy; the gradients against the definition, which is linear in both factors: one tap after the other."""
     take_form_of(platform, monkeypatch)
     # With several cores, samples with large maps lie side by side; all maps are large here.
-    monkeypatch.setattr(conv, "arithmetic_threads", lambda: 1 + side_by_side)
-    monkeypatch.setattr(conv, "_WORTHWHILE_BYTES", 0)
+    monkeypatch.setattr(layers, "arithmetic_threads", lambda: 1 + side_by_side)
+    monkeypatch.setattr(layers, "_WORTHWHILE_BYTES", 0)
     cases = [
         (size, stride, sides, (size // 2, size // 2) if size != 2 else (0, 1))
         for size in (1, 2, 3, 7)
@@ -179,10 +179,10 @@ def test_samples_side_by_side_give_the_same_bits(size: int, stride: int, monkeyp
     x = rng.normal(size=(6, 15, 22, 16)).astype(np.float32)
     kernel = rng.normal(size=(size, size, 16, 64)).astype(np.float32)
     padding = (0, 1) if size == 2 else (size // 2, size // 2)
-    monkeypatch.setattr(conv, "_WORTHWHILE_BYTES", 0)
+    monkeypatch.setattr(layers, "_WORTHWHILE_BYTES", 0)
 
     def lower(cores: int) -> jax.stages.Lowered:
-        monkeypatch.setattr(conv, "arithmetic_threads", lambda: cores)
+        monkeypatch.setattr(layers, "arithmetic_threads", lambda: cores)
         return jax.jit(lambda *given: jax.vjp(lambda x, k: convolve(x, k, stride, padding), *given)[0]).lower(x, kernel)
 
     alone, side_by_side = lower(1), lower(2)

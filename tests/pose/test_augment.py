@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxpose import geometry
 from jaxpose.config.augment import AugmentConfig, resolve_preset
-from jaxpose.pose.augment import draw_params, move_keypoints, render, sample_keys
+from jaxpose.pose.augment import draw_params, elastic_shifts, move_keypoints, render, sample_keys, undo_elastic
 
 MOVES: dict[str, dict[str, Any]] = {
     "rotate": {"rotate_p": 1.0},
@@ -138,7 +138,7 @@ def test_the_warp_is_bilinear_to_the_last_digit() -> None:
         frames, augment = _noisy(5, 24, 30), _config(**MOVES["all"])
         affine = _frame_from_input((24, 30), "stretch", 5, np.float64)
         result, drawn = _augmented(augment, frames, np.arange(5), affine, np.float64)
-        grid = jax.jit(augment.elastic_shifts, static_argnums=(1, 2))(drawn, 24, 30)
+        grid = jax.jit(elastic_shifts, static_argnums=(1, 2))(drawn, 24, 30)
         shift_x, shift_y = (np.asarray(shift) for shift in grid)
         matrix = drawn["input_from_augmented"]
     y, x = np.mgrid[:24, :30]
@@ -339,7 +339,7 @@ def test_the_elastic_field_is_smoothed_noise_and_the_same_at_points() -> None:
     drawn["elastic_strength_px"] = jnp.full((64,), drawn["elastic_strength_px"].max())
     scale = 300 / 96
     alpha_px = float(drawn["elastic_strength_px"][0]) * scale * 2 * math.pi * 12 / 1.25
-    grid_shifts = jax.jit(augment.elastic_shifts, static_argnums=(1, 2))(drawn, 96, 128)
+    grid_shifts = jax.jit(elastic_shifts, static_argnums=(1, 2))(drawn, 96, 128)
     shift_x, shift_y = (np.asarray(shift) for shift in grid_shifts)
     noise = np.random.default_rng(0).uniform(-1, 1, (300, 396))
     smooth = [cv2.GaussianBlur(np.random.default_rng(i).uniform(-1, 1, noise.shape), (0, 0), 12) for i in range(40)]
@@ -354,7 +354,7 @@ def test_the_elastic_field_is_smoothed_noise_and_the_same_at_points() -> None:
     assert abs(np.corrcoef(shift_x.ravel(), shift_y.ravel())[0, 1]) < 0.05
     grid = np.stack(np.meshgrid(np.arange(128), np.arange(96)), -1).reshape(1, -1, 2).astype(np.float32)
     shifted = grid + np.stack([shift_x, shift_y], -1).reshape(64, -1, 2)
-    back = np.asarray(jax.jit(augment.undo_elastic)(drawn, jnp.asarray(shifted[:, ::31])))
+    back = np.asarray(jax.jit(undo_elastic)(drawn, jnp.asarray(shifted[:, ::31])))
     # Where neighbours have changed places there is no way back; nearly everywhere there is.
     assert np.quantile(np.linalg.norm(back - grid[:, ::31], axis=-1), 0.99) < 0.01
 
