@@ -163,6 +163,7 @@ def refuse_epsilons(losses: LossesConfig, keypoints: int) -> None:
     """Raises UserError if a loss on clips that is on has neither one epsilon nor one for each keypoint."""
     for name in weights(losses):
         options = getattr(losses, name)
-        if options.per_keypoint and (count := len(getattr(options, options.per_keypoint))) not in (1, keypoints):
-            option = f"losses.{name}.{options.per_keypoint}"
-            raise UserError(f"{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint")
+        if (option := options.per_keypoint) and (count := len(getattr(options, option))) not in (1, keypoints):
+            raise UserError(
+                f"losses.{name}.{option} has {count} numbers for {keypoints} keypoints; give one, or one per keypoint"
+            )

@@ -14,6 +14,7 @@ import pytest
 
 from jaxpose import config as c
 from jaxpose.config.option import flat_options
+from jaxpose.config.terms import terms
 
 # Of imgaug, as Lightning Pose 2.4 uses it in its preset dlc.
 DLC_PIXELS = {
@@ -230,6 +231,29 @@ def test_a_teacher_needs_a_moving_average_which_is_filled_in() -> None:
         c.resolve(changed(**options)).optim.ema_decay for options in ({}, taught, taught | {"optim__ema_decay": 0.9})
     ]
     assert resolved == [0.0, 0.99, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ["16 frames a step; supervised_loss"]),
+        (
+            {"losses__temporal__weight": 2.0, "losses__unimodal_mse__weight": 1.0, "model__kind": "heatmap_context"},
+            [
+                "16 frames a step with 4 neighbours each; supervised_loss",
+                "1 of 16 frames a step; temporal, unimodal_mse",
+            ],
+        ),
+        (
+            {"losses__consistency__weight": 1.0, "losses__consistency__frames_per_step": 1},
+            ["16 frames a step; supervised_loss", "1 frame a step; consistency"],
+        ),
+        ({"pretrain__method": "masked"}, ["16 frames a step; masked"]),
+    ],
+)
+def test_the_objective_is_a_tuple_of_terms(options: dict[str, Any], expected: list[str]) -> None:
+    config = changed(**options)
+    assert [f"{term.stream.line}; {', '.join(term.losses)}" for term in terms(config)] == expected
 
 
 def test_resolve_fills_in_what_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
