@@ -123,7 +123,7 @@ def refuse_lack_of_space(folder: Path, needed_bytes: int) -> None:
 
 
 def was_cut_off(target: Path) -> bool:
-    """Returns whether an unfinished file or folder lies beside a target: a command that wrote it may have been killed.
+    """Returns whether an unfinished file or folder lies next to a target: a command that wrote it may have been killed.
 
     It may have been killed after its last file was complete, and before it told its user. So a command that finds such
     a target compares what it would write, and does not refuse at once.

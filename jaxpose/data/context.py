@@ -46,7 +46,7 @@ def load_windows(
       The frames, with pixels (n, 2 radius + 1, height, width, 3), and sentences about their origins.
 
     Raises:
-      UserError: as `images.load_frames`; or a frame beside a labelled one does not decode or is a link out of the
+      UserError: as `images.load_frames`; or a frame next to a labelled one does not decode or is a link out of the
         project, and `data.on_bad_frame` is stop (with skip, the frame counts as absent).
       OSError: the frames are above the limit of memory, and the cache folder cannot be written.
     """
@@ -130,7 +130,7 @@ def _fill(
 def _read_beside(
     project: Project, row: int, key: ImageKey, affine: np.ndarray, size_px: tuple[int, int], data: DataConfig
 ) -> np.ndarray | None:
-    """Returns an image beside the labelled one of a row, None if it has another size."""
+    """Returns an image next to the labelled one of a row, None if it has another size."""
     file, width, height, _ = key
     try:
         image = decode_image(read_bytes(file, most_bytes=None), project.pixel_rule(data.white))
@@ -138,7 +138,7 @@ def _read_beside(
         if data.on_bad_frame == "skip":
             return None
         raise UserError(
-            f"{project.sources[row]}: {file}, a frame beside the labelled one: {error}; remove it"
+            f"{project.sources[row]}: {file}, a frame next to the labelled one: {error}; remove it"
         ) from None
     if image.shape[:2] != (height, width):
         return None

@@ -227,7 +227,7 @@ def load(found: project.Project, config: Config) -> Dataset:
 
 
 def files_beside(found: project.Project, config: Config) -> list[Path]:
-    """Returns the files beside the labelled images that a context model sees: images, then videos."""
+    """Returns the files next to the labelled images that a context model sees: images, then videos."""
     if config.model.kind != "heatmap_context":
         return []
     radius = CONTEXT_RADIUS["heatmap_context"]

@@ -180,8 +180,8 @@ def read_split(file: Path, is_of_run: bool = False, rule: str = "") -> KnownSpli
         reader = csv.reader(io.StringIO(text, newline=""))
         header = next(reader, [])
         if is_of_run or is_signed_csv(header):
-            mend = "put the original file back, or give a CSV of your own with the columns path and set"
-            parse_csv(text.encode(), file, mend)
+            fix = "put the original file back, or give a CSV of your own with the columns path and set"
+            parse_csv(text.encode(), file, fix)
         is_predictions = header[:1] == ["scorer"]
         columns = {name: column for column, name in enumerate(header)}
         if is_predictions:

@@ -50,8 +50,8 @@ def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mappin
     """Returns the window of each labelled frame; arguments as those of `context.load_windows`.
 
     Raises:
-      UserError: an image beside a labelled one is a link out of the project and `data.on_bad_frame` is stop (with skip,
-        it counts as absent).
+      UserError: an image next to a labelled one is a link out of the project and `data.on_bad_frame` is stop (with
+        skip, it counts as absent).
     """
     indices: dict[str, VideoIndex | None] = {}
     windows = []
@@ -65,7 +65,7 @@ def plan_windows(project: Project, data: DataConfig, radius: int, videos: Mappin
             for at in (at for at in range(len(near)) if at != radius):
                 neighbour = renumbered(name, place, max(number + at - radius, 0))
                 if neighbour in links and data.on_bad_frame == "stop" and not likeness.is_refuted:
-                    raise UserError(f"{project.sources[row]}: a frame beside the labelled one: {links[neighbour]}")
+                    raise UserError(f"{project.sources[row]}: a frame next to the labelled one: {links[neighbour]}")
                 near[at] = files.get(neighbour)
         refuted = sum(file is not None for file in near) - 1 if likeness.is_refuted else 0
         keys = [
@@ -86,7 +86,7 @@ def image_key(project: Project, row: int, file: Path) -> ImageKey:
 
 
 def files_beside(project: Project, data: DataConfig, radius: int, videos: Mapping[str, Path]) -> list[Path]:
-    """Returns the files beside the labelled images that their windows may show: images first, then videos.
+    """Returns the files next to the labelled images that their windows may show: images first, then videos.
 
     Args:
       project: the labelled frames.

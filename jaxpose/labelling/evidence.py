@@ -29,7 +29,7 @@ def find_evidence(recordings: Sequence[Poses]) -> tuple[list[str], list[np.ndarr
     recording in which everything fails does not look usual. The evidence is the logarithm of what exceeds the usual.
 
     Args:
-      recordings: with the same keypoints; the columns POSE_ERROR and SPREAD, where all have them, are signals.
+      recordings: with the same keypoints; the columns POSE_ERROR_PX and SPREAD_PX, where all have them, are signals.
     """
     points = [poses.one_animal() for poses in recordings]
     signals = {
@@ -40,7 +40,7 @@ def find_evidence(recordings: Sequence[Poses]) -> tuple[list[str], list[np.ndarr
     }
     names, scaled = [], []
     for name, values in signals.items():
-        known = [found.reshape(-1, found.shape[-1]) for found in values if found is not None]
+        known = [found.reshape(len(found), -1) for found in values if found is not None]
         if len(known) == len(values):
             least = _LEAST_SHARE if name == CONFIDENCE else _LEAST_PX
             names.append(name)

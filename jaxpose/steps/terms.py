@@ -15,7 +15,7 @@ Scalars = dict[str, jax.Array]
 
 
 class Weights(NamedTuple):
-    """What the loss of a step depends on, beside the batch.
+    """What the loss of a step depends on besides the batch.
 
     Attributes:
       params: nested dict of parameters.

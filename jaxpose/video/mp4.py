@@ -217,7 +217,6 @@ def _track_damage(stream: BinaryIO, track: _Box) -> str:
         return f"the frames of its track last {frames_long} units of time, and the track {media_long}"
     frames = sum(n for n, _ in steps)
     begin = _edit_begin(stream, *found[b"elst"]) if b"elst" in found else None
-    frames = sum(n for n, _ in steps)
     if begin is not None and usual_count >= _STEADY * frames and 0 < frames <= _MOST_FRAMES:
         shifts = _table(stream, *found[b"ctts"], "i") if b"ctts" in found else []
         if _begins_late(begin, _shown_times(steps, shifts), usual):

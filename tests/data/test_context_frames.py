@@ -420,7 +420,7 @@ def test_neighbours_that_are_links_out_of_the_project_are_refused(tmp_path: Path
     neighbour.rename(private)
     neighbour.symlink_to(private)
     refusal = (
-        "CollectedData.csv:4: a frame beside the labelled one: labeled-data/s/img13.png is a link to .*private.png"
+        "CollectedData.csv:4: a frame next to the labelled one: labeled-data/s/img13.png is a link to .*private.png"
     )
     config = c.Config(data=data, model=c.ModelConfig(kind="heatmap_context"))
     for reads in (levels_of, lambda data: dataset.files_beside(read_project(data), config)):
@@ -452,7 +452,7 @@ def test_large_windows_are_mapped_from_the_cache_and_reused(
     again, said = windows_of(data, (64, 64))
     np.testing.assert_array_equal(again, in_memory)
     assert said == messages and list(cache_folder.rglob("*.npy")) == [entry]
-    # Another frame beside a labelled one is another set of windows.
+    # Another frame next to a labelled one is another set of windows.
     cv2.imwrite(str(project / "labeled-data/session00/img00000009.png"), np.full((64, 64, 3), 77, np.uint8))
     third, _ = windows_of(data, (64, 64))
     assert (third[1, 1] == 77).all() and entry.stat().st_mtime_ns >= changed
@@ -462,7 +462,7 @@ def test_large_windows_are_mapped_from_the_cache_and_reused(
 def test_a_damaged_neighbour_is_refused_or_left_out(tmp_path: Path) -> None:
     data = grey_project(tmp_path, ["img12.png"], [f"img{n}.png" for n in range(10, 15)])
     (tmp_path / "labeled-data/s/img13.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"csv:4: .*img13.png, a frame beside the labelled one: .*remove it"):
+    with pytest.raises(ValueError, match=r"csv:4: .*img13.png, a frame next to the labelled one: .*remove it"):
         windows_of(data)
     data.on_bad_frame = "skip"
     assert levels_of(data) == [[10, 11, 12, 12, 14]]

@@ -134,14 +134,19 @@ def test_a_fragment_that_contradicts_itself_or_others_is_reported(
     assert problem in read(path)[1]
 
 
+def replace_first_number(path: Path, box: bytes, before: int, after: int) -> None:
+    """Replaces the number of the first entry in a run-length table of an MP4 file."""
+    content = bytearray(path.read_bytes())
+    at = content.index(box) + 16
+    assert int.from_bytes(content[at : at + 4]) == before
+    content[at : at + 4] = after.to_bytes(4)
+    path.write_bytes(content)
+
+
 def test_a_first_frame_that_an_edit_list_leaves_out_is_reported(tmp_path: Path) -> None:
     path = encode(tmp_path / "a.mp4", "libx264")
-    content = bytearray(path.read_bytes())
     # ISO 14496-12, 8.6.1.3: by how much the first frame is shown later than it is decoded.
-    at = content.index(b"ctts") + 16
-    assert int.from_bytes(content[at : at + 4]) == 1024
-    content[at : at + 4] = (0).to_bytes(4)
-    path.write_bytes(content)
+    replace_first_number(path, b"ctts", 1024, 0)
     frames, problem = read(path)
     assert frames is not None and len(frames) == FRAMES - 1
     assert "its edit list does not begin at a frame that it has" in problem
@@ -173,12 +178,8 @@ def test_which_files_state_how_long_they_are(
 
 def test_frames_that_an_edit_list_leaves_out_are_checked_by_the_length_of_the_track(tmp_path: Path) -> None:
     path = encode(tmp_path / "a.mp4", "mpeg4")
-    content = bytearray(path.read_bytes())
     # ISO 14496-12, 8.6.1: the duration of each frame, of the first entry.
-    at = content.index(b"stts") + 16
-    assert int.from_bytes(content[at : at + 4]) == 512
-    content[at : at + 4] = (768).to_bytes(4)
-    path.write_bytes(content)
+    replace_first_number(path, b"stts", 512, 768)
     frames, found = read(path)
     assert frames is not None and len(frames) < FRAMES
     problem = "the frames of its track last 18432 units of time, and the track 12288"

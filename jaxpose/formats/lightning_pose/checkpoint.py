@@ -1,6 +1,6 @@
 """A checkpoint of Lightning Pose as numpy arrays; nothing in the file is executed.
 
-Beside the tensors, the file names classes of omegaconf, which are read as empty objects.
+Besides tensors, the file names classes of omegaconf, which are read as empty objects.
 """
 
 import re
@@ -13,7 +13,7 @@ from jaxpose import torch_file
 from jaxpose.errors import UserError
 from jaxpose.files import is_regular
 
-# What a checkpoint may name beside tensors: the settings of omegaconf, paths (Python 3.13 names
+# What a checkpoint may name besides tensors: the settings of omegaconf, paths (Python 3.13 names
 # them by `pathlib._local`), and types that are only mentioned.
 _HARMLESS = re.compile(
     r"omegaconf\.[\w.]+|pathlib\.(?:_local\.)?\w+|typing\.\w+|collections\.defaultdict"
